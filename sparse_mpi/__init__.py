@@ -1,0 +1,26 @@
+"""sparse_mpi: sparse allreduce over MPI. `sparse_allreduce` for one sum, `SparseAllreduce` for a training run.
+
+Importing this package imports none of mpi4py, cupy and torch, and does not start MPI.
+"""
+
+from __future__ import annotations
+
+from sparse_mpi.algorithms import ALGORITHMS, Reduction
+from sparse_mpi.allreduce import SparseAllreduce, StepReport, sparse_allreduce
+from sparse_mpi.select import SELECTORS
+from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.world import World
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ALGORITHMS",
+    "SELECTORS",
+    "Layout",
+    "Reduction",
+    "SparseAllreduce",
+    "SparseVector",
+    "StepReport",
+    "World",
+    "sparse_allreduce",
+]

@@ -1,0 +1,22 @@
+"""The algorithms. To add one: write its file, add a line here; suite, command line, benchmark and README follow."""
+
+from __future__ import annotations
+
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
+from sparse_mpi.algorithms.dense import Dense
+from sparse_mpi.algorithms.gaussiank import GaussianK
+from sparse_mpi.algorithms.gtopk import GTopk
+from sparse_mpi.algorithms.oktopk import OkTopk
+from sparse_mpi.algorithms.topka import TopkA
+from sparse_mpi.algorithms.topkdsa import TopkDSA
+
+ALGORITHMS: dict[str, type] = {
+    "dense": Dense,
+    "topka": TopkA,
+    "topkdsa": TopkDSA,
+    "gtopk": GTopk,
+    "oktopk": OkTopk,
+    "gaussiank": GaussianK,
+}
+
+__all__ = ["ALGORITHMS", "Algorithm", "Bound", "Reduction"]

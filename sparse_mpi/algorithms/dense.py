@@ -1,0 +1,33 @@
+"""Dense allreduce: the oracle at k = n and the baseline of every table.
+
+Costs 2n(P-1)/P words and 2 ceil(log2 P) messages a rank. Returns the full sum as a dense array.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.arrays import Array
+from sparse_mpi.comm import Comm
+from sparse_mpi.sparse import Layout, NoState
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Sum every element; k is ignored."""
+
+    conserves: ClassVar[bool] = True
+
+    def init(self, layout: Layout, k: int, ranks: int) -> NoState:
+        """Nothing to remember."""
+        return NoState()
+
+    def reduce(self, acc: Array, k: int, comm: Comm, state: NoState) -> tuple[Reduction, NoState]:
+        """``total`` ``(n,)`` is the sum, ``sent`` is ``acc`` itself."""
+        return Reduction(comm.allreduce(acc), acc), state
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """2n(P-1)/P values."""
+        return Bound(0, 2 * layout.size * (ranks - 1) / ranks, 2 * rounds(ranks), 0)

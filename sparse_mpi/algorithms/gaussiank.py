@@ -1,0 +1,20 @@
+"""GaussianK (Shi et al., "Understanding Top-k Sparsification", 2019): TopkA with the Gaussian selector.
+
+Costs 2k(P-1) words, up to a third more where the selector overshoots, and ceil(log2 P) messages a rank, and as many small
+ones for the counts. Returns the sum of all selections.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparse_mpi.algorithms.topka import TopkA
+from sparse_mpi.select import Selector
+from sparse_mpi.select.gaussian import Gaussian
+
+
+@dataclass(frozen=True)
+class GaussianK(TopkA):
+    """Allgather of what lies beyond a Gaussian's quantile."""
+
+    selector: Selector = Gaussian()

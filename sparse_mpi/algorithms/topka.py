@@ -1,0 +1,46 @@
+"""TopkA: allgather of every rank's selection, summed by index in rank order.
+
+Costs 2k(P-1) words and ceil(log2 P) messages a rank, and as many small ones for the counts. Returns the sum of all
+selections, up to kP entries. The simplest sparse allreduce, and the cheapest one for few ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sparse_mpi import wire
+from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.arrays import Array
+from sparse_mpi.comm import Comm
+from sparse_mpi.select import Selector
+from sparse_mpi.select.threshold import Threshold
+from sparse_mpi.sparse import Layout, merge
+
+
+@dataclass(frozen=True)
+class TopkA:
+    """Allgather the selections and add them up.
+
+    Args:
+        selector: picks the entries to send.
+    """
+
+    selector: Selector = Threshold()
+
+    conserves: ClassVar[bool] = True
+
+    def init(self, layout: Layout, k: int, ranks: int) -> Any:
+        """The selector's state."""
+        return self.selector.init(layout, k)
+
+    def reduce(self, acc: Array, k: int, comm: Comm, state: Any) -> tuple[Reduction, Any]:
+        """``sent`` is this rank's selection."""
+        selected, state = self.selector.select(acc, k, state)
+        rows, _ = comm.allgatherv(wire.encode(selected))
+        return Reduction(merge(wire.decode(rows, len(acc), acc.dtype)), selected), state
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """k(P-1) pairs, times what the selector may select beyond k."""
+        pairs = max(k, self.selector.band[1] * k) * (ranks - 1)
+        return Bound(pairs, 0, 2 * rounds(ranks), 4 * (ranks - 1))

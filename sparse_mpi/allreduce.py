@@ -1,0 +1,240 @@
+"""The two ways in: `sparse_allreduce` for one sum, `SparseAllreduce` for every step of a training run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, is_dataclass, replace
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from sparse_mpi import arrays
+from sparse_mpi.agreement import prepare_alike
+from sparse_mpi.algorithms import Algorithm, Reduction
+from sparse_mpi.arguments import make_algorithm, resolve_k
+from sparse_mpi.arrays import Array, namespace, to_host
+from sparse_mpi.comm import Comm, Traffic, as_comm
+from sparse_mpi.feedback import ErrorFeedback
+from sparse_mpi.laws import check_agreement, check_conservation
+from sparse_mpi.select.timed import Timed
+from sparse_mpi.sparse import Layout, SparseVector
+
+
+class StepReport(NamedTuple):
+    """What one step did on this rank."""
+
+    selected: int  # pairs the selector picked; n for a dense algorithm
+    total: int  # entries of the result
+    select_seconds: float
+    exchange_seconds: float  # inside communication calls, waiting for slower ranks included
+    merge_seconds: float  # all the rest: encoding, adding, error feedback
+    traffic: Traffic  # of this step, the check that all ranks do the same included
+
+
+def sparse_allreduce(
+    x: Any,
+    k: int | None = None,
+    density: float | None = None,
+    comm: Any = None,
+    algorithm: str | Algorithm = "oktopk",
+    **options: Any,
+) -> Reduction:
+    """Sum the k entries that matter of every rank's ``x``, once, without memory of earlier calls.
+
+    Args:
+        x: NumPy or CuPy array or torch tensor of any shape, float32 or float64 (float16 and bfloat16 are widened to
+            float32); n elements, the same number on all ranks. It is left as it is.
+        k: entries each rank may send, at least 1; more than n means n.
+        density: k as a share of n, in (0, 1]. Give k or density; 0.01 if neither.
+        comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
+        algorithm: a name in `ALGORITHMS` or an instance such as ``OkTopk(period=32)``.
+        options: hyperparameters of a named algorithm.
+
+    Returns:
+        ``Reduction(total, sent)``: the sum, the same bytes on every rank, and this rank's net part in it (keep
+        ``x - sent`` as your residual), in the library and on the device of ``x``, over the flattened ``x``.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank, before any data moves.
+    """
+    transport = as_comm(comm)
+
+    def prepare() -> tuple[Array, int, Algorithm]:
+        arrays.check(x, "x")
+        flat = arrays.enter(x)
+        if len(flat) == 0:
+            raise ValueError("x must have at least one element, got none; leave empty tensors out")
+        return flat, resolve_k(len(flat), k, density), make_algorithm(algorithm, options)
+
+    flat, kept, chosen = prepare_alike(
+        transport, prepare, lambda made: f"n={len(made[0])} dtype={made[0].dtype} k={made[1]} algorithm={made[2]}"
+    )
+    try:
+        state = chosen.init(Layout.of(len(flat)), kept, transport.size)
+        reduction, _ = chosen.reduce(flat, kept, transport, state)
+    except Exception as error:
+        transport.abort(error)
+    return Reduction(_leave(reduction.total, x), _leave(reduction.sent, x))
+
+
+class SparseAllreduce:
+    """The allreduce of one gradient, step after step, with error feedback.
+
+    Args:
+        layout: the gradient's length, the shapes of the tensors it is made of, or a `Layout`.
+        k, density, comm, algorithm, options: as for `sparse_allreduce`.
+        nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
+            every rank when ``total`` has one.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank alike.
+    """
+
+    def __init__(
+        self,
+        layout: Any,
+        k: int | None = None,
+        density: float | None = None,
+        comm: Any = None,
+        algorithm: str | Algorithm = "oktopk",
+        *,
+        nonfinite: str = "keep",
+        **options: Any,
+    ) -> None:
+        self.comm: Comm = as_comm(comm)
+
+        def prepare() -> tuple[Layout, int, Algorithm]:
+            if nonfinite not in ("keep", "raise"):
+                raise ValueError(f"nonfinite must be 'keep' or 'raise', got {nonfinite!r}")
+            made = Layout.of(layout)
+            return made, resolve_k(made.size, k, density), make_algorithm(algorithm, options)
+
+        self.layout, self.k, self.algorithm = prepare_alike(
+            self.comm, prepare, lambda made: f"n={made[0].size} k={made[1]} algorithm={made[2]} nonfinite={nonfinite}"
+        )
+        self.report: StepReport | None = None
+        self._nonfinite = nonfinite
+        self._timed, self._watched = _watch(self.algorithm)
+        self._state = self._watched.init(self.layout, self.k, self.comm.size)
+        self._feedback = ErrorFeedback(self.layout.size)
+
+    @property
+    def residual(self) -> Array:
+        """``(n,)`` what this rank has not sent yet: float32, or float64 for float64 gradients; NumPy or CuPy."""
+        return self._feedback.residual
+
+    def step(self, gradient: Any, check: bool = False) -> Any:
+        """Add ``gradient`` to the residual, reduce the k entries that matter, keep the rest.
+
+        Args:
+            gradient: ``(n,)`` or any shape of n elements; NumPy, CuPy or torch; left as it is.
+            check: assert both laws on this step; costs two dense allreduces.
+
+        Returns:
+            The sum over the ranks, the same bytes on every rank: a `SparseVector` of the gradient's library (dense
+            ``(n,)`` where the algorithm's result is dense). Divide by the number of ranks for the mean.
+
+        Raises:
+            TypeError, ValueError: not an array, or not of the layout's length; on every rank, before any data moves.
+            FloatingPointError: with ``nonfinite="raise"``, where total has NaN or Inf.
+            LawError: with ``check``, if a law is broken.
+        """
+        start, before = perf_counter(), self.comm.traffic.copy()
+        flat = prepare_alike(self.comm, lambda: self._enter(gradient), lambda made: f"dtype={made.dtype}")
+        try:
+            acc = self._feedback.accumulate(flat)
+            kept = acc.copy() if check else None
+            reduction, self._state = self._watched.reduce(acc, self.k, self.comm, self._state)
+            self._feedback.consume(reduction.sent)
+        except Exception as error:
+            self.comm.abort(error)
+        self.report = self._summarise(reduction, perf_counter() - start, self.comm.traffic - before)
+        if kept is not None:
+            check_agreement(reduction.total, self.comm)
+            if self.algorithm.conserves:
+                check_conservation(reduction.total, kept - self.residual, self.comm)
+        if self._nonfinite == "raise":
+            _raise_nonfinite(reduction.total)
+        return _leave(reduction.total, gradient)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs to go on to the same bits: numbers, strings and NumPy arrays."""
+        return self._identity() | {"state": asdict(self._state), "residual": to_host(self.residual).copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` returned, on the same rank of as many ranks.
+
+        Raises:
+            ValueError: it is of another algorithm, gradient, k or rank; on every rank alike.
+        """
+
+        def prepare() -> dict[str, Any]:
+            for key, expected in self._identity().items():
+                if key not in state or state[key] != expected:
+                    raise ValueError(
+                        f"state[{key!r}] must be {expected!r}, got {state.get(key)!r}; "
+                        "load it into a SparseAllreduce made with the arguments it was saved from"
+                    )
+            return state
+
+        loaded = prepare_alike(self.comm, prepare, lambda made: "load_state_dict")
+        self._state = _restore(self._state, loaded["state"])
+        self._feedback.residual = loaded["residual"]
+
+    def _identity(self) -> dict[str, Any]:
+        """What a state must share with this reducer to be loaded into it."""
+        return {
+            "algorithm": repr(self.algorithm),
+            "size": self.layout.size,
+            "k": self.k,
+            "rank": self.comm.rank,
+            "ranks": self.comm.size,
+        }
+
+    def _enter(self, gradient: Any) -> Array:
+        arrays.check(gradient, "gradient")
+        flat = arrays.enter(gradient)
+        if len(flat) != self.layout.size:
+            raise ValueError(
+                f"gradient must have {self.layout.size} elements as layout says, got {len(flat)}; "
+                "pass all tensors of the layout, flattened into one"
+            )
+        return flat
+
+    def _summarise(self, reduction: Reduction, seconds: float, traffic: Traffic) -> StepReport:
+        total = reduction.total
+        select, selected = 0.0, self.layout.size
+        if self._timed is not None:
+            select, selected = self._timed.seconds, self._timed.selected
+            self._timed.seconds, self._timed.selected = 0.0, 0
+        entries = total.nnz if isinstance(total, SparseVector) else len(total)
+        return StepReport(selected, entries, select, traffic.seconds, seconds - select - traffic.seconds, traffic)
+
+
+def _watch(algorithm: Algorithm) -> tuple[Timed | None, Algorithm]:
+    """The algorithm with its selector timed, where it has one."""
+    selector = getattr(algorithm, "selector", None)
+    if selector is None:
+        return None, algorithm
+    timed = Timed(selector)
+    return timed, replace(algorithm, selector=timed)  # type: ignore[type-var, call-arg]
+
+
+def _restore(template: Any, saved: dict[str, Any]) -> Any:
+    """The inverse of ``asdict``: a state of ``template``'s type, nested states included."""
+    values = {}
+    for field in fields(template):
+        was = getattr(template, field.name)
+        values[field.name] = _restore(was, saved[field.name]) if is_dataclass(was) else saved[field.name]
+    return type(template)(**values)
+
+
+def _leave(result: SparseVector | Array, caller: Any) -> Any:
+    if isinstance(result, SparseVector):
+        return SparseVector(arrays.leave(result.indices, caller), arrays.leave(result.values, caller), result.size)
+    return arrays.leave(result, caller)
+
+
+def _raise_nonfinite(total: SparseVector | Array) -> None:
+    values = total.values if isinstance(total, SparseVector) else total
+    bad = int(namespace(values).count_nonzero(~namespace(values).isfinite(values)))
+    if bad:
+        raise FloatingPointError(f"total has {bad} entries that are NaN or Inf; lower the loss scale or the learning rate")

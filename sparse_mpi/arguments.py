@@ -1,0 +1,56 @@
+"""From what a caller writes to what the library works with, or an error that says what to write instead."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.algorithms import ALGORITHMS, Algorithm
+
+DENSITY = 0.01  # where neither k nor density is given
+
+
+def resolve_k(size: int, k: int | None, density: float | None) -> int:
+    """k from k or density, in 1..n.
+
+    Raises:
+        ValueError: both are given, k < 1, or density is outside (0, 1].
+        TypeError: k is not a whole number, or density no number.
+    """
+    if k is not None and density is not None:
+        raise ValueError(f"give k or density, not both, got k={k!r} and density={density!r}")
+    if k is not None:
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+            raise TypeError(f"k must be a whole number of entries, got {k!r}; for a share of n use density")
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}; to sum everything use algorithm='dense'")
+        return min(int(k), size)
+    density = DENSITY if density is None else density
+    if isinstance(density, bool) or not isinstance(density, (int, float, np.number)):
+        raise TypeError(f"density must be a number in (0, 1], got {density!r}")
+    if not 0 < density <= 1:
+        raise ValueError(f"density must be in (0, 1], got {density}; 0.01 keeps one entry in a hundred")
+    return max(1, min(size, round(density * size)))
+
+
+def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algorithm:
+    """The algorithm of that name with these options, or the instance itself.
+
+    Raises:
+        ValueError: no such name, or a bad value of an option.
+        TypeError: no such option, options beside an instance, or neither a name nor an instance.
+    """
+    if not isinstance(algorithm, str):
+        if isinstance(algorithm, type) or not hasattr(algorithm, "reduce"):
+            raise TypeError(f"algorithm must be a name or an instance, got {algorithm!r}; names: {', '.join(ALGORITHMS)}")
+        if options:
+            raise TypeError(f"options {sorted(options)} must be given to the instance {algorithm!r} itself")
+        return algorithm
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
+    known = [field.name for field in fields(ALGORITHMS[algorithm])]
+    if unknown := sorted(set(options) - set(known)):
+        raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; it has: {', '.join(known) or 'none'}")
+    return ALGORITHMS[algorithm](**options)

@@ -1,0 +1,112 @@
+"""The only file that knows NumPy, CuPy and torch apart: what an array is, and how it goes in and out without a copy.
+
+Inside the library an array is NumPy's (host) or CuPy's (device). A torch tensor enters as a view of the same memory and
+results leave as tensors on the same device. CuPy and torch are looked up only if the caller has already imported them.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+Array = Any  # numpy.ndarray or cupy.ndarray
+HALF_KINDS = ("float16", "bfloat16")
+FLOATS = ("float32", "float64", *HALF_KINDS)
+
+
+def _is_torch(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def is_device(x: Any) -> bool:
+    """Whether ``x`` is a CuPy array, that is, whether its memory is a GPU's."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.ndarray)
+
+
+def namespace(x: Array) -> ModuleType:
+    """The module whose functions work on ``x``: ``numpy`` or ``cupy``."""
+    return sys.modules["cupy"] if is_device(x) else np
+
+
+def to_host(x: Array) -> np.ndarray:
+    """``x`` in host memory: itself if it is there already, else a copy made after the current stream's work."""
+    return sys.modules["cupy"].asnumpy(x) if is_device(x) else x
+
+
+def like(host: np.ndarray, x: Array) -> Array:
+    """``host`` as an array of the library ``x`` belongs to: itself for NumPy, a device copy for CuPy."""
+    return sys.modules["cupy"].asarray(host) if is_device(x) else host
+
+
+def synchronize(x: Array) -> None:
+    """Wait until the current stream has finished writing ``x``; MPI knows nothing of streams."""
+    if is_device(x):
+        sys.modules["cupy"].cuda.get_current_stream().synchronize()
+
+
+def describe(x: Any) -> str:
+    """What ``x`` is, for error messages: ``numpy float32 (4, 3)`` or the type's name."""
+    if hasattr(x, "dtype") and hasattr(x, "shape"):
+        return f"{type(x).__module__.split('.')[0]} {_dtype_name(x)} {tuple(x.shape)}"
+    return f"{type(x).__name__}"
+
+
+def _dtype_name(x: Any) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+def check(x: Any, argument: str) -> None:
+    """Raise unless ``x`` is an array this library takes.
+
+    Raises:
+        TypeError: not a NumPy, CuPy or torch array, or not of a floating-point dtype.
+    """
+    if not (isinstance(x, np.ndarray) or is_device(x) or _is_torch(x)):
+        raise TypeError(
+            f"{argument} must be a NumPy or CuPy array or a torch tensor, got {describe(x)}; "
+            f"convert it first, for example with numpy.asarray({argument}, dtype='float32')"
+        )
+    if _dtype_name(x) not in FLOATS:
+        raise TypeError(
+            f"{argument} must be of dtype {', '.join(FLOATS)}, got {_dtype_name(x)}; "
+            f"convert it first, for example {argument}.astype('float32')"
+        )
+
+
+def enter(x: Any) -> Array:
+    """``x`` as a flat NumPy or CuPy array ``(n,)`` of float32 or float64.
+
+    No copy for contiguous float32 and float64 arrays: the result shares memory with ``x``. Half precision is widened
+    to float32, because sums over ranks and the residual need the bits.
+    """
+    if _is_torch(x):
+        flat = x.detach().reshape(-1)
+        if _dtype_name(x) in HALF_KINDS:
+            flat = flat.float()
+        if flat.device.type == "cpu":
+            return flat.numpy()
+        import cupy
+
+        return cupy.from_dlpack(flat)
+    flat = x.reshape(-1)
+    return flat.astype(np.float32) if _dtype_name(x) in HALF_KINDS else flat
+
+
+def leave(a: Array, caller: Any) -> Any:
+    """``a`` in the library, and on the device, of the caller's array: the inverse of `enter`, without a copy."""
+    if not _is_torch(caller):
+        return a
+    torch = sys.modules["torch"]
+    return torch.from_dlpack(a) if is_device(a) else torch.from_numpy(a)
+
+
+def empty_pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Page-locked host memory ``shape``, from which a GPU copies at full speed. Needs CuPy."""
+    import cupyx
+
+    return cupyx.empty_pinned(shape, dtype)

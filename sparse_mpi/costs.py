@@ -1,0 +1,35 @@
+"""The alpha-beta model: what counted traffic costs on a given network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparse_mpi.comm import Traffic
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network as two numbers.
+
+    Args:
+        alpha: seconds a message takes, whatever its length.
+        beta: seconds a byte takes; the inverse of a rank's bandwidth.
+    """
+
+    alpha: float
+    beta: float
+
+    @staticmethod
+    def of(gigabits: float, microseconds: float) -> Network:
+        """A network from its data sheet: bandwidth a rank in Gbit/s, latency of a message in microseconds.
+
+        Raises:
+            ValueError: the bandwidth is not positive or the latency is negative.
+        """
+        if gigabits <= 0 or microseconds < 0:
+            raise ValueError(f"a network needs gigabits > 0 and microseconds >= 0, got {gigabits} and {microseconds}")
+        return Network(microseconds * 1e-6, 8e-9 / gigabits)
+
+    def seconds(self, traffic: Traffic) -> float:
+        """Time for one rank's traffic: alpha a message, beta a byte of the direction that carries more; control too."""
+        return self.alpha * traffic.messages + self.beta * (max(traffic.sent, traffic.received) + traffic.control)

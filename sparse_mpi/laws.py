@@ -1,0 +1,47 @@
+"""The two laws, asserted on a step of a running job for the price of a dense allreduce."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, namespace, to_host
+from sparse_mpi.comm import Comm
+from sparse_mpi.sparse import SparseVector
+
+
+class LawError(RuntimeError):
+    """A step broke one of the two laws; raised on every rank alike."""
+
+
+def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
+    """Raise `LawError` unless ``total`` has the same bytes on every rank."""
+    parts = (total.indices, total.values) if isinstance(total, SparseVector) else (total,)
+    digest = blake2b(digest_size=16)
+    for part in parts:
+        digest.update(np.ascontiguousarray(to_host(part)).view(np.uint8))
+    digests = comm.allgather(np.frombuffer(digest.digest(), np.uint8), control=True)
+    different = [rank for rank in range(comm.size) if (digests[rank] != digests[0]).any()]
+    if different:
+        raise LawError(f"law 1 (agreement) is broken: total on ranks {different} differs from rank 0's")
+
+
+def check_conservation(total: SparseVector | Array, given: Array, comm: Comm) -> None:
+    """Raise `LawError` unless ``given`` ``(n,)``, what this rank's acc lost in the step, sums to ``total``.
+
+    To rounding: the tolerance is that of adding P + 2 numbers of the magnitudes that were really added. Elements that
+    are not finite are left out.
+    """
+    xp = namespace(given)
+    dense = total.to_dense() if isinstance(total, SparseVector) else total
+    given = xp.where(xp.isfinite(given), given, 0)
+    lost = comm.allreduce(given, control=True) - dense
+    allowed = comm.allreduce(xp.abs(given), control=True) * (4 * (comm.size + 2) * np.finfo(given.dtype).eps)
+    wrong = xp.flatnonzero(xp.isfinite(dense) & (xp.abs(lost) > allowed))
+    if len(wrong):
+        at = int(wrong[0])
+        raise LawError(
+            f"law 2 (nothing is lost) is broken at {len(wrong)} of {len(given)} elements: at index {at} the ranks gave "
+            f"{float(lost[at] + dense[at]):.9g} and total has {float(dense[at]):.9g}"
+        )

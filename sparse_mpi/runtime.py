@@ -1,0 +1,59 @@
+"""Questions to the MPI runtime: did its own launcher start it, and does it take device pointers?"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+# Variables in which launchers tell the number of processes: Open MPI, PMI, PALS, Hydra, Slurm
+LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
+# Variables that switch CUDA support on: MVAPICH2, Intel MPI, ParaStation
+CUDA_SWITCHES = ("MV2_USE_CUDA", "I_MPI_OFFLOAD", "PSP_CUDA")
+
+
+def refuse_singletons(size: int) -> None:
+    """Raise where a launcher started several processes but MPI's world has only this one.
+
+    Raises:
+        RuntimeError: the launcher belongs to another MPI than mpi4py uses.
+    """
+    told = {name: os.environ.get(name, "") for name in LAUNCHERS}
+    several = [f"{name}={count}" for name, count in told.items() if count.isdigit() and int(count) > 1]
+    if size == 1 and several:
+        raise RuntimeError(
+            f"MPI started as singletons under a launcher that is not MPI's: {', '.join(several)}, but "
+            f"MPI.COMM_WORLD.size is 1; start with the mpiexec of the MPI that "
+            f"`python -m mpi4py --mpi-lib-version` names, or under Slurm with srun's --mpi for it"
+        )
+
+
+def takes_device_pointers(MPI: Any, comm: Any) -> bool:
+    """Whether the user or the MPI library says so. It is never tried out, because a wrong guess crashes.
+
+    Raises:
+        ValueError: SPARSE_MPI_CUDA_AWARE is neither 0 nor 1.
+    """
+    switch = os.environ.get("SPARSE_MPI_CUDA_AWARE")
+    if switch is not None:
+        if switch not in ("0", "1"):
+            raise ValueError(f"SPARSE_MPI_CUDA_AWARE must be 0 or 1, got {switch!r}")
+        return switch == "1"
+    if "cuda" in (comm.Get_info().Get("mpi_memory_alloc_kinds") or ""):
+        return True
+    return _library_says_so(MPI) or any(os.environ.get(name) == "1" for name in CUDA_SWITCHES)
+
+
+def _library_says_so(MPI: Any) -> bool:
+    library = ctypes.CDLL(MPI.__file__)
+    vendor, version = MPI.get_vendor()
+    if vendor == "Open MPI" and hasattr(library, "MPIX_Query_cuda_support"):
+        return library.MPIX_Query_cuda_support() == 1
+    if vendor == "MPICH" and version >= (4,) and hasattr(library, "MPIX_GPU_query_support"):
+        supported = ctypes.c_int(0)
+        return library.MPIX_GPU_query_support(0, ctypes.byref(supported)) == 0 and supported.value == 1
+    if os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1":  # Cray MPICH, whose GPU part must be linked in
+        maps = Path("/proc/self/maps")
+        return maps.exists() and "libmpi_gtl_cuda" in maps.read_text()
+    return False

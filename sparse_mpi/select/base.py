@@ -1,0 +1,31 @@
+"""What a selector is: dense vector in, SparseVector of about k entries out, and a state that is a value."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from sparse_mpi.arrays import Array
+from sparse_mpi.select import kernels
+from sparse_mpi.sparse import Layout, SparseVector
+
+
+class Selector(Protocol):
+    """A frozen dataclass of hyperparameters.
+
+    ``select`` is deterministic, takes the lower index of equal magnitudes, returns at least one entry, and returns
+    between ``band[0] * k`` and ``band[1] * k`` entries on any input (k itself when the band is (1, 1)).
+    """
+
+    band: tuple[float, float]
+
+    def init(self, layout: Layout, k: int) -> Any:
+        """The state before the first step."""
+
+    def select(self, x: Array, k: int, state: Any) -> tuple[SparseVector, Any]:
+        """The selected entries of ``x`` ``(n,)``, 1 <= k <= n, and the next state."""
+
+
+def at_least(x: Array, threshold: int, most: int) -> SparseVector | None:
+    """The entries of ``x`` whose magnitude bits reach ``threshold``, or None if there are more than ``most``."""
+    found = kernels.of(x).select(x, threshold, most)
+    return None if found is None else SparseVector(*found, len(x))

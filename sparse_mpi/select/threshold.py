@@ -1,0 +1,84 @@
+"""Threshold reuse (Ok-Topk, Li & Hoefler, PPoPP'22): last step's threshold selects this step's entries in one pass.
+
+``refresh="histogram"`` (default): the threshold is set a little below where the last k-th magnitudes lead. As long as
+between k and 2k entries pass it, they hold the k largest ones, which are picked out exactly: top-k for the price of one
+read of the vector and no estimate that can drift. Otherwise a histogram of *this* vector sets it anew.
+
+``refresh="exact"`` is the published rule: the exact k-th magnitude every ``period`` steps, in between the stale threshold,
+nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here to be compared with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from sparse_mpi.arrays import Array
+from sparse_mpi.select import kernels
+from sparse_mpi.select.base import at_least
+from sparse_mpi.select.exact import top_k
+from sparse_mpi.sparse import Layout, SparseVector, magnitude_bits, truncate
+
+
+@dataclass(frozen=True)
+class ThresholdState:
+    """What is carried from step to step."""
+
+    threshold: int = 0  # magnitude bits to try next; 0 before the first step
+    kth: int = 0  # magnitude bits of the last k-th entry
+    age: int = 0  # steps since the threshold was last computed exactly
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Entries at or above a reused threshold, the k largest of them.
+
+    Args:
+        refresh: ``"histogram"`` or ``"exact"`` (the published rule).
+        period: steps between exact thresholds of the published rule (32; BERT 128).
+        nudge: its correction factor in between (1.012 VGG; 1.025 BERT).
+    """
+
+    refresh: str = "histogram"
+    period: int = 32
+    nudge: float = 1.012
+
+    band: ClassVar[tuple[float, float]] = (1.0, 1.0)  # of the default; the published rule promises none
+
+    def __post_init__(self) -> None:
+        if self.refresh not in ("histogram", "exact"):
+            raise ValueError(f"refresh must be 'histogram' or 'exact', got {self.refresh!r}")
+        if self.period < 1:
+            raise ValueError(f"period must be at least 1 step, got {self.period}")
+
+    def init(self, layout: Layout, k: int) -> ThresholdState:
+        """No threshold yet."""
+        return ThresholdState()
+
+    def select(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
+        """Exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
+        if self.refresh == "exact":
+            return self._published(x, k, state)
+        passed = at_least(x, state.threshold, most=2 * k)
+        selected = top_k(x, k) if passed is None or passed.nnz < k else truncate(passed, k)
+        kth = int(magnitude_bits(selected.values).min())
+        trend = (kth - state.kth) // 2 if state.kth else 0
+        sixteenth_octave = 1 << (np.finfo(x.dtype).nmant - 4)
+        return selected, ThresholdState(max(kth + trend - sixteenth_octave, 0), kth)
+
+    def _published(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
+        threshold, age = state.threshold, state.age
+        if age % self.period == 0:
+            threshold, age = kernels.kth_magnitude(x, k, most=k), 0
+        selected = at_least(x, threshold, most=len(x))
+        assert selected is not None
+        if selected.nnz == 0:  # a threshold above the maximum: take the largest entry rather than none
+            selected = top_k(x, 1)
+        bits = np.dtype(f"int{8 * x.itemsize}").type(threshold)
+        if selected.nnz < 2 * k / 3:
+            bits = (bits.view(x.dtype.type) / self.nudge).astype(x.dtype).view(bits.dtype)
+        elif selected.nnz > 5 * k / 4:
+            bits = (bits.view(x.dtype.type) * self.nudge).astype(x.dtype).view(bits.dtype)
+        return selected, ThresholdState(int(bits), age=age + 1)

@@ -1,0 +1,33 @@
+"""A selector that watches another one: how long it takes and how much it selects."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+from sparse_mpi.arrays import Array, synchronize
+from sparse_mpi.select.base import Selector
+from sparse_mpi.sparse import Layout, SparseVector
+
+
+class Timed:
+    """Wraps a selector; adds up ``seconds`` and ``selected`` (pairs) until they are set back to zero."""
+
+    def __init__(self, selector: Selector) -> None:
+        self.selector = selector
+        self.band = selector.band
+        self.seconds = 0.0
+        self.selected = 0
+
+    def init(self, layout: Layout, k: int) -> Any:
+        """The wrapped selector's state."""
+        return self.selector.init(layout, k)
+
+    def select(self, x: Array, k: int, state: Any) -> tuple[SparseVector, Any]:
+        """The wrapped selector's selection, timed."""
+        start = perf_counter()
+        result, state = self.selector.select(x, k, state)
+        synchronize(x)
+        self.seconds += perf_counter() - start
+        self.selected += result.nnz
+        return result, state

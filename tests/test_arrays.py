@@ -1,0 +1,70 @@
+"""NumPy and torch in and out without copies. CuPy for real under ``-m gpu``."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi import World, arrays, sparse_allreduce
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_enter_shares_memory(dtype):
+    x = np.zeros((3, 4), dtype)
+    assert np.shares_memory(arrays.enter(x), x) and arrays.enter(x).shape == (12,)
+    t = torch.zeros(3, 4, dtype=getattr(torch, dtype), requires_grad=True)
+    arrays.enter(t)[5] = 1
+    assert t[1, 1] == 1
+
+
+@pytest.mark.parametrize("x", [np.ones(3, np.float16), np.ones(3, ml_dtypes.bfloat16), torch.ones(3, dtype=torch.bfloat16)])
+def test_half_precision_is_widened(x):
+    arrays.check(x, "x")
+    assert arrays.enter(x).dtype == np.float32 and (arrays.enter(x) == 1).all()
+
+
+def test_leave_goes_back_without_a_copy():
+    a = np.zeros(3, np.float32)
+    out = arrays.leave(a, torch.zeros(1))
+    out[1] = 5
+    assert a[1] == 5 and arrays.leave(a, np.zeros(1)) is a
+
+
+def test_host_functions():
+    x = np.ones(2)
+    assert arrays.namespace(x) is np and arrays.to_host(x) is x and arrays.like(x, x) is x
+    assert not arrays.is_device(x)
+    arrays.synchronize(x)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ([1.0], "gradient must be a NumPy or CuPy array or a torch tensor, got list"),
+        (torch.zeros(2, dtype=torch.int64), "dtype float32, float64, float16, bfloat16, got int64"),
+        (np.zeros(2, complex), "got complex128"),
+    ],
+)
+def test_check_names_what_came(x, message):
+    with pytest.raises(TypeError, match=message):
+        arrays.check(x, "gradient")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy and a CUDA device")
+@pytest.mark.parametrize("name", ["topka", "topkdsa", "gtopk", "oktopk", "gaussiank", "dense"])
+def test_device_arrays_give_the_same_bytes_as_host_arrays(name):
+    import cupy
+
+    def body(comm, library):
+        x = library.asarray(np.random.default_rng(comm.rank).standard_normal(100_000).astype(np.float32))
+        total = sparse_allreduce(x, k=1000, comm=comm, algorithm=name).total
+        parts = total[:2] if name != "dense" else (total,)
+        assert all(isinstance(part, library.ndarray) for part in parts)
+        return [arrays.to_host(part).tobytes() for part in parts]
+
+    assert World(3).run(lambda comm: body(comm, cupy)) == World(3).run(lambda comm: body(comm, np))

@@ -1,0 +1,164 @@
+"""Selectors and the kernels under them: exact where they say so, in their band otherwise, on any input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SELECTORS
+from sparse_mpi.select import kernels
+from sparse_mpi.select.exact import top_k
+from sparse_mpi.select.kernels import array
+from sparse_mpi.select.threshold import Threshold, ThresholdState
+from sparse_mpi.select.timed import Timed
+from sparse_mpi.sparse import Layout, magnitude_bits
+
+N = 40_000  # more than kernels.SMALL: histograms are really taken
+
+
+def inputs(dtype, n=N):
+    rng = np.random.default_rng(0)
+    outlier = rng.standard_normal(n)
+    outlier[n // 2] = 1e30
+    bad = rng.standard_normal(n)
+    bad[[3, n // 3]] = np.nan, -np.inf
+    made = {
+        "normal": rng.standard_normal(n),
+        "laplace": rng.laplace(size=n),
+        "student": rng.standard_t(3, n),
+        "mostly-zero": rng.standard_normal(n) * (rng.random(n) > 0.9),
+        "constant": np.full(n, -0.25),
+        "all-zero": np.zeros(n),
+        "outlier": outlier,
+        "ties": rng.integers(-3, 4, n) / 4,
+        "nonfinite": bad,
+        "tiny": rng.standard_normal(n) * 1e-42,
+    }
+    return {name: x.astype(dtype) for name, x in made.items()}
+
+
+NAMES = list(inputs(np.float32, 8))
+
+
+def reference(x, k):
+    """Indices of the k largest magnitudes, lower index first among equal ones."""
+    return np.sort(np.lexsort((np.arange(len(x)), -magnitude_bits(x)))[:k])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("n", [5, 1000, N])
+def test_top_k_is_exact(name, dtype, n):
+    x = inputs(dtype, n)[name]
+    for k in {1, max(1, n // 100), n // 3, n - 1, n}:
+        selected = top_k(x, k)
+        assert selected.indices.tolist() == reference(x, k).tolist()
+        assert selected.values.tobytes() == x[selected.indices].tobytes()
+        assert selected.indices.dtype == np.int32 and selected.size == n
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_selectors_stay_in_their_band(selector, name, dtype):
+    x, k = inputs(dtype)[name], N // 100
+    chosen = SELECTORS[selector]()
+    state = chosen.init(Layout.of(N), k)
+    for scale in (1, 1, 3, 0.1):  # fresh, reused, and twice badly stale thresholds
+        y = (scale * x).astype(dtype)
+        selected, state = chosen.select(y, k, state)
+        assert np.floor(chosen.band[0] * k) <= selected.nnz <= np.ceil(chosen.band[1] * k)
+        assert (np.diff(selected.indices) > 0).all() and selected.values.tobytes() == y[selected.indices].tobytes()
+
+
+@pytest.mark.parametrize("k", [1, 2, 999, 1000])
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_selectors_at_the_edges(selector, k):
+    x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    chosen = SELECTORS[selector]()
+    selected, _ = chosen.select(x, k, chosen.init(Layout.of(1000), k))
+    assert 1 <= selected.nnz and chosen.band[0] * k <= selected.nnz <= max(k, chosen.band[1] * k)
+
+
+def test_a_reused_threshold_takes_one_pass(monkeypatch):
+    """In the steady state no histogram is made and nothing of length n is ordered: one selection pass is all."""
+    x, calls = inputs(np.float32)["normal"], []
+    real = kernels.of(x)
+
+    class Counted:
+        def select(self, *args):
+            calls.append("select")
+            return real.select(*args)
+
+        def histogram(self, *args):
+            calls.append("histogram")
+            return real.histogram(*args)
+
+    monkeypatch.setattr(kernels, "of", lambda x: Counted())
+    state, rng = ThresholdState(), np.random.default_rng(1)
+    for step in range(5):
+        y = x + 0.02 * rng.standard_normal(N).astype(np.float32)
+        selected, state = Threshold().select(y, 400, state)
+        assert selected.indices.tolist() == reference(y, 400).tolist()
+        assert calls == (["select", "histogram", "select"] if step == 0 else ["select"])
+        calls.clear()
+
+
+def test_published_rule_reuses_then_refreshes_exactly():
+    selector, state, rng = Threshold(refresh="exact", period=3), ThresholdState(), np.random.default_rng(2)
+    counts = []
+    for _ in range(6):
+        selected, state = selector.select(rng.standard_normal(N).astype(np.float32), 400, state)
+        counts.append(selected.nnz)
+    assert counts[0] == counts[3] == 400 and len(set(counts)) > 2
+
+
+@pytest.mark.parametrize("options", [{"refresh": "never"}, {"period": 0}])
+def test_bad_hyperparameters(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
+        Threshold(**options)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_kernel_sets_agree_to_the_bit(name, dtype):
+    """Numba's kernels and the whole-array ones."""
+    pytest.importorskip("numba", reason="the compiled kernels need Numba")
+    from sparse_mpi.select.kernels import cpu
+
+    x, top = inputs(dtype)[name], 8 * np.dtype(dtype).itemsize - 1
+    first = cpu.histogram(x, top, 0, 16)
+    assert (first == array.histogram(x, top, 0, 16)).all() and first.sum() == N
+    for prefix in np.argsort(first)[-3:]:
+        deeper = cpu.histogram(x, top - 16, int(prefix), 15)
+        assert (deeper == array.histogram(x, top - 16, int(prefix), 15)).all() and deeper.sum() == first[prefix]
+    threshold = int(np.median(magnitude_bits(x)))
+    for most in (N, 10):
+        a, b = cpu.select(x, threshold, most), array.select(x, threshold, most)
+        assert (a is None) == (b is None)
+        if a is not None and b is not None:
+            assert a[0].tobytes() == b[0].tobytes() and a[1].tobytes() == b[1].tobytes()
+    y, z, indices = x.copy(), x.copy(), np.arange(0, N, 7, dtype=np.int32)
+    cpu.subtract(y, indices, x[indices])
+    array.subtract(z, indices, x[indices])
+    assert y.tobytes() == z.tobytes() and not y[indices].any()
+
+
+def test_without_numba_the_array_kernels_are_used(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert kernels._host.__wrapped__() is array
+
+
+@pytest.mark.parametrize("most", [400, 420, 500])
+def test_kth_magnitude_respects_its_slack(most):
+    x = inputs(np.float64)["normal"]
+    reached = int((magnitude_bits(x) >= kernels.kth_magnitude(x, 400, most)).sum())
+    assert 400 <= reached <= most
+
+
+def test_timed_counts_what_it_wraps():
+    x = inputs(np.float32)["normal"]
+    timed = Timed(Threshold())
+    _, state = timed.select(x, 10, timed.init(Layout.of(N), 10))
+    timed.select(x, 10, state)
+    assert timed.selected == 20 and timed.seconds > 0 and timed.band == (1.0, 1.0)
