@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array, namespace, to_host
 
 
 class SparseVector(NamedTuple):
@@ -138,7 +138,7 @@ def split_counts(vector: SparseVector, boundaries: Array) -> np.ndarray:
     """
     xp = namespace(vector.indices)
     cuts = xp.searchsorted(vector.indices, xp.asarray(boundaries, vector.indices.dtype))
-    return np.diff(cuts if xp is np else cuts.get()).astype(np.int64)
+    return np.diff(to_host(cuts)).astype(np.int64)
 
 
 def equal_boundaries(size: int, ranks: int) -> np.ndarray:

@@ -109,9 +109,9 @@ def draw_regions(selected: SparseVector, comm: Comm) -> tuple[np.ndarray, int]:
     cuts = xp.arange(1, comm.size) * selected.nnz // comm.size
     proposal = np.empty(comm.size, np.int64)
     proposal[:-1] = to_host(selected.indices[cuts])
-    proposal[-1] = int(magnitude_bits(selected.values).min())
-    mean = comm.allreduce(proposal, control=True) // comm.size
-    return np.concatenate([[0], mean[:-1], [selected.size]]), int(mean[-1])
+    proposal[-1] = int(magnitude_bits(selected.values).min()) // comm.size  # 63 bits: their sum would not fit
+    summed = comm.allreduce(proposal, control=True)
+    return np.concatenate([[0], summed[:-1] // comm.size, [selected.size]]), int(summed[-1])
 
 
 def cut(reduced: SparseVector, found: GlobalThreshold, k: int, comm: Comm) -> tuple[SparseVector, np.ndarray]:

@@ -1,0 +1,68 @@
+"""The fixture ``ranks``: one test body, run by the ranks of a `World` or, under mpiexec, by those of MPI.
+
+    python -m pytest                                           worlds of 1 to 8 ranks in this process
+    mpiexec -n 4 python -m pytest --with-mpi -m mpi            the same bodies on 4 MPI ranks
+
+``ranks.run(fn)`` returns ``[fn(comm) for every rank]``, under MPI on every rank, so that all assert the same.
+``@pytest.mark.ranks(1, 3)`` restricts a test to these sizes, ``@pytest.mark.ranks(least=2)`` to 2 and more.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from sparse_mpi.world import World
+
+SIZES = range(1, 9)
+
+settings.register_profile(
+    "same-on-all-ranks",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("same-on-all-ranks")
+
+
+def pytest_configure(config):
+    if config.getoption("--with-mpi", False):
+        from .mpi_harness import MPIHarness
+
+        config.pluginmanager.register(MPIHarness(config), "mpi-harness")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Under MPI, tests that need ranks get the marker ``mpi`` and the others are left to a plain run."""
+    if config.getoption("--with-mpi", False):
+        needing = [item for item in items if "ranks" in item.fixturenames]
+        config.hook.pytest_deselected(items=[item for item in items if item not in needing])
+        items[:] = needing
+        for item in items:
+            item.add_marker(pytest.mark.mpi)
+
+
+def pytest_generate_tests(metafunc):
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "ranks" not in metafunc.fixturenames or "ranks" in given:
+        return
+    mark = metafunc.definition.get_closest_marker("ranks") or pytest.mark.ranks().mark
+    harness = metafunc.config.pluginmanager.getplugin("mpi-harness")
+    sizes = mark.args or [size for size in SIZES if size >= mark.kwargs.get("least", 1)]
+    if harness is not None:
+        wanted = harness.size in mark.args if mark.args else harness.size >= mark.kwargs.get("least", 1)
+        sizes = [harness.size] if wanted else []
+    metafunc.parametrize("ranks", sizes, indirect=True, ids=lambda size: f"P{size}")
+
+
+@pytest.fixture
+def ranks(request):
+    """The ranks a test runs on: ``ranks.size`` and ``ranks.run(fn)``."""
+    harness = request.config.pluginmanager.getplugin("mpi-harness")
+    if harness is None:
+        return World(request.param)
+    if request.param != harness.size:
+        pytest.skip(f"needs {request.param} ranks, MPI has {harness.size}")
+    return harness
