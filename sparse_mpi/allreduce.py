@@ -53,7 +53,7 @@ def sparse_allreduce(
         ``x - sent`` as your residual), in the library and on the device of ``x``, over the flattened ``x``.
 
     Raises:
-        TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank, before any data moves.
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank, before data moves.
     """
     transport = as_comm(comm)
 
@@ -237,4 +237,4 @@ def _raise_nonfinite(total: SparseVector | Array) -> None:
     values = total.values if isinstance(total, SparseVector) else total
     bad = int(namespace(values).count_nonzero(~namespace(values).isfinite(values)))
     if bad:
-        raise FloatingPointError(f"total has {bad} entries that are NaN or Inf; lower the loss scale or the learning rate")
+        raise FloatingPointError(f"total has {bad} entries that are NaN or Inf; lower the loss scale or learning rate")

@@ -44,7 +44,8 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
     """
     if not isinstance(algorithm, str):
         if isinstance(algorithm, type) or not hasattr(algorithm, "reduce"):
-            raise TypeError(f"algorithm must be a name or an instance, got {algorithm!r}; names: {', '.join(ALGORITHMS)}")
+            names = ", ".join(ALGORITHMS)
+            raise TypeError(f"algorithm must be a name or an instance, got {algorithm!r}; names: {names}")
         if options:
             raise TypeError(f"options {sorted(options)} must be given to the instance {algorithm!r} itself")
         return algorithm

@@ -20,7 +20,7 @@ def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
     parts = (total.indices, total.values) if isinstance(total, SparseVector) else (total,)
     digest = blake2b(digest_size=16)
     for part in parts:
-        digest.update(np.ascontiguousarray(to_host(part)).view(np.uint8))
+        digest.update(to_host(part).tobytes())
     digests = comm.allgather(np.frombuffer(digest.digest(), np.uint8), control=True)
     different = [rank for rank in range(comm.size) if (digests[rank] != digests[0]).any()]
     if different:

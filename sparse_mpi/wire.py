@@ -2,7 +2,8 @@
 
 A message is a C-contiguous matrix with one row a pair: the index's bytes, then the value's. Rows are what the transport
 counts and cuts, so a vector encoded once can be split among all ranks by row counts, and a buffer of several ranks'
-messages decodes in one go, into arrays of its own. A float32 pair is 8 bytes, a float64 pair 12, a half-precision pair 6. There is no header.
+messages decodes in one go, into arrays of its own. A float32 pair is 8 bytes, a float64 pair 12, a half-precision pair
+6. There is no header.
 """
 
 from __future__ import annotations

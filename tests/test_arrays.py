@@ -21,7 +21,7 @@ def test_enter_shares_memory(dtype):
     assert t[1, 1] == 1
 
 
-@pytest.mark.parametrize("x", [np.ones(3, np.float16), np.ones(3, ml_dtypes.bfloat16), torch.ones(3, dtype=torch.bfloat16)])
+@pytest.mark.parametrize("x", [np.ones(3, np.float16), np.ones(3, ml_dtypes.bfloat16), torch.ones(3).bfloat16()])
 def test_half_precision_is_widened(x):
     arrays.check(x, "x")
     assert arrays.enter(x).dtype == np.float32 and (arrays.enter(x) == 1).all()

@@ -47,7 +47,9 @@ class Algorithm(Protocol):
     No return may depend on one rank's data before the last message: a rank with nothing to say still takes part.
     """
 
-    conserves: bool  # False declares the algorithm exempt from the second law
+    @property
+    def conserves(self) -> bool:
+        """False declares the algorithm exempt from the second law."""
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
         """The state before the first step: a frozen dataclass of numbers, arrays and such dataclasses."""

@@ -1,7 +1,7 @@
 """GaussianK (Shi et al., "Understanding Top-k Sparsification", 2019): TopkA with the Gaussian selector.
 
-Costs 2k(P-1) words, up to a third more where the selector overshoots, and ceil(log2 P) messages a rank, and as many small
-ones for the counts. Returns the sum of all selections.
+Costs 2k(P-1) words, up to a third more where the selector overshoots, and ceil(log2 P) messages a rank, and as many
+small ones for the counts. Returns the sum of all selections.
 """
 
 from __future__ import annotations

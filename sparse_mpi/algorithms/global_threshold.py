@@ -1,8 +1,8 @@
-"""All ranks agree on the magnitude that k of their reduced entries reach, by counting: a search in few small allreduces.
+"""The magnitude that k of all ranks' reduced entries reach, found by counting: a few small allreduces.
 
-The published Ok-Topk gathers every reduced entry on every rank to find this threshold, and then uses a stale one for 32
-steps. Here each round counts how many entries, over all ranks, reach each of a few probes. The first round's probes crowd
-around the last step's threshold, so in the steady state it is the only one.
+The published Ok-Topk gathers every reduced entry on every rank to find this threshold, and then uses a stale one for
+32 steps. Here each round counts how many entries, over all ranks, reach each of a few probes. The first round's probes
+crowd around the last step's threshold, so in the steady state it is the only one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ SLACK = 0.1  # a count between (1 - SLACK) k and k ends the search
 
 
 class GlobalThreshold(NamedTuple):
-    """Entries whose magnitude bits are at least ``bits`` are the result; if ``ties``, only some of those equal to it."""
+    """Entries whose magnitude bits reach ``bits`` are the result; if ``ties``, only some of those equal to it."""
 
     bits: int
     ties: bool
 
 
 def probes_per_round(k: int) -> int:
-    """How many probes one round counts, 4 bytes each: few for small k, so that counting never costs more than sending."""
+    """Probes that one round counts, 4 bytes each: few for small k, so that counting costs less than sending."""
     return max(8, min(64, k // 16))
 
 
@@ -61,7 +61,7 @@ def search(bits: Array, k: int, guess: int, comm: Comm) -> GlobalThreshold:
 
 
 def _around(guess: int, finest: int, number: int, high: int) -> np.ndarray:
-    """Probes, ascending: 0, and ``guess`` with others at 1, 2, 3, 4, 6, 8, 12 ... times ``finest`` on both its sides."""
+    """Probes, ascending: 0, and ``guess`` with others 1, 2, 3, 4, 6, 8, 12 ... times ``finest`` to both sides."""
     steps = [0, 1, 2, 3]
     while len(steps) < number // 2:
         steps.append(2 * steps[-2])

@@ -3,9 +3,9 @@
 Costs 2k words up and up to 2k ceil(log2 P) words down: 4k ceil(log2 P) on the critical path, which has 2 ceil(log2 P)
 messages, and ceil(log2 P) small ones for the count. Returns k entries, on any number of ranks.
 
-The published residual rule gives back to a rank what it selected and the result lacks. A partial sum that was dropped in
-the tree at an index that another branch carried to the root is then lost for good. By default the rank that drops a
-partial sum keeps it instead.
+The published residual rule gives back to a rank what it selected and the result lacks. A partial sum that was dropped
+in the tree at an index that another branch carried to the root is then lost for good. By default the rank that drops
+a partial sum keeps it instead.
 """
 
 from __future__ import annotations

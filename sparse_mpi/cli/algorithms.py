@@ -17,7 +17,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "algorithms",
         help="table of all algorithms and what they cost",
-        description="Print a Markdown table of every algorithm: what it is, and the most that one rank sends in a step.",
+        description="Print a Markdown table of every algorithm: what it is, and the most one rank sends in a step.",
     )
     parser.set_defaults(run=run)
 

@@ -1,7 +1,7 @@
 """``python -m sparse_mpi bench allreduce``: every algorithm on the same gradients, side by side, in one run.
 
-Times are medians over the steps of the slowest rank. All ranks measure ``torch.topk`` on the same vector at the same time,
-on one thread each, so that the ratio holds on a shared machine.
+Times are medians over the steps of the slowest rank. All ranks measure ``torch.topk`` on the same vector at the same
+time, on one thread each, so that the ratio holds on a shared machine.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = kinds.add_parser(
         "allreduce",
         help="time and bytes of a step of every algorithm",
-        description="Time of a step (selection, exchange, merge) and bytes a rank, with error feedback on Gaussian gradients. "
-        "Example: mpiexec -n 4 python -m sparse_mpi bench allreduce --n 14728266 --density 0.01 --steps 20",
+        description="Time of a step (selection, exchange, merge) and bytes a rank, with error feedback on Gaussian "
+        "gradients. Example: mpiexec -n 4 python -m sparse_mpi bench allreduce --n 14728266 --density 0.01 --steps 20",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--n", type=int, default=14_728_266, help="elements of the gradient (default: VGG-16's)")
@@ -141,13 +141,14 @@ def _render(
         share = f"{m['step'] / baseline:6.2f}" if baseline else f"{'-':>6}"
         lines.append(
             f"{name:<10} {1e3 * m['step']:8.1f} {1e3 * m['select']:8.1f} {1e3 * m['exchange']:9.1f} "
-            f"{1e3 * m['merge']:8.1f} {share} {m['bytes'] / 1e3:10.1f} {m['over bound']:7.3f} {m['worst over bound']:7.3f} "
+            f"{1e3 * m['merge']:8.1f} {share} {m['bytes'] / 1e3:10.1f} {m['over bound']:7.3f} "
+            f"{m['worst over bound']:7.3f} "
             f"{m['messages']:5.0f} {m['selected']:6.3f} {m['total']:8.3f} {1e3 * m['model']:10.2f}"
         )
     lines += [
         "",
         "/topk: step over torch.topk; /bound: payload + control sent over 8k(P-1)/P bytes, mean and worst step;",
-        f"{args.gbit:g}G model: exchange in ms on a network of {args.gbit:g} Gbit/s and {args.latency:g} us (alpha-beta)",
+        f"{args.gbit:g}G model: exchange, ms, on a network of {args.gbit:g} Gbit/s, {args.latency:g} us (alpha-beta)",
     ]
     return "\n".join(lines)
 

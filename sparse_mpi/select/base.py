@@ -16,7 +16,9 @@ class Selector(Protocol):
     between ``band[0] * k`` and ``band[1] * k`` entries on any input (k itself when the band is (1, 1)).
     """
 
-    band: tuple[float, float]
+    @property
+    def band(self) -> tuple[float, float]:
+        """The fewest and the most entries it returns, as multiples of k."""
 
     def init(self, layout: Layout, k: int) -> Any:
         """The state before the first step."""

@@ -4,8 +4,8 @@
 between k and 2k entries pass it, they hold the k largest ones, which are picked out exactly: top-k for the price of one
 read of the vector and no estimate that can drift. Otherwise a histogram of *this* vector sets it anew.
 
-``refresh="exact"`` is the published rule: the exact k-th magnitude every ``period`` steps, in between the stale threshold,
-nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here to be compared with.
+``refresh="exact"`` is the published rule: the exact k-th magnitude every ``period`` steps, in between the stale
+threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here to be compared with.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kernels for host memory, compiled by Numba: one pass each, one thread, the GIL released.
 
-Inner loops run over slices (``part = bits[lo:hi]``), which Numba vectorises, not over computed bounds, which it does not.
+Inner loops run over slices (``part = bits[lo:hi]``), which Numba vectorises, not over computed bounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
     if shift == 8 * x.itemsize - 1:
         _histogram_all(bits, kind(magnitude), kind(shift - width), counts)
     else:
-        _histogram(bits, kind(magnitude), kind(shift), kind(prefix), kind(shift - width), kind((1 << width) - 1), counts)
+        mask = kind((1 << width) - 1)
+        _histogram(bits, kind(magnitude), kind(shift), kind(prefix), kind(shift - width), mask, counts)
     return counts
 
 
