@@ -215,7 +215,7 @@ def _watch(algorithm: Algorithm) -> tuple[Timed | None, Algorithm]:
     if selector is None:
         return None, algorithm
     timed = Timed(selector)
-    return timed, replace(algorithm, selector=timed)  # type: ignore[type-var, call-arg]
+    return timed, replace(algorithm, selector=timed)  # type: ignore[type-var]
 
 
 def _restore(template: Any, saved: dict[str, Any]) -> Any:

@@ -129,9 +129,7 @@ class Run:
             raise MismatchError(f"rank {rank} called {call}, {_ranks(meeting.given)} called {meeting.call}")
         meeting.given[rank] = given
         if len(meeting.given) < self.size:
-            self.wait(
-                rank, lambda: bool(meeting.result), lambda: f"for {self._others(meeting.given)} in {call}"
-            )
+            self.wait(rank, lambda: bool(meeting.result), lambda: f"for {self._others(meeting.given)} in {call}")
         else:
             meeting.result.append(combine([meeting.given[other] for other in range(self.size)]))
             self._meeting = None

@@ -133,9 +133,7 @@ class MPIComm(CountingComm):
             self._mpi.Request.Waitall(requests, statuses)
             for (source, (_, rows, rowtype)), status in zip(pieces, statuses, strict=False):
                 if status.Get_count(rowtype) != rows:
-                    raise ValueError(
-                        f"expected[{source}] must be what rank {source} sends, got {expected[source]}"
-                    )
+                    raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
         return out
 
     def _allreduce(self, send: Array, op: str) -> Array:

@@ -69,9 +69,7 @@ class _WorldComm(CountingComm):
                     f"to rank {self.rank}, which expects {Call('rows', *_rows_of(send))}"
                 )
         if dest is not None:
-            run.wait(
-                self.rank, lambda: out not in run.messages, lambda: f"for rank {dest} to take its message"
-            )
+            run.wait(self.rank, lambda: out not in run.messages, lambda: f"for rank {dest} to take its message")
         return came
 
     def _allgather(self, send: Array) -> Array:
@@ -123,9 +121,7 @@ def _gathered(given: list[tuple[Array, Counts | None]]) -> tuple[Array, Counts]:
     actual = np.array([len(send) for send, _ in given], np.int64)
     for rank, (_, counts) in enumerate(given):
         if counts is not None and not np.array_equal(counts, actual):
-            raise MismatchError(
-                f"allgatherv: counts on rank {rank} are not the rows the ranks send, {actual}"
-            )
+            raise MismatchError(f"allgatherv: counts on rank {rank} are not the rows the ranks send, {actual}")
     return _read_only(np.concatenate([send for send, _ in given])), actual
 
 
@@ -145,9 +141,7 @@ def _transposed(given: list[tuple[Array, Counts, Counts | None]]) -> tuple[list[
             np.concatenate([send[at : at + rows] for send, at, rows in zip(sends, *part, strict=True)])
             for part in zip(starts.tolist(), arriving.tolist(), strict=True)
         ], arriving
-    first = np.cumsum(
-        [0] + [len(send) for send in sends[:-1]]
-    )  # of the sending ranks in one array of all rows
+    first = np.cumsum([0] + [len(send) for send in sends[:-1]])  # of the sending ranks in one array of all rows
     lengths = arriving.ravel()
     ends = np.cumsum(lengths)
     source = np.repeat((starts + first).ravel() - (ends - lengths), lengths) + np.arange(total)

@@ -1,0 +1,87 @@
+"""Options of the training programs, and the learning rate they ask for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
+
+from arguments import Settings, parse
+from schedule import learning_rate
+from sparse_mpi import ALGORITHMS
+
+SETTINGS = {
+    "small": Settings(0.01, 5, 16, 0.1, 1, (3, 4), 1e-4),
+    "large": Settings(0.02, 90, 32, 0.0125, 5, (30, 60, 80), 5e-5, lr_times_ranks=True),
+}
+FOLDERS = {"small": "here", "large": "there"}
+
+
+def options(*argv):
+    return parse("net", "Train net.", SETTINGS, FOLDERS, argv)
+
+
+def test_defaults_are_those_of_the_data_set():
+    args = options()
+    assert (args.data, args.algo, args.density, args.k) == ("small", "oktopk", 0.01, None)
+    assert (args.epochs, args.milestones, args.momentum, args.lr_times_ranks) == (5, (3, 4), 0.9, False)
+    assert args.data_dir == Path("here") and args.out.match("runs/net-small-oktopk-*")
+    args = options("--data", "large", "--epochs", "7", "--milestones", "2", "6.5", "--data-dir", "d", "--log-dir", "o")
+    assert (args.density, args.epochs, args.milestones, args.batch_size) == (0.02, 7, [2, 6.5], 32)
+    assert (args.data_dir, args.out) == (Path("d"), Path("o"))
+
+
+def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
+    assert options("--data", "large").lr_times_ranks
+    args = options("--data", "large", "--lr", "0.0125", "--k", "9", "--milestones")
+    assert not args.lr_times_ranks
+    assert (args.k, args.density, args.milestones) == (9, None, [])
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--algo", "best"], ["--algo", "best", *ALGORITHMS]),
+        (["--data", "imagenet"], ["--data", "imagenet", *SETTINGS]),
+        (["--density", "1.5"], ["--density", "must be in (0, 1], got 1.5"]),
+        (["--density", "0"], ["--density", "must be in (0, 1], got 0"]),
+        (["--density", "nan"], ["--density", "got nan"]),
+        (["--k", "0"], ["--k", "must be an integer >= 1, got 0"]),
+        (["--k", "2.5"], ["--k", "got 2.5"]),
+        (["--k", "5", "--density", "0.1"], ["not allowed with"]),
+        (["--batch-size", "1"], ["--batch-size", "must be an integer >= 2, got 1"]),
+        (["--epochs", "many"], ["--epochs", "got many"]),
+        (["--lr", "-1"], ["--lr", "must be a number >= 0, got -1"]),
+        (["--milestones", "3", "x"], ["--milestones", "got x"]),
+        (["--speed", "9"], ["--speed"]),
+    ],
+)
+def test_wrong_options_are_told_in_one_line(argv, says, capsys):
+    with pytest.raises(SystemExit) as stop:
+        options(*argv)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.count("\n") == 1
+    assert all(text in error for text in says)
+
+
+def test_help_shows_defaults(capsys):
+    with pytest.raises(SystemExit) as stop:
+        options("--help")
+    text = " ".join(capsys.readouterr().out.split())
+    assert stop.value.code == 0
+    assert "small 0.1, large 0.0125 x ranks" in text and "3/4" in text and "(default: 0.9)" in text
+
+
+def test_learning_rate_climbs_from_one_ranks_share_and_falls_at_milestones():
+    def rate(epoch):
+        return learning_rate(epoch, 0.8, ranks=4, warmup_epochs=10, milestones=(20, 30))
+
+    assert rate(0) == pytest.approx(0.2)
+    assert rate(5) == pytest.approx(0.5)
+    assert rate(10) == rate(19.99) == pytest.approx(0.8)
+    assert rate(20) == rate(29.99) == pytest.approx(0.08)
+    assert rate(1000) == pytest.approx(0.008)
+    assert learning_rate(0, 0.8, ranks=4) == learning_rate(3, 0.8, ranks=1, warmup_epochs=10) == pytest.approx(0.8)

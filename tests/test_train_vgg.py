@@ -1,0 +1,142 @@
+"""VGG-16, and its training program as a user starts it: under mpiexec, and without a launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
+
+from models.vgg import VGG16
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_btl": "^ofi",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "PYTHONPATH": str(ROOT),
+}
+
+
+def start(ranks, *options, program=("train/vgg.py",)):
+    """Run ``program`` on ``ranks`` ranks, None for no launcher; ends the whole job if it hangs."""
+    mpiexec = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if ranks and not mpiexec:
+        pytest.skip("there is no mpiexec")
+    launcher = [mpiexec, "-n", str(ranks)] if ranks else []
+    process = subprocess.Popen(
+        [*launcher, sys.executable, *program, *options],
+        cwd=ROOT,
+        env=ENVIRONMENT | os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, error = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return process.returncode, out, error
+
+
+def test_vgg16_has_the_published_number_of_parameters():
+    assert sum(p.numel() for p in VGG16(classes=10, channels=3).parameters()) == 14_728_266
+
+
+@pytest.mark.parametrize(("size", "channels"), [(8, 1), (28, 1), (32, 3), (48, 3)])
+def test_vgg16_takes_small_and_large_images(size, channels):
+    model = VGG16(classes=7, channels=channels).eval()
+    assert model(torch.zeros(2, channels, size, size)).shape == (2, 7)
+
+
+def test_two_ranks_train_and_leave_records(tmp_path):
+    folder = tmp_path / "run"
+    code, out, error = start(
+        2, "--max-steps", "3", "--batch-size", "4", "--check-every", "2", "--dense-warmup", "1", "--plot",
+        "--log-every", "1", "--out", str(folder),
+    )  # fmt: skip
+    assert code == 0, error
+    assert out.count("final: test accuracy 0.") == 1 and "replicas identical, 3 steps" in out
+    assert "epoch 1/" in error and "MB/step" in error
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    config, *steps, epoch, final = records
+    assert [r["event"] for r in records] == ["config", "step", "step", "step", "epoch", "final"]
+    assert config["ranks"] == 2 and config["parameters"] == 14_727_114 and config["k"] == 147_271
+    assert config["versions"].keys() >= {"python", "numpy", "torch", "mpi4py", "mpi"}
+    assert steps[0]["selected"] == 14_727_114 and all(r["selected"] <= 1.1 * config["k"] for r in steps[1:])
+    assert {"compute_seconds", "selection_seconds", "exchange_seconds", "merge_seconds"} <= epoch.keys()
+    assert final["identical"] is True and final["steps"] == 3
+    assert (folder / "plot.png").exists() and list(folder.glob("events*"))
+
+
+def test_one_process_needs_no_launcher(tmp_path):
+    code, out, error = start(
+        None,
+        "--max-steps",
+        "1",
+        "--batch-size",
+        "2",
+        "--algo",
+        "topka",
+        "--no-progress",
+        "--out",
+        str(tmp_path),
+    )
+    assert code == 0, error
+    assert "replicas identical, 1 steps" in out and "epoch 1/" not in error
+
+
+def test_a_missing_data_directory_ends_the_job_with_an_error_from_every_rank(tmp_path):
+    code, _, error = start(2, "--data", "cifar10", "--data-dir", str(tmp_path / "absent"))
+    assert code != 0
+    for rank in range(2):
+        assert f"error on rank {rank}: neither cifar-10-python.tar.gz nor" in error
+    assert "Traceback" not in error
+
+
+def test_an_unknown_algorithm_ends_the_job_with_the_list_of_those_there_are():
+    code, _, error = start(2, "--algo", "best")
+    assert code != 0 and "oktopk" in error and "Traceback" not in error
+
+
+def test_a_folder_that_cannot_be_made_ends_the_job(tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, error = start(2, "--max-steps", "1", "--out", str(tmp_path / "file" / "run"))
+    assert code != 0 and "error on rank 0" in error and "error on rank 1: stopping because of rank 0" in error
+
+
+BROKEN = """
+import sys
+sys.path.insert(0, "train")
+from job import run
+
+def program(args, comm):
+    if comm.rank == 1:
+        raise KeyError("broken on one rank")
+    comm.barrier()
+
+run(program, None)
+"""
+
+
+def test_an_unexpected_error_on_one_rank_ends_the_job_with_its_traceback():
+    code, _, error = start(2, program=("-c", BROKEN))
+    assert code != 0 and "Traceback" in error and "KeyError: 'broken on one rank'" in error
+
+
+def test_processes_that_mpi_does_not_know_of_are_refused(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    code, _, error = start(None, "--max-steps", "1")
+    assert code != 0 and "singletons" in error and "Traceback" not in error

@@ -1,0 +1,118 @@
+"""A rank's share of a data set, as batches of tensors: shards reshuffled every epoch, varied, normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate, pad
+
+from data.base import Images, Split
+
+TEST_BATCH = 250  # images evaluated at once; bounds memory only
+SAMPLE = 5000  # training images from which mean and standard deviation of the channels are taken
+
+
+def shard(count: int, batch_size: int, rank: int, size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """The positions that ``rank`` trains on in ``epoch``, one array a step.
+
+    All ranks draw the same order from ``seed`` and ``epoch``, cut it into equal steps and those into equal
+    parts: together they see each of ``count`` images once, in the same number of steps. A batch has
+    ``batch_size`` images, or a few more where ``count`` is no multiple of them; never one alone, which batch
+    normalisation cannot take.
+
+    Raises:
+        ValueError: fewer than 2 images a rank.
+    """
+    if count < 2 * size:
+        raise ValueError(f"{count} training images are too few for {size} ranks: each needs at least 2")
+    steps = max(1, count // (batch_size * size))
+    order = np.random.default_rng((seed, epoch)).permutation(count)
+    return np.array_split(order, steps * size)[rank::size]
+
+
+class Batches:
+    """Batches ``(images, labels)``: ``(B, channels, height, width)`` float32 and ``(B,)`` int64.
+
+    Args:
+        images: the whole data set, the same on all ranks.
+        batch_size: images a step on each rank.
+        rank, size: this rank, and how many there are.
+        seed: what the order and the variations depend on; the same on all ranks.
+        image_size: height and width that images are resized to; None leaves them as they are.
+        padding, flip: see `Source`; 0 and False vary nothing.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        batch_size: int,
+        rank: int,
+        size: int,
+        seed: int,
+        image_size: int | None = None,
+        padding: int = 0,
+        flip: bool = False,
+    ) -> None:
+        self._images, self._batch_size, self._rank, self._size, self._seed = (
+            images,
+            batch_size,
+            rank,
+            size,
+            seed,
+        )
+        self._image_size, self._padding, self._flip = image_size, padding, flip
+        pixels = images.train.images
+        pixels = pixels[:: max(1, len(pixels) // SAMPLE)]
+        self._mean = torch.tensor(pixels.mean((0, 2, 3)), dtype=torch.float32)[:, None, None]
+        self._deviation = torch.tensor(pixels.std((0, 2, 3)), dtype=torch.float32)[:, None, None].clamp(min=1)
+        self.channels: int = pixels.shape[1]
+        self.steps = len(self._shard(0))  # a training epoch, on every rank
+
+    def _shard(self, epoch: int) -> list[np.ndarray]:
+        count = len(self._images.train.labels)
+        return shard(count, self._batch_size, self._rank, self._size, self._seed, epoch)
+
+    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """This rank's training batches of ``epoch``, in their order and variations of that epoch."""
+        rng = np.random.default_rng((self._seed, epoch, self._rank))
+        for positions in self._shard(epoch):
+            images, labels = self._take(self._images.train, positions)
+            if self._padding:
+                images = crop(images, self._padding, rng)
+            if self._flip:
+                images = mirror(images, rng)
+            yield self._resize(images), labels
+
+    def test(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """This rank's share of the test images; possibly none."""
+        mine = np.arange(self._rank, len(self._images.test.labels), self._size)
+        for start in range(0, len(mine), TEST_BATCH):
+            images, labels = self._take(self._images.test, mine[start : start + TEST_BATCH])
+            yield self._resize(images), labels
+
+    def _take(self, split: Split, positions: np.ndarray) -> tuple[Tensor, Tensor]:
+        images = torch.from_numpy(split.images[positions]).float()
+        return (images - self._mean) / self._deviation, torch.from_numpy(split.labels[positions])
+
+    def _resize(self, images: Tensor) -> Tensor:
+        if self._image_size is None:
+            return images
+        return interpolate(images, size=(self._image_size, self._image_size), mode="bilinear", antialias=True)
+
+
+def crop(images: Tensor, padding: int, rng: np.random.Generator) -> Tensor:
+    """Each of ``(B, C, H, W)`` images shifted by up to ``padding`` pixels either way, zeros coming in."""
+    count, channels, height, width = images.shape
+    top, left = (torch.from_numpy(rng.integers(0, 2 * padding + 1, (count, 1))) for _ in range(2))
+    rows, columns = top + torch.arange(height), left + torch.arange(width)
+    picture, channel = torch.arange(count)[:, None, None, None], torch.arange(channels)[:, None, None]
+    return pad(images, [padding] * 4)[picture, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def mirror(images: Tensor, rng: np.random.Generator) -> Tensor:
+    """Each of ``(B, C, H, W)`` images mirrored left to right, or not, with even chances."""
+    chosen = torch.from_numpy(rng.random(len(images)) < 0.5)
+    return torch.where(chosen[:, None, None, None], images.flip(3), images)

@@ -1,0 +1,81 @@
+"""A training program as one job of many ranks: it starts, goes on or ends on all of them alike."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import zlib
+from argparse import Namespace
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from sparse_mpi.comm import Comm, as_comm
+
+T = TypeVar("T")
+CPUS = 4096  # most logical CPUs of a host
+
+
+class Refused(Exception):
+    """The job cannot be done as asked for; raised on all ranks together."""
+
+
+def run(program: Callable[[Namespace, Comm], None], args: Namespace) -> None:
+    """Run ``program`` on the ranks that MPI started, and exit with a status other than 0 if it fails.
+
+    What all ranks agree to refuse ends with a line from each. Any other exception on any rank aborts the
+    whole job with its traceback, because the others would wait for that rank for ever.
+    """
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    try:
+        comm = as_comm(None)
+    except RuntimeError as error:
+        sys.exit(f"error: {error}")
+    try:
+        program(args, comm)
+    except Refused as error:
+        print(f"error on rank {comm.rank}: {error}", file=sys.stderr, flush=True)
+        comm.barrier()  # a launcher ends the job at the first exit: let everybody speak before
+        sys.exit(1)
+    except Exception as error:
+        comm.abort(error)
+
+
+def agreed(comm: Comm, work: Callable[[], T]) -> T:
+    """``work()`` where it succeeds on all ranks.
+
+    Raises:
+        Refused: on every rank, when files, values or packages failed ``work`` on any.
+    """
+    result, complaint = None, ""
+    try:
+        result = work()
+    except (OSError, ValueError, ImportError) as error:
+        complaint = str(error)
+    failed = np.flatnonzero(comm.allgather(np.array([bool(complaint)], np.int32), control=True))
+    if len(failed):
+        raise Refused(complaint or f"stopping because of rank {failed[0]}; see its error")
+    return result  # type: ignore[return-value]
+
+
+def threads_per_rank(comm: Comm) -> int:
+    """How many threads this rank may use: its CPUs, shared with the ranks of its host that run on them too.
+
+    Right for ranks that are bound to CPUs of their own and for ranks that are not.
+    """
+    mine = np.zeros(8 + CPUS, np.uint8)  # the host, then one flag a CPU
+    mine[:8] = np.frombuffer(zlib.crc32(socket.gethostname().encode()).to_bytes(8, "little"), np.uint8)
+    mine[8 + np.array(allowed_cpus())] = 1
+    everybody = comm.allgather(mine, control=True)
+    host = everybody[(everybody[:, :8] == mine[:8]).all(axis=1)]
+    sharing = host[(host[:, 8:] & mine[8:]).any(axis=1)]
+    return max(1, int(mine[8:].sum()) // len(sharing))
+
+
+def allowed_cpus() -> list[int]:
+    """The logical CPUs this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(cpu for cpu in os.sched_getaffinity(0) if cpu < CPUS)
+    return list(range(min(os.cpu_count() or 1, CPUS)))
