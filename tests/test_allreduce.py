@@ -75,7 +75,11 @@ BAD = {
     "both": ({"k": 1, "density": 0.1}, ValueError, "give k or density, not both"),
     "algorithm": ({"algorithm": "best"}, ValueError, "algorithm must be one of dense, topka, .*got 'best'"),
     "algorithm-type": ({"algorithm": 3}, TypeError, "algorithm must be a name or an instance"),
-    "option": ({"algorithm": "oktopk", "perod": 3}, TypeError, "oktopk has no option perod; it has: selector, period"),
+    "option": (
+        {"algorithm": "oktopk", "perod": 3},
+        TypeError,
+        "oktopk has no option perod; it has: selector, period",
+    ),
     "option-value": ({"algorithm": "oktopk", "period": 0}, ValueError, "period must be at least 1"),
     "list": ({"x": [1.0, 2.0]}, TypeError, "must be a NumPy or CuPy array or a torch tensor, got list"),
     "int-array": ({"x": np.arange(200)}, TypeError, "must be of dtype float32, .*got int64"),

@@ -13,6 +13,8 @@ from sparse_mpi.algorithms.oktopk import OkTopk, balance, cut, draw_regions
 from sparse_mpi.comm import NullComm
 from sparse_mpi.sparse import Layout, SparseVector, magnitude_bits, truncate
 
+from .conformance import Case, train
+
 
 def bits_of(values, dtype=np.float32):
     return magnitude_bits(np.asarray(values, dtype))
@@ -169,3 +171,33 @@ def test_runs_on_the_null_transport():
     x = np.random.default_rng(0).standard_normal(1000)
     total, sent = sparse_allreduce(x, k=100, comm=NullComm(), algorithm="oktopk")
     assert total.indices.tolist() == sent.indices.tolist() and 90 <= total.nnz <= 100
+
+
+@pytest.mark.parametrize("case", ["random", "layer-skewed", "correlated"])
+def test_volume_with_control(ranks, case):
+    """Payload and control of every step, fresh or refreshing, stay below 6k(P-1)/P words; counts are on target."""
+    k = 64 * ranks.size
+    scale = np.where(np.arange(100 * k) // (10 * k) == 3, 1000.0 if case == "layer-skewed" else 1.0, 1.0)
+
+    def make(rng, rank, size):
+        shared = np.random.default_rng(7).standard_normal(100 * k) if case == "correlated" else 0.0
+        return scale * (shared + rng.standard_normal(100 * k))
+
+    seen = ranks.run(lambda comm: train(comm, "oktopk", Case(make, 100 * k, k), np.float32, 70, period=16))
+    limit = 4 * 6 * k * (ranks.size - 1) / ranks.size
+    for step in [step for steps in seen for step in steps]:
+        assert step.report.traffic.sent + step.report.traffic.control <= limit
+        assert 0.9 * k <= step.report.selected <= 1.1 * k
+        assert 0.9 * k <= step.report.total <= 1.1 * k
+
+
+def test_1024_ranks():
+    """The simulator carries a thousand ranks."""
+
+    def body(comm):
+        reducer = SparseAllreduce(100_000, k=1000, comm=comm, algorithm="oktopk")
+        total = reducer.step(np.random.default_rng(comm.rank).standard_normal(100_000, np.float32))
+        return total.nnz, reducer.report.traffic.sent
+
+    results = World(1024).run(body)
+    assert {nnz for nnz, _ in results} == {results[0][0]} and 900 <= results[0][0] <= 1000

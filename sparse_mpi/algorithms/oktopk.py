@@ -1,6 +1,7 @@
 """Ok-Topk (Li & Hoefler, PPoPP'22, DOI 10.1145/3503221.3508399): balanced split-and-reduce, then a balanced allgather.
 
-Costs at most 6k(P-1)/P words a rank and 4k(P-1)/P as a rule, 2P + 2 ceil(log2 P) messages, and a few small allreduces.
+Costs at most 6k(P-1)/P words a rank and 4k(P-1)/P as a rule, P + ceil(log2 P) messages, P more in steps that balance,
+and a few small allreduces. A rank none of whose selection lies in its own region may send 2k/P words more.
 Returns between 0.9k and k entries: the largest of the sum of all selections.
 
 Where this departs from the published program: selection is exact in every step (`select/threshold.py`); the global

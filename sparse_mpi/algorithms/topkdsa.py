@@ -21,7 +21,15 @@ from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout, SparseVector, concatenate, equal_boundaries, index_dtype, merge, split_counts
+from sparse_mpi.sparse import (
+    Layout,
+    SparseVector,
+    concatenate,
+    equal_boundaries,
+    index_dtype,
+    merge,
+    split_counts,
+)
 
 
 @dataclass(frozen=True)
@@ -59,14 +67,15 @@ class TopkDSA:
         return Reduction(_decode_regions(gathered, counts, boundaries, acc), selected), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """The whole selection in the split, where none of it is the rank's own, and then a dense region."""
+        """The selection in the split, where none of it is the rank's own; then all selections, or a dense region."""
         most = max(k, self.selector.band[1] * k)
         if self.exchange == "doubling":
             core, folded = _core(ranks)
             return Bound(most * (2 * (core - 1) + ranks if folded else ranks - 1), 0, rounds(ranks) + 1, 0)
-        width = -(-layout.size // ranks) if ranks > 1 else 0
-        pairs = most * (ranks > 1)
-        return Bound(pairs, width * (ranks - 1), ranks - 1 + 2 * rounds(ranks), 4 * (ranks - 1))
+        width = -(-layout.size // ranks)
+        pairs, values = (most * ranks, 0) if 2 * most * ranks < width else (0, width)
+        pairs = most * (ranks > 1) + pairs * (ranks - 1)
+        return Bound(pairs, values * (ranks - 1), ranks - 1 + 2 * rounds(ranks), 4 * (ranks - 1))
 
 
 def _core(ranks: int) -> tuple[int, int]:

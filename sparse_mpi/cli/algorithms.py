@@ -29,18 +29,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table() -> str:
-    """The table in Markdown; volumes in units of k(P-1)/P words, which makes them comparable between P."""
+    """The table in Markdown; the declared bounds in units of k(P-1)/P words, comparable between numbers of ranks."""
     layout, k = Layout.of(SIZE), round(SIZE * DENSITY)
-    heads = ["algorithm", "what it is", *(f"words, P = {p}" for p in RANKS), *(f"messages, P = {p}" for p in RANKS)]
-    rows = [heads, ["---"] * 2 + ["---:"] * 2 * len(RANKS)]
+    heads = ["algorithm", "what it is", "costs a rank", *(f"at most, P = {p}" for p in RANKS)]
+    rows = [heads, ["---"] * 3 + ["---:"] * len(RANKS)]
     for name, cls in ALGORITHMS.items():
-        bounds = [cls().bound(layout, k, p) for p in RANKS]
-        words = [f"{b.words / (k * (p - 1) / p):,.1f} k(P-1)/P" for b, p in zip(bounds, RANKS, strict=True)]
-        rows.append([f"`{name}`", _summary(cls), *words, *(f"{b.messages:.0f}" for b in bounds)])
+        document = " ".join((inspect.getdoc(inspect.getmodule(cls)) or "").split())
+        summary = re.split(r"\. ", document, maxsplit=1)[0]
+        cost = re.search(r"Costs (.*?)\.(?: |$)", document)
+        most = [cls().bound(layout, k, p).words / (k * (p - 1) / p) for p in RANKS]
+        rows.append([f"`{name}`", summary, cost[1] if cost else "", *(f"{words:.1f}" for words in most)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def _summary(cls: type) -> str:
-    """The first sentence of the docstring of the file that defines ``cls``."""
-    document = inspect.getdoc(inspect.getmodule(cls)) or ""
-    return re.split(r"\.\s", document.replace("\n", " "), maxsplit=1)[0]

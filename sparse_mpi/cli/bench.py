@@ -127,7 +127,11 @@ def _progress(names: list[str], comm: Comm) -> Any:
 
 
 def _render(
-    measured: dict[str, dict[str, Any]], baseline: float | None, network: Network, args: argparse.Namespace, ranks: int
+    measured: dict[str, dict[str, Any]],
+    baseline: float | None,
+    network: Network,
+    args: argparse.Namespace,
+    ranks: int,
 ) -> str:
     lines = [
         f"n = {args.n:,}, density {args.density:g}, P = {ranks}, {args.steps} steps; medians of the slowest rank, ms; "
