@@ -39,7 +39,7 @@ LEVELS = """
     algorithms.topka  algorithms.global_threshold
     algorithms.*
     algorithms
-    arguments  feedback  laws  costs
+    arguments  feedback  laws  costs  provenance
     allreduce
     plan.base
     plan.*
@@ -196,11 +196,11 @@ def test_only_the_library_is_packaged(tmp_path):
     for file in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, tree)
     (tree / "train" / "__init__.py").touch()  # a package if ever there was one
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(tree)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    done = subprocess.run([*wheel, str(tree)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    packed = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    (built,) = tmp_path.glob("*.whl")
+    packed = [name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name]
     assert sorted(packed) == sorted(shown(file) for file in LIBRARY.values())
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 from time import perf_counter
@@ -21,6 +19,7 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.allreduce import SparseAllreduce, StepReport
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs import Network
+from sparse_mpi.provenance import provenance
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -133,9 +132,10 @@ def _render(
     args: argparse.Namespace,
     ranks: int,
 ) -> str:
+    here = provenance()
     lines = [
         f"n = {args.n:,}, density {args.density:g}, P = {ranks}, {args.steps} steps; medians of the slowest rank, ms; "
-        f"{_machine()}",
+        f"{here['cpus']} x {here['cpu']}",
         f"torch.topk, one thread, all ranks at once: {1e3 * baseline:.1f} ms" if baseline else "torch is not installed",
         "",
         f"{'algorithm':<10} {'step':>8} {'select':>8} {'exchange':>9} {'merge':>8} {'/topk':>6} {'KB/rank':>10} "
@@ -157,17 +157,12 @@ def _render(
     return "\n".join(lines)
 
 
-def _machine() -> str:
-    return f"{os.cpu_count()} cores, Python {platform.python_version()}, NumPy {np.__version__}"
-
-
 def _write(args: argparse.Namespace, ranks: int, baseline: float | None, measured: dict[str, Any]) -> None:
     options = {key: value for key, value in vars(args).items() if key not in ("run", "json")}
     record = {
-        "command": ["python", "-m", "sparse_mpi", *sys.argv[1:]],
-        "options": options,
         "ranks": ranks,
-        "machine": {"cpu": _machine(), "platform": platform.platform()},
+        "options": options,
+        **provenance(),
         "torch.topk": baseline,
         "algorithms": measured,
     }

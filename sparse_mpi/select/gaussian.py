@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from statistics import NormalDist
 from typing import ClassVar
 
@@ -32,7 +33,9 @@ class Gaussian:
         """Between 2k/3 and 4k/3 entries of ``x`` ``(n,)``."""
         most = max(k, 4 * k // 3)
         with np.errstate(invalid="ignore", over="ignore"):  # Inf and NaN end in the histogram below
-            guess = float(x.mean()) + float(x.std()) * NormalDist().inv_cdf(1 - k / len(x) / 2)
+            mean, square = float(x.mean()), float(x.dot(x)) / len(x)
+            sigma = sqrt(max(square - mean * mean, 0.0))
+        guess = mean + sigma * NormalDist().inv_cdf(1 - k / len(x) / 2)
         bits = int(x.dtype.type(max(guess, 0.0)).view(np.dtype(f"int{8 * x.itemsize}")))
         passed = at_least(x, bits if k < len(x) else 0, most)
         if passed is None or 3 * passed.nnz < 2 * k:
