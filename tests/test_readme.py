@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.cli.algorithms import table
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +26,11 @@ def test_example_runs(tmp_path):
     example.write_text(re.search(r"```python\n(.*?)```", README, re.DOTALL)[1].replace("1_000_000", "10_000"))
     mpiexec = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     launcher = [mpiexec, "-n", "2"] if mpiexec else []
-    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    allowed = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
     done = subprocess.run(
         [*launcher, sys.executable, str(example)],
         env=allowed | os.environ | {"PYTHONPATH": str(ROOT)},
@@ -46,6 +53,32 @@ def test_files_of_the_layout_exist():
         assert (ROOT / path).exists(), path
 
 
+def test_methods_of_an_algorithm_are_those_of_the_protocol():
+    shown = dict(re.findall(r"^    def (\w+)\((.*?)\)", README, re.MULTILINE))
+    assert set(shown) | {"conserves"} == {name for name in vars(Algorithm) if name[0] != "_"}
+    for name, arguments in shown.items():
+        assert arguments.split(", ") == list(inspect.signature(getattr(Algorithm, name)).parameters)
+
+
+@pytest.mark.parametrize("command", re.findall(r"^    (?:mpiexec|srun) -n \d+ python (.*)$", README, re.MULTILINE))
+def test_programs_have_the_options_shown(command):
+    """They are read from left to right, so that a wrong one is found before --help ends the program."""
+    done = subprocess.run(
+        [sys.executable, *shlex.split(command), "--help"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 and "usage:" in done.stdout, done.stderr
+
+
+def test_targets_of_make_exist():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"(?:^    |`)make ([a-z-]+)", README, re.MULTILINE)) <= set(targets)
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize(
     ("call", "runs"),
@@ -57,5 +90,7 @@ def test_files_of_the_layout_exist():
     ],
 )
 def test_make_does_what_the_readme_says(call, runs):
-    done = subprocess.run(["make", "-n", *call], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    given = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "NP", "ARGS", "MPI", "SIZES")  # to the make that runs this test
+    kept = {name: value for name, value in os.environ.items() if name not in given}
+    done = subprocess.run(["make", "-n", *call], cwd=ROOT, env=kept, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0 and re.search(runs, done.stdout), done.stdout + done.stderr

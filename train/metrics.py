@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import shlex
-import sys
 from argparse import Namespace
-from datetime import datetime, timezone
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from sparse_mpi.comm import Comm
+from sparse_mpi.provenance import provenance
 
 FILE = "metrics.jsonl"
-PACKAGES = ("sparse_mpi", "numpy", "torch", "mpi4py", "numba")
 
 
 class Metrics:
@@ -71,36 +66,6 @@ def record(args: Namespace, comm: Comm, **more: Any) -> Metrics:
     options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     metrics.write("config", **(options | more), ranks=comm.size, **provenance())
     return metrics
-
-
-def provenance() -> dict[str, Any]:
-    """With what, when and how this process was run."""
-    from mpi4py import MPI
-
-    return {
-        "command": shlex.join(sys.argv),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "host": platform.node(),
-        "cpu": _cpu(),
-        "cpus": os.cpu_count(),
-        "versions": {"python": platform.python_version(), "mpi": MPI.Get_library_version().split(",")[0]}
-        | {name: version for name in PACKAGES if (version := _version(name))},
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def plot(folder: Path) -> Path:
