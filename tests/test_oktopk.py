@@ -46,6 +46,18 @@ def test_search_finds_k_entries_from_any_guess(entries, k, guess, dtype):
         assert traffic.messages <= most_rounds(k) * 2 * 3 and traffic.sent == 0
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("guess", [0.0, "smallest", 1.0, "largest", np.inf, np.nan])
+@pytest.mark.parametrize("values", [["smallest", "largest"], ["smallest"], ["largest", np.inf], [np.nan, 1.0], [0.0]])
+def test_search_over_the_whole_range(values, guess, dtype):
+    limits = {"smallest": np.finfo(dtype).smallest_subnormal, "largest": np.finfo(dtype).max}
+    made = bits_of([limits.get(v, v) for v in values] * 20, dtype)
+    for k in (5, 19, 20, 25, 1000):
+        found = search(made, k, int(bits_of([limits.get(guess, guess)], dtype)[0]), NullComm())
+        above, reach = (made > found.bits).sum(), (made >= found.bits).sum()
+        assert (above < 0.9 * k and reach > k) if found.ties else (0.9 * k <= reach <= k or reach == len(made) < k)
+
+
 @pytest.mark.ranks(2, 3, 8)
 def test_a_good_guess_needs_one_round(ranks):
     k = 1000

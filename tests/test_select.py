@@ -71,6 +71,17 @@ def test_selectors_stay_in_their_band(selector, name, dtype):
         assert (np.diff(selected.indices) > 0).all() and selected.values.tobytes() == y[selected.indices].tobytes()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_selectors_survive_the_wildest_jumps(selector, dtype):
+    """From zeros to ones to NaN to Inf to denormals and back: no threshold that is carried over leaves its range."""
+    chosen, top = SELECTORS[selector](), np.finfo(dtype)
+    state = chosen.init(Layout.of(1000), 10)
+    for value in (1, np.nan, 1, np.inf, 0, top.max, top.smallest_subnormal, np.nan, np.nan, 0, 1):
+        selected, state = chosen.select(np.full(1000, value, dtype), 10, state)
+        assert np.floor(10 * chosen.band[0]) <= selected.nnz <= np.ceil(10 * chosen.band[1])
+
+
 @pytest.mark.parametrize("k", [1, 2, 999, 1000])
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_selectors_at_the_edges(selector, k):

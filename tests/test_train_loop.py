@@ -147,10 +147,11 @@ def test_the_same_seed_trains_to_the_same_bits():
     assert np.array_equal(World(2).run(weights)[0], World(2).run(weights)[1])
 
 
-def test_diverged_training_is_refused_on_all_ranks():
+@pytest.mark.parametrize("algorithm", ["oktopk", "dense"])
+def test_diverged_training_is_refused_on_all_ranks(algorithm):
     def body(comm):
         with pytest.raises(job.Refused, match="diverged in epoch 1"):
-            train(comm, settings(lr=math.inf), algorithm="dense")
+            train(comm, settings(lr=math.inf), algorithm=algorithm)
 
     World(2).run(body)
 

@@ -57,7 +57,7 @@ def search(bits: Array, k: int, guess: int, comm: Comm) -> GlobalThreshold:
         if high - low == 1:
             return GlobalThreshold(low, ties=True)
         step = -(-(high - low) // (number + 1))
-        probes = np.arange(low + step, high, step, dtype=np.int64)
+        probes = low + step * np.arange(1, (high - low - 1) // step + 1)
 
 
 def _around(guess: int, finest: int, number: int, high: int) -> np.ndarray:
@@ -65,7 +65,7 @@ def _around(guess: int, finest: int, number: int, high: int) -> np.ndarray:
     steps = [0, 1, 2, 3]
     while len(steps) < number // 2:
         steps.append(2 * steps[-2])
-    distances = np.minimum(np.array(steps, object) * finest, high).astype(np.int64)
+    distances = finest * np.array(steps)
     probes = np.concatenate([[0], guess - distances, guess + distances])
     return np.unique(probes[(probes >= 0) & (probes < high)])
 

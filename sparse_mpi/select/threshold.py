@@ -66,7 +66,8 @@ class Threshold:
         kth = int(magnitude_bits(selected.values).min())
         trend = (kth - state.kth) // 2 if state.kth else 0
         sixteenth_octave = 1 << (np.finfo(x.dtype).nmant - 4)
-        return selected, ThresholdState(max(kth + trend - sixteenth_octave, 0), kth)
+        highest = np.iinfo(f"int{8 * x.itemsize}").max
+        return selected, ThresholdState(min(max(kth + trend - sixteenth_octave, 0), highest), kth)
 
     def _published(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
         threshold, age = state.threshold, state.age
