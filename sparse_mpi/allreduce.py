@@ -142,7 +142,7 @@ class SparseAllreduce:
             LawError: with ``check``, if a law is broken.
         """
         start, before = perf_counter(), self.comm.traffic.copy()
-        flat = prepare_alike(self.comm, lambda: self._enter(gradient), lambda made: f"dtype={made.dtype}")
+        flat = prepare_alike(self.comm, lambda: self._enter(gradient), lambda made: f"dtype={made.dtype} check={check}")
         try:
             acc = self._feedback.accumulate(flat)
             kept = acc.copy() if check else None
@@ -172,11 +172,16 @@ class SparseAllreduce:
 
         def prepare() -> dict[str, Any]:
             for key, expected in self._identity().items():
-                if key not in state or state[key] != expected:
+                if state.get(key) != expected:
                     raise ValueError(
                         f"state[{key!r}] must be {expected!r}, got {state.get(key)!r}; "
                         "load it into a SparseAllreduce made with the arguments it was saved from"
                     )
+            if "state" not in state or len(state.get("residual", ())) != self.layout.size:
+                raise ValueError(
+                    f"state must have 'state' and a 'residual' of {self.layout.size} elements, got {sorted(state)}; "
+                    "load what state_dict() returned, whole"
+                )
             return state
 
         loaded = prepare_alike(self.comm, prepare, lambda made: "load_state_dict")

@@ -64,12 +64,16 @@ def check(x: Any, argument: str) -> None:
     """Raise unless ``x`` is an array this library takes.
 
     Raises:
-        TypeError: not a NumPy, CuPy or torch array, or not of a floating-point dtype.
+        TypeError: not a NumPy, CuPy or torch array, not of a floating-point dtype, or on a device of another kind.
     """
     if not (isinstance(x, np.ndarray) or is_device(x) or _is_torch(x)):
         raise TypeError(
             f"{argument} must be a NumPy or CuPy array or a torch tensor, got {describe(x)}; "
             f"convert it first, for example with numpy.asarray({argument}, dtype='float32')"
+        )
+    if _is_torch(x) and x.device.type not in ("cpu", "cuda"):
+        raise TypeError(
+            f"{argument} must be on the CPU or a CUDA device, got {x.device}; move it with {argument}.cpu()"
         )
     if _dtype_name(x) not in FLOATS:
         raise TypeError(

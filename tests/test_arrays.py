@@ -47,6 +47,7 @@ def test_host_functions():
         ([1.0], "gradient must be a NumPy or CuPy array or a torch tensor, got list"),
         (torch.zeros(2, dtype=torch.int64), "dtype float32, float64, float16, bfloat16, got int64"),
         (np.zeros(2, complex), "got complex128"),
+        (torch.zeros(2, device="meta"), "must be on the CPU or a CUDA device, got meta"),
     ],
 )
 def test_check_names_what_came(x, message):
