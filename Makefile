@@ -61,7 +61,7 @@ test-in-process: $(READY)
 test-mpi: $(READY)
 	@set -e; for n in $(SIZES); do \
 	    echo "pytest on $$n MPI ranks"; \
-	    $(LIMIT) 600 $(MPIEXEC) -n $$n $(RUN) -m pytest --with-mpi -m mpi -q --color=no $(ARGS) </dev/null; \
+	    $(LIMIT) 600 $(MPIEXEC) -n $$n $(RUN) -m pytest --with-mpi -m mpi -q --color=no --timeout 120 $(ARGS) </dev/null; \
 	done
 
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)

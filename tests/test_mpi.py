@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from sparse_mpi.runtime import LAUNCHERS, refuse_singletons, takes_device_pointers
 
-ROOT = Path(__file__).parents[1]
-MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-LIMIT = 60  # seconds
-needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="needs mpiexec")
-# Open MPI refuses root, and more processes than cores, unless told
-ALLOWED = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
-
-
-def execute(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
-    return subprocess.run(
-        command, cwd=ROOT, env={**kept, **ALLOWED, **variables}, capture_output=True, text=True, timeout=LIMIT
-    )
-
-
-def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return execute([sys.executable, "-c", code], **variables)
-
-
-def mpiexec(size: int, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return execute([str(MPIEXEC), "-n", str(size), sys.executable, "-c", code], **variables)
+from .launch import launch, needs_mpi
 
 
 @needs_mpi
 def test_as_comm_keeps_one_duplicate_for_each_communicator():
-    done = mpiexec(
+    done = launch(
         2,
+        "-c",
         """
 from mpi4py import MPI
 from sparse_mpi.comm import as_comm
@@ -72,8 +44,9 @@ print("kept")
 @needs_mpi
 def test_abort_ends_the_job_with_the_traceback():
     """Rank 1 fails while the others wait for it."""
-    done = mpiexec(
+    done = launch(
         3,
+        "-c",
         """
 from sparse_mpi.comm import as_comm
 
@@ -94,8 +67,9 @@ except ArithmeticError as error:
 
 @needs_mpi
 def test_rows_of_another_size_are_refused():
-    done = mpiexec(
+    done = launch(
         2,
+        "-c",
         """
 import numpy as np
 from sparse_mpi.comm import as_comm
@@ -115,14 +89,14 @@ comm.barrier()
 
 @needs_mpi
 def test_a_launcher_that_is_not_mpis_is_noticed():
-    done = python("from sparse_mpi.comm import as_comm; as_comm()", PMI_SIZE="4")
+    done = launch(None, "-c", "from sparse_mpi.comm import as_comm; as_comm()", PMI_SIZE="4")
     assert done.returncode == 1
     assert "MPI started as singletons under a launcher that is not MPI's: PMI_SIZE=4" in done.stderr
-    assert python("from sparse_mpi.comm import as_comm; as_comm().barrier()", PMI_SIZE="1").returncode == 0
+    assert launch(None, "-c", "from sparse_mpi.comm import as_comm; as_comm().barrier()", PMI_SIZE="1").returncode == 0
 
 
 def test_importing_the_transport_does_not_start_mpi():
-    done = python("import sys, sparse_mpi.mpi, sparse_mpi.world; assert 'mpi4py' not in sys.modules")
+    done = launch(None, "-c", "import sys, sparse_mpi.mpi, sparse_mpi.world; assert 'mpi4py' not in sys.modules")
     assert done.returncode == 0, done.stderr
 
 

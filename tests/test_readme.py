@@ -9,14 +9,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.cli.algorithms import table
 
-ROOT = Path(__file__).parents[1]
+from .launch import MPIEXEC, ROOT, launch
+
 README = (ROOT / "README.md").read_text()
 
 
@@ -24,22 +24,10 @@ def test_example_runs(tmp_path):
     """On two MPI ranks if there is an mpiexec, else on one."""
     example = tmp_path / "example.py"
     example.write_text(re.search(r"```python\n(.*?)```", README, re.DOTALL)[1].replace("1_000_000", "10_000"))
-    mpiexec = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    launcher = [mpiexec, "-n", "2"] if mpiexec else []
-    allowed = {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    }
-    done = subprocess.run(
-        [*launcher, sys.executable, str(example)],
-        env=allowed | os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    ranks = 2 if MPIEXEC else None
+    done = launch(ranks, str(example))
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"rank \d sent [\d,]+ bytes", done.stdout)) == (2 if mpiexec else 1)
+    assert len(re.findall(r"rank \d sent [\d,]+ bytes", done.stdout)) == (ranks or 1)
 
 
 def test_table_is_current():

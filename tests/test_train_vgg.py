@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,38 +13,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
 from models.vgg import VGG16
 
-ROOT = Path(__file__).parents[1]
-ENVIRONMENT = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "OMPI_MCA_btl": "^ofi",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "PYTHONPATH": str(ROOT),
-}
+from .launch import launch, needs_mpi
 
 
 def start(ranks, *options, program=("train/vgg.py",)):
-    """Run ``program`` on ``ranks`` ranks, None for no launcher; ends the whole job if it hangs."""
-    mpiexec = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    if ranks and not mpiexec:
-        pytest.skip("there is no mpiexec")
-    launcher = [mpiexec, "-n", str(ranks)] if ranks else []
-    process = subprocess.Popen(
-        [*launcher, sys.executable, *program, *options],
-        cwd=ROOT,
-        env=ENVIRONMENT | os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, error = process.communicate(timeout=300)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return process.returncode, out, error
+    """Run ``program`` on ``ranks`` ranks, None for no launcher; exit code and what it printed."""
+    done = launch(ranks, *program, *options, seconds=300)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_vgg16_has_the_published_number_of_parameters():
@@ -61,6 +32,7 @@ def test_vgg16_takes_small_and_large_images(size, channels):
     assert model(torch.zeros(2, channels, size, size)).shape == (2, 7)
 
 
+@needs_mpi
 def test_two_ranks_train_and_leave_records(tmp_path):
     folder = tmp_path / "run"
     code, out, error = start(
@@ -98,6 +70,7 @@ def test_one_process_needs_no_launcher(tmp_path):
     assert "replicas identical, 1 steps" in out and "epoch 1/" not in error
 
 
+@needs_mpi
 def test_a_missing_data_directory_ends_the_job_with_an_error_from_every_rank(tmp_path):
     code, _, error = start(2, "--data", "cifar10", "--data-dir", str(tmp_path / "absent"))
     assert code != 0
@@ -106,11 +79,13 @@ def test_a_missing_data_directory_ends_the_job_with_an_error_from_every_rank(tmp
     assert "Traceback" not in error
 
 
+@needs_mpi
 def test_an_unknown_algorithm_ends_the_job_with_the_list_of_those_there_are():
     code, _, error = start(2, "--algo", "best")
     assert code != 0 and "oktopk" in error and "Traceback" not in error
 
 
+@needs_mpi
 def test_a_folder_that_cannot_be_made_ends_the_job(tmp_path):
     (tmp_path / "file").write_text("")
     code, _, error = start(2, "--max-steps", "1", "--out", str(tmp_path / "file" / "run"))
@@ -131,12 +106,12 @@ run(program, None)
 """
 
 
+@needs_mpi
 def test_an_unexpected_error_on_one_rank_ends_the_job_with_its_traceback():
     code, _, error = start(2, program=("-c", BROKEN))
     assert code != 0 and "Traceback" in error and "KeyError: 'broken on one rank'" in error
 
 
-def test_processes_that_mpi_does_not_know_of_are_refused(monkeypatch):
-    monkeypatch.setenv("PMI_SIZE", "2")
-    code, _, error = start(None, "--max-steps", "1")
-    assert code != 0 and "singletons" in error and "Traceback" not in error
+def test_processes_that_mpi_does_not_know_of_are_refused():
+    done = launch(None, "train/vgg.py", "--max-steps", "1", PMI_SIZE="2")
+    assert done.returncode != 0 and "singletons" in done.stderr and "Traceback" not in done.stderr
