@@ -19,7 +19,7 @@ def provenance() -> dict[str, Any]:
     mpi = sys.modules.get("mpi4py.MPI")
     versions = {"python": platform.python_version(), "mpi": mpi.Get_library_version().split(",")[0] if mpi else None}
     return {
-        "command": shlex.join(sys.argv),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "cpu": _cpu(),
         "cpus": os.cpu_count(),

@@ -25,6 +25,7 @@ def test_bench_allreduce_measures_every_algorithm(tmp_path):
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "r.json").read_text())
     assert list(record["algorithms"]) == list(ALGORITHMS) and record["ranks"] == 1
+    assert record["command"].startswith("python -m sparse_mpi bench allreduce --n 20000") and record["versions"]["mpi"]
     for name, measured in record["algorithms"].items():
         assert name in done.stdout and measured["step"] > 0 and measured["bytes"] == 0
 
