@@ -35,7 +35,7 @@ class ErrorFeedback:
             return self._residual
         if isinstance(self._residual, np.ndarray) and namespace(gradient) is not np:  # restored on the host
             self._residual = namespace(gradient).asarray(self._residual)
-        if self._residual.dtype != gradient.dtype:
+        if self._residual.dtype.itemsize < gradient.dtype.itemsize:  # never the other way: it would lose bits
             self._residual = self._residual.astype(gradient.dtype)
         self._residual += gradient
         return self._residual

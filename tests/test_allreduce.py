@@ -211,6 +211,20 @@ def test_state_of_something_else_is_refused_on_every_rank(ranks):
     ranks.run(body)
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_gradients_may_change_their_precision(ranks, name):
+    """The residual takes the widest precision it has seen and keeps it."""
+
+    def body(comm):
+        reducer = SparseAllreduce(200, k=5, comm=comm, algorithm=name)
+        reducer.load_state_dict(reducer.state_dict())
+        for dtype, residual in ((np.float16, "float32"), (np.float64, "float64"), (np.float32, "float64")):
+            reducer.step(vector(comm.rank).astype(dtype), check=True)
+            assert reducer.residual.dtype == residual
+
+    ranks.run(body)
+
+
 def test_report_adds_up():
     reducer = SparseAllreduce(200, k=5, comm=NullComm())
     reducer.step(vector(0))
