@@ -1,0 +1,47 @@
+"""Both laws, asserted by the step itself, on gradients nobody sends on purpose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi import ALGORITHMS, SparseAllreduce
+
+
+def read_only(rng):
+    x = rng.standard_normal(300).astype(np.float32)
+    x.setflags(write=False)
+    return x
+
+
+GRADIENTS = {
+    "read-only": read_only,
+    "strided": lambda rng: rng.standard_normal(600).astype(np.float32)[::2],
+    "fortran-order": lambda rng: np.asfortranarray(rng.standard_normal((15, 20))),
+    "negative-zero": lambda rng: -np.zeros(300, np.float32),
+    "denormal": lambda rng: (rng.standard_normal(300) * 1e-42).astype(np.float32),
+    "sums-overflow": lambda rng: (np.sign(rng.standard_normal(300)) * 3e38).astype(np.float32),
+    "infinite": lambda rng: np.where(rng.random(300) < 0.1, np.inf, rng.choice([-1, 1])).astype(np.float32),
+    "infinities-cancel": lambda rng: np.where(rng.random(300) < 0.1, rng.choice([-np.inf, np.inf]), 1.0),
+    "half-nan": lambda rng: np.where(rng.random(300) < 0.5, np.nan, 1.0),
+    "bfloat16": lambda rng: torch.from_numpy(rng.standard_normal(300)).bfloat16(),
+    "transposed": lambda rng: torch.from_numpy(rng.standard_normal((20, 15))).T,
+}
+
+
+@pytest.mark.ranks(1, 3, 4, 5)
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+@pytest.mark.parametrize("gradient", GRADIENTS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_laws_hold_and_the_gradient_is_left_alone(ranks, name, gradient):
+    def body(comm):
+        for k in (1, 7, 299, 300):
+            reducer = SparseAllreduce(300, k=k, comm=comm, algorithm=name)
+            for step in range(4):
+                x = GRADIENTS[gradient](np.random.default_rng([step, comm.rank]))
+                before = x.clone() if isinstance(x, torch.Tensor) else x.copy()
+                reducer.step(x, check=True)
+                assert (x == before).all() or gradient == "half-nan"
+
+    ranks.run(body)
