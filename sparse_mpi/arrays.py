@@ -107,10 +107,3 @@ def leave(a: Array, caller: Any) -> Any:
         return a
     torch = sys.modules["torch"]
     return torch.from_dlpack(a) if is_device(a) else torch.from_numpy(a)
-
-
-def empty_pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Page-locked host memory ``shape``, from which a GPU copies at full speed. Needs CuPy."""
-    import cupyx
-
-    return cupyx.empty_pinned(shape, dtype)

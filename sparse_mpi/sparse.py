@@ -40,12 +40,6 @@ def index_dtype(size: int) -> np.dtype:
     return np.dtype(np.int32 if size <= 2**31 - 1 else np.int64)
 
 
-def empty(size: int, like: Array) -> SparseVector:
-    """A vector of length ``size`` without entries, of the library and dtype of ``like``."""
-    xp = namespace(like)
-    return SparseVector(xp.empty(0, index_dtype(size)), xp.empty(0, like.dtype), size)
-
-
 def magnitude_bits(x: Array) -> Array:
     """|x| as integers that order like magnitudes, with Inf above every number and NaN above Inf.
 
