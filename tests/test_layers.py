@@ -25,7 +25,7 @@ SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 LEVELS = """
     arrays
     sparse
-    wire  select.kernels.base
+    wire  select.kernels.base  select.kernels.threads  select.kernels.lanes
     select.kernels.*
     select.kernels
     select.base
@@ -57,7 +57,8 @@ OUTSIDE = {
     "torch": {"arrays": INSIDE, "cli.*": INSIDE, "optim": ANYWHERE, "ddp": ANYWHERE},
     "cupy": {"arrays": INSIDE, "select.kernels.cuda": ANYWHERE},
     "cupyx": {"arrays": INSIDE},
-    "numba": {"select.kernels.cpu": ANYWHERE},
+    "numba": {"select.kernels.cpu": ANYWHERE, "select.kernels.lanes": ANYWHERE},
+    "llvmlite": {"select.kernels.lanes": ANYWHERE},
     "tqdm": {"cli.*": INSIDE},
 }
 HEAVY = ("mpi4py", "cupy", "torch", "numba", "tqdm")  # none of them comes with `import sparse_mpi`

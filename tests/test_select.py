@@ -8,7 +8,7 @@ import pytest
 from sparse_mpi import SELECTORS
 from sparse_mpi.select import kernels
 from sparse_mpi.select.exact import top_k
-from sparse_mpi.select.kernels import array
+from sparse_mpi.select.kernels import array, threads
 from sparse_mpi.select.threshold import Threshold, ThresholdState
 from sparse_mpi.select.timed import Timed
 from sparse_mpi.sparse import Layout, magnitude_bits
@@ -153,6 +153,70 @@ def test_kernel_sets_agree_to_the_bit(name, dtype):
     cpu.subtract(y, indices, x[indices])
     array.subtract(z, indices, x[indices])
     assert y.tobytes() == z.tobytes() and not y[indices].any()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_accumulate_select_is_addition_then_selection(name, dtype):
+    """To the bit, in every kernel set, and the whole residual is accumulated even where too many are found."""
+    x, sets = inputs(dtype)[name], [array, kernels.of(np.empty(0))]
+    gradient = np.roll(x, 1) / 2
+    with np.errstate(invalid="ignore", over="ignore"):
+        acc = x + gradient
+    threshold = int(np.median(magnitude_bits(acc)))
+    for most in (N, 10):
+        expected = array.select(acc, threshold, most)
+        for kernel_set in sets:
+            residual = x.copy()
+            with np.errstate(invalid="ignore", over="ignore"):
+                found = kernel_set.accumulate_select(residual, gradient, threshold, most)
+            assert residual.tobytes() == acc.tobytes()
+            assert (found is None) == (expected is None)
+            if found is not None and expected is not None:
+                assert [part.tobytes() for part in found] == [part.tobytes() for part in expected]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 5000, N])
+def test_the_number_of_threads_changes_no_bit(monkeypatch, count, n):
+    monkeypatch.setattr(threads, "limit", lambda: count)
+    monkeypatch.setattr(threads, "LEAST", 64)
+    assert len(threads.parts(n)) == min(count, max(1, n // 64))
+    x = inputs(np.float32)["ties"][:n]
+    kernel_set, gradient = kernels.of(x), np.ones(n, np.float32)
+    top = 31
+    assert (kernel_set.histogram(x, top, 0, 16) == array.histogram(x, top, 0, 16)).all()
+    for threshold in (0, int(magnitude_bits(x).max())):
+        reached = int((magnitude_bits(x) >= threshold).sum())
+        for most in (n, reached, reached - 1):
+            expected, found = array.select(x, threshold, most), kernel_set.select(x, threshold, most)
+            assert (found is None) == (expected is None) == (most < reached)
+            if found is not None and expected is not None:
+                assert [part.tobytes() for part in found] == [part.tobytes() for part in expected]
+        residuals = x.copy(), x.copy()
+        a = array.accumulate_select(residuals[0], gradient, threshold, n)
+        b = kernel_set.accumulate_select(residuals[1], gradient, threshold, n)
+        assert a is not None and b is not None and residuals[0].tobytes() == residuals[1].tobytes()
+        assert [part.tobytes() for part in a] == [part.tobytes() for part in b]
+
+
+def test_strided_input_selects_the_same():
+    x = inputs(np.float32)["normal"]
+    for part, gradient in ((x[::2], x[1::2]), (x[::-1], x[:])):
+        expected, found = array.select(part, 1 << 30, N), kernels.of(part).select(part, 1 << 30, N)
+        assert expected is not None and found is not None
+        assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
+        acc, residual = part + gradient, part.copy()[:, None].repeat(2, axis=1)[:, 0]
+        found = kernels.of(part).accumulate_select(residual, gradient, 1 << 30, N)
+        expected = array.select(acc, 1 << 30, N)
+        assert expected is not None and found is not None and residual.tobytes() == acc.tobytes()
+        assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
+
+
+@pytest.mark.parametrize("wanted, most", [("1", 1), ("2,4", 2), ("", 10**6), ("many", 10**6), ("0", 1)])
+def test_openmp_variable_limits_the_threads(monkeypatch, wanted, most):
+    monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    assert 1 <= threads.limit() <= most
 
 
 def test_without_numba_the_array_kernels_are_used(monkeypatch):

@@ -27,6 +27,12 @@ def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
     return positions.astype(index_dtype(len(x))), x[positions]
 
 
+def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
+    """See `base.Kernels.accumulate_select`."""
+    residual += gradient
+    return select(residual, threshold, most)
+
+
 def subtract(x: Array, indices: Array, values: Array) -> None:
     """See `base.Kernels.subtract`."""
     xp = namespace(x)

@@ -20,5 +20,10 @@ class Kernels(Protocol):
         """Indices ``(nnz,)`` ascending and values ``(nnz,)`` of the entries whose magnitude bits are at least
         ``threshold``; None as soon as there are more than ``most`` of them."""
 
+    def accumulate_select(
+        self, residual: Array, gradient: Array, threshold: int, most: int
+    ) -> tuple[Array, Array] | None:
+        """``residual += gradient`` in place, all of it, and what `select` then finds in ``residual``."""
+
     def subtract(self, x: Array, indices: Array, values: Array) -> None:
         """``x[indices] -= values`` in place, but 0 where the value is not finite; ``indices`` are distinct."""
