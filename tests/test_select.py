@@ -231,6 +231,27 @@ def test_kth_magnitude_respects_its_slack(most):
     assert 400 <= reached <= most
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", [*NAMES, "in step", "out of step", "sorted"])
+def test_a_sample_never_decides_what_is_selected(monkeypatch, name, dtype):
+    """It only saves passes: on input that misleads it the histogram settles the same entries."""
+    monkeypatch.setattr(kernels, "SAMPLED", 1)
+    monkeypatch.setattr(kernels, "STRIDE", 17)  # as good a sample of this short vector
+    normal = inputs(dtype)["normal"]
+    sampled = np.arange(N) % kernels.STRIDE == kernels.STRIDE // 2
+    x = {
+        **inputs(dtype),
+        "in step": np.where(sampled, 9 + normal, normal / 9),
+        "out of step": np.where(sampled, normal / 9, 9 + normal),
+        "sorted": np.sort(normal),
+    }[name]
+    for k in (1, 37, 400, N // 10):
+        assert top_k(x, k).indices.tolist() == reference(x, k).tolist()
+        bits, kth = magnitude_bits(x), kernels.kth_magnitude(x, k, most=k)
+        assert (bits >= kth).sum() == (bits >= np.sort(bits)[N - k]).sum()
+    assert (kernels.candidates(x, 400) is None) == (name in {"constant", "all-zero", "ties", "in step", "out of step"})
+
+
 def test_timed_counts_what_it_wraps():
     x = inputs(np.float32)["normal"]
     timed = Timed(Threshold())

@@ -1,4 +1,4 @@
-"""Exact top-k, by radix select: a histogram pass and a selection pass, where a sort or a heap would need many."""
+"""Exact top-k in one selection pass, or a histogram pass and one: a sort or a heap would need many."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
 def top_k(x: Array, k: int) -> SparseVector:
     """The k entries of ``x`` ``(n,)`` of largest magnitude; of equal ones those of lower index.
 
-    A histogram finds a threshold that up to 5k/4 entries pass, and only those are ordered.
+    A sample, or else a histogram, finds a threshold that little more than k entries pass, and only those are ordered.
     """
+    found = kernels.candidates(x, k)
+    if found is not None:
+        return truncate(SparseVector(*found, len(x)), k)
     passed = at_least(x, kernels.kth_magnitude(x, k, most=k + k // 4), most=len(x))
     assert passed is not None
     return truncate(passed, k)
