@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
-from sparse_mpi.select import kernels
 from sparse_mpi.sparse import SparseVector
 
 

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace, to_host
+from sparse_mpi.kernels.base import magnitude_bits
 
 
 class SparseVector(NamedTuple):
@@ -35,48 +37,13 @@ class SparseVector(NamedTuple):
         return dense
 
 
-def index_dtype(size: int) -> np.dtype:
-    """int32 as long as it can hold every index of a vector of length ``size``, else int64."""
-    return np.dtype(np.int32 if size <= 2**31 - 1 else np.int64)
-
-
-def magnitude_bits(x: Array) -> Array:
-    """|x| as integers that order like magnitudes, with Inf above every number and NaN above Inf.
-
-    The bit pattern without its sign: int32 for float32, int64 for float64. Comparing it vectorises, and a non-finite
-    entry is never lost in a comparison.
-    """
-    return x.view(np.dtype(f"int{8 * x.itemsize}")) & np.iinfo(f"int{8 * x.itemsize}").max
-
-
 def merge(vector: SparseVector) -> SparseVector:
     """Sum entries that share an index; ``vector`` holds the runs of several ranks one after the other.
 
     Entries of one index are added in the order in which they stand, so whoever merges the same buffer gets the same
     bits: rank order in, agreement out. ``vector.indices`` need not be sorted here; the result's are.
     """
-    xp = namespace(vector.values)
-    order = xp.argsort(vector.indices, kind="stable")
-    indices, values = vector.indices[order], vector.values[order]
-    first = xp.ones(len(indices), bool)
-    first[1:] = indices[1:] != indices[:-1]
-    totals = values[first]
-    if len(totals) < len(values):
-        _add_in_order(totals, (xp.cumsum(first) - 1)[~first], values[~first])
-    return SparseVector(indices[first], totals, vector.size)
-
-
-def _add_in_order(totals: Array, groups: Array, values: Array) -> None:
-    """``totals[groups] += values`` in place, entry after entry; ``groups`` ascends."""
-    xp = namespace(totals)
-    if xp is np:
-        np.add.at(totals, groups, values)
-        return
-    while len(groups):  # a device's atomics would add in any order: add the first entry of every group, then the rest
-        first = xp.ones(len(groups), bool)
-        first[1:] = groups[1:] != groups[:-1]
-        totals[groups[first]] += values[first]
-        groups, values = groups[~first], values[~first]
+    return SparseVector(*kernels.of(vector.values).merge(*vector), vector.size)
 
 
 def truncate(vector: SparseVector, k: int) -> SparseVector:

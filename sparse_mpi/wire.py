@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
-from sparse_mpi.sparse import SparseVector, index_dtype
+from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.sparse import SparseVector
 
 
 def _unit(dtype: Any) -> np.dtype:

@@ -24,10 +24,12 @@ SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 # falls under its pattern; a file that others of its folder build on gets a line of its own above the pattern.
 LEVELS = """
     arrays
+    kernels.base  kernels.threads  kernels.lanes
+    kernels.array
+    kernels.*
+    kernels
     sparse
-    wire  select.kernels.base  select.kernels.threads  select.kernels.lanes
-    select.kernels.*
-    select.kernels
+    wire
     select.base
     select.exact
     select.*
@@ -55,10 +57,10 @@ INSIDE, ANYWHERE = "inside functions", "anywhere"
 OUTSIDE = {
     "mpi4py": {"comm": INSIDE, "mpi": INSIDE, "cli.*": INSIDE},
     "torch": {"arrays": INSIDE, "cli.*": INSIDE, "optim": ANYWHERE, "ddp": ANYWHERE},
-    "cupy": {"arrays": INSIDE, "select.kernels.cuda": ANYWHERE},
+    "cupy": {"arrays": INSIDE, "kernels.cuda": ANYWHERE},
     "cupyx": {"arrays": INSIDE},
-    "numba": {"select.kernels.cpu": ANYWHERE, "select.kernels.lanes": ANYWHERE},
-    "llvmlite": {"select.kernels.lanes": ANYWHERE},
+    "numba": {"kernels.cpu": ANYWHERE, "kernels.lanes": ANYWHERE},
+    "llvmlite": {"kernels.lanes": ANYWHERE},
     "tqdm": {"cli.*": INSIDE},
 }
 HEAVY = ("mpi4py", "cupy", "torch", "numba", "tqdm")  # none of them comes with `import sparse_mpi`

@@ -11,7 +11,8 @@ from sparse_mpi import SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms.global_threshold import most_rounds, search
 from sparse_mpi.algorithms.oktopk import OkTopk, balance, cut, draw_regions
 from sparse_mpi.comm import NullComm
-from sparse_mpi.sparse import Layout, SparseVector, magnitude_bits, truncate
+from sparse_mpi.kernels.base import magnitude_bits
+from sparse_mpi.sparse import Layout, SparseVector, truncate
 
 from .conformance import Case, train
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import SELECTORS
-from sparse_mpi.select import kernels
+from sparse_mpi import SELECTORS, kernels
+from sparse_mpi.kernels import array, threads
+from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select.exact import top_k
-from sparse_mpi.select.kernels import array, threads
 from sparse_mpi.select.threshold import Threshold, ThresholdState
 from sparse_mpi.select.timed import Timed
-from sparse_mpi.sparse import Layout, magnitude_bits
+from sparse_mpi.sparse import Layout
 
 N = 40_000  # more than kernels.SMALL: histograms are really taken
 
@@ -135,7 +135,7 @@ def test_bad_hyperparameters(options):
 def test_kernel_sets_agree_to_the_bit(name, dtype):
     """Numba's kernels and the whole-array ones."""
     pytest.importorskip("numba", reason="the compiled kernels need Numba")
-    from sparse_mpi.select.kernels import cpu
+    from sparse_mpi.kernels import cpu
 
     x, top = inputs(dtype)[name], 8 * np.dtype(dtype).itemsize - 1
     first = cpu.histogram(x, top, 0, 16)

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparse_mpi.kernels.base import index_dtype, magnitude_bits
 from sparse_mpi.sparse import (
     Layout,
     SparseVector,
     concatenate,
     contains,
     equal_boundaries,
-    index_dtype,
-    magnitude_bits,
     merge,
     split_counts,
     subtract,

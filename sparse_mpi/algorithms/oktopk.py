@@ -21,9 +21,10 @@ from sparse_mpi.algorithms.base import Bound, Reduction, rounds
 from sparse_mpi.algorithms.global_threshold import GlobalThreshold, most_rounds, probes_per_round, search
 from sparse_mpi.arrays import Array, namespace, to_host
 from sparse_mpi.comm import Comm
+from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select import Selector
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout, SparseVector, contains, magnitude_bits, merge, split_counts, take
+from sparse_mpi.sparse import Layout, SparseVector, contains, merge, split_counts, take
 
 
 @dataclass(frozen=True)

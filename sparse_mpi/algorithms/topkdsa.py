@@ -19,6 +19,7 @@ from sparse_mpi import wire
 from sparse_mpi.algorithms.base import Bound, Reduction, rounds
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
+from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select import Selector
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import (
@@ -26,7 +27,6 @@ from sparse_mpi.sparse import (
     SparseVector,
     concatenate,
     equal_boundaries,
-    index_dtype,
     merge,
     split_counts,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
-from sparse_mpi.select import kernels
 from sparse_mpi.sparse import Layout, SparseVector
 
 

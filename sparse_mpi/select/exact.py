@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
-from sparse_mpi.select import kernels
 from sparse_mpi.select.base import at_least
 from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
-from sparse_mpi.select import kernels
 from sparse_mpi.select.base import at_least
 from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
 

@@ -15,11 +15,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
-from sparse_mpi.select import kernels
+from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select.base import at_least
 from sparse_mpi.select.exact import top_k
-from sparse_mpi.sparse import Layout, SparseVector, magnitude_bits, truncate
+from sparse_mpi.sparse import Layout, SparseVector, truncate
 
 
 @dataclass(frozen=True)

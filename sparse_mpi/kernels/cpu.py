@@ -12,9 +12,21 @@ import numba
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.select.kernels import threads
-from sparse_mpi.select.kernels.lanes import LANES, lowest, reached
-from sparse_mpi.sparse import index_dtype
+from sparse_mpi.kernels import threads
+from sparse_mpi.kernels.array import add, merge, moments, top_k_rows
+from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.kernels.lanes import LANES, lowest, reached
+
+__all__ = [
+    "accumulate_select",
+    "add",
+    "histogram",
+    "merge",
+    "moments",
+    "select",
+    "subtract",
+    "top_k_rows",
+]
 
 EXPECTED = 2  # of 64 entries: more is rare at the densities of interest
 TILE = 2048  # entries accumulated before they are looked through: residual and gradient stay in the first-level cache

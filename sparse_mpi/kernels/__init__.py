@@ -9,8 +9,7 @@ from functools import cache
 import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, namespace
-from sparse_mpi.select.kernels.base import Kernels
-from sparse_mpi.sparse import magnitude_bits
+from sparse_mpi.kernels.base import Kernels, magnitude_bits
 
 SMALL = 1 << 14  # entries up to which ordering them all costs less than looking through the bins of a histogram
 SAMPLED = 1 << 20  # entries from which on a sample tells enough to be worth taking
@@ -26,14 +25,14 @@ def of(x: Array) -> Kernels:
 def _host() -> Kernels:
     if importlib.util.find_spec("numba") is None:
         return _generic()
-    from sparse_mpi.select.kernels import cpu
+    from sparse_mpi.kernels import cpu
 
     return cpu
 
 
 @cache
 def _generic() -> Kernels:
-    from sparse_mpi.select.kernels import array
+    from sparse_mpi.kernels import array
 
     return array
 

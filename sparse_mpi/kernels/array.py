@@ -1,0 +1,95 @@
+"""Kernels from whole-array functions, for NumPy without Numba and for CuPy: several passes, no compiler."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, namespace, to_host
+from sparse_mpi.kernels.base import Moments, index_dtype, magnitude_bits
+
+
+def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
+    """See `base.Kernels.histogram`."""
+    bits = magnitude_bits(x)
+    if prefix:
+        bits = bits[(bits >> shift) == prefix]
+    elif shift < 8 * x.itemsize - 1:
+        bits = bits[bits < (1 << shift)]
+    bins = (bits >> (shift - width)) & ((1 << width) - 1)
+    return to_host(namespace(x).bincount(bins, minlength=1 << width)).astype(np.int64)
+
+
+def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
+    """See `base.Kernels.select`."""
+    positions = namespace(x).flatnonzero(magnitude_bits(x) >= threshold)
+    if len(positions) > most:
+        return None
+    return positions.astype(index_dtype(len(x))), x[positions]
+
+
+def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
+    """See `base.Kernels.accumulate_select`."""
+    residual += gradient
+    return select(residual, threshold, most)
+
+
+def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
+    """See `base.Kernels.top_k_rows`."""
+    xp = namespace(matrix)
+    order = xp.argsort(-magnitude_bits(matrix), axis=1, kind="stable")[:, :k]
+    columns = xp.sort(order, axis=1)
+    return columns.astype(np.int32), xp.take_along_axis(matrix, columns, axis=1)
+
+
+def moments(x: Array, threshold: int) -> Moments:
+    """See `base.Kernels.moments`."""
+    xp = namespace(x)
+    magnitudes = xp.abs(x[magnitude_bits(x) >= threshold]).astype(np.float64)
+    if len(magnitudes) == 0:
+        return Moments(0, 0.0, 0.0, 0.0, 0, 0.0)
+    positive = magnitudes[magnitudes != 0]
+    return Moments(
+        len(magnitudes),
+        float(magnitudes.sum()),
+        float(magnitudes.dot(magnitudes)),
+        float(xp.log(positive).sum()),
+        len(positive),
+        float(magnitudes.max()),
+    )
+
+
+def add(x: Array, indices: Array, values: Array) -> None:
+    """See `base.Kernels.add`."""
+    x[indices] += values
+
+
+def subtract(x: Array, indices: Array, values: Array) -> None:
+    """See `base.Kernels.subtract`."""
+    xp = namespace(x)
+    x[indices] = xp.where(xp.isfinite(values), x[indices] - values, 0)
+
+
+def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
+    """See `base.Kernels.merge`."""
+    xp = namespace(values)
+    order = xp.argsort(indices, kind="stable")
+    indices, values = indices[order], values[order]
+    first = xp.ones(len(indices), bool)
+    first[1:] = indices[1:] != indices[:-1]
+    totals = values[first]
+    if len(totals) < len(values):
+        _add_in_order(totals, (xp.cumsum(first) - 1)[~first], values[~first])
+    return indices[first], totals
+
+
+def _add_in_order(totals: Array, groups: Array, values: Array) -> None:
+    """``totals[groups] += values`` in place, entry after entry; ``groups`` ascends."""
+    xp = namespace(totals)
+    if xp is np:
+        np.add.at(totals, groups, values)
+        return
+    while len(groups):  # a device's atomics would add in any order: add the first entry of every group, then the rest
+        first = xp.ones(len(groups), bool)
+        first[1:] = groups[1:] != groups[:-1]
+        totals[groups[first]] += values[first]
+        groups, values = groups[~first], values[~first]
