@@ -13,7 +13,6 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace, to_host
-from sparse_mpi.kernels.base import magnitude_bits
 
 
 class SparseVector(NamedTuple):
@@ -46,23 +45,12 @@ def merge(vector: SparseVector) -> SparseVector:
     return SparseVector(*kernels.of(vector.values).merge(*vector), vector.size)
 
 
-def truncate(vector: SparseVector, k: int) -> SparseVector:
-    """The k >= 1 entries of largest magnitude (all, if there are no more); of equal ones those of lower index."""
-    if vector.nnz <= k:
-        return vector
-    xp = namespace(vector.values)
-    bits = magnitude_bits(vector.values)
-    kth = xp.partition(bits, vector.nnz - k)[vector.nnz - k]
-    return take(vector, _cut_ties(bits, kth, k))
+def truncate(vector: SparseVector, k: int, reuse: bool = False) -> SparseVector:
+    """The k >= 1 entries of largest magnitude (all, if there are no more); of equal ones those of lower index.
 
-
-def _cut_ties(bits: Array, kth: Any, k: int) -> Array:
-    """Positions, ascending, of all ``bits`` above ``kth`` and of the first of those equal to it, k in all."""
-    xp = namespace(bits)
-    keep = bits > kth
-    ties = xp.flatnonzero(bits == kth)
-    keep[ties[: k - int(xp.count_nonzero(keep))]] = True
-    return xp.flatnonzero(keep)
+    ``reuse``: ``vector`` is not needed any more and its memory may hold the result.
+    """
+    return SparseVector(*kernels.of(vector.values).truncate(vector.indices, vector.values, k, reuse), vector.size)
 
 
 def concatenate(parts: Sequence[SparseVector]) -> SparseVector:

@@ -25,8 +25,10 @@ SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 LEVELS = """
     arrays
     kernels.base  kernels.threads  kernels.lanes
-    kernels.array
-    kernels.*
+    kernels.array  kernels.cpu.tiles
+    kernels.cpu.select  kernels.cpu.pairs
+    kernels.cpu.*
+    kernels.cpu
     kernels
     sparse
     wire
@@ -59,7 +61,7 @@ OUTSIDE = {
     "torch": {"arrays": INSIDE, "cli.*": INSIDE, "optim": ANYWHERE, "ddp": ANYWHERE},
     "cupy": {"arrays": INSIDE, "kernels.cuda": ANYWHERE},
     "cupyx": {"arrays": INSIDE},
-    "numba": {"kernels.cpu": ANYWHERE, "kernels.lanes": ANYWHERE},
+    "numba": {"kernels.cpu.*": ANYWHERE, "kernels.lanes": ANYWHERE},
     "llvmlite": {"kernels.lanes": ANYWHERE},
     "tqdm": {"cli.*": INSIDE},
 }

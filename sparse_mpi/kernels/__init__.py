@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, namespace
-from sparse_mpi.kernels.base import Kernels, magnitude_bits
+from sparse_mpi.kernels.base import Kernels, bits_type, magnitude_bits
 
 SMALL = 1 << 14  # entries up to which ordering them all costs less than looking through the bins of a histogram
 SAMPLED = 1 << 20  # entries from which on a sample tells enough to be worth taking
@@ -37,28 +37,26 @@ def _generic() -> Kernels:
     return array
 
 
-def candidates(x: Array, k: int) -> tuple[Array, Array] | None:
-    """Indices ascending and values of at least k entries of ``x`` ``(n,)``, the k largest magnitudes among them.
+def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None]:
+    """A threshold, in magnitude bits, that at least k entries of ``x`` ``(n,)`` reach, and those that reach it.
 
-    One selection pass, at a magnitude that a sample puts a little below the k-th. None where the sample misled (many
-    ties, values that keep its stride), or where ``x`` is too short or k too large for it to pay.
+    Instead of the entries, None where they are more than ``most`` >= k and it is for ties that they cannot be fewer:
+    then the threshold is the exact k-th magnitude. Where a sample serves, ``most`` may be exceeded somewhat.
     """
-    expected = k / STRIDE
-    rank = math.ceil(expected + 4 * math.sqrt(expected) + 4)
-    if len(x) < SAMPLED or 8 * rank * STRIDE > len(x):
-        return None
-    sample = magnitude_bits(x[STRIDE // 2 :: STRIDE])
-    bound = int(namespace(x).partition(sample, len(sample) - rank)[len(sample) - rank])
-    found = of(x).select(x, bound, most=2 * rank * STRIDE)
-    return None if found is None or len(found[0]) < k else found
+    drawn = _sampled(x, k)
+    if drawn is not None:
+        threshold, likely = drawn
+        found = of(x).select(x, threshold, likely)
+        if found is not None and len(found[0]) >= k:
+            return threshold, found
+        if found is None and _reach(x, threshold + 1, k - 1):
+            return threshold, None
+    threshold = _binned(x, k, most)
+    return threshold, of(x).select(x, threshold, most)
 
 
 def kth_magnitude(x: Array, k: int, most: int) -> int:
     """Magnitude bits t such that at least k and, ties aside, at most ``most`` entries of ``x`` have ``|x| >= t``.
-
-    The exact one of the `candidates`. Failing those, a radix select from the leading 16 bits down that stops as soon
-    as a bin's edge is good enough: one histogram pass where ``most`` leaves some room, and never more than bits/16
-    passes, after which t is the exact k-th magnitude.
 
     Args:
         x: ``(n,)`` float32 or float64.
@@ -67,11 +65,35 @@ def kth_magnitude(x: Array, k: int, most: int) -> int:
     """
     if len(x) <= SMALL:
         return int(namespace(x).partition(magnitude_bits(x), len(x) - k)[len(x) - k])
-    found = candidates(x, k)
-    if found is not None:
-        bits = magnitude_bits(found[1])
-        return int(namespace(x).partition(bits, len(bits) - k)[len(bits) - k])
-    shift = 8 * x.itemsize - 1
+    threshold, found = search(x, k, most)
+    if found is None or len(found[0]) <= most:
+        return threshold
+    return int(magnitude_bits(of(x).truncate(*found, k, reuse=True)[1]).min())
+
+
+def _sampled(x: Array, k: int) -> tuple[int, int] | None:
+    """A threshold that by a sample a little more than k entries reach, and how many may at the very most.
+
+    None where ``x`` is too short or k too large for it to pay.
+    """
+    expected = k / STRIDE
+    rank = math.ceil(expected + 4 * math.sqrt(expected) + 4)
+    if len(x) < SAMPLED or 8 * rank * STRIDE > len(x):
+        return None
+    sample = magnitude_bits(x[STRIDE // 2 :: STRIDE])
+    sample.partition(len(sample) - rank)
+    return int(sample[len(sample) - rank]), math.ceil(STRIDE * (rank + 4 * math.sqrt(rank) + 4))
+
+
+def _reach(x: Array, threshold: int, most: int) -> bool:
+    """Whether no more than ``most`` entries reach the threshold."""
+    return threshold > np.iinfo(bits_type(x)).max or of(x).select(x, threshold, most) is not None
+
+
+def _binned(x: Array, k: int, most: int) -> int:
+    """`kth_magnitude` by a radix select from the leading 16 bits down that stops as soon as a bin's edge is good
+    enough: one histogram where ``most`` leaves some room, never more than bits/16, after which it is exact."""
+    shift = 8 * bits_type(x).itemsize - 1
     prefix, above = 0, 0
     while shift > 0:
         width = min(16, shift)

@@ -10,6 +10,7 @@ from sparse_mpi.kernels.base import Moments, index_dtype, magnitude_bits
 
 def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
     """See `base.Kernels.histogram`."""
+    x = widened(x)
     bits = magnitude_bits(x)
     if prefix:
         bits = bits[(bits >> shift) == prefix]
@@ -21,6 +22,7 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
 
 def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
     """See `base.Kernels.select`."""
+    x = widened(x)
     positions = namespace(x).flatnonzero(magnitude_bits(x) >= threshold)
     if len(positions) > most:
         return None
@@ -29,7 +31,7 @@ def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
 
 def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
     """See `base.Kernels.accumulate_select`."""
-    residual += gradient
+    residual += widened(gradient)
     return select(residual, threshold, most)
 
 
@@ -43,7 +45,7 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
 
 def moments(x: Array, threshold: int) -> Moments:
     """See `base.Kernels.moments`."""
-    xp = namespace(x)
+    xp, x = namespace(x), widened(x)
     magnitudes = xp.abs(x[magnitude_bits(x) >= threshold]).astype(np.float64)
     if len(magnitudes) == 0:
         return Moments(0, 0.0, 0.0, 0.0, 0, 0.0)
@@ -93,3 +95,23 @@ def _add_in_order(totals: Array, groups: Array, values: Array) -> None:
         first[1:] = groups[1:] != groups[:-1]
         totals[groups[first]] += values[first]
         groups, values = groups[~first], values[~first]
+
+
+def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
+    """See `base.Kernels.truncate`."""
+    if len(values) <= k:
+        return indices, values
+    xp = namespace(values)
+    bits = magnitude_bits(values)
+    kth = xp.partition(bits, len(bits) - k)[len(bits) - k]
+    keep = bits > kth
+    ties = xp.flatnonzero(bits == kth)
+    keep[ties[: k - int(xp.count_nonzero(keep))]] = True
+    return indices[keep], values[keep]
+
+
+def widened(x: Array) -> Array:
+    """``x`` itself, or half precision as float32; bfloat16 comes as its bit patterns in uint16."""
+    if x.dtype == np.uint16:
+        return (x.astype(np.uint32) << 16).view(np.float32)
+    return x.astype(np.float32) if x.dtype == np.float16 else x

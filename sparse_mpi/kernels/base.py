@@ -9,6 +9,11 @@ import numpy as np
 from sparse_mpi.arrays import Array
 
 
+def bits_type(x: Array) -> np.dtype:
+    """The integers that hold the magnitudes of ``x``: int64 for float64, int32 for narrower ones, which are widened."""
+    return np.dtype(np.int64 if x.dtype == np.float64 else np.int32)
+
+
 def index_dtype(size: int) -> np.dtype:
     """int32 as long as it can hold every index of a vector of length ``size``, else int64."""
     return np.dtype(np.int32 if size <= 2**31 - 1 else np.int64)
@@ -20,7 +25,7 @@ def magnitude_bits(x: Array) -> Array:
     The bit pattern without its sign: int32 for float32, int64 for float64. Comparing it vectorises, and a non-finite
     entry is never lost in a comparison.
     """
-    return x.view(np.dtype(f"int{8 * x.itemsize}")) & np.iinfo(f"int{8 * x.itemsize}").max
+    return x.view(bits_type(x)) & np.iinfo(bits_type(x)).max
 
 
 class Moments(NamedTuple):
@@ -35,7 +40,12 @@ class Moments(NamedTuple):
 
 
 class Kernels(Protocol):
-    """Passes over a dense vector ``x`` ``(n,)`` of float32 or float64; thresholds are `magnitude_bits`."""
+    """Passes over a dense vector ``x`` ``(n,)``, contiguous or not; thresholds are `magnitude_bits`.
+
+    float32 and float64 everywhere. `histogram`, `select` and `moments` take half precision in ``x`` as well and
+    `accumulate_select` in ``gradient``, as if it had been widened to float32 first, but without that copy: float16, or
+    bfloat16 as its bit patterns in uint16, the type that NumPy and CuPy have for it.
+    """
 
     def histogram(self, x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
         """Of the entries whose magnitude bits start with ``prefix`` (``bits >> shift == prefix``), how many have
@@ -48,7 +58,8 @@ class Kernels(Protocol):
     def accumulate_select(
         self, residual: Array, gradient: Array, threshold: int, most: int
     ) -> tuple[Array, Array] | None:
-        """``residual += gradient`` in place, all of it, and what `select` then finds in ``residual``."""
+        """``residual += gradient`` in place, all of it, and what `select` then finds in ``residual``, which is
+        contiguous."""
 
     def top_k_rows(self, matrix: Array, k: int) -> tuple[Array, Array]:
         """The k largest magnitudes of each row of ``matrix`` ``(rows, columns)``, 1 <= k <= columns, of equal ones
@@ -67,3 +78,7 @@ class Kernels(Protocol):
     def merge(self, indices: Array, values: Array, size: int) -> tuple[Array, Array]:
         """The distinct ``indices``, ascending, and for each the sum of its ``values``, added in the order in which
         they stand; ``indices`` lie in ``[0, size)`` in any order."""
+
+    def truncate(self, indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
+        """Of these pairs, in ascending order of their indices, the k >= 1 of largest magnitude, of equal ones those
+        of lower index; all if there are no more than k. ``reuse`` allows to overwrite the arguments."""

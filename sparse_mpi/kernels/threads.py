@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LEAST = 1 << 20  # entries that keep a thread busy for much longer than it takes to start
-ALIGNMENT = 64  # parts begin at multiples of it
+ALIGNMENT = 64  # of the parts, unless another is asked for
 
 
 def limit() -> int:
@@ -21,10 +21,13 @@ def limit() -> int:
     return min(cores, max(1, int(wanted))) if wanted.isdigit() else cores
 
 
-def parts(size: int) -> list[tuple[int, int]]:
-    """``[lo, hi)`` for each thread, in order, together ``[0, size)``."""
-    count = min(limit(), max(1, size // LEAST))
-    cuts = [size * i // count // ALIGNMENT * ALIGNMENT for i in range(count)] + [size]
+def parts(size: int, alignment: int = ALIGNMENT, weight: int = 1) -> list[tuple[int, int]]:
+    """``[lo, hi)`` for each thread, in order, together ``[0, size)``; each ``lo`` is a multiple of ``alignment``.
+
+    ``weight``: entries behind each of the ``size`` things to share out.
+    """
+    count = min(limit(), max(1, size * weight // LEAST))
+    cuts = [size * i // count // alignment * alignment for i in range(count)] + [size]
     return list(zip(cuts[:-1], cuts[1:], strict=True))
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.kernels.base import bits_type, index_dtype, magnitude_bits
 from sparse_mpi.select.base import at_least
 from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
 
@@ -16,12 +19,28 @@ def top_k(x: Array, k: int) -> SparseVector:
 
     A sample, or else a histogram, finds a threshold that little more than k entries pass, and only those are ordered.
     """
-    found = kernels.candidates(x, k)
+    threshold, found = kernels.search(x, k, most=k + k // 4)
     if found is not None:
-        return truncate(SparseVector(*found, len(x)), k)
-    passed = at_least(x, kernels.kth_magnitude(x, k, most=k + k // 4), most=len(x))
-    assert passed is not None
-    return truncate(passed, k)
+        return truncate(SparseVector(*found, len(x)), k, reuse=True)
+    return _first_of_ties(x, k, threshold)
+
+
+def _first_of_ties(x: Array, k: int, kth: int) -> SparseVector:
+    """`top_k` where more entries tie at the k-th magnitude than memory should hold: parts of ``x``, until enough."""
+    highest = np.iinfo(bits_type(x)).max
+    above = at_least(x, kth + 1, most=k) if kth < highest else None
+    positions = [] if above is None else [above.indices]
+    missing = k - sum(map(len, positions))
+    part = max(kernels.SMALL, len(x) // 128)
+    for lo in range(0, len(x), part):
+        tied = namespace(x).flatnonzero(magnitude_bits(x[lo : lo + part]) == kth)[:missing]
+        positions.append((lo + tied).astype(index_dtype(len(x))))
+        missing -= len(tied)
+        if missing == 0:
+            break
+    chosen = namespace(x).concatenate(positions)
+    chosen.sort()
+    return SparseVector(chosen, x[chosen], len(x))
 
 
 @dataclass(frozen=True)

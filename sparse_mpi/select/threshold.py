@@ -63,7 +63,7 @@ class Threshold:
         if self.refresh == "exact":
             return self._published(x, k, state)
         passed = at_least(x, state.threshold, most=2 * k)
-        selected = top_k(x, k) if passed is None or passed.nnz < k else truncate(passed, k)
+        selected = top_k(x, k) if passed is None or passed.nnz < k else truncate(passed, k, reuse=True)
         kth = int(magnitude_bits(selected.values).min())
         trend = (kth - state.kth) // 2 if state.kth else 0
         sixteenth_octave = 1 << (np.finfo(x.dtype).nmant - 4)

@@ -1,0 +1,23 @@
+"""Kernels for host memory, compiled by Numba: one pass each, the GIL released, large vectors on several threads.
+
+Inner loops run over slices (``part = bits[lo:hi]``), which Numba vectorises, not over computed bounds.
+"""
+
+from __future__ import annotations
+
+from sparse_mpi.kernels.cpu.count import histogram, moments
+from sparse_mpi.kernels.cpu.pairs import add, merge, subtract, truncate
+from sparse_mpi.kernels.cpu.rows import top_k_rows
+from sparse_mpi.kernels.cpu.select import accumulate_select, select
+
+__all__ = [
+    "accumulate_select",
+    "add",
+    "histogram",
+    "merge",
+    "moments",
+    "select",
+    "subtract",
+    "top_k_rows",
+    "truncate",
+]

@@ -1,0 +1,147 @@
+"""Pairs of index and value: into a dense vector, together, and the largest of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparse_mpi.arrays import Array
+from sparse_mpi.kernels import array
+from sparse_mpi.kernels.base import bits_type
+from sparse_mpi.kernels.cpu.tiles import bits_of, compiled
+from sparse_mpi.kernels.lanes import lowest
+
+WINDOW = 1 << 16  # entries of the dense vector summed at once: with its flags it stays in the second-level cache
+SPARSE = 1 << 12  # pairs below which, and
+RUNS = 1 << 10  # ascending runs above which, sorting them is faster
+BINS = 1 << 12
+ONE = np.uint64(1)
+
+
+def add(x: Array, indices: Array, values: Array) -> None:
+    """See `base.Kernels.add`."""
+    _add(x, indices, values)
+
+
+@compiled
+def _add(x, indices, values):
+    for i in range(indices.size):
+        x[indices[i]] += values[i]
+
+
+def subtract(x: Array, indices: Array, values: Array) -> None:
+    """See `base.Kernels.subtract`."""
+    _subtract(x, indices, values)
+
+
+@compiled
+def _subtract(x, indices, values):
+    for i in range(indices.size):
+        at = indices[i]
+        x[at] = x[at] - values[i] if np.isfinite(values[i]) else 0
+
+
+def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
+    """See `base.Kernels.merge`. Run after run is added into a dense window that moves over the vector."""
+    starts = np.empty(RUNS + 1, np.int64)
+    runs = _runs(indices, starts) if indices.size >= SPARSE else 0
+    if not runs or indices.size * 64 < size:
+        return array.merge(indices, values, size)
+    merged = np.empty_like(indices), np.empty_like(values)
+    window = np.full(WINDOW, -0.0, values.dtype)  # which leaves what is added to it as it is, 0 and -0 too
+    flags = np.zeros(WINDOW // 64, np.uint64)
+    count = _merge(indices, values, starts[:runs], size, window, flags, *merged)
+    return merged[0][:count], merged[1][:count]
+
+
+@compiled
+def _runs(indices, starts):
+    """Where strictly ascending runs start; their number, 0 if there are too many."""
+    starts[0], count = 0, 1
+    for i in range(1, indices.size):
+        if indices[i] <= indices[i - 1]:
+            if count == starts.size - 1:
+                return 0
+            starts[count] = i
+            count += 1
+    return count
+
+
+@compiled
+def _merge(indices, values, heads, size, window, flags, merged_indices, merged_values):
+    count = 0
+    ends = np.append(heads[1:], indices.size)
+    for base in range(0, size, WINDOW):
+        for run in range(heads.size):
+            i = heads[run]
+            while i < ends[run] and indices[i] < base + WINDOW:
+                at = indices[i] - base
+                window[at] += values[i]
+                flags[at >> 6] |= ONE << np.uint64(at & 63)
+                i += 1
+            heads[run] = i
+        for word in range(flags.size):
+            mask = flags[word]
+            flags[word] = 0
+            while mask != 0:
+                at = (word << 6) + lowest(mask)
+                merged_indices[count] = base + at
+                merged_values[count] = window[at]
+                window[at] = -0.0
+                count += 1
+                mask &= mask - ONE
+    return count
+
+
+def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
+    """See `base.Kernels.truncate`."""
+    if len(values) <= k:
+        return indices, values
+    kind = bits_type(values).type
+    kth, ties = kth_of(values, kind(np.iinfo(kind).max), k)
+    kept = (indices, values) if reuse else (np.empty(k, indices.dtype), np.empty(k, values.dtype))
+    keep_largest(indices, values, kind(np.iinfo(kind).max), kind(kth), ties, *kept)
+    return kept[0][:k], kept[1][:k]
+
+
+@compiled
+def kth_of(values, magnitude, k):
+    """The k-th largest magnitude bits, and how many entries equal to it are among the k largest.
+
+    Each pass counts those still in question in `BINS` bins and goes on with the bin that holds the k-th.
+    """
+    bits = bits_of(values)
+    low, high = magnitude, bits[0] & magnitude
+    for i in range(bits.size):
+        low, high = min(low, bits[i] & magnitude), max(high, bits[i] & magnitude)
+    counts = np.empty(BINS, np.int64)
+    while True:
+        shift = 0
+        while (high - low) >> shift >= BINS:
+            shift += 1
+        counts[:] = 0
+        for i in range(bits.size):
+            b = bits[i] & magnitude
+            if low <= b <= high:
+                counts[(b - low) >> shift] += 1
+        chosen = BINS - 1
+        while counts[chosen] < k:
+            k -= counts[chosen]
+            chosen -= 1
+        low += chosen << shift
+        high = low + ((1 << shift) - 1)
+        if shift == 0:
+            return low, k
+
+
+@compiled
+def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_values):
+    bits = bits_of(values)
+    count = 0
+    for i in range(bits.size):
+        b = bits[i] & magnitude
+        tied = b == kth and ties > 0
+        ties -= tied
+        if b > kth or tied:
+            kept_indices[count] = indices[i]
+            kept_values[count] = values[i]
+            count += 1

@@ -1,0 +1,173 @@
+"""Ordered compaction: the entries that reach a threshold, in one pass over the vector."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Protocol
+
+import numpy as np
+
+from sparse_mpi.arrays import Array
+from sparse_mpi.kernels import threads
+from sparse_mpi.kernels.base import bits_type, index_dtype
+from sparse_mpi.kernels.cpu.tiles import TILE, bits_of, compiled, readable, scratch_for, widened
+from sparse_mpi.kernels.lanes import LANES, lowest, reached
+
+EXPECTED = 2  # of 64 entries: more is rare at the densities of interest
+ONE = np.uint64(1)
+
+Found = tuple[Array, Array]
+
+
+class Scan(Protocol):
+    """Looks for entries in ``[lo, hi)``. ``room``: pairs that may be written, and `TILE` more; where there are more
+    entries it goes on counting until there are more than ``most``."""
+
+    def __call__(self, lo: int, hi: int, room: int, most: int, indices: Array, values: Array) -> int:
+        """How many there are."""
+
+
+def select(x: Array, threshold: int, most: int) -> Found | None:
+    """See `base.Kernels.select`."""
+    source = readable(x)
+    limit = bits_type(x).type(threshold)
+
+    def scan(lo: int, hi: int, room: int, most: int, indices: Array, values: Array) -> int:
+        return _select(source[lo:hi], scratch_for(source), limit, room, most, lo, indices, values)
+
+    return _compacted(scan, scan, x, most)
+
+
+def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> Found | None:
+    """See `base.Kernels.accumulate_select`."""
+    if not residual.flags.c_contiguous:
+        raise ValueError("residual must be contiguous, to be accumulated in place; pass a contiguous copy")
+    gradient = readable(gradient)
+    limit = bits_type(residual).type(threshold)
+
+    def accumulate(lo: int, hi: int, room: int, most: int, indices: Array, values: Array) -> int:
+        acc, part = residual[lo:hi], gradient[lo:hi]
+        return _accumulate_select(acc, part, scratch_for(gradient), limit, room, most, lo, indices, values)
+
+    def scan(lo: int, hi: int, room: int, most: int, indices: Array, values: Array) -> int:
+        return _select(residual[lo:hi], scratch_for(residual), limit, room, most, lo, indices, values)
+
+    return _compacted(accumulate, scan, residual, most)
+
+
+def _compacted(first: Scan, again: Scan, x: np.ndarray, most: int) -> Found | None:
+    """What the ``first`` scan finds in each thread's part of ``x``, moved together.
+
+    Each part has room for half as much again as its share of ``most``. If one holds more than that, but all together
+    no more than ``most``, a second scan follows, ``again``, with room for exactly what the first one counted.
+    """
+    pieces = threads.parts(x.size)
+    most = min(most, x.size)
+    room = most if len(pieces) == 1 else min(most, -(-3 * most // (2 * len(pieces))))
+    found, counts = _scanned(first, pieces, [room] * len(pieces), most, x)
+    if sum(counts) > most:
+        return None
+    if max(counts) > room:
+        found, counts = _scanned(again, pieces, counts, most, x)
+    total = sum(counts)
+    return found[0][:total], found[1][:total]
+
+
+def _scanned(
+    scan: Scan, pieces: list[tuple[int, int]], rooms: list[int], most: int, x: np.ndarray
+) -> tuple[Found, list[int]]:
+    """Pairs one after the other, as far as there is room for them, and how many there are in each piece."""
+    starts = dict(zip(pieces, itertools.accumulate((room + TILE for room in rooms), initial=0), strict=False))
+    sizes = dict(zip(pieces, rooms, strict=True))
+    values, indices = _columns(sum(rooms) + TILE * len(rooms), values_type(x), index_dtype(x.size))
+
+    def work(lo: int, hi: int) -> int:
+        start, room = starts[lo, hi], sizes[lo, hi]
+        own = slice(start, start + room + TILE)
+        return scan(lo, hi, room, most, indices[own], values[own])
+
+    counts = threads.each(work, pieces)
+    total = counts[0]
+    for piece, room, count in zip(pieces[1:], rooms[1:], counts[1:], strict=True):
+        if count > room:
+            break
+        for column in (indices, values):
+            column[total : total + count] = column[starts[piece] : starts[piece] + count]
+        total += count
+    return (indices, values), counts
+
+
+def values_type(x: Array) -> np.dtype:
+    """float32 for half precision."""
+    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+
+
+def _columns(size: int, *dtypes: np.dtype) -> list[np.ndarray]:
+    """Unwritten arrays in one piece of memory, widest dtype first: malloc keeps one such piece from call to call, but
+    gives two back to the system, and to fault their pages in again takes as long as a third of a selection."""
+    cuts = list(itertools.accumulate((size * dtype.itemsize for dtype in dtypes), initial=0))
+    memory = np.empty(cuts[-1], np.uint8)
+    return [memory[lo:hi].view(dtype) for lo, hi, dtype in zip(cuts[:-1], cuts[1:], dtypes, strict=True)]
+
+
+@compiled
+def _select(x, scratch, threshold, room, most, offset, indices, values):
+    count = 0
+    for lo in range(0, x.size, TILE):
+        part = widened(x[lo : lo + TILE], scratch)
+        if count <= room:
+            count = _append(part, bits_of(part), threshold, offset + lo, count, indices, values)
+        elif count <= most:
+            count += _count(bits_of(part), threshold)
+        else:
+            break
+    return count
+
+
+@compiled
+def _accumulate_select(residual, gradient, scratch, threshold, room, most, offset, indices, values):
+    count = 0
+    for lo in range(0, residual.size, TILE):
+        acc, part = residual[lo : lo + TILE], widened(gradient[lo : lo + TILE], scratch)
+        for i in range(acc.size):
+            acc[i] += part[i]
+        if count <= room:
+            count = _append(acc, bits_of(acc), threshold, offset + lo, count, indices, values)
+        elif count <= most:
+            count += _count(bits_of(acc), threshold)
+    return count
+
+
+@compiled
+def _append(x, bits, threshold, offset, count, indices, values):
+    """Writes the pairs behind the ``count`` there are; how many there are then."""
+    whole = x.size - x.size % LANES
+    for lo in range(0, whole, LANES):
+        mask = reached(bits, lo, threshold)
+        for _ in range(EXPECTED):  # without a branch: no misprediction as long as no more than these are found
+            at = lo + (lowest(mask) & (LANES - 1))
+            indices[count] = offset + at
+            values[count] = x[at]
+            count += mask != 0
+            mask &= mask - ONE
+        while mask != 0:
+            at = lo + lowest(mask)
+            indices[count] = offset + at
+            values[count] = x[at]
+            count += 1
+            mask &= mask - ONE
+    magnitude = np.iinfo(bits.dtype).max
+    for at in range(whole, x.size):
+        if (bits[at] & magnitude) >= threshold:
+            indices[count] = offset + at
+            values[count] = x[at]
+            count += 1
+    return count
+
+
+@compiled
+def _count(bits, threshold):
+    magnitude, count = np.iinfo(bits.dtype).max, 0
+    for i in range(bits.size):
+        count += (bits[i] & magnitude) >= threshold
+    return count

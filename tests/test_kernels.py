@@ -1,0 +1,229 @@
+"""The compiled kernels against the whole-array ones: the same bits, whatever comes in and however many threads."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparse_mpi import kernels
+from sparse_mpi.kernels import array, threads
+from sparse_mpi.kernels.base import magnitude_bits
+
+cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
+
+N = 20_011
+FLOATS = [np.float32, np.float64]
+
+
+def values(dtype, n=N, seed=0):
+    """Normal values with every special one among them."""
+    rng = np.random.default_rng(seed)
+    with np.errstate(over="ignore"):
+        x = rng.standard_normal(n).astype(dtype)
+    special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, np.finfo(dtype).smallest_subnormal], dtype)
+    at = rng.choice(n, min(n, len(special)), replace=False)
+    x[at] = special[: len(at)]
+    return x
+
+
+def same(found, expected):
+    """Whether two results of a selection are, to the bit."""
+    if found is None or expected is None:
+        return found is expected
+    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
+
+
+def halves():
+    """Every float16 and every bfloat16, the latter as NumPy has them, and one vector with tails of all kinds."""
+    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+    return {"float16": every.view(np.float16), "bfloat16": every}
+
+
+@pytest.fixture(params=[1, 2, 3, 7], ids="{}-threads".format)
+def many_threads(request, monkeypatch):
+    monkeypatch.setattr(threads, "limit", lambda: request.param)
+    monkeypatch.setattr(threads, "LEAST", 64)
+    return request.param
+
+
+@pytest.mark.parametrize("name", halves())
+def test_half_precision_is_widened_exactly(name):
+    """All 65,536 bit patterns, NaN and denormals included, as torch widens them."""
+    torch = pytest.importorskip("torch")
+    x = halves()[name]
+    tensor = torch.from_numpy(x.view(np.int16)).view(getattr(torch, name)).float()
+    indices, wide = cpu.select(x, 0, len(x))
+    assert indices.tolist() == list(range(len(x)))
+    nan = np.isnan(wide)
+    assert wide[~nan].tobytes() == tensor.numpy()[~nan].tobytes()
+    assert (nan == np.isnan(tensor.numpy())).all()
+    assert array.widened(x)[~nan].tobytes() == wide[~nan].tobytes()
+
+
+@pytest.mark.parametrize("name", halves())
+def test_half_precision_goes_through_every_pass(name, many_threads):
+    x = np.random.default_rng(0).permutation(halves()[name])[:N]
+    wide = array.widened(x)
+    assert (cpu.histogram(x, 31, 0, 16) == array.histogram(wide, 31, 0, 16)).all()
+    prefix = int(np.median(magnitude_bits(wide))) >> 15
+    assert (cpu.histogram(x, 15, prefix, 15) == array.histogram(wide, 15, prefix, 15)).all()
+    threshold = int(np.median(magnitude_bits(wide)))
+    with np.errstate(all="ignore"):
+        for most in (N, 10):
+            assert same(cpu.select(x, threshold, most), array.select(x, threshold, most))
+            a, b = values(np.float32), values(np.float32)
+            assert same(cpu.accumulate_select(a, x, threshold, most), array.accumulate_select(b, x, threshold, most))
+            quiet = ~np.isnan(b)  # which of two NaN survives an addition is the processor's choice
+            assert a[quiet].tobytes() == b[quiet].tobytes() and np.isnan(a[~quiet]).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("skew", ["even", "front", "back"])
+def test_one_thread_may_find_everything(dtype, skew, many_threads):
+    """More in one part than it was given room for: counted on, and fetched by a second scan."""
+    x = np.zeros(N, dtype)
+    places = {"even": slice(0, N, 40), "front": slice(0, 500), "back": slice(N - 500, N)}[skew]
+    x[places] = values(dtype)[places]
+    threshold = 1
+    reached = int((magnitude_bits(x) >= threshold).sum())
+    for most in (N, reached + 1, reached, reached - 1, 1):
+        assert same(cpu.select(x, threshold, most), array.select(x, threshold, most))
+        a, b = x.copy(), x.copy()
+        gradient = x / 2
+        assert same(
+            cpu.accumulate_select(a, gradient, threshold, most), array.accumulate_select(b, gradient, threshold, most)
+        )
+        assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.float16])
+def test_moments_agree_to_rounding(dtype, many_threads):
+    x = np.random.default_rng(0).standard_normal(N).astype(dtype)
+    x[:100] = 0
+    for threshold in (0, int(np.median(magnitude_bits(array.widened(x)))), np.iinfo(np.int32).max):
+        found, expected = cpu.moments(x, threshold), array.moments(x, threshold)
+        assert found.entries == expected.entries and found.nonzero == expected.nonzero
+        assert found.largest == expected.largest
+        assert np.allclose(found, expected, rtol=1e-12)
+
+
+def test_threads_change_no_bit_of_the_moments(monkeypatch):
+    x, seen = np.random.default_rng(0).standard_normal(N), set()
+    for count in (1, 2, 3):
+        monkeypatch.setattr(threads, "limit", lambda count=count: count)
+        monkeypatch.setattr(threads, "LEAST", 64)
+        seen.add(cpu.moments(x, 5))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_moments_do_not_hide_what_is_not_finite(value):
+    x = np.ones(N, np.float32)
+    x[7] = value
+    for found in (cpu.moments(x, 0), array.moments(x, 0)):
+        assert found.entries == N and not math.isfinite(found.total) and not math.isfinite(found.logs)
+        assert not math.isfinite(found.squares) and not math.isfinite(found.largest)
+
+
+def test_moments_of_nothing():
+    for kernel_set in (cpu, array):
+        assert kernel_set.moments(np.empty(0, np.float32), 0) == (0, 0, 0, 0, 0, 0)
+        assert kernel_set.moments(np.zeros(9, np.float32), 1) == (0, 0, 0, 0, 0, 0)
+        assert kernel_set.moments(np.zeros(9, np.float32), 0) == (9, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (40, 500), (500, 40), (2, 9000)])
+def test_top_k_of_rows(dtype, shape, many_threads):
+    rng = np.random.default_rng(0)
+    for matrix in (
+        values(dtype, math.prod(shape)).reshape(shape),
+        (rng.integers(-3, 4, shape) / 4).astype(dtype),  # ties
+        np.zeros(shape, dtype),
+        values(dtype, math.prod(shape)).reshape(shape[::-1]).T,
+    ):
+        for k in sorted({1, max(1, shape[1] // 100), shape[1] // 2 + 1, shape[1]}):
+            columns, found = cpu.top_k_rows(matrix, k)
+            expected_columns, expected = array.top_k_rows(matrix, k)
+            assert columns.dtype == np.int32 and columns.tolist() == expected_columns.tolist()
+            assert found.tobytes() == expected.tobytes()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.floats(width=32, allow_nan=True), min_size=1, max_size=60), st.integers(1, 60), st.sampled_from(FLOATS)
+)
+def test_truncate_takes_the_largest_in_order(numbers, k, dtype):
+    found = np.array(numbers, dtype)
+    indices = np.arange(len(found), dtype=np.int32) * 3
+    expected = array.truncate(indices, found, k)
+    assert len(expected[0]) == min(k, len(found))
+    assert same(cpu.truncate(indices, found, k), expected)
+    assert indices.tolist() == list(range(0, 3 * len(found), 3))  # left alone
+    assert same(cpu.truncate(indices, found, k, reuse=True), expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_truncate_of_many(dtype):
+    x = values(dtype)
+    indices = np.arange(N, dtype=np.int32)
+    for k in (1, 200, N // 2, N - 1):
+        assert same(cpu.truncate(indices, x, k), array.truncate(indices, x, k))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("size", [6000, 300_000, 5_000_000])
+@pytest.mark.parametrize("runs", [1, 2, 5, 1500])
+def test_merge_adds_in_the_order_of_standing(dtype, size, runs):
+    """Short and long, dense and sparse, few runs and more than a window is good for."""
+    rng = np.random.default_rng(runs)
+    each = max(1, 9000 // runs)
+    parts = [np.sort(rng.choice(size, min(each, size), replace=False)) for _ in range(runs)]
+    indices = np.concatenate(parts).astype(np.int32)
+    found = values(dtype, len(indices), runs)
+    with np.errstate(invalid="ignore"):
+        assert same(cpu.merge(indices, found, size), array.merge(indices, found, size))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_merge_of_anything(windows_for_all, data):
+    size = data.draw(st.integers(1, 400))
+    indices = np.array(data.draw(st.lists(st.integers(0, size - 1), max_size=80)), np.int32)
+    found = np.random.default_rng(len(indices)).choice([-0.0, 0.0, 0.1, -0.3, 1e20], len(indices)).astype(np.float32)
+    assert same(cpu.merge(indices, found, size), array.merge(indices, found, size))
+
+
+@pytest.fixture(scope="module")
+def windows_for_all():
+    """The dense window is used however few the pairs are."""
+    from sparse_mpi.kernels.cpu import pairs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs, "SPARSE", 1)
+        yield
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("kernel_set", [cpu, array], ids=["cpu", "array"])
+def test_add_and_subtract_are_inverse_where_finite(kernel_set):
+    x = np.arange(10, dtype=np.float32)
+    indices, found = np.array([1, 4, 9], np.int32), np.array([0.5, np.inf, -2], np.float32)
+    y = x.copy()
+    kernel_set.add(y, indices, found)
+    assert y.tolist() == [0, 1.5, 2, 3, np.inf, 5, 6, 7, 8, 7]
+    kernel_set.subtract(y, indices, found)
+    assert y.tolist() == [0, 1, 2, 3, 0, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("value", [0.0, -0.25, np.nan, np.inf])
+def test_ties_need_no_histogram(monkeypatch, value):
+    """A constant vector: the sample's threshold is the exact one, and nothing as long as the vector is made."""
+    monkeypatch.setattr(kernels, "SAMPLED", 1)
+    x = np.full(N, value, np.float32)
+    monkeypatch.setattr(cpu.count, "_histogram_all", None)
+    assert kernels.search(x, 20, 25) == (int(magnitude_bits(x)[0]), None)
