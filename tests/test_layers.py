@@ -32,8 +32,9 @@ LEVELS = """
     kernels
     sparse
     wire
-    select.base
+    select.base  select.draw
     select.exact
+    select.estimate
     select.*
     select
     runtime  counting  baton

@@ -1,7 +1,8 @@
 """TopkA: allgather of every rank's selection, summed by index in rank order.
 
 Costs 2k(P-1) words and ceil(log2 P) messages a rank, and as many small ones for the counts. Returns the sum of all
-selections, up to kP entries. The simplest sparse allreduce, and the cheapest one for few ranks.
+selections, up to kP entries. The simplest sparse allreduce, and the cheapest one for few ranks. Where the selector
+picks the same positions on every rank (`random`), one allreduce of the values does: 2k(P-1)/P words.
 """
 
 from __future__ import annotations
@@ -37,10 +38,15 @@ class TopkA:
     def reduce(self, acc: Array, k: int, comm: Comm, state: Any) -> tuple[Reduction, Any]:
         """``sent`` is this rank's selection."""
         selected, state = self.selector.select(acc, k, state)
+        if self.selector.shared:
+            total = selected._replace(values=comm.allreduce(selected.values))
+            return Reduction(total, selected), state
         rows, _ = comm.allgatherv(wire.encode(selected))
         return Reduction(merge(wire.decode(rows, len(acc), acc.dtype)), selected), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """k(P-1) pairs, times what the selector may select beyond k."""
-        pairs = max(k, self.selector.band[1] * k) * (ranks - 1)
-        return Bound(pairs, 0, 2 * rounds(ranks), 4 * (ranks - 1))
+        """k(P-1) pairs, times what the selector may select beyond k; 2k(P-1)/P values where positions are shared."""
+        most = max(k, self.selector.band[1] * k)
+        if self.selector.shared:
+            return Bound(0, 2 * most * (ranks - 1) / ranks, 2 * rounds(ranks), 0)
+        return Bound(most * (ranks - 1), 0, 2 * rounds(ranks), 4 * (ranks - 1))

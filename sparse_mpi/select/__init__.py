@@ -5,12 +5,23 @@ from __future__ import annotations
 from sparse_mpi.select.base import Selector
 from sparse_mpi.select.exact import Exact
 from sparse_mpi.select.gaussian import Gaussian
+from sparse_mpi.select.random import Random
+from sparse_mpi.select.redsync import RedSync, RedSyncTrim
+from sparse_mpi.select.sampled import DGC
+from sparse_mpi.select.sidco import SIDCoExp, SIDCoGamma, SIDCoGP
 from sparse_mpi.select.threshold import Threshold
 
 SELECTORS: dict[str, type] = {
     "exact": Exact,
     "threshold": Threshold,
     "gaussiank": Gaussian,
+    "dgc": DGC,
+    "redsync": RedSync,
+    "redsync-trim": RedSyncTrim,
+    "sidco-exp": SIDCoExp,
+    "sidco-gp": SIDCoGP,
+    "sidco-gamma": SIDCoGamma,
+    "random": Random,
 }
 
 __all__ = ["SELECTORS", "Selector"]

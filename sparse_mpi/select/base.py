@@ -12,13 +12,18 @@ from sparse_mpi.sparse import Layout, SparseVector
 class Selector(Protocol):
     """A frozen dataclass of hyperparameters.
 
-    ``select`` is deterministic, takes the lower index of equal magnitudes, returns at least one entry, and returns
-    between ``band[0] * k`` and ``band[1] * k`` entries on any input (k itself when the band is (1, 1)).
+    ``select`` is deterministic, draws on no global generator, takes the lower index of equal magnitudes, returns at
+    least one entry, and between ``band[0] * k`` and ``band[1] * k`` of them on any input (k itself when the band is
+    (1, 1)).
     """
 
     @property
     def band(self) -> tuple[float, float]:
         """The fewest and the most entries it returns, as multiples of k."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether every rank selects the same positions, so that only values need be sent."""
 
     def init(self, layout: Layout, k: int) -> Any:
         """The state before the first step."""

@@ -48,6 +48,7 @@ class Exact:
     """The k largest magnitudes, of equal ones those of lower index."""
 
     band: ClassVar[tuple[float, float]] = (1.0, 1.0)
+    shared: ClassVar[bool] = False
 
     def init(self, layout: Layout, k: int) -> NoState:
         """Nothing to remember."""

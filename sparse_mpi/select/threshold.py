@@ -34,7 +34,7 @@ class ThresholdState:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Entries at or above a reused threshold, the k largest of them.
+    """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, found by last step's threshold.
 
     Args:
         refresh: ``"histogram"`` or ``"exact"`` (the published rule).
@@ -47,6 +47,7 @@ class Threshold:
     nudge: float = 1.012
 
     band: ClassVar[tuple[float, float]] = (1.0, 1.0)  # of the default; the published rule promises none
+    shared: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.refresh not in ("histogram", "exact"):

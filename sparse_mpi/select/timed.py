@@ -16,6 +16,7 @@ class Timed:
     def __init__(self, selector: Selector) -> None:
         self.selector = selector
         self.band = selector.band
+        self.shared = selector.shared
         self.seconds = 0.0
         self.selected = 0
 

@@ -1,0 +1,39 @@
+"""Random selection: the same positions on every rank, so that values travel without them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sparse_mpi.arrays import Array, like
+from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.select.draw import Drawn, check_seed, positions
+from sparse_mpi.sparse import Layout, SparseVector
+
+
+@dataclass(frozen=True)
+class Random:
+    """Random-k (Stich et al., NeurIPS 2018): k positions drawn anew in every step, the same on every rank.
+
+    Magnitudes play no part: a NaN or Inf stays in the residual until its position is drawn.
+
+    Args:
+        seed: of the positions; all ranks must give the same.
+    """
+
+    seed: int = 0
+
+    band: ClassVar[tuple[float, float]] = (1.0, 1.0)
+    shared: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+
+    def init(self, layout: Layout, k: int) -> Drawn:
+        """Nothing drawn yet."""
+        return Drawn()
+
+    def select(self, x: Array, k: int, state: Drawn) -> tuple[SparseVector, Drawn]:
+        """Exactly k entries of ``x`` ``(n,)``."""
+        indices = like(positions(len(x), k, self.seed, state.step).astype(index_dtype(len(x))), x)
+        return SparseVector(indices, x[indices], len(x)), state.next()

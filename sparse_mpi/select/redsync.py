@@ -1,0 +1,88 @@
+"""Selection between the mean and the largest magnitude (RedSync: Fang et al., JPDC 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sparse_mpi import kernels
+from sparse_mpi.arrays import Array
+from sparse_mpi.select.estimate import Attempt, attempt, settle
+from sparse_mpi.select.exact import top_k
+from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
+
+RATIOS = (0.8, 0.6, 0.4, 0.2, 0.0)
+SURVIVORS = 4  # times k: more are not kept in memory
+
+
+@dataclass(frozen=True)
+class RedSync:
+    """RedSync (Fang et al., JPDC 2019): magnitudes beyond mean + m (max - mean), m by bisection until k to 2k are.
+
+    A pass counts and selects at once, and stops early where there are too many. Where ``halvings`` of m do not lead
+    there (heavy tails, one huge outlier, ties) the selection is exact top-k.
+
+    Args:
+        halvings: of the range of m; 10 tell thousandths apart.
+    """
+
+    halvings: int = 10
+
+    band: ClassVar[tuple[float, float]] = (1.0, 2.0)
+    shared: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.halvings < 1:
+            raise ValueError(f"halvings must be at least 1, got {self.halvings}")
+
+    def init(self, layout: Layout, k: int) -> NoState:
+        """Nothing to remember."""
+        return NoState()
+
+    def select(self, x: Array, k: int, state: NoState) -> tuple[SparseVector, NoState]:
+        """Between k and 2k entries of ``x`` ``(n,)``."""
+        mean, largest = _mean_and_largest(x)
+        low, high, tried = 0.0, 1.0, Attempt(None, False)
+        for _ in range(self.halvings):
+            middle = (low + high) / 2
+            tried = attempt(x, mean + middle * (largest - mean), k, self.band)
+            if tried.fits:
+                break
+            if tried.passed is None:
+                low = middle
+            else:
+                high = middle
+        return settle(tried, x, k), state
+
+
+@dataclass(frozen=True)
+class RedSyncTrim:
+    """RedSync, trimmed (Fang et al., JPDC 2019): the k largest beyond mean + m (max - mean), m from 0.8 down by 0.2.
+
+    The first m that leaves at least k survivors decides. Should that be none, or should more than 4k survive, they
+    are found as by ``exact``; the selection is the same.
+    """
+
+    band: ClassVar[tuple[float, float]] = (1.0, 1.0)
+    shared: ClassVar[bool] = False
+
+    def init(self, layout: Layout, k: int) -> NoState:
+        """Nothing to remember."""
+        return NoState()
+
+    def select(self, x: Array, k: int, state: NoState) -> tuple[SparseVector, NoState]:
+        """Exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
+        mean, largest = _mean_and_largest(x)
+        for ratio in RATIOS:
+            tried = attempt(x, mean + ratio * (largest - mean), k, band=(1, SURVIVORS))
+            if tried.passed is None:
+                break
+            if tried.fits:
+                return truncate(tried.passed, k, reuse=True), state
+        return top_k(x, k), state
+
+
+def _mean_and_largest(x: Array) -> tuple[float, float]:
+    """Of the magnitudes."""
+    moments = kernels.of(x).moments(x, 0)
+    return moments.total / moments.entries, moments.largest

@@ -1,0 +1,68 @@
+"""Selection by the threshold of a sample (DGC: Lin et al., ICLR 2018)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.select.draw import Drawn, check_seed, generator
+from sparse_mpi.select.estimate import attempt, settle
+from sparse_mpi.sparse import Layout, SparseVector
+
+RANK = 64  # entries of the sample that should lie above its threshold: their number varies by an eighth
+LARGEST = 1 << 16  # the sample that few entries out of many may cost
+
+
+@dataclass(frozen=True)
+class DGC:
+    """Deep Gradient Compression (Lin et al., ICLR 2018): magnitudes beyond the top d^2 n of a sample of d n.
+
+    A count outside [0.7k, 1.3k] makes the threshold 1.3 or 0.7 times what it was, up to ``corrections`` times, and
+    then the selection exact top-k. The sample is strided, as in the published program, but starts elsewhere in every
+    step; and it is larger than d n where that is too few to tell.
+
+    Args:
+        corrections: of the threshold, at most.
+        seed: of where the samples start.
+    """
+
+    corrections: int = 2
+    seed: int = 0
+
+    band: ClassVar[tuple[float, float]] = (0.7, 1.3)
+    shared: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.corrections < 0:
+            raise ValueError(f"corrections must be at least 0, got {self.corrections}")
+        check_seed(self.seed)
+
+    def init(self, layout: Layout, k: int) -> Drawn:
+        """No sample drawn yet."""
+        return Drawn()
+
+    def select(self, x: Array, k: int, state: Drawn) -> tuple[SparseVector, Drawn]:
+        """Between 0.7k and 1.3k entries of ``x`` ``(n,)``."""
+        threshold = self.sampled_threshold(x, k, state.step)
+        tried = attempt(x, threshold, k, self.band)
+        for _ in range(self.corrections):
+            if tried.fits:
+                break
+            threshold *= 1.3 if tried.passed is None else 0.7
+            tried = attempt(x, threshold, k, self.band)
+        return settle(tried, x, k), state.next()
+
+    def sampled_threshold(self, x: Array, k: int, step: int) -> float:
+        """The magnitude that the share k/n of a strided sample reaches.
+
+        Strides are odd, to keep out of step with tensors whose rows have a power of two.
+        """
+        n = len(x)
+        wanted = max(k, min(RANK * n // k, LARGEST))
+        stride = (max(1, n // wanted) - 1) | 1
+        start = int(generator(self.seed, step).integers(stride))
+        sample = namespace(x).abs(x[start::stride])
+        rank = max(1, round(len(sample) * k / n))
+        sample.partition(len(sample) - rank)
+        return float(sample[len(sample) - rank])
