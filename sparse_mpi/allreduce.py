@@ -46,7 +46,8 @@ def sparse_allreduce(
         density: k as a share of n, in (0, 1]. Give k or density; 0.01 if neither.
         comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
         algorithm: a name in `ALGORITHMS` or an instance such as ``OkTopk(period=32)``.
-        options: hyperparameters of a named algorithm.
+        options: hyperparameters of a named algorithm; ``selector`` is a name in `SELECTORS` or an instance such as
+            ``DGC(seed=1)``.
 
     Returns:
         ``Reduction(total, sent)``: the sum, the same bytes on every rank, and this rank's net part in it (keep

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
+from sparse_mpi.select import SELECTORS, Selector
 
 DENSITY = 0.01  # where neither k nor density is given
 
@@ -35,13 +36,37 @@ def resolve_k(size: int, k: int | None, density: float | None) -> int:
     return max(1, min(size, round(density * size)))
 
 
+def takes_selector(algorithm: str) -> bool:
+    """Whether the algorithm of that name has the option ``selector``."""
+    return any(field.name == "selector" for field in fields(ALGORITHMS[algorithm]))
+
+
+def make_selector(selector: str | Selector) -> Selector:
+    """The selector of that name, or the instance itself.
+
+    Raises:
+        ValueError: no such name.
+        TypeError: neither a name nor an instance.
+    """
+    if not isinstance(selector, str):
+        if isinstance(selector, type) or not hasattr(selector, "select"):
+            raise TypeError(f"selector must be a name or an instance, got {selector!r}; names: {', '.join(SELECTORS)}")
+        return selector
+    if selector not in SELECTORS:
+        raise ValueError(f"selector must be one of {', '.join(SELECTORS)}, got {selector!r}")
+    return SELECTORS[selector]()
+
+
 def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algorithm:
     """The algorithm of that name with these options, or the instance itself.
+
+    The option ``selector`` is a name, an instance or None, the algorithm's own.
 
     Raises:
         ValueError: no such name, or a bad value of an option.
         TypeError: no such option, options beside an instance, or neither a name nor an instance.
     """
+    options = {name: value for name, value in options.items() if name != "selector" or value is not None}
     if not isinstance(algorithm, str):
         if isinstance(algorithm, type) or not hasattr(algorithm, "reduce"):
             names = ", ".join(ALGORITHMS)
@@ -54,4 +79,6 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
     known = [field.name for field in fields(ALGORITHMS[algorithm])]
     if unknown := sorted(set(options) - set(known)):
         raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; it has: {', '.join(known) or 'none'}")
+    if "selector" in options:
+        options["selector"] = make_selector(options["selector"])
     return ALGORITHMS[algorithm](**options)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce, World, sparse_allreduce
+from sparse_mpi import ALGORITHMS, SELECTORS, SparseAllreduce, World, sparse_allreduce
+from sparse_mpi.arguments import make_algorithm, takes_selector
 from sparse_mpi.select.threshold import Threshold
 
 from .conformance import (
@@ -44,6 +45,21 @@ def test_laws_form_economy_and_count(ranks, variant, case, dtype):
             assert_count(step, name, algorithm, case, ranks.size)
 
 
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if takes_selector(name)])
+def test_every_algorithm_works_with_every_selector(ranks, name, selector):
+    algorithm = make_algorithm(name, {"selector": selector})
+    assert isinstance(algorithm.selector, SELECTORS[selector])
+    for case in map(CASES.get, ("random", "one-rank-zero", "constant", "k=1", "k=n", "n=1")):
+        for steps in zip(*ranks.run(lambda comm, c=case: train(comm, algorithm, c, np.float32, 6)), strict=True):
+            assert_laws(steps)
+            assert_form(steps[0].total, case, np.float32)
+            for step in steps:
+                assert_economy(step, algorithm, case, np.float32, ranks.size)
+                assert_count(step, name, algorithm, case, ranks.size)
+
+
 @pytest.mark.parametrize("case", ["random", "disjoint", "layer-skewed", "heavy-tailed", "ties"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_economy_and_count_hold_over_50_steps(ranks, name, case):
@@ -67,16 +83,20 @@ def test_dense_limit(ranks, name):
         np.testing.assert_allclose(dense_of(reduction.total), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_resumption_is_bit_exact(ranks, name):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, {}) for name in ALGORITHMS]
+    + [("oktopk", {"selector": "sidco-exp"}), ("topkdsa", {"selector": "dgc"}), ("topka", {"selector": "random"})],
+)
+def test_resumption_is_bit_exact(ranks, name, options):
     case = CASES["layer-skewed"]
 
     def body(comm):
-        straight = SparseAllreduce(case.n, k=case.k, comm=comm, algorithm=name)
+        straight = SparseAllreduce(case.n, k=case.k, comm=comm, algorithm=name, **options)
         for step in range(4):
             straight.step(gradient(case, np.float32, step, comm.rank, comm.size))
         saved = straight.state_dict()
-        resumed = SparseAllreduce(case.n, k=case.k, comm=comm, algorithm=name)
+        resumed = SparseAllreduce(case.n, k=case.k, comm=comm, algorithm=name, **options)
         resumed.load_state_dict(saved)
         for step in range(4, 9):
             g = gradient(case, np.float32, step, comm.rank, comm.size)

@@ -8,8 +8,10 @@ import torch
 
 import sparse_mpi
 from sparse_mpi import ALGORITHMS, Reduction, SparseAllreduce, SparseVector, World, sparse_allreduce
+from sparse_mpi.algorithms.dense import Dense
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.comm import NullComm
+from sparse_mpi.select.sampled import DGC
 
 
 def vector(rank: int, n: int = 200) -> np.ndarray:
@@ -60,6 +62,8 @@ def test_k_and_density_mean_the_same(ranks):
         assert SparseAllreduce(3, density=1e-9, comm=comm).k == 1
         assert SparseAllreduce(7, k=np.int64(3), comm=comm, algorithm=OkTopk(period=5)).algorithm.period == 5
         assert SparseAllreduce(7, k=3, comm=comm, algorithm="oktopk", period=6).algorithm.period == 6
+        assert SparseAllreduce(7, k=3, comm=comm, selector="dgc").algorithm == OkTopk(selector=DGC())
+        assert SparseAllreduce(7, k=3, comm=comm, algorithm="dense", selector=None).algorithm == Dense()
 
     ranks.run(body)
 
@@ -81,6 +85,9 @@ BAD = {
         "oktopk has no option perod; it has: selector, period",
     ),
     "option-value": ({"algorithm": "oktopk", "period": 0}, ValueError, "period must be at least 1"),
+    "selector": ({"selector": "best"}, ValueError, "selector must be one of exact, threshold, .*got 'best'"),
+    "selector-type": ({"selector": DGC}, TypeError, "selector must be a name or an instance, .*names: exact, "),
+    "selector-of-dense": ({"algorithm": "dense", "selector": "dgc"}, TypeError, "dense has no option selector"),
     "list": ({"x": [1.0, 2.0]}, TypeError, "must be a NumPy or CuPy array or a torch tensor, got list"),
     "int-array": ({"x": np.arange(200)}, TypeError, "must be of dtype float32, .*got int64"),
     "empty": ({"x": np.zeros(0)}, ValueError, "at least one element"),
@@ -115,6 +122,8 @@ DIFFERENT = {
     "k": lambda rank: {"k": 5 + (rank == 0)},
     "algorithm": lambda rank: {"k": 5, "algorithm": "topka" if rank == 0 else "gtopk"},
     "option": lambda rank: {"k": 5, "algorithm": "oktopk", "period": 3 + (rank == 0)},
+    "selector": lambda rank: {"k": 5, "selector": "dgc" if rank == 0 else "exact"},
+    "seed": lambda rank: {"k": 5, "selector": DGC(seed=rank)},
     "length": lambda rank: {"k": 5, "x": vector(0, 200 - (rank == 0))},
     "dtype": lambda rank: {"k": 5, "x": vector(0).astype(np.float64 if rank == 0 else np.float32)},
 }
@@ -129,7 +138,7 @@ def test_arguments_that_differ_raise_on_every_rank(ranks, what):
         differ = "(?s)all ranks must call with the same arguments, but.*rank 0: n=.*ranks? 1"
         with pytest.raises(ValueError, match=differ):
             sparse_allreduce(x, comm=comm, **mine)
-        if what in ("k", "algorithm", "option"):
+        if what in ("k", "algorithm", "option", "selector", "seed"):
             with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
                 SparseAllreduce(200, comm=comm, **mine)
         assert comm.traffic.sent == 0

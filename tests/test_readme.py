@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.cli.algorithms import table
+from sparse_mpi.cli import algorithms, selectors
 
 from .launch import MPIEXEC, ROOT, launch
 
@@ -30,10 +30,12 @@ def test_example_runs(tmp_path):
     assert len(re.findall(r"rank \d sent [\d,]+ bytes", done.stdout)) == (ranks or 1)
 
 
-def test_table_is_current():
-    """Update it with: python -m sparse_mpi algorithms"""
-    shown = re.search(r"<!-- algorithms -->\n(.*?)\n<!-- /algorithms -->", README, re.DOTALL)[1]
-    assert shown == table()
+@pytest.mark.parametrize("command", [algorithms, selectors], ids=["algorithms", "selectors"])
+def test_table_is_current(command, request):
+    """Update it with: python -m sparse_mpi algorithms, or selectors"""
+    name = request.node.callspec.id
+    shown = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", README, re.DOTALL)[1]
+    assert shown == command.table()
 
 
 def test_files_of_the_layout_exist():

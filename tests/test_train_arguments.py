@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
 from arguments import Settings, parse
 from schedule import learning_rate
-from sparse_mpi import ALGORITHMS
+from sparse_mpi import ALGORITHMS, SELECTORS
 
 SETTINGS = {
     "small": Settings(0.01, 5, 16, 0.1, 1, (3, 4), 1e-4),
@@ -27,6 +27,7 @@ def options(*argv):
 def test_defaults_are_those_of_the_data_set():
     args = options()
     assert (args.data, args.algo, args.density, args.k) == ("small", "oktopk", 0.01, None)
+    assert args.selector is None and options("--algo", "topka", "--selector", "random").selector == "random"
     assert (args.epochs, args.milestones, args.momentum, args.lr_times_ranks) == (5, (3, 4), 0.9, False)
     assert args.data_dir == Path("here") and args.out.match("runs/net-small-oktopk-*")
     args = options("--data", "large", "--epochs", "7", "--milestones", "2", "6.5", "--data-dir", "d", "--log-dir", "o")
@@ -45,6 +46,8 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
     ("argv", "says"),
     [
         (["--algo", "best"], ["--algo", "best", *ALGORITHMS]),
+        (["--selector", "best"], ["--selector", "best", *SELECTORS]),
+        (["--selector", "dgc", "--algo", "dense"], ["--selector", "dense"]),
         (["--data", "imagenet"], ["--data", "imagenet", *SETTINGS]),
         (["--density", "1.5"], ["--density", "must be in (0, 1], got 1.5"]),
         (["--density", "0"], ["--density", "must be in (0, 1], got 0"]),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import sparse_mpi
+from sparse_mpi.arguments import takes_selector
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def parse(
     _add_training(parser, settings)
     _add_run(parser)
     args = parser.parse_args(argv)
+    if args.selector and not takes_selector(args.algo):
+        parser.error(f"argument --selector: {args.algo} selects nothing; leave it out, or take another --algo")
     chosen = settings[args.data]
     args.lr_times_ranks = chosen.lr_times_ranks and args.lr is None
     for field in fields(Settings):
@@ -73,6 +76,8 @@ def _add_reduction(parser: ArgumentParser, settings: Mapping[str, Settings]) -> 
     group = parser.add_argument_group("sparse reduction")
     add, add_amount = group.add_argument, group.add_mutually_exclusive_group().add_argument
     add("--algo", choices=tuple(sparse_mpi.ALGORITHMS), default="oktopk", help="(default: oktopk)")
+    text = "what picks the entries to send (default: the algorithm's own)"
+    add("--selector", choices=tuple(sparse_mpi.SELECTORS), help=text)
     text = "share of the gradient's entries to reduce " + _defaults(settings, "density")
     add_amount("--density", type=_share, metavar="D", help=text)
     add_amount("--k", type=_integer(1), metavar="K", help="their number, instead of --density")

@@ -83,7 +83,7 @@ def main(args: Namespace, comm: Comm) -> None:
     model = VGG16(images.classes, batches.channels)
     shapes = [tuple(p.shape) for p in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum, weight_decay=args.weight_decay, fused=True)
-    reducer = SparseAllreduce(shapes, args.k, args.density, comm, args.algo)
+    reducer = SparseAllreduce(shapes, args.k, args.density, comm, args.algo, selector=args.selector)
 
     metrics = agreed(comm, lambda: record(args, comm, k=reducer.k, parameters=reducer.layout.size))
     outcome = Training(model, optimizer, reducer, batches, args, comm, metrics).run()

@@ -17,9 +17,11 @@ import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.allreduce import SparseAllreduce, StepReport
+from sparse_mpi.arguments import takes_selector
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
+from sparse_mpi.select import SELECTORS
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -38,6 +40,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--steps", type=int, default=20, help="steps counted, after --warmup more")
     parser.add_argument("--warmup", type=int, default=3, help="steps not counted")
     parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")
+    text = "what picks the entries, of every algorithm that lets choose; None is each one's own"
+    parser.add_argument("--selector", choices=list(SELECTORS), metavar="NAME", help=text)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gbit", type=float, default=10.0, help="bandwidth of the network of the model column, Gbit/s")
     parser.add_argument("--latency", type=float, default=5.0, help="its latency, microseconds a message")
@@ -49,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure, and print on rank 0."""
     if args.steps < 1 or args.warmup < 0:
         raise SystemExit(f"--steps must be at least 1 and --warmup at least 0, got {args.steps} and {args.warmup}")
+    if args.selector and not any(map(takes_selector, args.algorithms)):
+        raise SystemExit(f"--selector has no effect on {', '.join(args.algorithms)}; leave it out")
     comm = as_comm(None)
     base = np.random.default_rng([args.seed, comm.rank]).standard_normal(args.n, np.float32)
     baseline = _time_topk(base, args.density, comm)
@@ -80,7 +86,8 @@ def _time_topk(base: np.ndarray, density: float, comm: Comm) -> float | None:
 
 def _measure(name: str, base: np.ndarray, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
     """Medians over the steps, maxima over the ranks. Each step's gradient is ``base`` shifted by a random distance."""
-    reducer = SparseAllreduce(args.n, density=args.density, comm=comm, algorithm=name)
+    selector = args.selector if takes_selector(name) else None
+    reducer = SparseAllreduce(args.n, density=args.density, comm=comm, algorithm=name, selector=selector)
     shifts = np.random.default_rng(args.seed).integers(0, args.n, args.warmup + args.steps)
     reports: list[StepReport] = []
     seconds: list[float] = []

@@ -20,8 +20,8 @@ from sparse_mpi.sparse import SparseVector
 class Attempt(NamedTuple):
     """What one pass with an estimated threshold found."""
 
-    passed: SparseVector | None  # the entries that reach the threshold; None if they are more than the band allows
-    fits: bool  # whether they are as many as the band allows
+    selected: SparseVector | None  # what reaches the threshold, if it is as many entries as the band allows
+    reached: int  # how many that are, or one more than the band allows if they are too many
 
 
 def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> Attempt:
@@ -29,19 +29,16 @@ def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> At
 
     Where k = n everything is selected, whatever the threshold.
     """
-    bits = bits_of(threshold, x) if k < len(x) else 0
-    passed = at_least(x, bits, most=most_in(band, k))
-    return Attempt(passed, passed is not None and passed.nnz >= band[0] * k)
+    most = max(k, int(band[1] * k))
+    passed = at_least(x, bits_of(threshold, x) if k < len(x) else 0, most)
+    if passed is None:
+        return Attempt(None, most + 1)
+    return Attempt(passed if passed.nnz >= band[0] * k else None, passed.nnz)
 
 
 def settle(tried: Attempt, x: Array, k: int) -> SparseVector:
-    """What the last attempt selected if it fits, else the k largest entries of ``x``."""
-    return tried.passed if tried.passed is not None and tried.fits else top_k(x, k)
-
-
-def most_in(band: tuple[float, float], k: int) -> int:
-    """The most entries that a band allows: at least k."""
-    return max(k, int(band[1] * k))
+    """What the last attempt selected, or else the k largest entries of ``x``."""
+    return top_k(x, k) if tried.selected is None else tried.selected
 
 
 def bits_of(threshold: float, x: Array) -> int:

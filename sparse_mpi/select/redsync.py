@@ -12,7 +12,7 @@ from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
 
 RATIOS = (0.8, 0.6, 0.4, 0.2, 0.0)
-SURVIVORS = 4  # times k: more are not kept in memory
+SURVIVORS = 2  # times k: more are not kept in memory
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class RedSync:
     def select(self, x: Array, k: int, state: NoState) -> tuple[SparseVector, NoState]:
         """Between k and 2k entries of ``x`` ``(n,)``."""
         mean, largest = _mean_and_largest(x)
-        low, high, tried = 0.0, 1.0, Attempt(None, False)
+        low, high, tried = 0.0, 1.0, Attempt(None, 0)
         for _ in range(self.halvings):
             middle = (low + high) / 2
             tried = attempt(x, mean + middle * (largest - mean), k, self.band)
-            if tried.fits:
+            if tried.selected is not None:
                 break
-            if tried.passed is None:
+            if tried.reached > k:
                 low = middle
             else:
                 high = middle
@@ -59,7 +59,7 @@ class RedSync:
 class RedSyncTrim:
     """RedSync, trimmed (Fang et al., JPDC 2019): the k largest beyond mean + m (max - mean), m from 0.8 down by 0.2.
 
-    The first m that leaves at least k survivors decides. Should that be none, or should more than 4k survive, they
+    The first m that leaves at least k survivors decides. Should none, or should more than 2k survive, they
     are found as by ``exact``; the selection is the same.
     """
 
@@ -75,10 +75,10 @@ class RedSyncTrim:
         mean, largest = _mean_and_largest(x)
         for ratio in RATIOS:
             tried = attempt(x, mean + ratio * (largest - mean), k, band=(1, SURVIVORS))
-            if tried.passed is None:
+            if tried.selected is not None:
+                return truncate(tried.selected, k, reuse=True), state
+            if tried.reached > k:
                 break
-            if tried.fits:
-                return truncate(tried.passed, k, reuse=True), state
         return top_k(x, k), state
 
 

@@ -10,7 +10,7 @@ from sparse_mpi.select.draw import Drawn, check_seed, generator
 from sparse_mpi.select.estimate import attempt, settle
 from sparse_mpi.sparse import Layout, SparseVector
 
-RANK = 64  # entries of the sample that should lie above its threshold: their number varies by an eighth
+RANK = 100  # entries of the sample that should lie above its threshold: their number varies by a tenth
 LARGEST = 1 << 16  # the sample that few entries out of many may cost
 
 
@@ -47,9 +47,9 @@ class DGC:
         threshold = self.sampled_threshold(x, k, state.step)
         tried = attempt(x, threshold, k, self.band)
         for _ in range(self.corrections):
-            if tried.fits:
+            if tried.selected is not None:
                 break
-            threshold *= 1.3 if tried.passed is None else 0.7
+            threshold *= 1.3 if tried.reached > k else 0.7
             tried = attempt(x, threshold, k, self.band)
         return settle(tried, x, k), state.next()
 
