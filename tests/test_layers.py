@@ -43,7 +43,11 @@ LEVELS = """
     algorithms.topka  algorithms.global_threshold
     algorithms.*
     algorithms
-    arguments  feedback  laws  costs  provenance
+    feedback.base  feedback.clipping
+    feedback.residual
+    feedback.*
+    feedback
+    arguments  laws  costs  provenance
     allreduce
     plan.base
     plan.*

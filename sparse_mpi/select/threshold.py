@@ -4,8 +4,8 @@
 3k/2 entries pass it, they hold the k largest ones, which are picked out exactly: top-k for the price of one read of the
 vector and no estimate that can drift. Otherwise a sample or a histogram of *this* vector sets it anew.
 
-``refresh="exact"`` is the published rule: the exact k-th magnitude every ``period`` steps, in between the stale
-threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here to be compared with.
+``refresh="exact"`` is the published rule: the exact k-th magnitude every ``period`` steps and where k changes, in
+between the stale threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here to be compared with.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class ThresholdState:
 
     threshold: int = 0  # magnitude bits to try next; 0 before the first step
     age: int = 0  # steps since the threshold was last computed exactly
+    k: int = 0  # that it was computed for
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Threshold:
 
     def _published(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
         threshold, age = state.threshold, state.age
-        if age % self.period == 0:
+        if age % self.period == 0 or k != state.k:
             threshold, age = kernels.kth_magnitude(x, k, most=k), 0
         selected = at_least(x, threshold, most=len(x))
         assert selected is not None
@@ -79,7 +80,7 @@ class Threshold:
             bits = (bits.view(x.dtype.type) / self.nudge).astype(x.dtype).view(bits.dtype)
         elif selected.nnz > 5 * k / 4:
             bits = (bits.view(x.dtype.type) * self.nudge).astype(x.dtype).view(bits.dtype)
-        return selected, ThresholdState(int(bits), age=age + 1)
+        return selected, ThresholdState(int(bits), age=age + 1, k=k)
 
 
 def _smallest(values: Array) -> int:
