@@ -157,8 +157,8 @@ class SparseAllreduce:
             ``(n,)`` where the algorithm's result is dense). Divide by the number of ranks for the mean.
 
         Raises:
-            TypeError, ValueError: not an array of the layout's length, not the adopted buffer, or a bad k; on every rank,
-                before any data moves.
+            TypeError, ValueError: not an array of the layout's length, not the adopted buffer, or a bad k; on every
+                rank, before any data moves.
             FloatingPointError: with ``nonfinite="raise"``, where total has NaN or Inf.
             LawError: with ``check``, if a law is broken.
         """

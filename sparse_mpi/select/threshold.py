@@ -5,7 +5,7 @@
 vector and no estimate that can drift. Otherwise a sample or a histogram of *this* vector sets it anew.
 
 ``refresh="exact"`` is the published rule: the exact k-th magnitude every ``period`` steps and where k changes, in
-between the stale threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here to be compared with.
+between the stale threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here for comparison.
 """
 
 from __future__ import annotations
