@@ -95,6 +95,8 @@ class SparseAllreduce:
         nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
             every rank when ``total`` has one.
 
+    The attribute ``memory`` may be given to another reducer of the same layout, for the two to take turns.
+
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank alike.
     """
@@ -130,7 +132,7 @@ class SparseAllreduce:
                 f"in_place={in_place} nonfinite={nonfinite}"
             ),
         )
-        self.in_place = in_place
+        self.clip_norm, self.in_place = clip_norm, in_place
         self.report: StepReport | None = None
         self._memory_kind = repr(kind)
         self._most_norm = math.inf if clip_norm is None else clip_norm / math.sqrt(self.comm.size)
