@@ -53,6 +53,8 @@ LEVELS = """
     plan.*
     plan
     optim  ddp
+    cli.select_plot
+    cli.bench_*
     cli.*
     cli
     __main__
@@ -63,7 +65,7 @@ INSIDE, ANYWHERE = "inside functions", "anywhere"
 OUTSIDE = {
     "mpi4py": {"comm": INSIDE, "mpi": INSIDE, "cli.*": INSIDE},
     "torch": {"arrays": INSIDE, "cli.*": INSIDE, "optim": ANYWHERE, "ddp": ANYWHERE},
-    "cupy": {"arrays": INSIDE, "kernels.cuda": ANYWHERE},
+    "cupy": {"arrays": INSIDE, "cli.*": INSIDE, "kernels.cuda": ANYWHERE},
     "cupyx": {"arrays": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE, "kernels.lanes": ANYWHERE},
     "llvmlite": {"kernels.lanes": ANYWHERE},
