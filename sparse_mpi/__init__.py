@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sparse_mpi.algorithms import ALGORITHMS, Reduction
 from sparse_mpi.allreduce import SparseAllreduce, StepReport, sparse_allreduce
+from sparse_mpi.feedback import MEMORIES, ErrorFeedback, MomentumCorrection, NoFeedback
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.world import World
@@ -15,8 +16,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ALGORITHMS",
+    "MEMORIES",
     "SELECTORS",
+    "ErrorFeedback",
     "Layout",
+    "MomentumCorrection",
+    "NoFeedback",
     "Reduction",
     "SparseAllreduce",
     "SparseVector",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, fields, is_dataclass, replace
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -9,10 +10,11 @@ from typing import Any, NamedTuple
 from sparse_mpi import arrays
 from sparse_mpi.agreement import prepare_alike
 from sparse_mpi.algorithms import Algorithm, Reduction
-from sparse_mpi.arguments import make_algorithm, resolve_k
+from sparse_mpi.arguments import make_algorithm, make_memory, resolve_k
 from sparse_mpi.arrays import Array, namespace, to_host
 from sparse_mpi.comm import Comm, Traffic, as_comm
-from sparse_mpi.feedback import ErrorFeedback
+from sparse_mpi.feedback import Memory
+from sparse_mpi.feedback.clipping import clip
 from sparse_mpi.laws import check_agreement, check_conservation
 from sparse_mpi.select.timed import Timed
 from sparse_mpi.sparse import Layout, SparseVector
@@ -83,9 +85,18 @@ class SparseAllreduce:
 
     Args:
         layout: the gradient's length, the shapes of the tensors it is made of, or a `Layout`.
-        k, density, comm, algorithm, options: as for `sparse_allreduce`.
+        k, density, comm, algorithm, options: as for `sparse_allreduce`; a single step may have another k.
+        memory: what becomes of what is not sent: ``"residual"`` adds it to the next gradient, ``"dgc"`` corrects its
+            momentum too, ``"none"`` forgets it; or an instance such as ``MomentumCorrection(0.9, nesterov=True)``.
+        clip_norm: every rank scales its gradient to an L2 norm of at most ``clip_norm / sqrt(P)`` before it joins the
+            residual (Lin et al., ICLR'18), so that the sum of P independent ones is about ``clip_norm`` long.
+        in_place: the array given to the first step *is* the residual from then on. Every step must bring the same
+            memory, with the gradient added to what the last step left there: autograd does that if nobody clears it,
+            and no pass over residual and gradient is left to do. Only for ``memory="residual"`` without clip_norm.
         nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
             every rank when ``total`` has one.
+
+    The attribute ``memory`` may be given to another reducer of the same layout, for the two to take turns.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank alike.
@@ -99,76 +110,93 @@ class SparseAllreduce:
         comm: Any = None,
         algorithm: str | Algorithm = "oktopk",
         *,
+        memory: str | Memory = "residual",
+        clip_norm: float | None = None,
+        in_place: bool = False,
         nonfinite: str = "keep",
         **options: Any,
     ) -> None:
         self.comm: Comm = as_comm(comm)
 
-        def prepare() -> tuple[Layout, int, Algorithm]:
+        def prepare() -> tuple[Layout, int, Algorithm, Memory, Memory]:
             if nonfinite not in ("keep", "raise"):
                 raise ValueError(f"nonfinite must be 'keep' or 'raise', got {nonfinite!r}")
-            made = Layout.of(layout)
-            return made, resolve_k(made.size, k, density), make_algorithm(algorithm, options)
+            made, kind = Layout.of(layout), make_memory(memory, clip_norm, in_place)
+            started = kind.start(made.size, in_place)
+            return made, resolve_k(made.size, k, density), make_algorithm(algorithm, options), kind, started
 
-        self.layout, self.k, self.algorithm = prepare_alike(
+        self.layout, self.k, self.algorithm, kind, self.memory = prepare_alike(
             self.comm,
             prepare,
-            lambda made: f"n={made[0].size} k={made[1]} algorithm={made[2]} nonfinite={nonfinite}",
+            lambda made: (
+                f"n={made[0].size} k={made[1]} algorithm={made[2]} memory={made[3]} clip_norm={clip_norm} "
+                f"in_place={in_place} nonfinite={nonfinite}"
+            ),
         )
+        self.clip_norm, self.in_place = clip_norm, in_place
         self.report: StepReport | None = None
+        self._memory_kind = repr(kind)
+        self._most_norm = math.inf if clip_norm is None else clip_norm / math.sqrt(self.comm.size)
         self._nonfinite = nonfinite
         self._timed, self._watched = _watch(self.algorithm)
         self._state = self._watched.init(self.layout, self.k, self.comm.size)
-        self._feedback = ErrorFeedback(self.layout.size)
 
     @property
     def residual(self) -> Array:
         """``(n,)`` what this rank has not sent yet: float32, or float64 for float64 gradients; NumPy or CuPy."""
-        return self._feedback.residual
+        return self.memory.residual
 
-    def step(self, gradient: Any, check: bool = False) -> Any:
+    def step(self, gradient: Any, check: bool = False, *, k: int | None = None, density: float | None = None) -> Any:
         """Add ``gradient`` to the residual, reduce the k entries that matter, keep the rest.
 
         Args:
-            gradient: ``(n,)`` or any shape of n elements; NumPy, CuPy or torch; left as it is.
+            gradient: ``(n,)`` or any shape of n elements; NumPy, CuPy or torch; left as it is. With ``in_place`` the
+                buffer that holds residual + gradient, and afterwards the new residual.
             check: assert both laws on this step; costs two dense allreduces.
+            k, density: for this step instead of the reducer's own, the same on all ranks.
 
         Returns:
             The sum over the ranks, the same bytes on every rank: a `SparseVector` of the gradient's library (dense
             ``(n,)`` where the algorithm's result is dense). Divide by the number of ranks for the mean.
 
         Raises:
-            TypeError, ValueError: not an array, or not of the layout's length; on every rank, before any data moves.
+            TypeError, ValueError: not an array of the layout's length, not the adopted buffer, or a bad k; on every
+                rank, before any data moves.
             FloatingPointError: with ``nonfinite="raise"``, where total has NaN or Inf.
             LawError: with ``check``, if a law is broken.
         """
         start, before = perf_counter(), self.comm.traffic.copy()
-        flat = prepare_alike(self.comm, lambda: self._enter(gradient), lambda made: f"dtype={made.dtype} check={check}")
+        flat, most = prepare_alike(
+            self.comm,
+            lambda: (self._enter(gradient), self._resolve(k, density)),
+            lambda made: f"dtype={made[0].dtype} k={made[1]} check={check}",
+        )
         try:
-            acc = self._feedback.accumulate(flat)
+            acc = self.memory.accumulate(flat if self._most_norm == math.inf else clip(flat, self._most_norm))
             kept = acc.copy() if check else None
-            reduction, self._state = self._watched.reduce(acc, self.k, self.comm, self._state)
-            self._feedback.consume(reduction.sent)
+            reduction, self._state = self._watched.reduce(acc, most, self.comm, self._state)
+            self.memory.consume(reduction.sent)
         except Exception as error:
             self.comm.abort(error)
         self.report = self._summarise(reduction, perf_counter() - start, self.comm.traffic - before)
         if kept is not None:
             check_agreement(reduction.total, self.comm)
             if self.algorithm.conserves:
-                check_conservation(reduction.total, kept - self.residual, self.comm)
+                check_conservation(reduction.total, self.memory.given(kept, reduction.sent), self.comm)
         if self._nonfinite == "raise":
             _raise_nonfinite(reduction.total)
         return _leave(reduction.total, gradient)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to go on to the same bits: numbers, strings and NumPy arrays."""
-        return self._identity() | {"state": asdict(self._state), "residual": to_host(self.residual).copy()}
+        remembered = {name: to_host(array).copy() for name, array in self.memory.state().items()}
+        return self._identity() | {"state": asdict(self._state)} | remembered
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` returned, on the same rank of as many ranks.
 
         Raises:
-            ValueError: it is of another algorithm, gradient, k or rank; on every rank alike.
+            ValueError: it is of another algorithm, memory, gradient, k or rank; on every rank alike.
         """
 
         def prepare() -> dict[str, Any]:
@@ -178,21 +206,22 @@ class SparseAllreduce:
                         f"state[{key!r}] must be {expected!r}, got {state.get(key)!r}; "
                         "load it into a SparseAllreduce made with the arguments it was saved from"
                     )
-            if "state" not in state or len(state.get("residual", ())) != self.layout.size:
+            if "state" not in state:
                 raise ValueError(
-                    f"state must have 'state' and a 'residual' of {self.layout.size} elements, got {sorted(state)}; "
-                    "load what state_dict() returned, whole"
+                    f"state must have a 'state', got {sorted(state)}; load what state_dict() returned, whole"
                 )
+            self.memory.check_state(state)
             return state
 
         loaded = prepare_alike(self.comm, prepare, lambda made: "load_state_dict")
         self._state = _restore(self._state, loaded["state"])
-        self._feedback.residual = loaded["residual"]
+        self.memory.load(loaded)
 
     def _identity(self) -> dict[str, Any]:
         """What a state must share with this reducer to be loaded into it."""
         return {
             "algorithm": repr(self.algorithm),
+            "memory": self._memory_kind,
             "size": self.layout.size,
             "k": self.k,
             "rank": self.comm.rank,
@@ -201,13 +230,19 @@ class SparseAllreduce:
 
     def _enter(self, gradient: Any) -> Array:
         arrays.check(gradient, "gradient")
+        if self.in_place:
+            arrays.check_in_place(gradient, "gradient")
         flat = arrays.enter(gradient)
         if len(flat) != self.layout.size:
             raise ValueError(
                 f"gradient must have {self.layout.size} elements as layout says, got {len(flat)}; "
                 "pass all tensors of the layout, flattened into one"
             )
+        self.memory.check_gradient(flat)
         return flat
+
+    def _resolve(self, k: int | None, density: float | None) -> int:
+        return self.k if k is None and density is None else resolve_k(self.layout.size, k, density)
 
     def _summarise(self, reduction: Reduction, seconds: float, traffic: Traffic) -> StepReport:
         total = reduction.total

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
+from sparse_mpi.feedback import MEMORIES, Memory
 from sparse_mpi.select import SELECTORS, Selector
 
 DENSITY = 0.01  # where neither k nor density is given
@@ -82,3 +83,27 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
     if "selector" in options:
         options["selector"] = make_selector(options["selector"])
     return ALGORITHMS[algorithm](**options)
+
+
+def make_memory(memory: str | Memory, clip_norm: float | None, in_place: bool) -> Memory:
+    """The memory of that name, or the instance itself, if it goes with the other two.
+
+    Raises:
+        ValueError: no such name, clip_norm is not above 0, or the memory or clipping cannot work in place.
+        TypeError: neither a name nor an instance, or clip_norm is no number.
+    """
+    names = ", ".join(MEMORIES)
+    if isinstance(memory, str) and memory not in MEMORIES:
+        raise ValueError(f"memory must be one of {names}, got {memory!r}")
+    if not isinstance(memory, str) and (isinstance(memory, type) or not hasattr(memory, "accumulate")):
+        raise TypeError(f"memory must be a name or an instance, got {memory!r}; names: {names}")
+    if isinstance(clip_norm, bool) or not isinstance(clip_norm, (int, float, np.number, type(None))):
+        raise TypeError(f"clip_norm must be a number above 0, or None for no clipping, got {clip_norm!r}")
+    if clip_norm is not None and not 0 < clip_norm < np.inf:
+        raise ValueError(f"clip_norm must be above 0 and finite, got {clip_norm}; None clips nothing")
+    if in_place and clip_norm is not None:
+        raise ValueError(
+            f"clip_norm must be None with in_place=True, where gradient and residual are one, got {clip_norm}; "
+            "use in_place=False"
+        )
+    return MEMORIES[memory]() if isinstance(memory, str) else memory

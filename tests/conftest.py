@@ -9,9 +9,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sparse_mpi import kernels
 from sparse_mpi.world import World
 
 SIZES = range(1, 9)
@@ -26,7 +29,17 @@ settings.register_profile(
 settings.load_profile("same-on-all-ranks")
 
 
+def _forget_stale_kernels():
+    """Numba compiles a function anew when its own file changes, not when one that it calls from another file does."""
+    folder = Path(kernels.__file__).parent
+    changed = max(file.stat().st_mtime for file in folder.rglob("*.py"))
+    for cached in folder.rglob("*.nbi"):
+        if cached.stat().st_mtime < changed:
+            cached.unlink(missing_ok=True)
+
+
 def pytest_configure(config):
+    _forget_stale_kernels()
     if config.getoption("--with-mpi", False):
         from .mpi_harness import MPIHarness
 

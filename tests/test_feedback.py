@@ -1,21 +1,43 @@
-"""Error feedback: nothing is forgotten, and nothing that is not finite is kept."""
+"""Memories: nothing is forgotten that should be kept, nothing that is not finite is, and each follows its paper."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sparse_mpi.feedback import ErrorFeedback
+from sparse_mpi.feedback import MEMORIES, ErrorFeedback, MomentumCorrection, NoFeedback
+from sparse_mpi.feedback.clipping import clip, l2_norm
 from sparse_mpi.sparse import SparseVector
+
+# Multiples of 1/4 with few digits: sums and halves of them are exact, so that laws hold to the bit
+QUARTERS = st.lists(st.integers(-400, 400).map(lambda i: i / 4), min_size=5, max_size=5).map(np.array)
+STEPS = st.lists(st.tuples(QUARTERS, st.sets(st.integers(0, 4))), min_size=1, max_size=6)
+
+
+def started(memory=None, size=5, in_place=False):
+    return (memory or ErrorFeedback()).start(size, in_place)
+
+
+def sparse(indices, values, size):
+    return SparseVector(np.array(indices, np.int32), np.array(values), size)
+
+
+def picked(acc, chosen):
+    """All of ``acc`` at the chosen indices."""
+    return sparse(sorted(chosen), acc[sorted(chosen)], len(acc))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_residual_is_what_was_not_sent(dtype):
-    feedback = ErrorFeedback(4)
+    feedback = started(size=4)
     assert feedback.residual.tolist() == [0, 0, 0, 0]
     gradient = np.array([1, 2, 3, 4], dtype)
     acc = feedback.accumulate(gradient)
-    feedback.consume(SparseVector(np.array([1, 3], np.int32), acc[[1, 3]], 4))
+    feedback.consume(picked(acc, {1, 3}))
     assert feedback.residual.tolist() == [1, 0, 3, 0] and feedback.residual.dtype == dtype
     assert feedback.accumulate(gradient).tolist() == [2, 2, 6, 4] and gradient.tolist() == [1, 2, 3, 4]
     feedback.consume(feedback.residual.copy())
@@ -23,23 +45,176 @@ def test_residual_is_what_was_not_sent(dtype):
 
 
 def test_partial_sends_leave_the_difference():
-    feedback = ErrorFeedback(2)
+    feedback = started(size=2)
     feedback.accumulate(np.array([5.0, 7.0]))
-    feedback.consume(SparseVector(np.array([0], np.int32), np.array([-2.0]), 2))
+    feedback.consume(sparse([0], [-2.0], 2))
     assert feedback.residual.tolist() == [7.0, 7.0]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_not_finite_is_dropped_once_sent(bad):
-    for sent in (SparseVector(np.array([0], np.int32), np.array([bad]), 2), np.array([bad, 0.0])):
-        feedback = ErrorFeedback(2)
+@pytest.mark.parametrize("memory", [ErrorFeedback(), MomentumCorrection(), MomentumCorrection(masking=False)], ids=repr)
+def test_what_is_not_finite_is_dropped_once_sent(memory, bad):
+    for sent in (sparse([0], [bad], 2), np.array([bad, 0.0])):
+        feedback = started(memory, 2)
         feedback.accumulate(np.array([bad, 1.0]))
         feedback.consume(sent)
-        assert feedback.residual.tolist() == [0.0, 1.0]
+        assert all(array.tolist() == [0.0, 1.0] for array in feedback.state().values())
 
 
-def test_restored_residual_is_a_copy():
-    feedback, saved = ErrorFeedback(2), np.array([1.0, 2.0], np.float32)
-    feedback.residual = saved
+@given(STEPS)
+def test_residual_and_sent_add_up_to_the_gradients(steps):
+    feedback, gradients, sent = started(), np.zeros(5), np.zeros(5)
+    for gradient, chosen in steps:
+        part = picked(feedback.accumulate(gradient), chosen)
+        acc = feedback.residual.copy()
+        feedback.consume(part)
+        assert (feedback.given(acc, part) == part.to_dense()).all()
+        gradients, sent = gradients + gradient, sent + part.to_dense()
+        assert (sent + feedback.residual == gradients).all()
+
+
+@given(STEPS)
+def test_in_place_is_the_same_without_an_addition(steps):
+    apart, adopted, buffer = started(), started(in_place=True), np.zeros(5)
+    for gradient, chosen in steps:
+        buffer += gradient  # as autograd does
+        adopted.check_gradient(buffer)
+        assert adopted.accumulate(buffer) is buffer
+        acc = apart.accumulate(gradient)
+        assert acc.tolist() == buffer.tolist()
+        part = picked(acc, chosen)
+        apart.consume(part)
+        adopted.consume(part)
+        assert buffer is adopted.residual and buffer.tolist() == apart.residual.tolist()
+
+
+@given(STEPS, st.booleans(), st.booleans())
+def test_momentum_correction_follows_the_paper(steps, nesterov, masking):
+    feedback = started(MomentumCorrection(0.5, nesterov, masking))
+    u, v = np.zeros(5), np.zeros(5)
+    for gradient, chosen in steps:
+        u = 0.5 * u + gradient
+        v = v + (gradient + 0.5 * u if nesterov else u)
+        acc = feedback.accumulate(gradient)
+        assert acc.tolist() == v.tolist() and feedback.velocity.tolist() == u.tolist()
+        feedback.consume(picked(acc, chosen))
+        mask = np.array([i not in chosen for i in range(5)])
+        u, v = u * mask if masking else u, v * mask
+        assert feedback.residual.tolist() == v.tolist() and feedback.velocity.tolist() == u.tolist()
+
+
+@given(STEPS)
+def test_momentum_correction_without_momentum_is_error_feedback(steps):
+    plain, corrected = started(), started(MomentumCorrection(0))
+    for gradient, chosen in steps:
+        for feedback in (plain, corrected):
+            feedback.consume(picked(feedback.accumulate(gradient), chosen))
+        assert plain.residual.tolist() == corrected.residual.tolist()
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_with_everything_sent_momentum_is_that_of_sgd(nesterov):
+    torch = pytest.importorskip("torch")
+    feedback, gradients = started(MomentumCorrection(0.5, nesterov), 3), np.arange(12.0).reshape(4, 3)
+    weight = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    sgd = torch.optim.SGD([weight], lr=1, momentum=0.5, nesterov=nesterov)
+    for gradient in gradients:
+        before, weight.grad = weight.detach().clone(), torch.from_numpy(gradient)
+        sgd.step()
+        acc = feedback.accumulate(gradient)
+        assert (before - weight.detach()).tolist() == acc.tolist()
+        feedback.consume(acc)  # the very array, as the dense algorithm does
+        assert not feedback.residual.any() and feedback.velocity.any()
+
+
+def test_no_feedback_keeps_nothing_and_leaves_the_gradient():
+    feedback, gradient = started(NoFeedback(), 3), np.array([1.0, 2.0, 3.0])
+    for _ in range(2):
+        acc = feedback.accumulate(gradient)
+        assert acc.tolist() == [1, 2, 3]
+        sent = picked(acc, {2})
+        feedback.consume(sent)
+        assert feedback.given(acc, sent).tolist() == [0, 0, 3] and feedback.given(acc, acc).tolist() == [1, 2, 3]
+    assert gradient.tolist() == [1, 2, 3] and feedback.residual.tolist() == [0, 0, 0] and feedback.state() == {}
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_starting_leaves_the_given_instance_empty(name):
+    kind = MEMORIES[name]()
+    first, second = kind.start(2, False), kind.start(3, False)
+    first.consume(picked(first.accumulate(np.ones(2)), {0}))
+    assert len(first.residual) == 2 and second.residual.tolist() == [0, 0, 0]
+    assert repr(first) == repr(kind) == repr(replace(kind))
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_loaded_state_is_a_copy(name):
+    saved = {array: np.array([1.0, 2.0], np.float32) for array in ("residual", "velocity")}
+    feedback = started(MEMORIES[name](), 2)
+    feedback.check_state(saved)
+    feedback.load(saved)
     feedback.accumulate(np.ones(2, np.float32))
-    assert saved.tolist() == [1, 2] and feedback.residual.tolist() == [2, 3]
+    assert all(array.tolist() == [1, 2] for array in saved.values())
+    expected = {"residual": [2, 3], "dgc": [1 + 1.9, 2 + 2.8], "none": [0, 0]}[name]
+    np.testing.assert_allclose(feedback.residual, expected, rtol=1e-6)
+
+
+def test_state_without_an_array_is_refused():
+    with pytest.raises(ValueError, match="state must have a 'velocity' of 2 elements"):
+        started(MomentumCorrection(), 2).check_state({"residual": np.zeros(2)})
+
+
+def test_adopted_buffer_takes_up_what_was_loaded_before_and_after():
+    feedback, buffer = started(size=2, in_place=True), np.array([10.0, 20.0], np.float32)
+    feedback.load({"residual": np.array([1, 2], np.float32)})
+    assert feedback.residual.tolist() == [1, 2]
+    assert feedback.accumulate(buffer) is buffer and buffer.tolist() == [11, 22]
+    feedback.load({"residual": np.array([5, 6], np.float32)})
+    assert buffer.tolist() == [5, 6] and feedback.accumulate(buffer).tolist() == [5, 6]
+
+
+def test_adopted_buffer_never_loses_bits_of_what_is_loaded():
+    wide, buffer = {"residual": np.zeros(2)}, np.zeros(2, np.float32)
+    feedback = started(size=2, in_place=True)
+    feedback.load(wide)
+    with pytest.raises(ValueError, match="gradient must be float64 to take up the float64 residual"):
+        feedback.check_gradient(buffer)
+    feedback = started(size=2, in_place=True)
+    feedback.accumulate(buffer)
+    with pytest.raises(ValueError, match=r"state\['residual'\] must be float32 as the adopted buffer is"):
+        feedback.check_state(wide)
+
+
+@pytest.mark.parametrize("memory", [MomentumCorrection(), NoFeedback()], ids=repr)
+def test_only_error_feedback_works_in_place(memory):
+    with pytest.raises(ValueError, match=f"in_place must be False with {type(memory).__name__}"):
+        memory.start(2, in_place=True)
+
+
+@pytest.mark.parametrize(("momentum", "error"), [(1, ValueError), (-0.1, ValueError), ("0.9", TypeError)])
+def test_bad_momentum(momentum, error):
+    with pytest.raises(error, match=r"momentum must be .*in \[0, 1\), got"):
+        MomentumCorrection(momentum)
+
+
+@given(QUARTERS, st.floats(0.01, 1000))
+def test_clipping_keeps_the_direction_and_bounds_the_norm(gradient, most):
+    before = gradient.tobytes()
+    clipped = clip(gradient, most)
+    assert gradient.tobytes() == before
+    norm = np.linalg.norm(gradient)
+    np.testing.assert_allclose(np.linalg.norm(clipped), min(norm, most), rtol=1e-12)
+    np.testing.assert_allclose(clipped * norm, gradient * min(norm, most), rtol=1e-12)
+    assert clipped is gradient or norm > most
+
+
+def test_norm_of_a_long_vector_is_added_up_in_float64():
+    x = np.full(1_000_003, 1e25, np.float32)  # its square is beyond float32
+    assert l2_norm(x) == pytest.approx(float(x[0]) * 1_000_003**0.5, rel=1e-9)
+    assert clip(x, 1.0).dtype == np.float32
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_gradient_without_a_norm_is_not_clipped(bad):
+    gradient = np.array([1.0, bad, 3.0])
+    assert clip(gradient, 0.1) is gradient

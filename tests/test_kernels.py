@@ -227,3 +227,16 @@ def test_ties_need_no_histogram(monkeypatch, value):
     x = np.full(N, value, np.float32)
     monkeypatch.setattr(cpu.count, "_histogram_all", None)
     assert kernels.search(x, 20, 25) == (int(magnitude_bits(x)[0]), None)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_truncate_near_the_end_of_the_bit_range(dtype):
+    """NaN with every bit set, among others: no bin's edge overflows."""
+    highest = np.iinfo(np.int64 if dtype == np.float64 else np.int32).max
+    bits = highest - np.arange(300) * (highest // 331)
+    x = np.random.default_rng(0).permutation(bits).astype(np.int64 if dtype == np.float64 else np.int32).view(dtype)
+    for k in (1, 2, 17, 299):
+        assert same(
+            cpu.truncate(np.arange(300, dtype=np.int32), x, k), array.truncate(np.arange(300, dtype=np.int32), x, k)
+        )
+        assert cpu.top_k_rows(x[None], k)[0].tolist() == array.top_k_rows(x[None], k)[0].tolist()

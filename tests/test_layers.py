@@ -44,12 +44,18 @@ LEVELS = """
     algorithms.topka  algorithms.global_threshold
     algorithms.*
     algorithms
-    arguments  feedback  laws  costs  provenance
+    feedback.base  feedback.clipping
+    feedback.residual
+    feedback.*
+    feedback
+    arguments  laws  costs  provenance
     allreduce
     plan.base
     plan.*
     plan
     optim  ddp
+    cli.select_plot
+    cli.bench_*
     cli.*
     cli
     __main__
@@ -60,7 +66,7 @@ INSIDE, ANYWHERE = "inside functions", "anywhere"
 OUTSIDE = {
     "mpi4py": {"comm": INSIDE, "mpi": INSIDE, "cli.*": INSIDE},
     "torch": {"arrays": INSIDE, "cli.*": INSIDE, "optim": ANYWHERE, "ddp": ANYWHERE},
-    "cupy": {"arrays": INSIDE, "kernels.cuda": ANYWHERE},
+    "cupy": {"arrays": INSIDE, "cli.*": INSIDE, "kernels.cuda": ANYWHERE},
     "cupyx": {"arrays": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE, "kernels.lanes": ANYWHERE},
     "llvmlite": {"kernels.lanes": ANYWHERE},

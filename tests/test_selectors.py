@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-import tracemalloc
 
 import numpy as np
 import pytest
 
 from sparse_mpi import SELECTORS, World, sparse_allreduce
-from sparse_mpi.kernels import threads
 from sparse_mpi.select import estimate, redsync
 from sparse_mpi.select.draw import positions
 from sparse_mpi.select.exact import top_k
@@ -112,22 +110,6 @@ def test_the_published_estimate_decides_where_it_is_good(monkeypatch, selector, 
         _, state = chosen.select(draw(name, n, seed), n // 100, state)
 
 
-@pytest.mark.parametrize("selector", SELECTORS)
-def test_takes_little_memory(monkeypatch, selector):
-    """Beside what it returns, a twentieth of the vector."""
-    pytest.importorskip("numba", reason="whole-array kernels do take memory")
-    monkeypatch.setattr(threads, "limit", lambda: 1)
-    n, chosen = 4_000_000, SELECTORS[selector]()
-    for name in ("normal", "mostly-zero"):
-        x, state = draw(name, n), chosen.init(Layout.of(n), n // 100)
-        for _ in range(2):
-            tracemalloc.start()
-            selected, state = chosen.select(x, n // 100, state)
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            assert peak - selected.indices.nbytes - selected.values.nbytes <= 0.05 * x.nbytes
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_any_number_serves_as_a_threshold(dtype):
     x = np.array([-np.inf, np.nan, 0, -0.0, 1, -3, np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max], dtype)
@@ -200,7 +182,7 @@ def test_redsync_bisects_between_mean_and_maximum():
     for _ in range(10):
         middle = (low + high) / 2
         above = np.flatnonzero(magnitudes >= np.float32(mean + middle * (largest - mean)))
-        if K <= len(above) <= 2 * K:
+        if K <= len(above) <= 1.75 * K:
             break
         low, high = (middle, high) if len(above) > K else (low, middle)
     assert SELECTORS["redsync"]().select(x, K, None)[0].indices.tolist() == above.tolist()

@@ -9,9 +9,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
-from arguments import Settings, parse
-from schedule import learning_rate
-from sparse_mpi import ALGORITHMS, SELECTORS
+from arguments import Settings, memory_options, parse
+from schedule import density, learning_rate
+from sparse_mpi import ALGORITHMS, SELECTORS, MomentumCorrection
 
 SETTINGS = {
     "small": Settings(0.01, 5, 16, 0.1, 1, (3, 4), 1e-4),
@@ -59,6 +59,13 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--epochs", "many"], ["--epochs", "got many"]),
         (["--lr", "-1"], ["--lr", "must be a number >= 0, got -1"]),
         (["--milestones", "3", "x"], ["--milestones", "got x"]),
+        (["--memory", "best"], ["--memory", "residual", "dgc", "none"]),
+        (["--clip-norm", "0"], ["--clip-norm", "must be a number > 0, got 0"]),
+        (["--density-warmup", "0.5,1.5"], ["--density-warmup", "must be in (0, 1], got 1.5"]),
+        (["--density-warmup", "0.5,,1"], ["--density-warmup"]),
+        (["--zero-copy", "--memory", "dgc"], ["--zero-copy", "needs --memory residual"]),
+        (["--zero-copy", "--clip-norm", "1"], ["--zero-copy", "no --clip-norm"]),
+        (["--memory", "dgc", "--momentum", "1"], ["--momentum", "must be below 1 with --memory dgc, got 1.0"]),
         (["--speed", "9"], ["--speed"]),
     ],
 )
@@ -88,3 +95,32 @@ def test_learning_rate_climbs_from_one_ranks_share_and_falls_at_milestones():
     assert rate(20) == rate(29.99) == pytest.approx(0.08)
     assert rate(1000) == pytest.approx(0.008)
     assert learning_rate(0, 0.8, ranks=4) == learning_rate(3, 0.8, ranks=1, warmup_epochs=10) == pytest.approx(0.8)
+
+
+def test_density_falls_exponentially_or_as_listed():
+    published = [density(epoch, 0.001, 4) for epoch in (0, 1.5, 2, 3.99, 4, 100)]
+    assert published == pytest.approx([0.251, 0.0631, 0.0158, 0.00398, 0.001, 0.001], rel=5e-3)
+    assert [density(epoch, 0.01, (0.5, 0.25)) for epoch in (0, 0.9, 1, 2)] == [0.5, 0.5, 0.25, 0.01]
+    assert density(0, 0.01) == 0.01
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"), [([], 0), (["4"], 4), (["0.25,0.0625"], (0.25, 0.0625)), (["0.5"], (0.5,))]
+)
+def test_density_warmup_is_epochs_or_densities(argv, expected):
+    assert options(*(["--density-warmup", *argv] if argv else [])).density_warmup == expected
+
+
+def test_zero_copy_is_the_default_where_it_is_possible():
+    assert options().zero_copy and not options("--no-zero-copy").zero_copy
+    assert not options("--memory", "dgc").zero_copy and not options("--clip-norm", "2").zero_copy
+    assert memory_options(options()) == {"memory": "residual", "clip_norm": None, "in_place": True}
+
+
+def test_momentum_is_the_optimizers_or_the_memorys():
+    args = options("--momentum", "0.7")
+    assert (args.momentum, args.correction) == (0.7, 0)
+    args = options("--memory", "dgc", "--clip-norm", "2")
+    assert (args.momentum, args.correction) == (0, 0.9)
+    made = memory_options(args)
+    assert (repr(made["memory"]), made["clip_norm"], made["in_place"]) == (repr(MomentumCorrection(0.9)), 2, False)

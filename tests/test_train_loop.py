@@ -20,7 +20,7 @@ from data import Images, Split
 from data.batches import Batches
 from loop import Outcome, Training, conclude
 from metrics import Metrics, plot
-from replicas import average_buffers, broadcast, flat_gradient, identical, write_mean
+from replicas import FlatGradient, average_buffers, broadcast, identical
 from sparse_mpi import SparseAllreduce, SparseVector, World
 
 few_ranks = pytest.mark.ranks(1, 2, 3, 4)
@@ -48,6 +48,7 @@ def settings(**changes):
         "warmup_epochs": 1,
         "milestones": [3],
         "dense_warmup": 0,
+        "density_warmup": 0,
         "check_every": 0,
         "log_every": 2,
         "progress": False,
@@ -57,11 +58,11 @@ def settings(**changes):
     return SimpleNamespace(**(values | changes))
 
 
-def train(comm, args, folder=None, **options):
+def train(comm, args, folder=None, momentum=0.5, **options):
     """Train `network` on this rank; the outcome and the model."""
     model = network(seed=comm.rank)
     batches = Batches(Images(two_classes(240), two_classes(60), 2), 10, comm.rank, comm.size, seed=1)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.5)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum, weight_decay=1e-3, fused=True)
     reducer = SparseAllreduce([p.shape for p in model.parameters()], comm=comm, **options)
     metrics = Metrics(folder if comm.rank == 0 else None)
     return Training(model, optimizer, reducer, batches, args, comm, metrics).run(), model
@@ -102,15 +103,54 @@ def test_average_buffers_is_the_mean_over_ranks(ranks):
     assert ranks.run(body) == [([(ranks.size - 1) / 2] * 8, 0)] * ranks.size
 
 
-def test_flat_gradient_is_what_autograd_writes_and_sgd_reads():
+def forward(model):
+    return model(torch.linspace(-1, 1, 20).reshape(5, 1, 2, 2)).square().sum()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_flat_gradient_is_what_autograd_writes(keep):
     model = network()
-    flat = flat_gradient(model)
-    model(torch.randn(5, 1, 2, 2)).sum().backward()
-    assert torch.equal(flat, torch.cat([p.grad.reshape(-1) for p in model.parameters()])) and flat.any()
-    write_mean(flat, SparseVector(torch.tensor([1, 40], dtype=torch.int32), torch.tensor([6.0, 3.0]), len(flat)), 3)
-    assert model[1].weight.grad[0, 1] == 2 and model[2].weight.grad[0] == 1 and flat.count_nonzero() == 2
-    write_mean(flat, torch.full_like(flat, 6), 3)
-    assert all((p.grad == 2).all() for p in model.parameters())
+    gradient = FlatGradient(model, keep)
+    seen = []
+    for _ in range(2):
+        gradient.clear()
+        forward(model).backward()
+        gradient.check()
+        seen.append(gradient.flat.clone())
+    assert torch.equal(seen[0], torch.cat([p.grad.reshape(-1) for p in model.parameters()]) / (1 + keep))
+    assert torch.allclose(seen[1], seen[0] * (1 + keep)) and seen[0].any()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_flat_gradient_gives_the_optimizer_the_mean(keep):
+    model = network()
+    gradient = FlatGradient(model, keep)
+    gradient.flat += 7
+
+    def sparse(*at):
+        return SparseVector(torch.tensor(at, dtype=torch.int32), torch.tensor([6.0, 3.0]), len(gradient.flat))
+
+    for total in (sparse(1, 40), sparse(0, 40), torch.full_like(gradient.flat, 6), sparse(1, 2), sparse(2, 3)):
+        with gradient.mean(total, 3):
+            grads = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+        assert torch.equal(grads * 3, total.to_dense() if isinstance(total, SparseVector) else total)
+        gradient.check()
+        assert (gradient.flat == 7).all() == keep
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_gradients_that_were_cut_off_are_noticed(keep):
+    def body(comm):
+        model = network()
+        reducer = SparseAllreduce(sum(p.numel() for p in model.parameters()), comm=comm, in_place=keep)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        batches = Batches(Images(two_classes(24), two_classes(6), 2), 4, comm.rank, comm.size, seed=1)
+        training = Training(model, optimizer, reducer, batches, settings(), comm, Metrics(None))
+        optimizer.zero_grad()
+        with pytest.raises(RuntimeError, match=r"grad of parameter 0 must be a view.*do not call zero_grad\(\)"):
+            training.run()
+
+    World(1).run(body)
 
 
 @few_ranks
@@ -138,6 +178,52 @@ def test_records_of_a_run_and_its_plot(tmp_path):
     config = {"event": "config", "algo": "oktopk", "data": "x", "ranks": 3, "k": 7, "parameters": 74}
     (args.out / "metrics.jsonl").write_text(json.dumps(config) + "\n" + rest)
     assert plot(args.out).read_bytes().startswith(b"\x89PNG")
+
+
+def weights(comm, in_place, algorithm, **changes):
+    """The state of a model trained with SGD's momentum and weight decay."""
+    args = settings(epochs=2, **changes)
+    options = {"density": 0.1, "algorithm": algorithm, "in_place": in_place}
+    return {name: tensor.numpy() for name, tensor in train(comm, args, **options)[1].state_dict().items()}
+
+
+CHANGES = {
+    "plain": {},
+    "dense first": {"dense_warmup": 3},
+    "checked": {"check_every": 2, "dense_warmup": 1},
+    "density": {"density_warmup": (0.5,)},
+}
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("algorithm", ["oktopk", "topkdsa", "dense"])
+@pytest.mark.parametrize("changes", CHANGES)
+def test_zero_copy_trains_to_the_same_bits(ranks, algorithm, changes):
+    changes = CHANGES[changes]
+    copying, zero_copy = (ranks.run(lambda comm, x=x: weights(comm, x, algorithm, **changes)) for x in (False, True))
+    for one, other in zip(copying, zero_copy, strict=True):
+        assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize(
+    "options", [{"memory": "dgc"}, {"memory": "dgc", "clip_norm": 1.0}, {"clip_norm": 1.0}], ids=repr
+)
+def test_training_learns_with_momentum_correction_and_clipping(ranks, options):
+    args = settings(dense_warmup=4, check_every=5, lr=0.05)
+    outcomes = ranks.run(lambda comm: train(comm, args, density=0.3, momentum=0.0, **options)[0])
+    assert all(outcome.identical and outcome.accuracy > 0.85 for outcome in outcomes)
+
+
+def test_density_falls_over_the_first_epochs(tmp_path):
+    args = settings(density_warmup=(0.5, 0.25), log_every=1, out=tmp_path)
+    World(2).run(lambda comm: train(comm, args, args.out, k=7)[0])
+    records = [json.loads(line) for line in (args.out / "metrics.jsonl").read_text().splitlines()]
+    selected = {
+        epoch: {r["selected"] for r in records if r["event"] == "step" and r["epoch"] == epoch}
+        for epoch in (1, 2, 3, 4)
+    }
+    assert selected == {1: {37}, 2: {18}, 3: {7}, 4: {7}}
 
 
 def test_the_same_seed_trains_to_the_same_bits():

@@ -67,6 +67,7 @@ def parse(
     for field in fields(Settings):
         if getattr(args, field.name) is None and not (field.name == "density" and args.k):
             setattr(args, field.name, getattr(chosen, field.name))
+    _settle_memory(parser, args)
     args.data_dir = args.data_dir or Path(folders[args.data])
     args.out = args.out or Path("runs") / f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}"
     return args
@@ -83,8 +84,37 @@ def _add_reduction(parser: ArgumentParser, settings: Mapping[str, Settings]) -> 
     add_amount("--k", type=_integer(1), metavar="K", help="their number, instead of --density")
     text = "reduce all entries in the first N steps (default: 0)"
     add("--dense-warmup", type=_integer(0), default=0, metavar="N", help=text)
+    text = (
+        "densities of the first epochs, separated by commas, or in how many epochs it falls to --density (default: 0)"
+    )
+    add("--density-warmup", type=_densities, default=0, metavar="D,D,.. | E", help=text)
+    text = "what becomes of what is not sent: added to the next gradient, its momentum too, nothing (default: residual)"
+    add("--memory", choices=tuple(sparse_mpi.MEMORIES), default="residual", help=text)
+    text = "L2 norm to clip gradients to, C / sqrt(ranks) on each rank (default: no clipping)"
+    add("--clip-norm", type=_positive, metavar="C", help=text)
+    text = "let gradients add up in the residual's own memory (default: wherever that is possible)"
+    add("--zero-copy", action=BooleanOptionalAction, default=None, help=text)
     text = "every N steps assert that ranks agree and nothing is lost; slow (default: 0, never)"
     add("--check-every", type=_integer(0), default=0, metavar="N", help=text)
+
+
+def _settle_memory(parser: ArgumentParser, args: Namespace) -> None:
+    """Work in place where that is possible, and let the memory have the momentum if it is one for momentum."""
+    possible = args.memory == "residual" and args.clip_norm is None
+    if args.zero_copy and not possible:
+        parser.error("argument --zero-copy: needs --memory residual and no --clip-norm")
+    args.zero_copy = possible if args.zero_copy is None else args.zero_copy
+    args.correction = 0.0  # momentum of the memory
+    if args.memory == "dgc":
+        if args.momentum >= 1:
+            parser.error(f"argument --momentum: must be below 1 with --memory dgc, got {args.momentum}")
+        args.correction, args.momentum = args.momentum, 0.0
+
+
+def memory_options(args: Namespace) -> dict[str, Any]:
+    """What `sparse_mpi.SparseAllreduce` is to be told of memory, as `parse` has it."""
+    memory = sparse_mpi.MomentumCorrection(args.correction) if args.memory == "dgc" else args.memory
+    return {"memory": memory, "clip_norm": args.clip_norm, "in_place": args.zero_copy}
 
 
 def _add_data(parser: ArgumentParser, settings: Mapping[str, Settings], folders: Mapping[str, str]) -> None:
@@ -113,7 +143,9 @@ def _add_training(parser: ArgumentParser, settings: Mapping[str, Settings]) -> N
     add("--lr", _number, "LR", "learning rate at its peak")
     add("--warmup-epochs", _number, "E", "epochs in which it climbs there from LR / ranks")
     add("--milestones", _number, "E", "epochs after which it falls to a tenth", nargs="*")
-    add("--momentum", _number, "M", "momentum of SGD")
+    add(
+        "--momentum", _number, "M", "momentum of SGD; with --memory dgc of the gradients of each rank, and SGD has none"
+    )
     add("--weight-decay", _number, "W", "weight decay of SGD")
     text = "of weights, shards and augmentation (default: 1)"
     group.add_argument("--seed", type=_integer(0), default=1, metavar="S", help=text)
@@ -173,3 +205,16 @@ def _share(text: str) -> float:
     if not 0 < _number(text) <= 1:
         raise ArgumentTypeError(f"must be in (0, 1], got {text}")
     return float(text)
+
+
+def _positive(text: str) -> float:
+    if not _number(text) > 0:
+        raise ArgumentTypeError(f"must be a number > 0, got {text}")
+    return float(text)
+
+
+def _densities(text: str) -> int | tuple[float, ...]:
+    """A number of epochs, or a density for each of the first epochs."""
+    if text.isdecimal():
+        return int(text)
+    return tuple(_share(part) for part in text.split(","))

@@ -17,8 +17,8 @@ from tqdm import tqdm
 from job import Refused
 from meter import Meter, bar_text, epoch_text
 from metrics import Metrics, plot
-from replicas import average_buffers, broadcast, flat_gradient, identical, write_mean
-from schedule import learning_rate
+from replicas import FlatGradient, average_buffers, broadcast, identical
+from schedule import density, learning_rate
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import Comm
 
@@ -53,7 +53,8 @@ class Training:
     Args:
         model: its weights are those of rank 0 from here on.
         optimizer: over ``model.parameters()``.
-        reducer: turns this rank's flat gradient into the sum over the ranks.
+        reducer: turns this rank's flat gradient into the sum over the ranks; one ``in_place`` has its residual where
+            backward passes add gradients, and no copy is made of either.
         batches: this rank's share of the data.
         args: see `arguments.parse`.
         comm: between the replicas.
@@ -77,9 +78,17 @@ class Training:
         self.limit = min(args.epochs * batches.steps, args.max_steps or math.inf)  # steps
         self.steps = 0
         broadcast(model, comm)
-        self.gradient = flat_gradient(model)
+        self.gradient = FlatGradient(model, keep=reducer.in_place)
+        self.density = self.final_density = reducer.k / reducer.layout.size
         if args.dense_warmup:
-            self.dense = SparseAllreduce(len(self.gradient), density=1.0, comm=comm, algorithm="dense")
+            self.dense = SparseAllreduce(
+                reducer.layout,
+                comm=comm,
+                algorithm="dense",
+                clip_norm=reducer.clip_norm,
+                in_place=reducer.in_place,
+            )
+            self.dense.memory = reducer.memory  # momentum and residual go on from one to the other
 
     def run(self) -> Outcome:
         """Train for ``args.epochs`` epochs or ``args.max_steps`` steps, whichever ends first."""
@@ -101,7 +110,7 @@ class Training:
         meter = Meter()
         began = start = time.perf_counter()
         for number, (inputs, labels) in enumerate(self.batches.train(epoch)):
-            self._set_rate(epoch + number / self.batches.steps)
+            self._schedule(epoch + number / self.batches.steps)
             step = self._step(inputs, labels, start)
             meter.add(step)
             if (self.steps - 1) % self.args.log_every == 0:
@@ -115,17 +124,18 @@ class Training:
 
     def _step(self, inputs: Tensor, labels: Tensor, start: float) -> Meter:
         """Forward, backward, reduce, update; ``start`` is when the batch began to be made."""
-        self.gradient.zero_()
+        self.gradient.clear()
         outputs = self.model(inputs)
         loss = self.criterion(outputs, labels)
         loss.backward()
         computed = time.perf_counter()
         reducer = self.dense if self.steps < self.args.dense_warmup else self.reducer
         self.steps += 1
-        total = reducer.step(self.gradient, check=self._is_checked())
+        self.gradient.check()
+        total = reducer.step(self.gradient.flat, check=self._is_checked(), density=self.density)
         reduced = time.perf_counter()
-        write_mean(self.gradient, total, self.comm.size)
-        self.optimizer.step()
+        with self.gradient.mean(total, self.comm.size):
+            self.optimizer.step()
         report = reducer.report
         assert report is not None  # after a step
         return Meter(
@@ -159,8 +169,10 @@ class Training:
         loss, correct, count = self.comm.allreduce(sums, control=True).tolist()
         return loss / count, correct / count
 
-    def _set_rate(self, epoch: float) -> None:
+    def _schedule(self, epoch: float) -> None:
+        """Set learning rate and density for ``epoch``."""
         args = self.args
+        self.density = density(epoch, self.final_density, args.density_warmup)
         peak = args.lr * self.comm.size if args.lr_times_ranks else args.lr
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(epoch, peak, self.comm.size, args.warmup_epochs, args.milestones)

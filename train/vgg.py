@@ -10,7 +10,7 @@ from argparse import Namespace
 
 import torch
 
-from arguments import Settings, parse
+from arguments import Settings, memory_options, parse
 from data import DATASETS
 from data.batches import Batches
 from job import agreed, run, threads_per_rank
@@ -83,7 +83,8 @@ def main(args: Namespace, comm: Comm) -> None:
     model = VGG16(images.classes, batches.channels)
     shapes = [tuple(p.shape) for p in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum, weight_decay=args.weight_decay, fused=True)
-    reducer = SparseAllreduce(shapes, args.k, args.density, comm, args.algo, selector=args.selector)
+    options = {"selector": args.selector, **memory_options(args)}
+    reducer = SparseAllreduce(shapes, args.k, args.density, comm, args.algo, **options)
 
     metrics = agreed(comm, lambda: record(args, comm, k=reducer.k, parameters=reducer.layout.size))
     outcome = Training(model, optimizer, reducer, batches, args, comm, metrics).run()

@@ -77,12 +77,12 @@ def _sampled(x: Array, k: int) -> tuple[int, int] | None:
     None where ``x`` is too short or k too large for it to pay.
     """
     expected = k / STRIDE
-    rank = math.ceil(expected + 4 * math.sqrt(expected) + 4)
+    rank = math.ceil(expected + 3 * math.sqrt(expected) + 3)
     if len(x) < SAMPLED or 8 * rank * STRIDE > len(x):
         return None
     sample = magnitude_bits(x[STRIDE // 2 :: STRIDE])
     sample.partition(len(sample) - rank)
-    return int(sample[len(sample) - rank]), math.ceil(STRIDE * (rank + 4 * math.sqrt(rank) + 4))
+    return int(sample[len(sample) - rank]), math.ceil(STRIDE * (rank + 3 * math.sqrt(rank) + 3))
 
 
 def _reach(x: Array, threshold: int, most: int) -> bool:

@@ -39,8 +39,16 @@ def positions(n: int, k: int, seed: int, step: int) -> np.ndarray:
     they spread more evenly than independent ones.
     """
     drawing = generator(seed, step)
-    edges = np.arange(k + 1, dtype=np.int64) * n // k
-    chosen = edges[:-1] + (drawing.random(k) * np.diff(edges)).astype(np.int64) + drawing.integers(n)
+    width, wider = divmod(n, k)  # so many slices have one position more
+    within = drawing.random(k)
+    within[:wider] *= width + 1
+    within[wider:] *= width
+    chosen = within.astype(np.int64)
+    del within
+    chosen += np.arange(k) * width
+    chosen[:wider] += np.arange(wider)
+    chosen[wider:] += wider
+    chosen += drawing.integers(n)
     inside = int(np.searchsorted(chosen, n))
     chosen[inside:] -= n
     return np.roll(chosen, k - inside)

@@ -27,18 +27,19 @@ def top_k(x: Array, k: int) -> SparseVector:
 
 def _first_of_ties(x: Array, k: int, kth: int) -> SparseVector:
     """`top_k` where more entries tie at the k-th magnitude than memory should hold: parts of ``x``, until enough."""
-    highest = np.iinfo(bits_type(x)).max
-    above = at_least(x, kth + 1, most=k) if kth < highest else None
-    positions = [] if above is None else [above.indices]
-    missing = k - sum(map(len, positions))
-    part = max(kernels.SMALL, len(x) // 128)
+    chosen = namespace(x).empty(k, index_dtype(len(x)))
+    above = at_least(x, kth + 1, most=k) if kth < np.iinfo(bits_type(x)).max else None
+    count = 0 if above is None else above.nnz
+    if above is not None:
+        chosen[:count] = above.indices
+        del above
+    part = max(kernels.SMALL, len(x) // 512)
     for lo in range(0, len(x), part):
-        tied = namespace(x).flatnonzero(magnitude_bits(x[lo : lo + part]) == kth)[:missing]
-        positions.append((lo + tied).astype(index_dtype(len(x))))
-        missing -= len(tied)
-        if missing == 0:
+        tied = namespace(x).flatnonzero(magnitude_bits(x[lo : lo + part]) == kth)[: k - count]
+        chosen[count : count + len(tied)] = lo + tied
+        count += len(tied)
+        if count == k:
             break
-    chosen = namespace(x).concatenate(positions)
     chosen.sort()
     return SparseVector(chosen, x[chosen], len(x))
 

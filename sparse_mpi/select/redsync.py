@@ -12,15 +12,15 @@ from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
 
 RATIOS = (0.8, 0.6, 0.4, 0.2, 0.0)
-SURVIVORS = 2  # times k: more are not kept in memory
+MOST = 1.75  # times k: more are not kept in memory
 
 
 @dataclass(frozen=True)
 class RedSync:
-    """RedSync (Fang et al., JPDC 2019): magnitudes beyond mean + m (max - mean), m by bisection until k to 2k are.
+    """RedSync (Fang et al., JPDC 2019): magnitudes beyond mean + m (max - mean), m by bisection until k to 1.75k are.
 
-    A pass counts and selects at once, and stops early where there are too many. Where ``halvings`` of m do not lead
-    there (heavy tails, one huge outlier, ties) the selection is exact top-k.
+    The paper stops below 2k. A pass counts and selects at once, and ends early where there are too many. Where
+    ``halvings`` of m do not lead there (heavy tails, one huge outlier, ties) the selection is exact top-k.
 
     Args:
         halvings: of the range of m; 10 tell thousandths apart.
@@ -28,7 +28,7 @@ class RedSync:
 
     halvings: int = 10
 
-    band: ClassVar[tuple[float, float]] = (1.0, 2.0)
+    band: ClassVar[tuple[float, float]] = (1.0, MOST)
     shared: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class RedSync:
         return NoState()
 
     def select(self, x: Array, k: int, state: NoState) -> tuple[SparseVector, NoState]:
-        """Between k and 2k entries of ``x`` ``(n,)``."""
+        """Between k and 1.75k entries of ``x`` ``(n,)``."""
         mean, largest = _mean_and_largest(x)
         low, high, tried = 0.0, 1.0, Attempt(None, 0)
         for _ in range(self.halvings):
@@ -59,7 +59,7 @@ class RedSync:
 class RedSyncTrim:
     """RedSync, trimmed (Fang et al., JPDC 2019): the k largest beyond mean + m (max - mean), m from 0.8 down by 0.2.
 
-    The first m that leaves at least k survivors decides. Should none, or should more than 2k survive, they
+    The first m that leaves at least k survivors decides. Should none, or should more than 1.75k survive, they
     are found as by ``exact``; the selection is the same.
     """
 
@@ -74,7 +74,7 @@ class RedSyncTrim:
         """Exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
         mean, largest = _mean_and_largest(x)
         for ratio in RATIOS:
-            tried = attempt(x, mean + ratio * (largest - mean), k, band=(1, SURVIVORS))
+            tried = attempt(x, mean + ratio * (largest - mean), k, band=(1, MOST))
             if tried.selected is not None:
                 return truncate(tried.selected, k, reuse=True), state
             if tried.reached > k:

@@ -110,7 +110,7 @@ class _SIDCo:
         return settle(tried, x, k), self._adapted(state, tried.reached / k, k / len(x))
 
     def estimate(self, x: Array, k: int, stages: int) -> float:
-        """The threshold that k entries should reach, from ``stages`` fits, fewer where entries run out; NaN for no fit."""
+        """The threshold that k entries should reach, from ``stages`` fits or fewer; NaN where nothing fits."""
         threshold, fit = 0.0, self.first
         survivors = kernels.of(x).moments(x, 1)  # all that are not zero
         if k >= self.first_ratio * survivors.entries:

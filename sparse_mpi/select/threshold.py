@@ -1,11 +1,11 @@
 """Threshold reuse (Ok-Topk, Li & Hoefler, PPoPP'22): last step's threshold selects this step's entries in one pass.
 
-``refresh="histogram"`` (default): the threshold is set a little below where the last k-th magnitudes lead. As long as
-between k and 2k entries pass it, they hold the k largest ones, which are picked out exactly: top-k for the price of one
-read of the vector and no estimate that can drift. Otherwise a histogram of *this* vector sets it anew.
+``refresh="histogram"`` (default): the threshold is set a little below the last k-th magnitude. As long as between k and
+3k/2 entries pass it, they hold the k largest ones, which are picked out exactly: top-k for the price of one read of the
+vector and no estimate that can drift. Otherwise a sample or a histogram of *this* vector sets it anew.
 
-``refresh="exact"`` is the published rule: the exact k-th magnitude every ``period`` steps, in between the stale
-threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here to be compared with.
+``refresh="exact"`` is the published rule: the exact k-th magnitude every ``period`` steps and where k changes, in
+between the stale threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here for comparison.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class ThresholdState:
     """What is carried from step to step."""
 
     threshold: int = 0  # magnitude bits to try next; 0 before the first step
-    kth: int = 0  # magnitude bits of the last k-th entry
     age: int = 0  # steps since the threshold was last computed exactly
+    k: int = 0  # that it was computed for
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,14 @@ class Threshold:
         """Exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
         if self.refresh == "exact":
             return self._published(x, k, state)
-        passed = at_least(x, state.threshold, most=2 * k)
+        passed = at_least(x, state.threshold, most=k + k // 2)
         selected = top_k(x, k) if passed is None or passed.nnz < k else truncate(passed, k, reuse=True)
-        kth = int(magnitude_bits(selected.values).min())
-        trend = (kth - state.kth) // 2 if state.kth else 0
         sixteenth_octave = 1 << (np.finfo(x.dtype).nmant - 4)
-        highest = np.iinfo(f"int{8 * x.itemsize}").max
-        return selected, ThresholdState(min(max(kth + trend - sixteenth_octave, 0), highest), kth)
+        return selected, ThresholdState(max(_smallest(selected.values) - sixteenth_octave, 0))
 
     def _published(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
         threshold, age = state.threshold, state.age
-        if age % self.period == 0:
+        if age % self.period == 0 or k != state.k:
             threshold, age = kernels.kth_magnitude(x, k, most=k), 0
         selected = at_least(x, threshold, most=len(x))
         assert selected is not None
@@ -84,4 +81,10 @@ class Threshold:
             bits = (bits.view(x.dtype.type) / self.nudge).astype(x.dtype).view(bits.dtype)
         elif selected.nnz > 5 * k / 4:
             bits = (bits.view(x.dtype.type) * self.nudge).astype(x.dtype).view(bits.dtype)
-        return selected, ThresholdState(int(bits), age=age + 1)
+        return selected, ThresholdState(int(bits), age=age + 1, k=k)
+
+
+def _smallest(values: Array) -> int:
+    """The least magnitude bits of ``values``, in parts: their magnitudes need no memory of the same size."""
+    part = max(kernels.SMALL, len(values) // 16)
+    return min(int(magnitude_bits(values[lo : lo + part]).min()) for lo in range(0, len(values), part))

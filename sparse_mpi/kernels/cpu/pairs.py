@@ -13,7 +13,7 @@ from sparse_mpi.kernels.lanes import lowest
 WINDOW = 1 << 16  # entries of the dense vector summed at once: with its flags it stays in the second-level cache
 SPARSE = 1 << 12  # pairs below which, and
 RUNS = 1 << 10  # ascending runs above which, sorting them is faster
-BINS = 1 << 12
+MANY_BINS, FEW_BINS = 1 << 12, 1 << 7
 ONE = np.uint64(1)
 
 
@@ -107,28 +107,29 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
 def kth_of(values, magnitude, k):
     """The k-th largest magnitude bits, and how many entries equal to it are among the k largest.
 
-    Each pass counts those still in question in `BINS` bins and goes on with the bin that holds the k-th.
+    Each pass counts those still in question in bins and goes on with the bin that holds the k-th.
     """
     bits = bits_of(values)
     low, high = magnitude, bits[0] & magnitude
     for i in range(bits.size):
         low, high = min(low, bits[i] & magnitude), max(high, bits[i] & magnitude)
-    counts = np.empty(BINS, np.int64)
+    bins = FEW_BINS if bits.size < MANY_BINS else MANY_BINS
+    counts = np.empty(bins, np.int64)
     while True:
         shift = 0
-        while (high - low) >> shift >= BINS:
+        while (high - low) >> shift >= bins:
             shift += 1
         counts[:] = 0
         for i in range(bits.size):
             b = bits[i] & magnitude
             if low <= b <= high:
                 counts[(b - low) >> shift] += 1
-        chosen = BINS - 1
+        chosen = bins - 1
         while counts[chosen] < k:
             k -= counts[chosen]
             chosen -= 1
         low += chosen << shift
-        high = low + ((1 << shift) - 1)
+        high = low + min((1 << shift) - 1, high - low)
         if shift == 0:
             return low, k
 

@@ -8,7 +8,11 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import bits_type
 from sparse_mpi.kernels.cpu.pairs import keep_largest, kth_of
-from sparse_mpi.kernels.cpu.tiles import compiled
+from sparse_mpi.kernels.cpu.select import append
+from sparse_mpi.kernels.cpu.tiles import bits_of, compiled
+from sparse_mpi.kernels.lanes import LANES
+
+CANDIDATES = 192  # a row has room for, beyond 3k
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
@@ -27,7 +31,21 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
 
 @compiled
 def _top_k_rows(matrix, magnitude, k, columns, values):
-    everywhere = np.arange(matrix.shape[1], dtype=np.int32)
+    """Candidates of a row are gathered; whenever they have become many, the k largest stay and set the threshold
+    above which more are gathered, so that most of the row is only compared."""
+    room = 3 * k + CANDIDATES
+    indices, found = np.empty(room, np.int32), np.empty(room, matrix.dtype)
     for row in range(matrix.shape[0]):
-        kth, ties = kth_of(matrix[row], magnitude, k)
-        keep_largest(everywhere, matrix[row], magnitude, kth, ties, columns[row], values[row])
+        threshold, count = magnitude - magnitude, 0
+        for lo in range(0, matrix.shape[1], LANES):
+            part = matrix[row, lo : lo + LANES]
+            count = append(part, bits_of(part), threshold, lo, count, indices, found)
+            if count > room - LANES:
+                kth, ties = kth_of(found[:count], magnitude, k)
+                keep_largest(indices[:count], found[:count], magnitude, kth, ties, indices, found)
+                count = k
+                if kth == magnitude:
+                    break
+                threshold = kth + 1  # what ties with the k-th from here on has a higher index
+        kth, ties = kth_of(found[:count], magnitude, k)
+        keep_largest(indices[:count], found[:count], magnitude, kth, ties, columns[row], values[row])

@@ -58,16 +58,17 @@ def accumulate_select(residual: Array, gradient: Array, threshold: int, most: in
 def _compacted(first: Scan, again: Scan, x: np.ndarray, most: int) -> Found | None:
     """What the ``first`` scan finds in each thread's part of ``x``, moved together.
 
-    Each part has room for half as much again as its share of ``most``. If one holds more than that, but all together
+    Each part has room for a quarter more than its share of ``most``. If one holds more than that, but all together
     no more than ``most``, a second scan follows, ``again``, with room for exactly what the first one counted.
     """
     pieces = threads.parts(x.size)
     most = min(most, x.size)
-    room = most if len(pieces) == 1 else min(most, -(-3 * most // (2 * len(pieces))))
+    room = most if len(pieces) == 1 else min(most, -(-5 * most // (4 * len(pieces))))
     found, counts = _scanned(first, pieces, [room] * len(pieces), most, x)
     if sum(counts) > most:
         return None
     if max(counts) > room:
+        del found
         found, counts = _scanned(again, pieces, counts, most, x)
     total = sum(counts)
     return found[0][:total], found[1][:total]
@@ -116,7 +117,7 @@ def _select(x, scratch, threshold, room, most, offset, indices, values):
     for lo in range(0, x.size, TILE):
         part = widened(x[lo : lo + TILE], scratch)
         if count <= room:
-            count = _append(part, bits_of(part), threshold, offset + lo, count, indices, values)
+            count = append(part, bits_of(part), threshold, offset + lo, count, indices, values)
         elif count <= most:
             count += _count(bits_of(part), threshold)
         else:
@@ -132,14 +133,14 @@ def _accumulate_select(residual, gradient, scratch, threshold, room, most, offse
         for i in range(acc.size):
             acc[i] += part[i]
         if count <= room:
-            count = _append(acc, bits_of(acc), threshold, offset + lo, count, indices, values)
+            count = append(acc, bits_of(acc), threshold, offset + lo, count, indices, values)
         elif count <= most:
             count += _count(bits_of(acc), threshold)
     return count
 
 
 @compiled
-def _append(x, bits, threshold, offset, count, indices, values):
+def append(x, bits, threshold, offset, count, indices, values):
     """Writes the pairs behind the ``count`` there are; how many there are then."""
     whole = x.size - x.size % LANES
     for lo in range(0, whole, LANES):

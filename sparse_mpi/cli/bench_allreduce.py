@@ -1,0 +1,176 @@
+"""``python -m sparse_mpi bench allreduce``: every algorithm on the same gradients, side by side, in one run.
+
+Times are medians over the steps of the slowest rank. All ranks measure ``torch.topk`` on the same vector at the same
+time, on one thread each, so that the ratio holds on a shared machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.allreduce import SparseAllreduce, StepReport
+from sparse_mpi.arguments import takes_selector
+from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.costs import Network
+from sparse_mpi.provenance import provenance
+from sparse_mpi.select import SELECTORS
+
+
+def add_parser(kinds: argparse._SubParsersAction) -> None:
+    """Declare ``bench allreduce``."""
+    parser = kinds.add_parser(
+        "allreduce",
+        help="time and bytes of a step of every algorithm",
+        description="Time of a step (selection, exchange, merge) and bytes a rank, with error feedback on Gaussian "
+        "gradients. Example: mpiexec -n 4 python -m sparse_mpi bench allreduce --n 14728266 --density 0.01 --steps 20",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--n", type=int, default=14_728_266, help="elements of the gradient (default: VGG-16's)")
+    parser.add_argument("--density", type=float, default=0.01, help="share of them that is sent")
+    parser.add_argument("--steps", type=int, default=20, help="steps counted, after --warmup more")
+    parser.add_argument("--warmup", type=int, default=3, help="steps not counted")
+    parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")
+    text = "what picks the entries, of every algorithm that lets choose; None is each one's own"
+    parser.add_argument("--selector", choices=list(SELECTORS), metavar="NAME", help=text)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gbit", type=float, default=10.0, help="bandwidth of the network of the model column, Gbit/s")
+    parser.add_argument("--latency", type=float, default=5.0, help="its latency, microseconds a message")
+    parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, and print on rank 0."""
+    if args.steps < 1 or args.warmup < 0:
+        raise SystemExit(f"--steps must be at least 1 and --warmup at least 0, got {args.steps} and {args.warmup}")
+    if args.selector and not any(map(takes_selector, args.algorithms)):
+        raise SystemExit(f"--selector has no effect on {', '.join(args.algorithms)}; leave it out")
+    comm = as_comm(None)
+    base = np.random.default_rng([args.seed, comm.rank]).standard_normal(args.n, np.float32)
+    baseline = _time_topk(base, args.density, comm)
+    measured = {name: _measure(name, base, args, comm) for name in _progress(args.algorithms, comm)}
+    if comm.rank == 0:
+        network = Network.of(args.gbit, args.latency)
+        print(_render(measured, baseline, network, args, comm.size))
+        if args.json:
+            _write(args, comm.size, baseline, measured)
+    return 0
+
+
+def _time_topk(base: np.ndarray, density: float, comm: Comm) -> float | None:
+    """Median seconds of torch.topk on |base|, one thread, all ranks at once; None without torch."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.set_num_threads(1)
+    magnitudes, k = torch.from_numpy(np.abs(base)), max(1, round(density * len(base)))
+    seconds = []
+    for _ in range(5):
+        comm.barrier()
+        start = perf_counter()
+        torch.topk(magnitudes, k)
+        seconds.append(perf_counter() - start)
+    return _slowest(statistics.median(seconds), comm)
+
+
+def _measure(name: str, base: np.ndarray, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
+    """Medians over the steps, maxima over the ranks. Each step's gradient is ``base`` shifted by a random distance."""
+    selector = args.selector if takes_selector(name) else None
+    reducer = SparseAllreduce(args.n, density=args.density, comm=comm, algorithm=name, selector=selector)
+    shifts = np.random.default_rng(args.seed).integers(0, args.n, args.warmup + args.steps)
+    reports: list[StepReport] = []
+    seconds: list[float] = []
+    for shift in shifts:
+        gradient = np.roll(base, shift)
+        comm.barrier()
+        start = perf_counter()
+        reducer.step(gradient)
+        seconds.append(perf_counter() - start)
+        assert reducer.report is not None
+        reports.append(reducer.report)
+    reports, seconds = reports[args.warmup :], seconds[args.warmup :]
+    ideal = max(8 * reducer.k * (comm.size - 1) / comm.size, 1)
+    sent = max(statistics.mean(r.traffic.sent + r.traffic.control for r in reports), 0)
+    worst = max(r.traffic.sent + r.traffic.control for r in reports)
+    model = statistics.mean(Network.of(args.gbit, args.latency).seconds(r.traffic) for r in reports)
+    return {
+        "step": _slowest(statistics.median(seconds), comm),
+        "select": _slowest(statistics.median(r.select_seconds for r in reports), comm),
+        "exchange": _slowest(statistics.median(r.exchange_seconds for r in reports), comm),
+        "merge": _slowest(statistics.median(r.merge_seconds for r in reports), comm),
+        "bytes": _slowest(sent, comm),
+        "over bound": _slowest(sent / ideal, comm),
+        "worst over bound": _slowest(worst / ideal, comm),
+        "messages": _slowest(statistics.mean(r.traffic.messages for r in reports), comm),
+        "selected": _slowest(statistics.mean(r.selected for r in reports) / reducer.k, comm),
+        "total": statistics.mean(r.total for r in reports) / reducer.k,
+        "model": _slowest(model, comm),
+    }
+
+
+def _slowest(value: float, comm: Comm) -> float:
+    return float(comm.allreduce(np.array([value], np.float64), "max", control=True)[0])
+
+
+def _progress(names: list[str], comm: Comm) -> Any:
+    """``names`` behind a progress bar on rank 0, where there is a terminal and tqdm."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return names
+    return tqdm(names, disable=comm.rank > 0 or not sys.stderr.isatty(), leave=False, desc="algorithms")
+
+
+def _render(
+    measured: dict[str, dict[str, Any]],
+    baseline: float | None,
+    network: Network,
+    args: argparse.Namespace,
+    ranks: int,
+) -> str:
+    here = provenance()
+    lines = [
+        f"n = {args.n:,}, density {args.density:g}, P = {ranks}, {args.steps} steps; medians of the slowest rank, ms; "
+        f"{here['cpus']} x {here['cpu']}",
+        f"torch.topk, one thread, all ranks at once: {1e3 * baseline:.1f} ms" if baseline else "torch is not installed",
+        "",
+        f"{'algorithm':<10} {'step':>8} {'select':>8} {'exchange':>9} {'merge':>8} {'/topk':>6} {'KB/rank':>10} "
+        f"{'/bound':>7} {'worst':>7} {'msgs':>5} {'sel/k':>6} {'total/k':>8} {f'{args.gbit:g}G model':>10}",
+    ]
+    for name, m in measured.items():
+        share = f"{m['step'] / baseline:6.2f}" if baseline else f"{'-':>6}"
+        lines.append(
+            f"{name:<10} {1e3 * m['step']:8.1f} {1e3 * m['select']:8.1f} {1e3 * m['exchange']:9.1f} "
+            f"{1e3 * m['merge']:8.1f} {share} {m['bytes'] / 1e3:10.1f} {m['over bound']:7.3f} "
+            f"{m['worst over bound']:7.3f} "
+            f"{m['messages']:5.0f} {m['selected']:6.3f} {m['total']:8.3f} {1e3 * m['model']:10.2f}"
+        )
+    lines += [
+        "",
+        "/topk: step over torch.topk; /bound: payload + control sent over 8k(P-1)/P bytes, mean and worst step;",
+        f"{args.gbit:g}G model: exchange, ms, on a network of {args.gbit:g} Gbit/s, {args.latency:g} us (alpha-beta)",
+    ]
+    return "\n".join(lines)
+
+
+def _write(args: argparse.Namespace, ranks: int, baseline: float | None, measured: dict[str, Any]) -> None:
+    options = {key: value for key, value in vars(args).items() if key not in ("run", "json")}
+    record = {
+        "ranks": ranks,
+        "options": options,
+        **provenance(),
+        "torch.topk": baseline,
+        "algorithms": measured,
+    }
+    with open(args.json, "w") as file:
+        json.dump(record, file, indent=1)
+        file.write("\n")

@@ -1,0 +1,94 @@
+"""Momentum correction and masking (Deep Gradient Compression: Lin et al., ICLR'18), instead of SGD's own momentum.
+
+SGD with momentum on sparse sums would apply its momentum to late gradients as if they were new. So every rank keeps
+the momentum of its own gradients, ``u = m u + g``, and accumulates that, ``v += u``; entries are selected from v. What
+is sent leaves v, and where something is sent u is set to zero (masking), lest stale momentum carry on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.feedback.base import Memory
+from sparse_mpi.feedback.residual import ErrorFeedback, fitted
+from sparse_mpi.sparse import SparseVector
+
+
+@dataclass(eq=False)
+class MomentumCorrection(ErrorFeedback):
+    """Error feedback of momentum: v is the residual, u the velocity. The optimizer's own momentum must be 0.
+
+    Args:
+        momentum: m, in [0, 1); with 0 this is `ErrorFeedback`.
+        nesterov: accumulate ``g + m u`` in place of u.
+        masking: set u to zero where something was sent. Not where an algorithm sends everything, as ``dense`` does:
+            nothing is stale then, and momentum goes on as in SGD.
+
+    Raises:
+        TypeError, ValueError: momentum is no number in [0, 1).
+    """
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    masking: bool = True
+    _velocity: Array | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.momentum, bool) or not isinstance(self.momentum, (int, float, np.number)):
+            raise TypeError(f"momentum must be a number in [0, 1), got {self.momentum!r}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}; 0.9 is usual")
+
+    def start(self, size: int, in_place: bool) -> Memory:
+        """Empty velocity and residual.
+
+        Raises:
+            ValueError: ``in_place``; the velocity needs the gradient apart from the residual.
+        """
+        if in_place:
+            raise ValueError(
+                "in_place must be False with MomentumCorrection, which needs the gradient apart from the residual, "
+                "got True; use in_place=False, or memory='residual' and the optimizer's momentum"
+            )
+        fresh = replace(self)
+        fresh.size = size
+        return fresh
+
+    @property
+    def velocity(self) -> Array:
+        """u ``(n,)``, the momentum of this rank's gradients; zeros before the first step."""
+        return np.zeros(self.size, np.float32) if self._velocity is None else self._velocity
+
+    def accumulate(self, gradient: Array) -> Array:
+        """``u = m u + g; v += u``, or with ``nesterov`` ``v += g + m u``, in place; returns v."""
+        if self._velocity is None:
+            self._velocity = gradient.copy()
+        else:
+            self._velocity = fitted(self._velocity, gradient)
+            self._velocity *= self.momentum
+            self._velocity += gradient
+        return super().accumulate(gradient + self.momentum * self._velocity if self.nesterov else self._velocity)
+
+    def consume(self, sent: SparseVector | Array) -> None:
+        """``v -= sent``, and u = 0 where something was sent; where that is not finite, v = 0 and u = 0."""
+        assert self._velocity is not None, "consume follows accumulate"
+        isfinite = namespace(self._velocity).isfinite
+        if not isinstance(sent, SparseVector):
+            self._velocity[~isfinite(sent)] = 0
+        elif self.masking:
+            self._velocity[sent.indices] = 0
+        else:
+            self._velocity[sent.indices[~isfinite(sent.values)]] = 0
+        super().consume(sent)
+
+    def state(self) -> dict[str, Array]:
+        """Residual and velocity."""
+        return super().state() | {"velocity": self.velocity}
+
+    def load(self, state: dict[str, Array]) -> None:
+        """Take up copies of both."""
+        super().load(state)
+        self._velocity = state["velocity"].copy()
