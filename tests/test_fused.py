@@ -65,7 +65,9 @@ def test_steady_steps_select_in_the_accumulating_pass(monkeypatch):
     passes = []
     for name in ("select", "accumulate_select"):
         real = getattr(cpu, name)
-        monkeypatch.setattr(cpu, name, lambda *args, name=name, real=real: passes.append(name) or real(*args))
+        monkeypatch.setattr(
+            cpu, name, lambda *args, name=name, real=real, **named: passes.append(name) or real(*args, **named)
+        )
     reducer.step(gradient)
     assert passes == ["accumulate_select"]
 
