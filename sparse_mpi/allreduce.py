@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from sparse_mpi import arrays
+from sparse_mpi import arrays, kernels
 from sparse_mpi.agreement import prepare_alike
 from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.arguments import make_algorithm, make_memory, resolve_k
@@ -25,7 +25,7 @@ class StepReport(NamedTuple):
 
     selected: int  # pairs the selector picked; n for a dense algorithm
     total: int  # entries of the result
-    select_seconds: float
+    select_seconds: float  # residual += gradient included where the selector does it in the same pass
     exchange_seconds: float  # inside communication calls, waiting for slower ranks included
     merge_seconds: float  # all the rest: encoding, adding, error feedback
     traffic: Traffic  # of this step, the check that all ranks do the same included
@@ -62,7 +62,7 @@ def sparse_allreduce(
 
     def prepare() -> tuple[Array, int, Algorithm]:
         arrays.check(x, "x")
-        flat = arrays.enter(x)
+        flat = arrays.widened(arrays.enter(x))
         if len(flat) == 0:
             raise ValueError("x must have at least one element, got none; leave empty tensors out")
         return flat, resolve_k(len(flat), k, density), make_algorithm(algorithm, options)
@@ -169,12 +169,19 @@ class SparseAllreduce:
         flat, most = prepare_alike(
             self.comm,
             lambda: (self._enter(gradient), self._resolve(k, density)),
-            lambda made: f"dtype={made[0].dtype} k={made[1]} check={check}",
+            lambda made: f"dtype={arrays.wide_type(made[0])} k={made[1]} check={check}",
         )
         try:
-            acc = self.memory.accumulate(flat if self._most_norm == math.inf else clip(flat, self._most_norm))
+            clipped = flat if self._most_norm == math.inf else clip(arrays.widened(flat), self._most_norm)
+            acc, missing = self.memory.accumulate(clipped)
+            if missing is not None and (check or self._timed is None):
+                kernels.accumulate(acc, missing)
+            elif self._timed is not None:
+                self._timed.missing = missing  # the selector adds it on its way
             kept = acc.copy() if check else None
             reduction, self._state = self._watched.reduce(acc, most, self.comm, self._state)
+            if self._timed is not None and self._timed.missing is not None:
+                raise RuntimeError(f"{self.algorithm} must select once from acc in every step, it never did")
             self.memory.consume(reduction.sent)
         except Exception as error:
             self.comm.abort(error)

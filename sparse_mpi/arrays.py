@@ -109,22 +109,37 @@ def address(x: Array) -> int:
 
 
 def enter(x: Any) -> Array:
-    """``x`` as a flat NumPy or CuPy array ``(n,)`` of float32 or float64.
+    """``x`` as a flat NumPy or CuPy array ``(n,)``; it shares the memory of ``x`` if that is contiguous.
 
-    No copy for contiguous float32 and float64 arrays: the result shares memory with ``x``. Half precision is widened
-    to float32, because sums over ranks and the residual need the bits.
+    float32, float64 or half precision: float16, or for bfloat16, which NumPy and CuPy do not know, its bit patterns in
+    uint16.
     """
-    if _is_torch(x):
-        flat = x.detach().reshape(-1)
-        if _dtype_name(x) in HALF_KINDS:
-            flat = flat.float()
-        if flat.device.type == "cpu":
-            return flat.numpy()
-        import cupy
+    if not _is_torch(x):
+        flat = x.reshape(-1)
+        return flat.view(np.uint16) if _dtype_name(x) == "bfloat16" else flat
+    flat = x.detach().reshape(-1)
+    brain = _dtype_name(x) == "bfloat16"
+    if brain:
+        flat = flat.view(sys.modules["torch"].int16)
+    if flat.device.type == "cpu":
+        host = flat.numpy()
+        return host.view(np.uint16) if brain else host
+    import cupy
 
-        return cupy.from_dlpack(flat)
-    flat = x.reshape(-1)
-    return flat.astype(np.float32) if _dtype_name(x) in HALF_KINDS else flat
+    device = cupy.from_dlpack(flat)
+    return device.view(np.uint16) if brain else device
+
+
+def widened(x: Array) -> Array:
+    """``x``, as `enter` gives it, in float32 or float64: itself, or half precision widened to float32."""
+    if x.dtype == np.uint16:
+        return (x.astype(np.uint32) << 16).view(np.float32)
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+def wide_type(x: Array) -> np.dtype:
+    """The dtype of ``widened(x)``."""
+    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 def leave(a: Array, caller: Any) -> Any:

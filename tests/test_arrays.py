@@ -24,7 +24,8 @@ def test_enter_shares_memory(dtype):
 @pytest.mark.parametrize("x", [np.ones(3, np.float16), np.ones(3, ml_dtypes.bfloat16), torch.ones(3).bfloat16()])
 def test_half_precision_is_widened(x):
     arrays.check(x, "x")
-    assert arrays.enter(x).dtype == np.float32 and (arrays.enter(x) == 1).all()
+    wide = arrays.widened(arrays.enter(x))
+    assert wide.dtype == arrays.wide_type(arrays.enter(x)) == np.float32 and (wide == 1).all()
 
 
 def test_leave_goes_back_without_a_copy():

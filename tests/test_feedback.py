@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparse_mpi import kernels
 from sparse_mpi.feedback import MEMORIES, ErrorFeedback, MomentumCorrection, NoFeedback
 from sparse_mpi.feedback.clipping import clip, l2_norm
 from sparse_mpi.sparse import SparseVector
@@ -16,6 +17,14 @@ from sparse_mpi.sparse import SparseVector
 # Multiples of 1/4 with few digits: sums and halves of them are exact, so that laws hold to the bit
 QUARTERS = st.lists(st.integers(-400, 400).map(lambda i: i / 4), min_size=5, max_size=5).map(np.array)
 STEPS = st.lists(st.tuples(QUARTERS, st.sets(st.integers(0, 4))), min_size=1, max_size=6)
+
+
+def joined(memory, gradient):
+    """The step's acc, complete."""
+    acc, missing = memory.accumulate(gradient)
+    if missing is not None:
+        kernels.accumulate(acc, missing)
+    return acc
 
 
 def started(memory=None, size=5, in_place=False):
@@ -36,17 +45,17 @@ def test_residual_is_what_was_not_sent(dtype):
     feedback = started(size=4)
     assert feedback.residual.tolist() == [0, 0, 0, 0]
     gradient = np.array([1, 2, 3, 4], dtype)
-    acc = feedback.accumulate(gradient)
+    acc = joined(feedback, gradient)
     feedback.consume(picked(acc, {1, 3}))
     assert feedback.residual.tolist() == [1, 0, 3, 0] and feedback.residual.dtype == dtype
-    assert feedback.accumulate(gradient).tolist() == [2, 2, 6, 4] and gradient.tolist() == [1, 2, 3, 4]
+    assert joined(feedback, gradient).tolist() == [2, 2, 6, 4] and gradient.tolist() == [1, 2, 3, 4]
     feedback.consume(feedback.residual.copy())
     assert not feedback.residual.any()
 
 
 def test_partial_sends_leave_the_difference():
     feedback = started(size=2)
-    feedback.accumulate(np.array([5.0, 7.0]))
+    joined(feedback, np.array([5.0, 7.0]))
     feedback.consume(sparse([0], [-2.0], 2))
     assert feedback.residual.tolist() == [7.0, 7.0]
 
@@ -56,7 +65,7 @@ def test_partial_sends_leave_the_difference():
 def test_what_is_not_finite_is_dropped_once_sent(memory, bad):
     for sent in (sparse([0], [bad], 2), np.array([bad, 0.0])):
         feedback = started(memory, 2)
-        feedback.accumulate(np.array([bad, 1.0]))
+        joined(feedback, np.array([bad, 1.0]))
         feedback.consume(sent)
         assert all(array.tolist() == [0.0, 1.0] for array in feedback.state().values())
 
@@ -65,7 +74,7 @@ def test_what_is_not_finite_is_dropped_once_sent(memory, bad):
 def test_residual_and_sent_add_up_to_the_gradients(steps):
     feedback, gradients, sent = started(), np.zeros(5), np.zeros(5)
     for gradient, chosen in steps:
-        part = picked(feedback.accumulate(gradient), chosen)
+        part = picked(joined(feedback, gradient), chosen)
         acc = feedback.residual.copy()
         feedback.consume(part)
         assert (feedback.given(acc, part) == part.to_dense()).all()
@@ -79,8 +88,8 @@ def test_in_place_is_the_same_without_an_addition(steps):
     for gradient, chosen in steps:
         buffer += gradient  # as autograd does
         adopted.check_gradient(buffer)
-        assert adopted.accumulate(buffer) is buffer
-        acc = apart.accumulate(gradient)
+        assert joined(adopted, buffer) is buffer
+        acc = joined(apart, gradient)
         assert acc.tolist() == buffer.tolist()
         part = picked(acc, chosen)
         apart.consume(part)
@@ -95,7 +104,7 @@ def test_momentum_correction_follows_the_paper(steps, nesterov, masking):
     for gradient, chosen in steps:
         u = 0.5 * u + gradient
         v = v + (gradient + 0.5 * u if nesterov else u)
-        acc = feedback.accumulate(gradient)
+        acc = joined(feedback, gradient)
         assert acc.tolist() == v.tolist() and feedback.velocity.tolist() == u.tolist()
         feedback.consume(picked(acc, chosen))
         mask = np.array([i not in chosen for i in range(5)])
@@ -108,7 +117,7 @@ def test_momentum_correction_without_momentum_is_error_feedback(steps):
     plain, corrected = started(), started(MomentumCorrection(0))
     for gradient, chosen in steps:
         for feedback in (plain, corrected):
-            feedback.consume(picked(feedback.accumulate(gradient), chosen))
+            feedback.consume(picked(joined(feedback, gradient), chosen))
         assert plain.residual.tolist() == corrected.residual.tolist()
 
 
@@ -121,7 +130,7 @@ def test_with_everything_sent_momentum_is_that_of_sgd(nesterov):
     for gradient in gradients:
         before, weight.grad = weight.detach().clone(), torch.from_numpy(gradient)
         sgd.step()
-        acc = feedback.accumulate(gradient)
+        acc = joined(feedback, gradient)
         assert (before - weight.detach()).tolist() == acc.tolist()
         feedback.consume(acc)  # the very array, as the dense algorithm does
         assert not feedback.residual.any() and feedback.velocity.any()
@@ -130,7 +139,7 @@ def test_with_everything_sent_momentum_is_that_of_sgd(nesterov):
 def test_no_feedback_keeps_nothing_and_leaves_the_gradient():
     feedback, gradient = started(NoFeedback(), 3), np.array([1.0, 2.0, 3.0])
     for _ in range(2):
-        acc = feedback.accumulate(gradient)
+        acc = joined(feedback, gradient)
         assert acc.tolist() == [1, 2, 3]
         sent = picked(acc, {2})
         feedback.consume(sent)
@@ -142,7 +151,7 @@ def test_no_feedback_keeps_nothing_and_leaves_the_gradient():
 def test_starting_leaves_the_given_instance_empty(name):
     kind = MEMORIES[name]()
     first, second = kind.start(2, False), kind.start(3, False)
-    first.consume(picked(first.accumulate(np.ones(2)), {0}))
+    first.consume(picked(joined(first, np.ones(2)), {0}))
     assert len(first.residual) == 2 and second.residual.tolist() == [0, 0, 0]
     assert repr(first) == repr(kind) == repr(replace(kind))
 
@@ -153,7 +162,7 @@ def test_loaded_state_is_a_copy(name):
     feedback = started(MEMORIES[name](), 2)
     feedback.check_state(saved)
     feedback.load(saved)
-    feedback.accumulate(np.ones(2, np.float32))
+    joined(feedback, np.ones(2, np.float32))
     assert all(array.tolist() == [1, 2] for array in saved.values())
     expected = {"residual": [2, 3], "dgc": [1 + 1.9, 2 + 2.8], "none": [0, 0]}[name]
     np.testing.assert_allclose(feedback.residual, expected, rtol=1e-6)
@@ -168,9 +177,9 @@ def test_adopted_buffer_takes_up_what_was_loaded_before_and_after():
     feedback, buffer = started(size=2, in_place=True), np.array([10.0, 20.0], np.float32)
     feedback.load({"residual": np.array([1, 2], np.float32)})
     assert feedback.residual.tolist() == [1, 2]
-    assert feedback.accumulate(buffer) is buffer and buffer.tolist() == [11, 22]
+    assert joined(feedback, buffer) is buffer and buffer.tolist() == [11, 22]
     feedback.load({"residual": np.array([5, 6], np.float32)})
-    assert buffer.tolist() == [5, 6] and feedback.accumulate(buffer).tolist() == [5, 6]
+    assert buffer.tolist() == [5, 6] and joined(feedback, buffer).tolist() == [5, 6]
 
 
 def test_adopted_buffer_never_loses_bits_of_what_is_loaded():
@@ -180,7 +189,7 @@ def test_adopted_buffer_never_loses_bits_of_what_is_loaded():
     with pytest.raises(ValueError, match="gradient must be float64 to take up the float64 residual"):
         feedback.check_gradient(buffer)
     feedback = started(size=2, in_place=True)
-    feedback.accumulate(buffer)
+    joined(feedback, buffer)
     with pytest.raises(ValueError, match=r"state\['residual'\] must be float32 as the adopted buffer is"):
         feedback.check_state(wide)
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparse_mpi import kernels
+from sparse_mpi.arrays import widened
 from sparse_mpi.kernels import array, threads
 from sparse_mpi.kernels.base import magnitude_bits
 
@@ -61,13 +62,13 @@ def test_half_precision_is_widened_exactly(name):
     nan = np.isnan(wide)
     assert wide[~nan].tobytes() == tensor.numpy()[~nan].tobytes()
     assert (nan == np.isnan(tensor.numpy())).all()
-    assert array.widened(x)[~nan].tobytes() == wide[~nan].tobytes()
+    assert widened(x)[~nan].tobytes() == wide[~nan].tobytes()
 
 
 @pytest.mark.parametrize("name", halves())
 def test_half_precision_goes_through_every_pass(name, many_threads):
     x = np.random.default_rng(0).permutation(halves()[name])[:N]
-    wide = array.widened(x)
+    wide = widened(x)
     assert (cpu.histogram(x, 31, 0, 16) == array.histogram(wide, 31, 0, 16)).all()
     prefix = int(np.median(magnitude_bits(wide))) >> 15
     assert (cpu.histogram(x, 15, prefix, 15) == array.histogram(wide, 15, prefix, 15)).all()
@@ -104,7 +105,7 @@ def test_one_thread_may_find_everything(dtype, skew, many_threads):
 def test_moments_agree_to_rounding(dtype, many_threads):
     x = np.random.default_rng(0).standard_normal(N).astype(dtype)
     x[:100] = 0
-    for threshold in (0, int(np.median(magnitude_bits(array.widened(x)))), np.iinfo(np.int32).max):
+    for threshold in (0, int(np.median(magnitude_bits(widened(x)))), np.iinfo(np.int32).max):
         found, expected = cpu.moments(x, threshold), array.moments(x, threshold)
         assert found.entries == expected.entries and found.nonzero == expected.nonzero
         assert found.largest == expected.largest

@@ -55,7 +55,11 @@ class Algorithm(Protocol):
         """The state before the first step: a frozen dataclass of numbers, arrays and such dataclasses."""
 
     def reduce(self, acc: Array, k: int, comm: Comm, state: Any) -> tuple[Reduction, Any]:
-        """Reduce ``acc`` ``(n,)`` (left as it is), 1 <= k <= n, over the ranks of ``comm``; and the next state."""
+        """Reduce ``acc`` ``(n,)`` (left as it is), 1 <= k <= n, over the ranks of ``comm``; and the next state.
+
+        An algorithm with a field ``selector`` learns what is in ``acc`` from ``selector.select(acc, k, ...)`` alone,
+        once: ``acc`` may lack the latest gradient until then, and the selector adds it in the same pass.
+        """
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """The most that one rank sends in one step."""

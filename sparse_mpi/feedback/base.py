@@ -12,7 +12,7 @@ class Memory(Protocol):
     """A rank's own, from step to step: `accumulate` the gradient, reduce, `consume` what was sent.
 
     The instance that a caller makes, ``MomentumCorrection(0.9)``, only says how; `start` makes the one that remembers.
-    Gradients are flat NumPy or CuPy arrays ``(n,)`` of float32 or float64.
+    Gradients are flat NumPy or CuPy arrays ``(n,)`` as `sparse_mpi.arrays.enter` gives them.
     """
 
     @property
@@ -29,8 +29,13 @@ class Memory(Protocol):
     def check_gradient(self, gradient: Array) -> None:
         """Raise ValueError unless `accumulate` can take ``gradient``; nothing changes."""
 
-    def accumulate(self, gradient: Array) -> Array:
-        """Join ``gradient`` with what is owed; returns the step's acc ``(n,)``, from which entries are selected."""
+    def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
+        """Join ``gradient`` with what is owed to the step's acc ``(n,)``, from which entries are selected.
+
+        Returns:
+            acc, float32 or float64, and what has yet to be added to it in place, if anything: that is left to a
+            selection which does it in the same pass.
+        """
 
     def consume(self, sent: SparseVector | Array) -> None:
         """Forget what was sent; of a value that is not finite nothing is kept."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.feedback.base import Memory
 from sparse_mpi.feedback.residual import ErrorFeedback, fitted
 from sparse_mpi.sparse import SparseVector
@@ -62,8 +62,9 @@ class MomentumCorrection(ErrorFeedback):
         """u ``(n,)``, the momentum of this rank's gradients; zeros before the first step."""
         return np.zeros(self.size, np.float32) if self._velocity is None else self._velocity
 
-    def accumulate(self, gradient: Array) -> Array:
-        """``u = m u + g; v += u``, or with ``nesterov`` ``v += g + m u``, in place; returns v."""
+    def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
+        """``u = m u + g`` in place; v, and u, which has yet to be added to it, or with ``nesterov`` ``g + m u``."""
+        gradient = widened(gradient)
         if self._velocity is None:
             self._velocity = gradient.copy()
         else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, widened
 from sparse_mpi.feedback.base import Memory
 from sparse_mpi.sparse import SparseVector
 
@@ -37,9 +37,9 @@ class NoFeedback:
     def check_gradient(self, gradient: Array) -> None:
         """Any will do."""
 
-    def accumulate(self, gradient: Array) -> Array:
+    def accumulate(self, gradient: Array) -> tuple[Array, None]:
         """``gradient`` itself; no algorithm changes its acc."""
-        return gradient
+        return widened(gradient), None
 
     def consume(self, sent: SparseVector | Array) -> None:
         """There is nothing to subtract it from."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, address, describe, namespace
+from sparse_mpi.arrays import Array, address, describe, namespace, widened
 from sparse_mpi.feedback.base import Memory
 from sparse_mpi.sparse import SparseVector
 
@@ -36,14 +36,13 @@ class ErrorFeedback:
     def check_gradient(self, gradient: Array) -> None:
         """Any will do."""
 
-    def accumulate(self, gradient: Array) -> Array:
-        """``residual += gradient`` in place; returns the residual, which is now the step's acc."""
+    def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
+        """The residual, which becomes the step's acc once ``gradient`` is added to it."""
         if self._residual is None:
-            self._residual = gradient.copy()
-            return self._residual
+            self._residual = gradient.copy() if gradient.dtype.itemsize > 2 else widened(gradient)
+            return self._residual, None
         self._residual = fitted(self._residual, gradient)
-        self._residual += gradient
-        return self._residual
+        return self._residual, gradient
 
     def consume(self, sent: SparseVector | Array) -> None:
         """``residual -= sent`` in place. Where a value that was sent is not finite, nothing of it is kept: Inf - Inf
@@ -111,13 +110,11 @@ class AdoptedFeedback(ErrorFeedback):
                 "(zero_grad(set_to_none=True) does), or use in_place=False"
             )
 
-    def accumulate(self, gradient: Array) -> Array:
-        """``gradient`` itself: it holds the sum already. What was loaded before the first step is added to it now."""
+    def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
+        """``gradient`` itself: it holds the sum already. What was loaded before the first step has yet to be added."""
         self._residual = gradient
-        if self._owed is not None:
-            self._residual += fitted(self._owed, gradient)
-            self._owed = None
-        return self._residual
+        owed, self._owed = self._owed, None
+        return gradient, None if owed is None else fitted(owed, gradient)
 
     def check_state(self, state: dict[str, Array]) -> None:
         """Raise ValueError unless it has the residual, with no more precision than the adopted buffer has."""

@@ -37,6 +37,14 @@ def _generic() -> Kernels:
     return array
 
 
+def accumulate(residual: Array, gradient: Array) -> None:
+    """``residual += gradient`` in place, half precision widened on the way; ``residual`` is contiguous."""
+    if gradient.dtype.itemsize == 2:
+        of(residual).accumulate_select(residual, gradient, np.iinfo(bits_type(residual)).max, 0)
+    else:
+        residual += gradient
+
+
 def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None]:
     """A threshold, in magnitude bits, that at least k entries of ``x`` ``(n,)`` reach, and those that reach it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, namespace, to_host
+from sparse_mpi.arrays import Array, namespace, to_host, widened
 from sparse_mpi.kernels.base import Moments, index_dtype, magnitude_bits
 
 
@@ -108,10 +108,3 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
     ties = xp.flatnonzero(bits == kth)
     keep[ties[: k - int(xp.count_nonzero(keep))]] = True
     return indices[keep], values[keep]
-
-
-def widened(x: Array) -> Array:
-    """``x`` itself, or half precision as float32; bfloat16 comes as its bit patterns in uint16."""
-    if x.dtype == np.uint16:
-        return (x.astype(np.uint32) << 16).view(np.float32)
-    return x.astype(np.float32) if x.dtype == np.float16 else x

@@ -63,7 +63,20 @@ class Threshold:
         """Exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
         if self.refresh == "exact":
             return self._published(x, k, state)
-        passed = at_least(x, state.threshold, most=k + k // 2)
+        return self._settled(x, k, at_least(x, state.threshold, most=k + k // 2))
+
+    def accumulate_select(
+        self, residual: Array, gradient: Array, k: int, state: ThresholdState
+    ) -> tuple[SparseVector, ThresholdState]:
+        """`select` after ``residual += gradient``, in place and in the same pass."""
+        if self.refresh == "exact":
+            kernels.accumulate(residual, gradient)
+            return self._published(residual, k, state)
+        found = kernels.of(residual).accumulate_select(residual, gradient, state.threshold, most=k + k // 2)
+        return self._settled(residual, k, None if found is None else SparseVector(*found, len(residual)))
+
+    def _settled(self, x: Array, k: int, passed: SparseVector | None) -> tuple[SparseVector, ThresholdState]:
+        """The k largest of those that passed the threshold; of ``x`` if they were too few or too many."""
         selected = top_k(x, k) if passed is None or passed.nnz < k else truncate(passed, k, reuse=True)
         sixteenth_octave = 1 << (np.finfo(x.dtype).nmant - 4)
         return selected, ThresholdState(max(_smallest(selected.values) - sixteenth_octave, 0))

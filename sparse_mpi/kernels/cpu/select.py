@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, wide_type
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import bits_type, index_dtype
 from sparse_mpi.kernels.cpu.tiles import TILE, bits_of, compiled, readable, scratch_for, widened
@@ -80,7 +80,7 @@ def _scanned(
     """Pairs one after the other, as far as there is room for them, and how many there are in each piece."""
     starts = dict(zip(pieces, itertools.accumulate((room + TILE for room in rooms), initial=0), strict=False))
     sizes = dict(zip(pieces, rooms, strict=True))
-    values, indices = _columns(sum(rooms) + TILE * len(rooms), values_type(x), index_dtype(x.size))
+    values, indices = _columns(sum(rooms) + TILE * len(rooms), wide_type(x), index_dtype(x.size))
 
     def work(lo: int, hi: int) -> int:
         start, room = starts[lo, hi], sizes[lo, hi]
@@ -96,11 +96,6 @@ def _scanned(
             column[total : total + count] = column[starts[piece] : starts[piece] + count]
         total += count
     return (indices, values), counts
-
-
-def values_type(x: Array) -> np.dtype:
-    """float32 for half precision."""
-    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 def _columns(size: int, *dtypes: np.dtype) -> list[np.ndarray]:

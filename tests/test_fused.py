@@ -1,0 +1,116 @@
+"""The gradient joins the residual in the selection's own pass: the same bits as one after the other, less memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi import ALGORITHMS, MEMORIES, SparseAllreduce, SparseVector, World
+from sparse_mpi.algorithms.topka import TopkA
+from sparse_mpi.arrays import enter, widened
+from sparse_mpi.kernels import cpu
+
+N, K, STEPS = 5000, 50, 4
+
+
+def gradients(rank, dtype):
+    rng = np.random.default_rng(rank)
+    return [torch.from_numpy(rng.standard_normal(N)).to(dtype) for _ in range(STEPS)]
+
+
+def run(comm, name, memory, dtype, check, wide=False):
+    """Totals and residuals of every step; ``check`` makes the library add first and select then."""
+    reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, memory=memory)
+    seen = []
+    for gradient in gradients(comm.rank, dtype):
+        total = reducer.step(gradient.float() if wide else gradient, check=check)
+        dense = total.to_dense() if isinstance(total, SparseVector) else total
+        seen.append((dense.numpy().tobytes(), np.asarray(reducer.residual).tobytes()))
+    return seen
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_fused_is_addition_then_selection(ranks, name, memory):
+    def body(comm):
+        fused = run(comm, name, memory, torch.float32, check=False)
+        assert fused == run(comm, name, memory, torch.float32, check=True)
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_half_precision_is_as_if_widened_first(ranks, name, memory, dtype):
+    def body(comm):
+        half = run(comm, name, memory, dtype, check=False)
+        assert half == run(comm, name, memory, dtype, check=False, wide=True)
+
+    ranks.run(body)
+
+
+def test_steady_steps_select_in_the_accumulating_pass(monkeypatch):
+    """No selection of its own, no addition of its own."""
+    reducer = SparseAllreduce(N, k=K, comm=World(1).run(lambda comm: comm)[0])
+    gradient = np.full(N, 1e-6, np.float32)
+    gradient[7 : 7 + K] = 1  # the same ones are the largest in every step
+    reducer.step(gradient)
+    passes = []
+    for name in ("select", "accumulate_select"):
+        real = getattr(cpu, name)
+        monkeypatch.setattr(
+            cpu, name, lambda *args, name=name, real=real, **named: passes.append(name) or real(*args, **named)
+        )
+    reducer.step(gradient)
+    assert passes == ["accumulate_select"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_half_precision_gradient_is_never_widened_whole(dtype):
+    n = 2_000_000
+    comm = World(1).run(lambda comm: comm)[0]
+    reducer = SparseAllreduce(n, density=0.01, comm=comm, algorithm="topka")
+    gradient = torch.randn(n, generator=torch.Generator().manual_seed(0)).to(dtype)
+    reducer.step(gradient)
+    reducer.step(gradient)
+    tracemalloc.start()
+    try:
+        reducer.step(gradient)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < n  # a quarter of the widened vector
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_enters_without_a_copy(dtype):
+    x = torch.arange(6).to(dtype).reshape(2, 3)
+    flat = enter(x)
+    assert flat.ctypes.data == x.data_ptr() and flat.shape == (6,)
+    assert widened(flat).tolist() == [0, 1, 2, 3, 4, 5] and widened(flat).dtype == np.float32
+
+
+@dataclass(frozen=True)
+class Blind(TopkA):
+    """Never looks at acc."""
+
+    def reduce(self, acc, k, comm, state):
+        selected = SparseVector(np.array([0], np.int32), acc[:1] * 0, len(acc))
+        return TopkA().reduce(selected.to_dense(), k, comm, TopkA().init(None, k, 1))
+
+
+def test_an_algorithm_that_does_not_select_is_an_error():
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=Blind())
+        reducer.step(np.ones(N, np.float32))
+        reducer.step(np.ones(N, np.float32))
+
+    with pytest.raises(RuntimeError, match="must select once from acc"):
+        World(1).run(body)
