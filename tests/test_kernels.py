@@ -130,6 +130,14 @@ def test_moments_do_not_hide_what_is_not_finite(value):
         assert not math.isfinite(found.squares) and not math.isfinite(found.largest)
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_moments_may_overflow():
+    x = np.full(N, 2.8e152)
+    for found in (cpu.moments(x, 0), array.moments(x, 0)):
+        assert found.squares == math.inf and math.isfinite(found.total)
+    assert cpu.moments(x * 1e152, 0).total == math.inf
+
+
 def test_moments_of_nothing():
     for kernel_set in (cpu, array):
         assert kernel_set.moments(np.empty(0, np.float32), 0) == (0, 0, 0, 0, 0, 0)

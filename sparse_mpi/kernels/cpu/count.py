@@ -71,7 +71,8 @@ def moments(x: Array, threshold: int) -> Moments:
     threads.each(work, threads.parts(x.size, TILE))
     if not len(tiles):
         return Moments(0, 0.0, 0.0, 0.0, 0, 0.0)
-    entries, total, squares, logs, nonzero = (math.fsum(column) for column in tiles.T[:5])
+    with np.errstate(over="ignore", invalid="ignore"):
+        entries, total, squares, logs, nonzero = tiles[:, :5].sum(axis=0).tolist()
     return Moments(int(entries), total, squares, logs, int(nonzero), float(tiles[:, 5].max()))
 
 
