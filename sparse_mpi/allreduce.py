@@ -58,7 +58,19 @@ def sparse_allreduce(
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank, before data moves.
     """
-    transport = as_comm(comm)
+    with arrays.on_stream_of(x):
+        return _reduce_once(x, k, density, as_comm(comm), algorithm, options)
+
+
+def _reduce_once(
+    x: Any,
+    k: int | None,
+    density: float | None,
+    transport: Comm,
+    algorithm: str | Algorithm,
+    options: dict[str, Any],
+) -> Reduction:
+    """`sparse_allreduce`, where device and stream are the caller's."""
 
     def prepare() -> tuple[Array, int, Algorithm]:
         arrays.check(x, "x")
@@ -165,6 +177,11 @@ class SparseAllreduce:
             FloatingPointError: with ``nonfinite="raise"``, where total has NaN or Inf.
             LawError: with ``check``, if a law is broken.
         """
+        with arrays.on_stream_of(gradient):
+            return self._step(gradient, check, k, density)
+
+    def _step(self, gradient: Any, check: bool, k: int | None, density: float | None) -> Any:
+        """`step`, where device and stream are the caller's."""
         start, before = perf_counter(), self.comm.traffic.copy()
         flat, most = prepare_alike(
             self.comm,
@@ -196,6 +213,7 @@ class SparseAllreduce:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to go on to the same bits: numbers, strings and NumPy arrays."""
+        arrays.settle(self.residual)
         remembered = {name: to_host(array).copy() for name, array in self.memory.state().items()}
         return self._identity() | {"state": asdict(self._state)} | remembered
 

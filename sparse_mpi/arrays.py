@@ -7,6 +7,8 @@ results leave as tensors on the same device. CuPy and torch are looked up only i
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -49,6 +51,40 @@ def synchronize(x: Array) -> None:
         sys.modules["cupy"].cuda.get_current_stream().synchronize()
 
 
+def settle(x: Array) -> None:
+    """Wait for all work on the device of ``x``, on whichever stream: for those who come later, on another one."""
+    if is_device(x):
+        x.device.synchronize()
+
+
+@contextmanager
+def on_stream_of(x: Any) -> Iterator[None]:
+    """The device of ``x`` is the current one, and CuPy works on the caller's stream: for a torch tensor, torch's.
+
+    The library then sees what the caller has queued, and the caller what the library queues, without waiting.
+    """
+    if is_device(x):
+        with x.device:
+            yield
+        return
+    cupy = _cupy() if _is_torch(x) and x.device.type == "cuda" else None
+    if cupy is None:
+        yield
+        return
+    stream = sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
+    with cupy.cuda.Device(x.device.index), cupy.cuda.ExternalStream(stream):
+        yield
+
+
+def _cupy() -> ModuleType | None:
+    """CuPy, if it can be imported."""
+    try:
+        import cupy
+    except ImportError:
+        return None
+    return cupy
+
+
 def describe(x: Any) -> str:
     """What ``x`` is, for error messages: ``numpy float32 (4, 3)`` or the type's name."""
     if hasattr(x, "dtype") and hasattr(x, "shape"):
@@ -65,6 +101,7 @@ def check(x: Any, argument: str) -> None:
 
     Raises:
         TypeError: not a NumPy, CuPy or torch array, not of a floating-point dtype, or on a device of another kind.
+        ImportError: a torch tensor on a CUDA device, and no CuPy.
     """
     if not (isinstance(x, np.ndarray) or is_device(x) or _is_torch(x)):
         raise TypeError(
@@ -74,6 +111,11 @@ def check(x: Any, argument: str) -> None:
     if _is_torch(x) and x.device.type not in ("cpu", "cuda"):
         raise TypeError(
             f"{argument} must be on the CPU or a CUDA device, got {x.device}; move it with {argument}.cpu()"
+        )
+    if _is_torch(x) and x.device.type == "cuda" and _cupy() is None:
+        raise ImportError(
+            f"{argument} must be on the CPU where CuPy is not installed, got {x.device}; "
+            f"install cupy-cuda13x (cupy-cuda12x with CUDA 12), or pass {argument}.cpu()"
         )
     if _dtype_name(x) not in FLOATS:
         raise TypeError(
@@ -124,9 +166,7 @@ def enter(x: Any) -> Array:
     if flat.device.type == "cpu":
         host = flat.numpy()
         return host.view(np.uint16) if brain else host
-    import cupy
-
-    device = cupy.from_dlpack(flat)
+    device = sys.modules["cupy"].from_dlpack(flat)
     return device.view(np.uint16) if brain else device
 
 

@@ -105,14 +105,14 @@ class CountingComm(ABC):
         came = self._sendrecv(mine, dest, source)
         leaves, arrives = dest not in (None, self.rank), source not in (None, self.rank)
         self._count(mine.nbytes * leaves, came.nbytes if came is not None and arrives else 0, int(leaves))
-        return None if came is None else like(came, send)
+        return None if came is None else self._unstage(came, send)
 
     @_timed
     def allgather(self, send: Array, control: bool = False) -> Array:
         mine = self._enter(send)
         gathered = self._allgather(mine)
         self._count_gather(mine, gathered, control)
-        return like(gathered, send)
+        return self._unstage(gathered, send)
 
     @_timed
     def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
@@ -124,7 +124,7 @@ class CountingComm(ABC):
             _require_equal("counts[rank]", int(counts[self.rank]), "the rows of send", len(mine))
         gathered, counts = self._allgatherv(mine, counts)
         self._count_gather(mine, gathered)
-        return like(gathered, send), counts
+        return self._unstage(gathered, send), counts
 
     @_timed
     def alltoallv(
@@ -141,7 +141,7 @@ class CountingComm(ABC):
         came, came_counts = self._alltoallv(mine, counts, expected)
         row = row_bytes(mine)
         self._count(mine.nbytes - own * row, came.nbytes - int(came_counts[self.rank]) * row, messages)
-        return like(came, send), came_counts
+        return self._unstage(came, send), came_counts
 
     @_timed
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
@@ -156,7 +156,7 @@ class CountingComm(ABC):
         total = self._allreduce(mine, op)
         moved = 2 * mine.nbytes * (self.size - 1) // self.size
         self._count(moved, moved, 2 * self._rounds, control)
-        return like(total, send)
+        return self._unstage(total, send)
 
     @_timed
     def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
@@ -166,7 +166,7 @@ class CountingComm(ABC):
         children = self._children(root)
         self._count(came.nbytes * children, came.nbytes * (self.rank != root), children, control)
         self._count(8 * children, 0, children, control=True)
-        return like(came, send)
+        return self._unstage(came, send)
 
     @_timed
     def barrier(self) -> None:
@@ -207,10 +207,18 @@ class CountingComm(ABC):
         if rows and (send.ndim == 0 or row_bytes(send) == 0):
             raise ValueError(f"send must have rows of at least one byte, got shape {send.shape}; reshape it")
         if on_device and self.staged:
-            return to_host(send)
+            return self._stage(send)
         contiguous = send if send.flags.c_contiguous else namespace(send).array(send, order="C")
         synchronize(contiguous)
         return contiguous
+
+    def _stage(self, send: Array) -> np.ndarray:
+        """A copy in host memory of a device array."""
+        return to_host(send)
+
+    def _unstage(self, came: Array, send: Array) -> Array:
+        """What came, in the library of what was sent."""
+        return like(came, send)
 
     def _check_rank(self, argument: str, rank: int | None) -> None:
         if rank is not None and not 0 <= rank < self.size:

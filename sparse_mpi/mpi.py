@@ -13,9 +13,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array, is_device, namespace, synchronize
 from sparse_mpi.counting import CountingComm, Counts, row_bytes
 from sparse_mpi.runtime import refuse_singletons, takes_device_pointers
+from sparse_mpi.staging import Staging
 
 CHUNK = 2**30  # rows or elements of one MPI message
 MOST_ROWS = 2**31 - 1  # of one MPI_Allgatherv
@@ -26,8 +27,9 @@ class MPIComm(CountingComm):
     """The ranks of an mpi4py intracommunicator, on a duplicate of it. Making one is collective.
 
     MPI gets device pointers if it takes them on all ranks: as told by ``cuda_aware``, else by the variable
-    SPARSE_MPI_CUDA_AWARE (0 or 1), else by the MPI library itself. Otherwise device arrays go through
-    host memory. An alltoallv talks to ``bucket`` peers at a time, so that no rank is flooded.
+    SPARSE_MPI_CUDA_AWARE (0 or 1), else by the MPI library itself. Otherwise device arrays go through pinned
+    host memory that is kept from call to call. An alltoallv talks to ``bucket`` peers at a time, so that no
+    rank is flooded.
 
     Raises:
         TypeError: ``comm`` is no intracommunicator.
@@ -47,6 +49,7 @@ class MPIComm(CountingComm):
         super().__init__(self._comm.rank, self._comm.size)
         wanted = takes_device_pointers(MPI, self._comm) if cuda_aware is None else cuda_aware
         self.staged = not self._comm.allreduce(wanted, MPI.LAND)
+        self._staging = Staging()
         self._bucket = bucket
         self._rowtypes: dict[int, Any] = {}
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
@@ -65,6 +68,18 @@ class MPIComm(CountingComm):
         self._comm.Abort(1)
         raise error
 
+    def _stage(self, send: Array) -> np.ndarray:
+        return self._staging.download(send)
+
+    def _unstage(self, came: Array, send: Array) -> Array:
+        return self._staging.upload(came, send) if self.staged and is_device(send) else super()._unstage(came, send)
+
+    def _empty(self, shape: tuple[int, ...], send: Array) -> Array:
+        """Room for what comes in return for ``send``: in its library, pinned if ``send`` is."""
+        if self._staging.holds(send):
+            return self._staging.empty(shape, send.dtype)
+        return namespace(send).empty(shape, send.dtype)
+
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         requests = [] if dest is None else self._start_sending(send, dest, _SENDRECV)
         came = None if source is None else self._receive(send, source, _SENDRECV)
@@ -75,7 +90,7 @@ class MPIComm(CountingComm):
         if send.size > CHUNK:
             gathered, _ = self._allgatherv(send.reshape(-1), np.full(self.size, send.size))
             return gathered.reshape(self.size, *send.shape)
-        out = namespace(send).empty((self.size, *send.shape), send.dtype)
+        out = self._empty((self.size, *send.shape), send)
         element = self._rowtype(send.itemsize)
         self._comm.Allgather([send, send.size, element], [out, send.size, element])
         return out
@@ -84,7 +99,7 @@ class MPIComm(CountingComm):
         if counts is None:
             counts = self._allgather(np.array(len(send), np.uint32)).astype(np.int64)
         total = int(counts.sum())
-        out = namespace(send).empty((total, *send.shape[1:]), send.dtype)
+        out = self._empty((total, *send.shape[1:]), send)
         rowtype = self._rowtype(row_bytes(send))
         if total <= MOST_ROWS:
             self._comm.Allgatherv([send, len(send), rowtype], [out, counts, rowtype])
@@ -92,6 +107,7 @@ class MPIComm(CountingComm):
         for root, part in enumerate(_cut(out, counts)):
             if root == self.rank:
                 part[...] = send
+                synchronize(part)
             self._bcast_rows(part, root)
         return out, counts.copy()
 
@@ -109,13 +125,13 @@ class MPIComm(CountingComm):
                 source = (self.rank - step) % self.size
                 arriving[source] = self._receive(send, source, _ALLTOALLV)
             self._mpi.Request.Waitall(requests)
-        return namespace(send).concatenate(arriving), np.array([len(part) for part in arriving], np.int64)
+        counts = np.array([len(part) for part in arriving], np.int64)
+        return self._join(arriving), counts
 
     def _alltoallv_known(self, leaving: list[Array], send: Array, expected: Counts) -> Array:
         """Received straight into place; empty messages are left out on both sides."""
-        out = namespace(send).empty((int(expected.sum()), *send.shape[1:]), send.dtype)
+        out = self._empty((int(expected.sum()), *send.shape[1:]), send)
         arriving = _cut(out, expected)
-        arriving[self.rank][...] = leaving[self.rank]
         for steps in self._buckets():
             sources = [(self.rank - step) % self.size for step in steps]
             pieces = [
@@ -134,10 +150,11 @@ class MPIComm(CountingComm):
             for (source, (_, rows, rowtype)), status in zip(pieces, statuses, strict=False):
                 if status.Get_count(rowtype) != rows:
                     raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
+        arriving[self.rank][...] = leaving[self.rank]
         return out
 
     def _allreduce(self, send: Array, op: str) -> Array:
-        out = namespace(send).empty(send.shape, send.dtype)
+        out = self._empty(send.shape, send)
         flat, total = send.reshape(-1), out.reshape(-1)
         for at in range(0, max(send.size, 1), CHUNK):
             self._comm.Allreduce(flat[at : at + CHUNK], total[at : at + CHUNK], self._ops[op])
@@ -146,10 +163,10 @@ class MPIComm(CountingComm):
     def _bcast(self, send: Array, root: int) -> Array:
         rows = np.array([len(send)], np.int64)
         self._comm.Bcast(rows, root)
+        out = self._empty((int(rows[0]), *send.shape[1:]), send)
         if self.rank == root:
-            out = send.copy()
-        else:
-            out = namespace(send).empty((int(rows[0]), *send.shape[1:]), send.dtype)
+            out[...] = send
+            synchronize(out)
         self._bcast_rows(out, root)
         return out
 
@@ -175,10 +192,16 @@ class MPIComm(CountingComm):
             rows = status.Get_count(rowtype)
             if rows < 0:
                 raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
-            piece = namespace(like).empty((rows, *like.shape[1:]), like.dtype)
+            piece = self._empty((rows, *like.shape[1:]), like)
             message.Recv([piece, rows, rowtype])
             pieces.append(piece)
-        return pieces[0] if len(pieces) == 1 else namespace(like).concatenate(pieces)
+        return pieces[0] if len(pieces) == 1 else self._join(pieces)
+
+    def _join(self, parts: list[Array]) -> Array:
+        """All rows of ``parts`` in one array."""
+        first = parts[0]
+        out = self._empty((sum(map(len, parts)), *first.shape[1:]), first)
+        return namespace(first).concatenate(parts, out=out)
 
     def _pieces(self, rows: Array) -> list[list[Any]]:
         """``rows`` as MPI messages; the last one is shorter than ``CHUNK`` and may be empty."""

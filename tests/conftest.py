@@ -79,3 +79,11 @@ def ranks(request):
     if request.param != harness.size:
         pytest.skip(f"needs {request.param} ranks, MPI has {harness.size}")
     return harness
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A pretended device with a pretended CuPy, and the record of what happens on it."""
+    from .fake_array import install
+
+    return install(monkeypatch)

@@ -37,7 +37,7 @@ LEVELS = """
     select.estimate
     select.*
     select
-    runtime  counting  baton
+    runtime  counting  baton  staging
     mpi  world
     comm
     algorithms.base  agreement

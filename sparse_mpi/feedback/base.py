@@ -27,7 +27,7 @@ class Memory(Protocol):
         """
 
     def check_gradient(self, gradient: Array) -> None:
-        """Raise ValueError unless `accumulate` can take ``gradient``; nothing changes."""
+        """Raise ValueError or TypeError unless `accumulate` can take ``gradient``; nothing changes."""
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
         """Join ``gradient`` with what is owed to the step's acc ``(n,)``, from which entries are selected.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, address, describe, namespace, widened
+from sparse_mpi.arrays import Array, address, describe, is_device, namespace, widened
 from sparse_mpi.feedback.base import Memory
 from sparse_mpi.sparse import SparseVector
 
@@ -34,7 +34,12 @@ class ErrorFeedback:
         return np.zeros(self.size, np.float32) if self._residual is None else self._residual
 
     def check_gradient(self, gradient: Array) -> None:
-        """Any will do."""
+        """Raise TypeError if ``gradient`` is in host memory and the residual on a device."""
+        if self._residual is not None and is_device(self._residual) and not is_device(gradient):
+            raise TypeError(
+                f"gradient must be on the device where the residual is, got {describe(gradient)}; pass it from there, "
+                "or take the residual to the host first: reducer.load_state_dict(reducer.state_dict())"
+            )
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
         """The residual, which becomes the step's acc once ``gradient`` is added to it."""

@@ -1,0 +1,281 @@
+"""CuPy pretended: arrays of the `fake_device`, the functions the library uses, and torch tensors on that device.
+
+Stricter than CuPy. A NumPy array that meets a device array raises, as an operand, as an index or as an argument, and so
+does a device array that NumPy is to work on: whatever crosses goes through `asarray`, `asnumpy`, `get`, `set` or a
+scalar, and is recorded.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from functools import partialmethod
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import torch
+
+from sparse_mpi import kernels
+from sparse_mpi.arrays import is_device
+from sparse_mpi.kernels import array
+
+from .fake_device import DEVICE, Device, SelectedDevice, memory_of
+
+# What the library may use of CuPy, where CuPy's function does what NumPy's does
+FUNCTIONS = """
+abs add all any arange argsort ascontiguousarray bincount bitwise_and clip concatenate copyto
+count_nonzero cumsum diff dot empty empty_like exp flatnonzero full isfinite isnan log maximum mean minimum nonzero ones
+partition searchsorted sign sort sqrt stack sum take take_along_axis tanh unique where zeros zeros_like
+""".split()
+BINARY = "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift lt le gt ge eq ne matmul".split()
+METHODS = "all any argsort cumsum dot max mean min nonzero partition prod ravel reshape sum take transpose".split()
+TORCH_STREAM = 0x70C4  # the current stream of torch
+
+
+def host_of(x):
+    """The memory behind an argument; host arrays are refused."""
+    if isinstance(x, ndarray):
+        return x._a
+    if isinstance(x, (tuple, list)):
+        return type(x)(map(host_of, x))
+    if isinstance(x, np.ndarray):
+        raise TypeError(f"Unsupported type {type(x)}: a host array where a device array is expected")
+    return x
+
+
+def wrap(result, worked: bool = True):
+    """NumPy's result as a device array, scalars too; ``worked`` unless it is a view or not written yet."""
+    if isinstance(result, (tuple, list)):
+        return type(result)(wrap(part, worked) for part in result)
+    if not isinstance(result, (np.ndarray, np.generic, int)):
+        return result
+    a = np.asarray(result)
+    if worked:
+        DEVICE.work(a)
+    return ndarray._of(a)
+
+
+class ndarray:
+    """``cupy.ndarray``."""
+
+    __hash__ = None
+    __array_priority__ = 100
+
+    @classmethod
+    def _of(cls, a: np.ndarray) -> ndarray:
+        made = cls.__new__(cls)
+        made._a = a
+        return made
+
+    def __array__(self, *_, **__):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        out = options.pop("out", None)
+        assert out is None and method == "__call__", "NumPy works on a device array"
+        return wrap(ufunc(*map(host_of, inputs), **options))
+
+    def __array_function__(self, function, types, arguments, options):
+        raise TypeError(f"numpy.{function.__name__} on a device array; use the functions of namespace(x)")
+
+    dtype = property(lambda self: self._a.dtype)
+    shape = property(lambda self: self._a.shape)
+    ndim = property(lambda self: self._a.ndim)
+    size = property(lambda self: self._a.size)
+    nbytes = property(lambda self: self._a.nbytes)
+    itemsize = property(lambda self: self._a.itemsize)
+    flags = property(lambda self: SimpleNamespace(c_contiguous=self._a.flags.c_contiguous, owndata=True))
+    T = property(lambda self: wrap(self._a.T, worked=False))
+    data = property(lambda self: SimpleNamespace(ptr=self._a.ctypes.data))
+    device = property(lambda self: SelectedDevice(0))
+
+    def __len__(self):
+        return len(self._a)
+
+    def __getitem__(self, key):
+        found = self._a[host_of(key)]
+        return wrap(found, worked=not isinstance(found, np.ndarray) or not np.shares_memory(found, self._a))
+
+    def __setitem__(self, key, value):
+        DEVICE.work(self._a)
+        self._a[host_of(key)] = host_of(value)
+
+    def _scalar(self, kind):
+        DEVICE.stack[-1].synchronize()
+        DEVICE.copied("host", self._a)
+        return kind(self._a)
+
+    def item(self):
+        return self._scalar(np.ndarray.item)
+
+    def view(self, dtype=None):
+        return wrap(self._a.view(dtype), worked=False)
+
+    def astype(self, dtype, copy=True):
+        return wrap(self._a.astype(dtype, copy=copy))
+
+    def copy(self):
+        return wrap(self._a.copy())
+
+    def fill(self, value):
+        DEVICE.work(self._a)
+        self._a.fill(value)
+
+    def get(self, stream=None, order="C", out=None, blocking=True):
+        stream = stream or DEVICE.stack[-1]
+        out = np.empty(self.shape, self.dtype) if out is None else out
+        assert out.flags.c_contiguous and (out.shape, out.dtype) == (self.shape, self.dtype)
+        stream.flush("device")
+        DEVICE.copied("host", out)
+        stream.pending.append(("host", out, self._a.copy()))
+        if blocking:
+            stream.synchronize()
+        return out
+
+    def set(self, host, stream=None):
+        assert type(host) is np.ndarray and (host.shape, host.dtype) == (self.shape, self.dtype)
+        DEVICE.copied("device", host)
+        (stream or DEVICE.stack[-1]).pending.append(("device", self._a, host))
+
+    def tobytes(self):
+        return self.get().tobytes()
+
+    def tolist(self):
+        return self.get().tolist()
+
+    def _handed_out(self) -> np.ndarray:
+        if id(memory_of(self._a)) in DEVICE.written:
+            DEVICE.early.append(self.nbytes)
+        return self._a
+
+    @property
+    def __cuda_array_interface__(self):
+        return self._handed_out().__array_interface__ | {"version": 3, "stream": None}
+
+    def __dlpack__(self, *, stream=None, max_version=None, **_):
+        return self._handed_out().__dlpack__(max_version=max_version)
+
+    def __dlpack_device__(self):
+        return self._a.__dlpack_device__()
+
+
+def _operator(name: str):
+    function = getattr(operator, name)
+    return lambda self, other: wrap(function(self._a, host_of(other)))
+
+
+def _unary(name: str):
+    return lambda self: wrap(getattr(operator, name)(self._a))
+
+
+def _reflected(name: str):
+    function = getattr(operator, name)
+    return lambda self, other: wrap(function(host_of(other), self._a))
+
+
+def _in_place(name: str):
+    function = getattr(operator, f"i{name}")
+
+    def work(self, other):
+        DEVICE.work(self._a)
+        self._a = function(self._a, host_of(other))
+        return self
+
+    return work
+
+
+def _method(name: str):
+    def call(self, *arguments, **options):
+        found = getattr(self._a, name)(*map(host_of, arguments), **options)
+        shared = isinstance(found, np.ndarray) and np.shares_memory(found, self._a)
+        return wrap(found, worked=not shared)
+
+    return call
+
+
+for _name in BINARY:
+    _plain = _name.strip("_")
+    setattr(ndarray, f"__{_plain}__", _operator(_name))
+    if _name not in ("lt", "le", "gt", "ge", "eq", "ne"):
+        setattr(ndarray, f"__r{_plain}__", _reflected(_name))
+        setattr(ndarray, f"__i{_plain}__", _in_place(_plain))
+for _name in ("neg", "abs", "invert"):
+    setattr(ndarray, f"__{_name}__", _unary(_name))
+for _name, _kind in {"int": int, "index": int, "float": float, "bool": bool}.items():
+    setattr(ndarray, f"__{_name}__", partialmethod(ndarray._scalar, _kind))
+for _name in METHODS:
+    setattr(ndarray, _name, _method(_name))
+
+
+def asnumpy(a, stream=None, order="C", out=None, *, blocking=True):
+    return a.get(stream, order, out, blocking)
+
+
+def create(a, dtype=None, copy=True, order="K"):
+    """``cupy.array``."""
+    if isinstance(a, ndarray):
+        return wrap(np.array(a._a, dtype, copy=copy or None, order=order))
+    made = np.array(a, dtype, order="C")
+    DEVICE.copied("device", made)
+    return wrap(made)
+
+
+def asarray(a, dtype=None, order=None):
+    return a if isinstance(a, ndarray) and dtype in (None, a.dtype) else create(a, dtype)
+
+
+class CudaTensor(torch.Tensor):
+    """A torch tensor that says it is on the device."""
+
+    device = property(lambda self: torch.device("cuda", 0))
+
+
+def from_dlpack(x):
+    """``cupy.from_dlpack``, of a tensor on the device."""
+    assert isinstance(x, CudaTensor)
+    return wrap(x.as_subclass(torch.Tensor).numpy(), worked=False)
+
+
+def to_torch(a: ndarray) -> CudaTensor:
+    """``torch.from_dlpack``, of a device array."""
+    return torch.from_numpy(a._a).as_subclass(CudaTensor)
+
+
+def pin(size: int) -> np.ndarray:
+    DEVICE.pinned.append(np.empty(size, np.uint8))
+    return DEVICE.pinned[-1]
+
+
+def _function(name: str):
+    def call(*arguments, **options):
+        found = getattr(np, name)(*map(host_of, arguments), **{key: host_of(value) for key, value in options.items()})
+        return wrap(found, worked=not name.startswith("empty"))
+
+    return call
+
+
+def install(monkeypatch) -> Device:
+    """Have ``import cupy`` find the pretended one, and torch agree; the record starts anew."""
+    cupy = ModuleType("cupy")
+    cupy.ndarray, cupy.array, cupy.asarray, cupy.asnumpy, cupy.from_dlpack = (
+        ndarray,
+        create,
+        asarray,
+        asnumpy,
+        from_dlpack,
+    )
+    for name in FUNCTIONS:
+        setattr(cupy, name, _function(name))
+    cupy.cuda = SimpleNamespace(
+        Device=SelectedDevice,
+        ExternalStream=DEVICE.stream,
+        get_current_stream=lambda: DEVICE.stack[-1],
+        alloc_pinned_memory=pin,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(torch, "from_dlpack", to_torch)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: SimpleNamespace(cuda_stream=TORCH_STREAM))
+    chosen = kernels.of
+    monkeypatch.setattr(kernels, "of", lambda x: array if is_device(x) else chosen(x))
+    DEVICE.__init__()
+    return DEVICE
