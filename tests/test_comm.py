@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from sparse_mpi.comm import NullComm, as_comm
+from sparse_mpi.mpi import MPIComm
 
 ROW_SHAPES = pytest.mark.parametrize("trailing", [(), (3,), (2, 2)], ids=str)
 DTYPES = pytest.mark.parametrize("dtype", ["uint8", "float16", "int64", "float64"])
@@ -215,41 +215,37 @@ def test_long_messages_are_cut(ranks, monkeypatch):
         assert_same(total, np.arange(5.0) * size)
 
 
-class DeviceArray:
-    """An array that NumPy must not see, as CuPy's are."""
-
-    def __init__(self, host: np.ndarray) -> None:
-        self.host = host
-        self.dtype, self.shape, self.ndim, self.itemsize = host.dtype, host.shape, host.ndim, host.itemsize
-
-    def __array__(self, *args, **kwargs):
-        raise TypeError("implicit conversion to a NumPy array is not allowed")
-
-
-def test_device_arrays_go_through_the_host(ranks, monkeypatch):
-    cupy = ModuleType("cupy")
-    cupy.ndarray, cupy.asarray = DeviceArray, lambda host: DeviceArray(host.copy())
-    cupy.asnumpy = lambda device: device.host.copy()
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
+@pytest.mark.parametrize("chunk", [2, 2**30])
+@pytest.mark.parametrize("aware", [False, True])
+def test_device_arrays(ranks, device, monkeypatch, aware, chunk):
+    """Through host memory, or over an MPI that takes device pointers; whole, or in pieces."""
+    cupy = sys.modules["cupy"]
+    monkeypatch.setattr("sparse_mpi.mpi.CHUNK", chunk)
+    monkeypatch.setattr("sparse_mpi.mpi.MOST_ROWS", chunk)
 
     def body(comm):
-        send = DeviceArray(np.arange(comm.size) + comm.rank)
+        if isinstance(comm, MPIComm):
+            comm = MPIComm(comm._comm, cuda_aware=aware)
+        send = cupy.asarray(np.arange(comm.size) + comm.rank)
         results = [
             comm.sendrecv(send, comm.rank, comm.rank),
             comm.allgather(send),
             comm.allgatherv(send)[0],
             comm.alltoallv(send, [1] * comm.size)[0],
+            comm.alltoallv(send, [1] * comm.size, [1] * comm.size)[0],
             comm.allreduce(send),
             comm.bcast(send),
         ]
-        return [result.host for result in results]
+        assert not device.early
+        return [result.get() for result in results]
 
     each = [np.arange(ranks.size) + rank for rank in range(ranks.size)]
-    for rank, (own, gathered, joined, turned, total, first) in enumerate(ranks.run(body)):
+    for rank, (own, gathered, joined, turned, known, total, first) in enumerate(ranks.run(body)):
         assert_same(own, each[rank])
         assert_same(gathered, np.stack(each))
         assert_same(joined, np.concatenate(each))
         assert_same(turned, each[rank])
+        assert_same(known, each[rank])
         assert_same(total, np.sum(each, axis=0))
         assert_same(first, each[0])
 
