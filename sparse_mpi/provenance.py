@@ -12,26 +12,34 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("sparse_mpi", "numpy", "numba", "mpi4py", "torch", "cupy")
+WHEELS = {"cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x")}  # one package under several names
 
 
 def provenance() -> dict[str, Any]:
     """With what, when and how this process was run; under MPI, with which MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
-    versions = {"python": platform.python_version(), "mpi": mpi.Get_library_version().split(",")[0] if mpi else None}
     return {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "cpu": _cpu(),
         "cpus": os.cpu_count(),
-        "versions": versions | {name: version for name in PACKAGES if (version := _version(name))},
+        "versions": versions() | {"mpi": mpi.Get_library_version().split(",")[0] if mpi else None},
     }
 
 
+def versions() -> dict[str, str]:
+    """Of Python and of those packages that matter here and are installed; none of them is imported."""
+    found = {name: _version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
+
+
 def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    for wheel in WHEELS.get(package, (package,)):
+        try:
+            return metadata.version(wheel)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def _cpu() -> str:

@@ -35,14 +35,22 @@ def takes_device_pointers(MPI: Any, comm: Any) -> bool:
     Raises:
         ValueError: SPARSE_MPI_CUDA_AWARE is neither 0 nor 1.
     """
+    return asked_for_device_pointers(MPI, comm)[0]
+
+
+def asked_for_device_pointers(MPI: Any, comm: Any) -> tuple[bool, str]:
+    """`takes_device_pointers`, and who says so."""
     switch = os.environ.get("SPARSE_MPI_CUDA_AWARE")
     if switch is not None:
         if switch not in ("0", "1"):
             raise ValueError(f"SPARSE_MPI_CUDA_AWARE must be 0 or 1, got {switch!r}")
-        return switch == "1"
+        return switch == "1", f"SPARSE_MPI_CUDA_AWARE={switch}"
     if "cuda" in (comm.Get_info().Get("mpi_memory_alloc_kinds") or ""):
-        return True
-    return _library_says_so(MPI) or any(os.environ.get(name) == "1" for name in CUDA_SWITCHES)
+        return True, "the communicator's mpi_memory_alloc_kinds"
+    if _library_says_so(MPI):
+        return True, "the MPI library"
+    switches = [name for name in CUDA_SWITCHES if os.environ.get(name) == "1"]
+    return bool(switches), f"{switches[0]}=1" if switches else "the MPI library does not say that it does"
 
 
 def _library_says_so(MPI: Any) -> bool:

@@ -54,6 +54,9 @@ LEVELS = """
     plan.*
     plan
     optim  ddp
+    doctor.base  doctor.child
+    doctor.*
+    doctor
     cli.select_plot
     cli.bench_*
     cli.*
@@ -64,9 +67,9 @@ LEVELS = """
 # Who may import what else besides the standard library and NumPy, and whether only inside functions
 INSIDE, ANYWHERE = "inside functions", "anywhere"
 OUTSIDE = {
-    "mpi4py": {"comm": INSIDE, "mpi": INSIDE, "cli.*": INSIDE},
+    "mpi4py": {"comm": INSIDE, "mpi": INSIDE, "doctor": INSIDE, "doctor.*": INSIDE, "cli.*": INSIDE},
     "torch": {"arrays": INSIDE, "cli.*": INSIDE, "optim": ANYWHERE, "ddp": ANYWHERE},
-    "cupy": {"arrays": INSIDE, "cli.*": INSIDE, "kernels.cuda": ANYWHERE},
+    "cupy": {"arrays": INSIDE, "doctor.*": INSIDE, "cli.*": INSIDE, "kernels.cuda": ANYWHERE},
     "cupyx": {"arrays": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE, "kernels.lanes": ANYWHERE},
     "llvmlite": {"kernels.lanes": ANYWHERE},

@@ -1,0 +1,72 @@
+"""A child of the doctor: how long does the first step spend on its kernels? ``python -m sparse_mpi.doctor.first_step``.
+
+Calls every kernel of the CPU set once, as a first step on float32 gradients does. Numba compiles what it does not find
+in its cache and leaves it there, so the next process finds it. Prints a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi import kernels
+from sparse_mpi.kernels.base import magnitude_bits
+
+
+def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
+    """A call of every kernel: name -> function of the kernel set."""
+    half = int(np.median(magnitude_bits(x)))
+    indices, n = np.arange(0, len(x), 3, dtype=np.int32), len(x)
+    values, pairs = x[indices], np.concatenate([indices, indices])
+    return {
+        "histogram": lambda cpu: [cpu.histogram(x, 31, 0, 16), cpu.histogram(x, 15, half >> 15, 15)],
+        "select": lambda cpu: cpu.select(x, half, n),
+        "accumulate_select": lambda cpu: cpu.accumulate_select(x.copy(), x, half, n),
+        "top_k_rows": lambda cpu: cpu.top_k_rows(x.reshape(64, -1), 4),
+        "moments": lambda cpu: cpu.moments(x, half),
+        "add": lambda cpu: cpu.add(x.copy(), indices, values),
+        "subtract": lambda cpu: cpu.subtract(x.copy(), indices, values),
+        "merge": lambda cpu: cpu.merge(pairs, x[pairs], n),
+    }
+
+
+def dispatchers() -> list[Any]:
+    """The compiled functions of the kernel set's modules."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("sparse_mpi.kernels.")]
+    found = {id(thing): thing for module in modules for thing in vars(module).values() if hasattr(thing, "stats")}
+    return list(found.values())
+
+
+def main() -> None:
+    """Time the import of Numba and the first call of every kernel."""
+    x = np.random.default_rng(0).standard_normal(1 << 12, np.float32)
+    start = perf_counter()
+    cpu = kernels.of(x)
+    seconds = {"import": perf_counter() - start}
+    for name, call in calls(x).items():
+        start = perf_counter()
+        call(cpu)
+        seconds[name] = perf_counter() - start
+    stats = [dispatcher.stats for dispatcher in dispatchers()]
+    folders = sorted({s.cache_path for s in stats if s.cache_path})
+    print(
+        json.dumps(
+            {
+                "seconds": seconds,
+                "compiled": sum(sum(s.cache_misses.values()) for s in stats),
+                "cached": sum(sum(s.cache_hits.values()) for s in stats),
+                "folders": folders,
+                "writable": all(os.access(folder, os.W_OK) for folder in folders),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
