@@ -6,8 +6,9 @@ Importing this package imports none of mpi4py, cupy and torch, and does not star
 from __future__ import annotations
 
 from sparse_mpi.algorithms import ALGORITHMS, Reduction
-from sparse_mpi.allreduce import SparseAllreduce, StepReport, sparse_allreduce
+from sparse_mpi.allreduce import sparse_allreduce
 from sparse_mpi.feedback import MEMORIES, ErrorFeedback, MomentumCorrection, NoFeedback
+from sparse_mpi.reducer import SparseAllreduce, StepReport
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.world import World

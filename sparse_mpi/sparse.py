@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparse_mpi import kernels
+from sparse_mpi import arrays, kernels
 from sparse_mpi.arrays import Array, namespace, to_host
 
 
@@ -34,6 +34,13 @@ class SparseVector(NamedTuple):
         dense = namespace(self.values).zeros(self.size, self.values.dtype)
         dense[self.indices] = self.values
         return dense
+
+
+def leave(result: SparseVector | Array, caller: Any) -> Any:
+    """``result`` in the library, and on the device, of the caller's array; see `sparse_mpi.arrays.leave`."""
+    if isinstance(result, SparseVector):
+        return SparseVector(arrays.leave(result.indices, caller), arrays.leave(result.values, caller), result.size)
+    return arrays.leave(result, caller)
 
 
 def merge(vector: SparseVector) -> SparseVector:

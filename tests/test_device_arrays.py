@@ -88,7 +88,7 @@ def test_only_pairs_cross_the_bus(ranks, device, transport, name):
             crossed = [copy.bytes for copy in device.copies]
             histograms.append(crossed.count(HISTOGRAM))
             assert sum(crossed) - histograms[-1] * HISTOGRAM <= 2 * (comm.size + 2) * PAIRS < 4 * N
-        assert max(histograms) == 1 and histograms.count(0) >= 2
+        assert max(histograms) == 1
 
     ranks.run(body)
 

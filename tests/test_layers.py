@@ -49,7 +49,7 @@ LEVELS = """
     feedback.*
     feedback
     arguments  laws  costs  provenance
-    allreduce
+    allreduce  reducer
     plan.base
     plan.*
     plan

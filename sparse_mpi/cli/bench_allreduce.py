@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.allreduce import SparseAllreduce, StepReport
 from sparse_mpi.arguments import takes_selector
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
+from sparse_mpi.reducer import SparseAllreduce, StepReport
 from sparse_mpi.select import SELECTORS
 
 

@@ -33,6 +33,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "add": lambda cpu: cpu.add(x.copy(), indices, values),
         "subtract": lambda cpu: cpu.subtract(x.copy(), indices, values),
         "merge": lambda cpu: cpu.merge(pairs, x[pairs], n),
+        "truncate": lambda cpu: cpu.truncate(indices, values, 100),
     }
 
 
@@ -45,7 +46,7 @@ def dispatchers() -> list[Any]:
 
 def main() -> None:
     """Time the import of Numba and the first call of every kernel."""
-    x = np.random.default_rng(0).standard_normal(1 << 12, np.float32)
+    x = np.random.default_rng(0).standard_normal(1 << 14, np.float32)
     start = perf_counter()
     cpu = kernels.of(x)
     seconds = {"import": perf_counter() - start}

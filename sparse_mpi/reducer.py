@@ -1,0 +1,243 @@
+"""`SparseAllreduce`: the allreduce of one gradient, in every step of a training run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, fields, is_dataclass, replace
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from sparse_mpi import arrays, kernels
+from sparse_mpi.agreement import prepare_alike
+from sparse_mpi.algorithms import Algorithm, Reduction
+from sparse_mpi.arguments import make_algorithm, make_memory, resolve_k
+from sparse_mpi.arrays import Array, namespace, to_host
+from sparse_mpi.comm import Comm, Traffic, as_comm
+from sparse_mpi.feedback import Memory
+from sparse_mpi.feedback.clipping import clip
+from sparse_mpi.laws import check_agreement, check_conservation
+from sparse_mpi.select.timed import Timed
+from sparse_mpi.sparse import Layout, SparseVector, leave
+
+
+class StepReport(NamedTuple):
+    """What one step did on this rank."""
+
+    selected: int  # pairs the selector picked; n for a dense algorithm
+    total: int  # entries of the result
+    select_seconds: float  # residual += gradient included where the selector does it in the same pass
+    exchange_seconds: float  # inside communication calls, waiting for slower ranks included
+    merge_seconds: float  # all the rest: encoding, adding, error feedback
+    traffic: Traffic  # of this step, the check that all ranks do the same included
+
+
+class SparseAllreduce:
+    """The allreduce of one gradient, step after step, with error feedback.
+
+    Args:
+        layout: the gradient's length, the shapes of the tensors it is made of, or a `Layout`.
+        k, density, comm, algorithm, options: as for `sparse_allreduce`; a single step may have another k.
+        memory: what becomes of what is not sent: ``"residual"`` adds it to the next gradient, ``"dgc"`` corrects its
+            momentum too, ``"none"`` forgets it; or an instance such as ``MomentumCorrection(0.9, nesterov=True)``.
+        clip_norm: every rank scales its gradient to an L2 norm of at most ``clip_norm / sqrt(P)`` before it joins the
+            residual (Lin et al., ICLR'18), so that the sum of P independent ones is about ``clip_norm`` long.
+        in_place: the array given to the first step *is* the residual from then on. Every step must bring the same
+            memory, with the gradient added to what the last step left there: autograd does that if nobody clears it,
+            and no pass over residual and gradient is left to do. Only for ``memory="residual"`` without clip_norm.
+        nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
+            every rank when ``total`` has one.
+
+    The attribute ``memory`` may be given to another reducer of the same layout, for the two to take turns.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank alike.
+    """
+
+    def __init__(
+        self,
+        layout: Any,
+        k: int | None = None,
+        density: float | None = None,
+        comm: Any = None,
+        algorithm: str | Algorithm = "oktopk",
+        *,
+        memory: str | Memory = "residual",
+        clip_norm: float | None = None,
+        in_place: bool = False,
+        nonfinite: str = "keep",
+        **options: Any,
+    ) -> None:
+        self.comm: Comm = as_comm(comm)
+
+        def prepare() -> tuple[Layout, int, Algorithm, Memory, Memory]:
+            if nonfinite not in ("keep", "raise"):
+                raise ValueError(f"nonfinite must be 'keep' or 'raise', got {nonfinite!r}")
+            made, kind = Layout.of(layout), make_memory(memory, clip_norm, in_place)
+            started = kind.start(made.size, in_place)
+            return made, resolve_k(made.size, k, density), make_algorithm(algorithm, options), kind, started
+
+        self.layout, self.k, self.algorithm, kind, self.memory = prepare_alike(
+            self.comm,
+            prepare,
+            lambda made: (
+                f"n={made[0].size} k={made[1]} algorithm={made[2]} memory={made[3]} clip_norm={clip_norm} "
+                f"in_place={in_place} nonfinite={nonfinite}"
+            ),
+        )
+        self.clip_norm, self.in_place = clip_norm, in_place
+        self.report: StepReport | None = None
+        self._memory_kind = repr(kind)
+        self._most_norm = math.inf if clip_norm is None else clip_norm / math.sqrt(self.comm.size)
+        self._nonfinite = nonfinite
+        self._timed, self._watched = _watch(self.algorithm)
+        self._state = self._watched.init(self.layout, self.k, self.comm.size)
+
+    @property
+    def residual(self) -> Array:
+        """``(n,)`` what this rank has not sent yet: float32, or float64 for float64 gradients; NumPy or CuPy."""
+        return self.memory.residual
+
+    def step(self, gradient: Any, check: bool = False, *, k: int | None = None, density: float | None = None) -> Any:
+        """Add ``gradient`` to the residual, reduce the k entries that matter, keep the rest.
+
+        Args:
+            gradient: ``(n,)`` or any shape of n elements; NumPy, CuPy or torch; left as it is. With ``in_place`` the
+                buffer that holds residual + gradient, and afterwards the new residual.
+            check: assert both laws on this step; costs two dense allreduces.
+            k, density: for this step instead of the reducer's own, the same on all ranks.
+
+        Returns:
+            The sum over the ranks, the same bytes on every rank: a `SparseVector` of the gradient's library (dense
+            ``(n,)`` where the algorithm's result is dense). Divide by the number of ranks for the mean.
+
+        Raises:
+            TypeError, ValueError: not an array of the layout's length, not the adopted buffer, or a bad k; on every
+                rank, before any data moves.
+            FloatingPointError: with ``nonfinite="raise"``, where total has NaN or Inf.
+            LawError: with ``check``, if a law is broken.
+        """
+        with arrays.on_stream_of(gradient):
+            return self._step(gradient, check, k, density)
+
+    def _step(self, gradient: Any, check: bool, k: int | None, density: float | None) -> Any:
+        """`step`, where device and stream are the caller's."""
+        start, before = perf_counter(), self.comm.traffic.copy()
+        flat, most = prepare_alike(
+            self.comm,
+            lambda: (self._enter(gradient), self._resolve(k, density)),
+            lambda made: f"dtype={arrays.wide_type(made[0])} k={made[1]} check={check}",
+        )
+        try:
+            clipped = flat if self._most_norm == math.inf else clip(arrays.widened(flat), self._most_norm)
+            acc, missing = self.memory.accumulate(clipped)
+            if missing is not None and (check or self._timed is None):
+                kernels.accumulate(acc, missing)
+            elif self._timed is not None:
+                self._timed.missing = missing  # the selector adds it on its way
+            kept = acc.copy() if check else None
+            reduction, self._state = self._watched.reduce(acc, most, self.comm, self._state)
+            if self._timed is not None and self._timed.missing is not None:
+                raise RuntimeError(f"{self.algorithm} must select once from acc in every step, it never did")
+            self.memory.consume(reduction.sent)
+        except Exception as error:
+            self.comm.abort(error)
+        self.report = self._summarise(reduction, perf_counter() - start, self.comm.traffic - before)
+        if kept is not None:
+            check_agreement(reduction.total, self.comm)
+            if self.algorithm.conserves:
+                check_conservation(reduction.total, self.memory.given(kept, reduction.sent), self.comm)
+        if self._nonfinite == "raise":
+            _raise_nonfinite(reduction.total)
+        return leave(reduction.total, gradient)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs to go on to the same bits: numbers, strings and NumPy arrays."""
+        arrays.settle(self.residual)
+        remembered = {name: to_host(array).copy() for name, array in self.memory.state().items()}
+        return self._identity() | {"state": asdict(self._state)} | remembered
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` returned, on the same rank of as many ranks.
+
+        Raises:
+            ValueError: it is of another algorithm, memory, gradient, k or rank; on every rank alike.
+        """
+
+        def prepare() -> dict[str, Any]:
+            for key, expected in self._identity().items():
+                if state.get(key) != expected:
+                    raise ValueError(
+                        f"state[{key!r}] must be {expected!r}, got {state.get(key)!r}; "
+                        "load it into a SparseAllreduce made with the arguments it was saved from"
+                    )
+            if "state" not in state:
+                raise ValueError(
+                    f"state must have a 'state', got {sorted(state)}; load what state_dict() returned, whole"
+                )
+            self.memory.check_state(state)
+            return state
+
+        loaded = prepare_alike(self.comm, prepare, lambda made: "load_state_dict")
+        self._state = _restore(self._state, loaded["state"])
+        self.memory.load(loaded)
+
+    def _identity(self) -> dict[str, Any]:
+        """What a state must share with this reducer to be loaded into it."""
+        return {
+            "algorithm": repr(self.algorithm),
+            "memory": self._memory_kind,
+            "size": self.layout.size,
+            "k": self.k,
+            "rank": self.comm.rank,
+            "ranks": self.comm.size,
+        }
+
+    def _enter(self, gradient: Any) -> Array:
+        arrays.check(gradient, "gradient")
+        if self.in_place:
+            arrays.check_in_place(gradient, "gradient")
+        flat = arrays.enter(gradient)
+        if len(flat) != self.layout.size:
+            raise ValueError(
+                f"gradient must have {self.layout.size} elements as layout says, got {len(flat)}; "
+                "pass all tensors of the layout, flattened into one"
+            )
+        self.memory.check_gradient(flat)
+        return flat
+
+    def _resolve(self, k: int | None, density: float | None) -> int:
+        return self.k if k is None and density is None else resolve_k(self.layout.size, k, density)
+
+    def _summarise(self, reduction: Reduction, seconds: float, traffic: Traffic) -> StepReport:
+        total = reduction.total
+        select, selected = 0.0, self.layout.size
+        if self._timed is not None:
+            select, selected = self._timed.seconds, self._timed.selected
+            self._timed.seconds, self._timed.selected = 0.0, 0
+        entries = total.nnz if isinstance(total, SparseVector) else len(total)
+        return StepReport(selected, entries, select, traffic.seconds, seconds - select - traffic.seconds, traffic)
+
+
+def _watch(algorithm: Algorithm) -> tuple[Timed | None, Algorithm]:
+    """The algorithm with its selector timed, where it has one."""
+    selector = getattr(algorithm, "selector", None)
+    if selector is None:
+        return None, algorithm
+    timed = Timed(selector)
+    return timed, replace(algorithm, selector=timed)  # type: ignore[type-var]
+
+
+def _restore(template: Any, saved: dict[str, Any]) -> Any:
+    """The inverse of ``asdict``: a state of ``template``'s type, nested states included."""
+    values = {}
+    for field in fields(template):
+        was = getattr(template, field.name)
+        values[field.name] = _restore(was, saved[field.name]) if is_dataclass(was) else saved[field.name]
+    return type(template)(**values)
+
+
+def _raise_nonfinite(total: SparseVector | Array) -> None:
+    values = total.values if isinstance(total, SparseVector) else total
+    bad = int(namespace(values).count_nonzero(~namespace(values).isfinite(values)))
+    if bad:
+        raise FloatingPointError(f"total has {bad} entries that are NaN or Inf; lower the loss scale or learning rate")
