@@ -1,4 +1,4 @@
-"""Device arrays from the public functions down to the transport, on a pretended device; for real under ``-m gpu``."""
+"""Device arrays from the public functions down to the transport, on a pretended device; for real: `test_gpu`."""
 
 from __future__ import annotations
 
