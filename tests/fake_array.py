@@ -55,6 +55,11 @@ def wrap(result, worked: bool = True):
     return ndarray._of(a)
 
 
+def is_view(found, a: np.ndarray) -> bool:
+    """Whether NumPy's result is of the memory of ``a``, be it empty."""
+    return isinstance(found, np.ndarray) and memory_of(found) is memory_of(a)
+
+
 class ndarray:
     """``cupy.ndarray``."""
 
@@ -94,7 +99,7 @@ class ndarray:
 
     def __getitem__(self, key):
         found = self._a[host_of(key)]
-        return wrap(found, worked=not isinstance(found, np.ndarray) or not np.shares_memory(found, self._a))
+        return wrap(found, worked=not is_view(found, self._a))
 
     def __setitem__(self, key, value):
         DEVICE.work(self._a)
@@ -187,8 +192,7 @@ def _in_place(name: str):
 def _method(name: str):
     def call(self, *arguments, **options):
         found = getattr(self._a, name)(*map(host_of, arguments), **options)
-        shared = isinstance(found, np.ndarray) and np.shares_memory(found, self._a)
-        return wrap(found, worked=not shared)
+        return wrap(found, worked=not is_view(found, self._a))
 
     return call
 
