@@ -80,11 +80,7 @@ def subtract(a: SparseVector, b: SparseVector) -> SparseVector:
 
 def contains(vector: SparseVector, indices: Array) -> Array:
     """For each of the sorted ``indices`` whether ``vector`` has an entry there: a boolean mask."""
-    xp = namespace(indices)
-    if vector.nnz == 0:
-        return xp.zeros(len(indices), bool)
-    position = xp.minimum(xp.searchsorted(vector.indices, indices), vector.nnz - 1)
-    return vector.indices[position] == indices
+    return kernels.of(indices).contains(vector.indices, indices)
 
 
 def split_counts(vector: SparseVector, boundaries: Array) -> np.ndarray:

@@ -217,6 +217,23 @@ def windows_for_all():
         yield
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, np.float16, np.uint16])
+def test_count(dtype, many_threads):
+    x = values(np.float32).astype(dtype) if dtype != np.uint16 else halves()["bfloat16"]
+    bits = magnitude_bits(widened(x))
+    thresholds = np.array([0, 1, *np.sort(bits[::1000]), np.iinfo(bits.dtype).max], np.int64)
+    expected = [int((bits >= threshold).sum()) for threshold in thresholds]
+    for kernel_set in (cpu, array):
+        assert kernel_set.count(x, thresholds).tolist() == expected
+
+
+@given(st.sets(st.integers(0, 50)), st.sets(st.integers(0, 50)))
+def test_contains(some, sought):
+    indices, wanted = (np.array(sorted(numbers), np.int32) for numbers in (some, sought))
+    for kernel_set in (cpu, array):
+        assert kernel_set.contains(indices, wanted).tolist() == [i in some for i in sorted(sought)]
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("kernel_set", [cpu, array], ids=["cpu", "array"])
 def test_add_and_subtract_are_inverse_where_finite(kernel_set):
@@ -234,7 +251,7 @@ def test_ties_need_no_histogram(monkeypatch, value):
     """A constant vector: the sample's threshold is the exact one, and nothing as long as the vector is made."""
     monkeypatch.setattr(kernels, "SAMPLED", 1)
     x = np.full(N, value, np.float32)
-    monkeypatch.setattr(cpu.count, "_histogram_all", None)
+    monkeypatch.setattr("sparse_mpi.kernels.cpu.counts._histogram_all", None)
     assert kernels.search(x, 20, 25) == (int(magnitude_bits(x)[0]), None)
 
 

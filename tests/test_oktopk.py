@@ -33,7 +33,7 @@ def test_search_finds_k_entries_from_any_guess(entries, k, guess, dtype):
     everything = np.sort(np.concatenate([bits_of(e, dtype) for e in entries]))
 
     def body(comm):
-        return search(bits_of(entries[comm.rank], dtype), k, int(bits_of([guess], dtype)[0]), comm), comm.traffic
+        return search(np.asarray(entries[comm.rank], dtype), k, int(bits_of([guess], dtype)[0]), comm), comm.traffic
 
     results = World(len(entries)).run(body)
     (found, traffic) = results[0]
@@ -52,9 +52,10 @@ def test_search_finds_k_entries_from_any_guess(entries, k, guess, dtype):
 @pytest.mark.parametrize("values", [["smallest", "largest"], ["smallest"], ["largest", np.inf], [np.nan, 1.0], [0.0]])
 def test_search_over_the_whole_range(values, guess, dtype):
     limits = {"smallest": np.finfo(dtype).smallest_subnormal, "largest": np.finfo(dtype).max}
-    made = bits_of([limits.get(v, v) for v in values] * 20, dtype)
+    entries = np.array([limits.get(v, v) for v in values] * 20, dtype)
+    made = bits_of(entries, dtype)
     for k in (5, 19, 20, 25, 1000):
-        found = search(made, k, int(bits_of([limits.get(guess, guess)], dtype)[0]), NullComm())
+        found = search(entries, k, int(bits_of([limits.get(guess, guess)], dtype)[0]), NullComm())
         above, reach = (made > found.bits).sum(), (made >= found.bits).sum()
         assert (above < 0.9 * k and reach > k) if found.ties else (0.9 * k <= reach <= k or reach == len(made) < k)
 
@@ -64,10 +65,10 @@ def test_a_good_guess_needs_one_round(ranks):
     k = 1000
 
     def body(comm):
-        bits = bits_of(np.random.default_rng(comm.rank).standard_normal(4 * k))
-        first = search(bits, k, 0, comm)
+        entries = np.random.default_rng(comm.rank).standard_normal(4 * k, np.float32)
+        first = search(entries, k, 0, comm)
         before = comm.traffic.copy()
-        again = search(bits, k, first.bits + 10_000, comm)
+        again = search(entries, k, first.bits + 10_000, comm)
         return (comm.traffic - before).messages, again
 
     messages, _ = ranks.run(body)[0]
@@ -100,7 +101,7 @@ def test_ties_are_cut_by_index_over_all_ranks(ranks):
     def body(comm):
         indices = np.arange(11, dtype=np.int32) + 11 * comm.rank
         reduced = SparseVector(indices, np.array([1.0] * 10 + [-2.0]), 11 * comm.size)
-        found = search(magnitude_bits(reduced.values), k, 0, comm)
+        found = search(reduced.values, k, 0, comm)
         return cut(reduced, found, k, comm)
 
     results = ranks.run(body)

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, namespace, to_host
+from sparse_mpi import kernels
+from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 
 SLACK = 0.1  # a count between (1 - SLACK) k and k ends the search
@@ -35,20 +36,20 @@ def most_rounds(k: int) -> int:
     return 1 + ceil(64 / log2(probes_per_round(k) + 1))
 
 
-def search(bits: Array, k: int, guess: int, comm: Comm) -> GlobalThreshold:
+def search(values: Array, k: int, guess: int, comm: Comm) -> GlobalThreshold:
     """A threshold that between 0.9 k and k entries reach (all of them, when there are no more than k).
 
     Args:
-        bits: ``(m,)`` magnitude bits of this rank's reduced entries; see `sparse_mpi.sparse.magnitude_bits`.
+        values: ``(m,)`` this rank's reduced entries.
         k: entries wanted over all ranks.
         guess: where to look first, the same on all ranks.
     """
-    octave = 1 << np.finfo(f"float{8 * bits.itemsize}").nmant
-    low, high = 0, 1 << (8 * bits.itemsize - 1)
+    octave = 1 << np.finfo(values.dtype).nmant
+    low, high = 0, 1 << (8 * values.itemsize - 1)
     number = probes_per_round(k)
     probes = _around(guess, octave // 128, number, high)
     while True:
-        counts = _count(bits, probes, k, comm)
+        counts = _count(values, probes, k, comm)
         enough = int(np.searchsorted(-counts, -k))  # the first probe that at most k entries reach
         if enough < len(probes) and (counts[enough] >= (1 - SLACK) * k or probes[enough] == 0):
             return GlobalThreshold(int(probes[enough]), ties=False)
@@ -70,11 +71,8 @@ def _around(guess: int, finest: int, number: int, high: int) -> np.ndarray:
     return np.unique(probes[(probes >= 0) & (probes < high)])
 
 
-def _count(bits: Array, probes: np.ndarray, k: int, comm: Comm) -> np.ndarray:
+def _count(values: Array, probes: np.ndarray, k: int, comm: Comm) -> np.ndarray:
     """How many entries over all ranks reach each probe: ``(len(probes),)``, descending."""
-    xp = namespace(bits)
-    bins = xp.searchsorted(xp.asarray(probes.astype(bits.dtype)), bits, side="right")
-    histogram = to_host(xp.bincount(bins, minlength=len(probes) + 1))
-    counts = np.cumsum(histogram[::-1])[::-1][1:]
+    counts = kernels.of(values).count(values, probes)
     dtype = np.int32 if k * comm.size < 2**31 else np.int64
     return comm.allreduce(counts.astype(dtype), control=True)

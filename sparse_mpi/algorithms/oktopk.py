@@ -77,7 +77,7 @@ class OkTopk:
         rows, _ = comm.alltoallv(wire.encode(selected), split_counts(selected, boundaries))
         reduced = merge(wire.decode(rows, n, dtype))
 
-        found = search(magnitude_bits(reduced.values), k, threshold, comm)
+        found = search(reduced.values, k, threshold, comm)
         kept, counts = cut(reduced, found, k, comm)
         unbalanced = bool(counts.max() * comm.size > self.trigger * counts.sum())
         rows = wire.encode(kept)

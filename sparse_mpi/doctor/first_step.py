@@ -26,6 +26,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
     values, pairs = x[indices], np.concatenate([indices, indices])
     return {
         "histogram": lambda cpu: [cpu.histogram(x, 31, 0, 16), cpu.histogram(x, 15, half >> 15, 15)],
+        "count": lambda cpu: cpu.count(x, np.array([0, half])),
         "select": lambda cpu: cpu.select(x, half, n),
         "accumulate_select": lambda cpu: cpu.accumulate_select(x.copy(), x, half, n),
         "top_k_rows": lambda cpu: cpu.top_k_rows(x.reshape(64, -1), 4),
@@ -33,6 +34,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "add": lambda cpu: cpu.add(x.copy(), indices, values),
         "subtract": lambda cpu: cpu.subtract(x.copy(), indices, values),
         "merge": lambda cpu: cpu.merge(pairs, x[pairs], n),
+        "contains": lambda cpu: cpu.contains(indices, indices[1::2]),
         "truncate": lambda cpu: cpu.truncate(indices, values, 100),
     }
 

@@ -8,6 +8,15 @@ from sparse_mpi.arrays import Array, namespace, to_host, widened
 from sparse_mpi.kernels.base import Moments, index_dtype, magnitude_bits
 
 
+def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
+    """See `base.Kernels.count`."""
+    bits = magnitude_bits(widened(x))
+    xp = namespace(bits)
+    bins = xp.searchsorted(xp.asarray(thresholds.astype(bits.dtype)), bits, side="right")
+    counts = to_host(xp.bincount(bins, minlength=len(thresholds) + 1)).astype(np.int64)
+    return np.cumsum(counts[::-1])[::-1][1:]
+
+
 def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
     """See `base.Kernels.histogram`."""
     x = widened(x)
@@ -108,3 +117,11 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
     ties = xp.flatnonzero(bits == kth)
     keep[ties[: k - int(xp.count_nonzero(keep))]] = True
     return indices[keep], values[keep]
+
+
+def contains(indices: Array, sought: Array) -> Array:
+    """See `base.Kernels.contains`."""
+    xp = namespace(indices)
+    if len(indices) == 0:
+        return xp.zeros(len(sought), bool)
+    return indices[xp.minimum(xp.searchsorted(indices, sought), len(indices) - 1)] == sought

@@ -42,10 +42,13 @@ class Moments(NamedTuple):
 class Kernels(Protocol):
     """Passes over a dense vector ``x`` ``(n,)``, contiguous or not; thresholds are `magnitude_bits`.
 
-    float32 and float64 everywhere. `histogram`, `select` and `moments` take half precision in ``x`` as well and
+    float32 and float64 everywhere. `count`, `histogram`, `select` and `moments` take half precision in ``x`` too, and
     `accumulate_select` in ``gradient``, as if it had been widened to float32 first, but without that copy: float16, or
     bfloat16 as its bit patterns in uint16, the type that NumPy and CuPy have for it.
     """
+
+    def count(self, x: Array, thresholds: np.ndarray) -> np.ndarray:
+        """How many entries reach each of the ascending ``thresholds`` ``(t,)``: ``(t,)`` int64, on the host."""
 
     def histogram(self, x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
         """Of the entries whose magnitude bits start with ``prefix`` (``bits >> shift == prefix``), how many have
@@ -82,3 +85,6 @@ class Kernels(Protocol):
     def truncate(self, indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
         """Of these pairs, in ascending order of their indices, the k >= 1 of largest magnitude, of equal ones those
         of lower index; all if there are no more than k. ``reuse`` allows to overwrite the arguments."""
+
+    def contains(self, indices: Array, sought: Array) -> Array:
+        """For each of ``sought`` ``(m,)`` whether it is among ``indices``, both ascending: a boolean mask ``(m,)``."""

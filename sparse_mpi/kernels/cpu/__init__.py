@@ -5,14 +5,16 @@ Inner loops run over slices (``part = bits[lo:hi]``), which Numba vectorises, no
 
 from __future__ import annotations
 
-from sparse_mpi.kernels.cpu.count import histogram, moments
-from sparse_mpi.kernels.cpu.pairs import add, merge, subtract, truncate
+from sparse_mpi.kernels.cpu.counts import count, histogram, moments
+from sparse_mpi.kernels.cpu.pairs import add, contains, merge, subtract, truncate
 from sparse_mpi.kernels.cpu.rows import top_k_rows
 from sparse_mpi.kernels.cpu.select import accumulate_select, select
 
 __all__ = [
     "accumulate_select",
     "add",
+    "contains",
+    "count",
     "histogram",
     "merge",
     "moments",

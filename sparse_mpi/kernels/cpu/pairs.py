@@ -11,8 +11,9 @@ from sparse_mpi.kernels.cpu.tiles import bits_of, compiled
 from sparse_mpi.kernels.lanes import lowest
 
 WINDOW = 1 << 16  # entries of the dense vector summed at once: with its flags it stays in the second-level cache
-SPARSE = 1 << 12  # pairs below which, and
-RUNS = 1 << 10  # ascending runs above which, sorting them is faster
+SPARSE = 1 << 12  # pairs below which,
+DENSE = 1 << 9  # entries of the vector a pair above which, and
+RUNS = 1 << 10  # ascending runs above which, sorting the pairs is faster
 MANY_BINS, FEW_BINS = 1 << 12, 1 << 7
 ONE = np.uint64(1)
 
@@ -44,7 +45,7 @@ def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
     """See `base.Kernels.merge`. Run after run is added into a dense window that moves over the vector."""
     starts = np.empty(RUNS + 1, np.int64)
     runs = _runs(indices, starts) if indices.size >= SPARSE else 0
-    if not runs or indices.size * 64 < size:
+    if not runs or indices.size * DENSE < size:
         return array.merge(indices, values, size)
     merged = np.empty_like(indices), np.empty_like(values)
     window = np.full(WINDOW, -0.0, values.dtype)  # which leaves what is added to it as it is, 0 and -0 too
@@ -146,3 +147,20 @@ def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_value
             kept_indices[count] = indices[i]
             kept_values[count] = values[i]
             count += 1
+
+
+def contains(indices: Array, sought: Array) -> Array:
+    """See `base.Kernels.contains`."""
+    found = np.zeros(len(sought), bool)
+    _contains(indices, sought, found)
+    return found
+
+
+@compiled
+def _contains(indices, sought, found):
+    i = j = 0
+    while i < indices.size and j < sought.size:
+        here, there = indices[i], sought[j]
+        found[j] |= here == there
+        i += here <= there
+        j += there <= here

@@ -1,4 +1,4 @@
-"""Histogram and moments of magnitudes."""
+"""Counts, histogram and moments of magnitudes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,31 @@ LN2 = math.log(2)
 ONE = 1023 << 52  # exponent of a float64 in [1, 2)
 MANTISSA = (1 << 52) - 1
 BLOCK = 512  # entries whose mantissas, each below 2, are multiplied before one logarithm is taken: below 2^512
+
+
+def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
+    """See `base.Kernels.count`."""
+    kind = bits_type(x)
+    x, limits = readable(x), thresholds.astype(kind)
+    magnitude = kind.type(np.iinfo(kind).max)
+
+    def work(lo: int, hi: int) -> np.ndarray:
+        counts = np.zeros(len(limits), np.int64)
+        _count(x[lo:hi], scratch_for(x), magnitude, limits, counts)
+        return counts
+
+    return np.sum(threads.each(work, threads.parts(x.size)), axis=0)
+
+
+@compiled
+def _count(x, scratch, magnitude, limits, counts):
+    for lo in range(0, x.size, TILE):
+        part = bits_of(widened(x[lo : lo + TILE], scratch))
+        for number in range(limits.size):
+            limit, reached = limits[number], 0
+            for i in range(part.size):
+                reached += (part[i] & magnitude) >= limit
+            counts[number] += reached
 
 
 def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
