@@ -10,15 +10,16 @@ from __future__ import annotations
 import operator
 import sys
 from functools import partialmethod
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import torch
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import is_device
 from sparse_mpi.kernels import array
 
+from . import fake_cuda
 from .fake_device import DEVICE, Device, SelectedDevice, memory_of
 
 # What the library may use of CuPy, where CuPy's function does what NumPy's does
@@ -270,6 +271,7 @@ def install(monkeypatch) -> Device:
     )
     for name in FUNCTIONS:
         setattr(cupy, name, _function(name))
+    cupy.RawModule = fake_cuda.RawModule
     cupy.cuda = SimpleNamespace(
         Device=SelectedDevice,
         ExternalStream=DEVICE.stream,
@@ -279,7 +281,19 @@ def install(monkeypatch) -> Device:
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(torch, "from_dlpack", to_torch)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: SimpleNamespace(cuda_stream=TORCH_STREAM))
-    chosen = kernels.of
-    monkeypatch.setattr(kernels, "of", lambda x: array if is_device(x) else chosen(x))
+    monkeypatch.setattr(kernels, "_device", lambda: array)
     DEVICE.__init__()
     return DEVICE
+
+
+def install_kernels(monkeypatch):
+    """On top of `install`: the CUDA kernels, imported anew, for they keep the CuPy that they find. Returns them."""
+    name = "sparse_mpi.kernels.cuda"
+    for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delattr(kernels, "cuda", raising=False)
+    found = import_module(name)
+    for module in (name, f"{name}.program"):
+        monkeypatch.setitem(sys.modules, module, sys.modules[module])  # gone after the test
+    monkeypatch.setattr(kernels, "_device", lambda: found)
+    return found

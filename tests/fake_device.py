@@ -7,7 +7,7 @@ written since then must not be handed to others, such as MPI: `Device.early` tel
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -93,7 +93,9 @@ def memory_of(a: np.ndarray) -> np.ndarray:
 class SelectedDevice:
     """``cupy.cuda.Device``."""
 
-    def __init__(self, number: int) -> None:
+    attributes: ClassVar = {"MaxSharedMemoryPerBlockOptin": 227 << 10, "MultiProcessorCount": 2}
+
+    def __init__(self, number: int = 0) -> None:
         self.id = number
 
     def __enter__(self):

@@ -10,6 +10,7 @@ import pytest
 
 from sparse_mpi import ALGORITHMS, SELECTORS
 from sparse_mpi.cli import main
+from sparse_mpi.cli.bench_select import interval
 
 
 @pytest.mark.parametrize(("command", "registry"), [("algorithms", ALGORITHMS), ("selectors", SELECTORS)])
@@ -52,6 +53,8 @@ def test_bench_takes_a_selector_for_all_that_select(tmp_path):
         (["bench", "allreduce", "--selector", "best"], "sidco-gp"),
         (["bench", "allreduce", "--selector", "dgc", "--algorithms", "dense"], "--selector has no effect on dense"),
         (["bench", "allreduce", "--steps", "0"], "--steps must be at least 1"),
+        (["bench", "select", "--rounds", "5"], "--rounds must be at least 6"),
+        (["bench", "select", "--density", "0.7"], "--density in (0, 0.5]"),
     ],
 )
 def test_wrong_calls_say_what_is_right(argv, says, capsys):
@@ -59,3 +62,39 @@ def test_wrong_calls_say_what_is_right(argv, says, capsys):
         main(argv)
     assert stop.value.code not in (0, None)
     assert says in capsys.readouterr().err + str(stop.value.code)
+
+
+def test_bench_select_measures_kernels_beside_their_floors(tmp_path):
+    pytest.importorskip("matplotlib")
+    record, figure = tmp_path / "r.json", tmp_path / "r.png"
+    options = ["--n", "3000", "5000", "--density", "0.01", "0.1", "--threads", "1", "2", "--rounds", "6"]
+    assert main(["bench", "select", *options, "--json", str(record), "--plot", str(figure)]) == 0
+    written = json.loads(record.read_text())
+    assert [(c["n"], c["threads"], c["density"]) for c in written["cases"]] == [
+        (n, threads, density) for n in (3000, 5000) for threads in (1, 2) for density in (0.01, 0.1)
+    ]
+    names = {
+        "read",
+        "copy",
+        "select",
+        "accumulate + select",
+        "exact k-th",
+        "top-k of rows",
+        "torch.topk",
+        "argpartition",
+    }
+    for case in written["cases"]:
+        assert names <= set(case["methods"]) and all(len(s) == 6 and min(s) > 0 for s in case["methods"].values())
+    assert figure.stat().st_size > 10_000 and written["versions"]["numpy"]
+
+
+@pytest.mark.parametrize(("count", "first"), [(6, 0), (8, 0), (9, 1), (15, 3), (100, 39)])
+def test_interval_covers_the_median(count, first):
+    """The order statistics of textbooks: at most 2.5 % of all samples lie wholly on one side of them."""
+    assert interval([float(i) for i in reversed(range(count))]) == (first, count - 1 - first)
+
+
+def test_bench_select_without_a_gpu(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(SystemExit, match="--device gpu needs CuPy and a GPU"):
+        main(["bench", "select", "--device", "gpu", "--n", "2000"])

@@ -25,10 +25,10 @@ SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 LEVELS = """
     arrays
     kernels.base  kernels.threads  kernels.lanes
-    kernels.array  kernels.cpu.tiles
+    kernels.array  kernels.cpu.tiles  kernels.cuda.program
     kernels.cpu.select  kernels.cpu.pairs
     kernels.cpu.*
-    kernels.cpu
+    kernels.cpu  kernels.cuda
     kernels
     sparse
     wire
@@ -69,7 +69,13 @@ INSIDE, ANYWHERE = "inside functions", "anywhere"
 OUTSIDE = {
     "mpi4py": {"comm": INSIDE, "mpi": INSIDE, "doctor": INSIDE, "doctor.*": INSIDE, "cli.*": INSIDE},
     "torch": {"arrays": INSIDE, "cli.*": INSIDE, "optim": ANYWHERE, "ddp": ANYWHERE},
-    "cupy": {"arrays": INSIDE, "doctor.*": INSIDE, "cli.*": INSIDE, "kernels.cuda": ANYWHERE},
+    "cupy": {
+        "arrays": INSIDE,
+        "doctor.*": INSIDE,
+        "cli.*": INSIDE,
+        "kernels.cuda": ANYWHERE,
+        "kernels.cuda.*": ANYWHERE,
+    },
     "cupyx": {"arrays": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE, "kernels.lanes": ANYWHERE},
     "llvmlite": {"kernels.lanes": ANYWHERE},
@@ -216,7 +222,7 @@ def test_only_the_library_is_packaged(tmp_path):
     assert done.returncode == 0, done.stderr
     (built,) = tmp_path.glob("*.whl")
     packed = [name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name]
-    assert sorted(packed) == sorted(shown(file) for file in LIBRARY.values())
+    assert sorted(packed) == sorted(shown(file) for file in [*LIBRARY.values(), *(ROOT / PACKAGE).rglob("*.cu")])
 
 
 def test_a_misplaced_import_would_be_seen(tmp_path):

@@ -77,9 +77,9 @@ def run(args: argparse.Namespace) -> int:
             print(_render(cases[-1]), flush=True)
     record = {"options": {k: v for k, v in vars(args).items() if k != "run"}, **provenance(), "cases": cases}
     if args.json:
+        lines = ",\n".join(json.dumps(case) for case in cases)  # a case a line
         with open(args.json, "w") as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
+            file.write(json.dumps(record | {"cases": []}, indent=1).replace("[]", f"[\n{lines}\n]") + "\n")
     if args.plot:
         draw(record, args.plot)
     return 0
@@ -89,9 +89,14 @@ def _vector(n: int, args: argparse.Namespace) -> Array:
     host = np.random.default_rng(args.seed).standard_normal(n, np.float32)
     if args.device == "cpu":
         return host
-    import cupy
+    try:
+        import cupy
 
-    return like(host, cupy.empty(0))
+        return like(host, cupy.empty(0))
+    except Exception as error:  # no CuPy, no driver, no device: CuPy has many ways to say so
+        raise SystemExit(
+            f"--device gpu needs CuPy and a GPU; python -m sparse_mpi doctor says more ({error})"
+        ) from None
 
 
 @contextmanager
@@ -178,7 +183,7 @@ def _measure(methods: dict[str, Method], x: Array, args: argparse.Namespace) -> 
             method()
             synchronize(x)
             if number >= 0:
-                seconds[name].append(perf_counter() - start)
+                seconds[name].append(round(perf_counter() - start, 7))
     return seconds
 
 

@@ -17,8 +17,15 @@ STRIDE = 257  # one entry in so many is sampled; prime, to keep out of step with
 
 
 def of(x: Array) -> Kernels:
-    """The kernels for ``x``: Numba's for host memory where Numba is installed, else whole-array functions."""
-    return _generic() if is_device(x) else _host()
+    """The kernels for ``x``: CUDA's for device memory, Numba's for host memory where Numba is installed, else
+    whole-array functions."""
+    return _device() if is_device(x) else _host()
+
+
+def _device() -> Kernels:
+    from sparse_mpi.kernels import cuda
+
+    return cuda
 
 
 @cache

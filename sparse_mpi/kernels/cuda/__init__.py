@@ -1,0 +1,146 @@
+"""Kernels for CuPy arrays, compiled by NVRTC: one pass each, all on the current stream.
+
+A selection waits for the device once, to learn how many entries it found; `histogram` and `moments` wait for their
+results, `merge` for the number of distinct indices, the others not at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+import numpy as np
+
+from sparse_mpi.arrays import Array, widened
+from sparse_mpi.kernels import array
+from sparse_mpi.kernels.array import contains, count, truncate
+from sparse_mpi.kernels.base import Moments, index_dtype
+from sparse_mpi.kernels.cuda.program import blocks_for, kernel, start
+
+__all__ = [
+    "accumulate_select",
+    "add",
+    "contains",
+    "count",
+    "histogram",
+    "merge",
+    "moments",
+    "select",
+    "subtract",
+    "top_k_rows",
+    "truncate",
+]
+
+ROUNDS = 8  # 16-byte vectors that a thread of a selection reads
+TILE_BYTES = 256 * ROUNDS * 16  # that a block of it reads
+COUNTING = 1024  # threads of a block that makes a histogram: one block a multiprocessor, for it takes its memory
+LONG = 1 << 13  # columns from which a row gets the most threads
+MOST_BLOCKS = 2048  # whose partial sums the host adds up
+WIDENED = {"float16", "float32", "uint16"}  # gradients that select.cu adds to a residual of more bits
+
+
+def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
+    """See `base.Kernels.histogram`."""
+    x = cupy.ascontiguousarray(widened(x))
+    counts = cupy.zeros(1 << width, np.uint64)
+    device = cupy.cuda.Device().attributes
+    shared_bytes = max(4, 2 << width)
+    fits = shared_bytes <= device["MaxSharedMemoryPerBlockOptin"]
+    count = kernel("histogram", "histogram.cu", COUNTING, REAL=x.dtype.name, **({"IN_SHARED": 1} if fits else {}))
+    if fits:
+        count.max_dynamic_shared_size_bytes = shared_bytes
+    blocks = min(2 * device["MultiProcessorCount"], blocks_for(x.size, 16 * COUNTING))
+    if blocks:
+        arguments = (x, x.size, shift, prefix, width, counts)
+        start(count, blocks, *arguments, threads=COUNTING, shared_bytes=shared_bytes if fits else 0)
+    return counts.get().astype(np.int64)
+
+
+def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
+    """See `base.Kernels.select`."""
+    x = cupy.ascontiguousarray(widened(x))
+    return _compacted(x, (x,), threshold, most)
+
+
+def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
+    """See `base.Kernels.accumulate_select`. Half precision is widened in registers."""
+    gradient = cupy.ascontiguousarray(gradient)
+    if gradient.dtype != residual.dtype and gradient.dtype.name not in WIDENED:
+        gradient = gradient.astype(residual.dtype)
+    return _compacted(residual, (residual, gradient), threshold, most, GRADIENT=gradient.dtype.name)
+
+
+def _compacted(
+    x: Array, read: tuple[Array, ...], threshold: int, most: int, **macros: Any
+) -> tuple[Array, Array] | None:
+    """What select.cu finds in ``x``, contiguous, when it is given the arrays ``read``."""
+    room = min(most, x.size)
+    indices, values = cupy.empty(room, index_dtype(x.size)), cupy.empty(room, x.dtype)
+    tiles = blocks_for(x.nbytes, TILE_BYTES)
+    if tiles == 0:
+        return indices, values
+    state = cupy.zeros(2 + tiles, np.uint64)
+    compact = kernel("compact", "select.cu", REAL=x.dtype.name, INDEX=indices.dtype.name, ROUNDS=ROUNDS, **macros)
+    start(compact, tiles, *read, x.size, threshold, most, indices, values, state)
+    count = int(state[1:2].get()[0])
+    return None if count > most else (indices[:count], values[:count])
+
+
+def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
+    """See `base.Kernels.top_k_rows`."""
+    matrix = cupy.ascontiguousarray(matrix)
+    rows, columns = matrix.shape
+    chosen, values = cupy.empty((rows, k), np.int32), cupy.empty((rows, k), matrix.dtype)
+    if rows:
+        threads = 1024 if columns >= LONG else 256
+        top_k = kernel("top_k", "rows.cu", threads, REAL=matrix.dtype.name)
+        start(top_k, rows, matrix, columns, k, chosen, values, threads=threads)
+    return chosen, values
+
+
+def moments(x: Array, threshold: int) -> Moments:
+    """See `base.Kernels.moments`. The same bits whenever it is called, on any device."""
+    x = cupy.ascontiguousarray(widened(x))
+    if x.size == 0:
+        return Moments(0, 0.0, 0.0, 0.0, 0, 0.0)
+    blocks = min(MOST_BLOCKS, blocks_for(x.size))
+    partial = cupy.empty((6, blocks), np.float64)
+    start(kernel("moments", "moments.cu", REAL=x.dtype.name), blocks, x, x.size, threshold, partial)
+    of_blocks = partial.get()
+    entries, total, squares, logs, nonzero = (float(sums.sum()) for sums in of_blocks[:5])
+    return Moments(int(entries), total, squares, logs, int(nonzero), float(of_blocks[5].max()))
+
+
+def add(x: Array, indices: Array, values: Array) -> None:
+    """See `base.Kernels.add`."""
+    _scatter("add", x, indices, values)
+
+
+def subtract(x: Array, indices: Array, values: Array) -> None:
+    """See `base.Kernels.subtract`."""
+    _scatter("subtract", x, indices, values)
+
+
+def _scatter(name: str, x: Array, indices: Array, values: Array) -> None:
+    if not x.flags.c_contiguous or x.dtype != values.dtype:
+        getattr(array, name)(x, indices, values)
+    elif indices.size:
+        indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
+        scatter = kernel(name, "sparse.cu", REAL=x.dtype.name, INDEX=indices.dtype.name)
+        start(scatter, blocks_for(indices.size), x, indices, values, indices.size)
+
+
+def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
+    """See `base.Kernels.merge`."""
+    indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
+    order = cupy.argsort(indices, kind="stable")
+    ordered = indices[order]
+    first = cupy.ones(indices.size, bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    heads = cupy.flatnonzero(first)
+    distinct, totals = cupy.empty(heads.size, indices.dtype), cupy.empty(heads.size, values.dtype)
+    if heads.size:
+        add_runs = kernel("add_runs", "sparse.cu", REAL=values.dtype.name, INDEX=indices.dtype.name)
+        arguments = (indices, values, order, heads, heads.size, indices.size, distinct, totals)
+        start(add_runs, blocks_for(heads.size), *arguments)
+    return distinct, totals

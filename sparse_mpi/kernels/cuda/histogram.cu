@@ -1,0 +1,76 @@
+// Counts of `width` magnitude bits in shared memory, two 16-bit counters a word: 2^16 of them fit into 128 KiB. A block
+// looks after every CHUNK of entries whether any counter is half full, and if so moves all of them to the 64-bit counts
+// in global memory: no counter overflows. Without IN_SHARED, for devices with less of it, all is counted there.
+
+constexpr int EACH = 28;  // entries a thread reads between two looks
+constexpr int64 CHUNK = (int64)THREADS * EACH;
+static_assert(CHUNK < 1 << 15, "a counter that is less than half full has room for a chunk");
+
+extern __shared__ uint32 pairs[];
+
+// `run` entries fell into `bin`; whether its counter is half full by now
+__device__ inline bool count(int bin, uint32 run, uint64* counts) {
+#ifdef IN_SHARED
+    const int half = (bin & 1) * 16;
+    const uint32 before = atomicAdd(pairs + (bin >> 1), run << half) >> half & 0xffffu;
+    return before + run >= 1u << 15;
+#else
+    atomicAdd(counts + bin, (uint64)run);
+    return false;
+#endif
+}
+
+__device__ inline void empty_into(uint64* counts, int words) {
+    for (int word = threadIdx.x; word < words; word += THREADS) {
+        const uint32 pair = pairs[word];
+        if (pair & 0xffffu) atomicAdd(counts + 2 * word, (uint64)(pair & 0xffffu));
+        if (pair >> 16) atomicAdd(counts + 2 * word + 1, (uint64)(pair >> 16));
+        pairs[word] = 0;
+    }
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+histogram(const REAL* x, int64 n, int64 shift, int64 prefix, int64 width, uint64* counts) {
+    const Bits start = (Bits)prefix;
+    const int low = (int)(shift - width), mask = (1 << width) - 1;
+#ifdef IN_SHARED
+    const int words = width ? 1 << (width - 1) : 1;
+    for (int word = threadIdx.x; word < words; word += THREADS) pairs[word] = 0;
+    __syncthreads();
+#endif
+    const bool vectors = aligned(x, 16);
+    for (int64 chunk = blockIdx.x * CHUNK; chunk < n; chunk += gridDim.x * CHUNK) {
+        bool full = false;
+        int current = -1;
+        uint32 run = 0;  // of entries in bin `current`, so that equal neighbours are counted together
+        const bool whole = vectors && chunk + CHUNK <= n;
+#pragma unroll
+        for (int i = 0; i < EACH / VECTOR; ++i) {
+            const int64 at = chunk + ((int64)i * THREADS + threadIdx.x) * VECTOR;
+            Vector own;
+            if (whole) own = *reinterpret_cast<const Vector*>(x + at);
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) {
+                if (!whole && at + j >= n) break;
+                const Bits bits = magnitude(whole ? own.at[j] : x[at + j]);
+                if (bits >> shift != start) continue;
+                const int bin = (int)(bits >> low) & mask;
+                if (bin != current) {
+                    if (run) full |= count(current, run, counts);
+                    current = bin;
+                    run = 0;
+                }
+                ++run;
+            }
+        }
+        if (run) full |= count(current, run, counts);
+#ifdef IN_SHARED
+        if (__syncthreads_or(full)) empty_into(counts, words);
+#endif
+    }
+#ifdef IN_SHARED
+    __syncthreads();
+    empty_into(counts, words);
+#endif
+}

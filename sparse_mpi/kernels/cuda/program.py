@@ -1,0 +1,36 @@
+"""CUDA sources compiled for the types at hand, and started on CuPy's current stream."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+THREADS = 256
+
+
+@cache
+def kernel(name: str, source: str, threads: int = THREADS, **macros: Any) -> Any:
+    """The kernel ``name`` of ``source``, a file beside this one, with ``macros`` defined.
+
+    Compiled when it is first asked for; CuPy keeps the result on disk for later processes.
+    """
+    folder = Path(__file__).parent
+    code = (folder / "types.cu").read_text() + (folder / source).read_text()
+    defined = {"THREADS": threads, **macros}
+    options = ("--std=c++17", *(f"-D{macro}={value}" for macro, value in defined.items()))
+    return cupy.RawModule(code=code, options=options).get_function(name)
+
+
+def start(function: Any, blocks: int, *arguments: Any, threads: int = THREADS, shared_bytes: int = 0) -> None:
+    """Start ``function`` on so many blocks of so many threads; integers are passed as int64."""
+    values = tuple(np.int64(a) if isinstance(a, int) else a for a in arguments)
+    function((blocks,), (threads,), values, shared_mem=shared_bytes)
+
+
+def blocks_for(count: int, each: int = THREADS) -> int:
+    """How many blocks have a thread, or room, for each of ``count`` where one has ``each``."""
+    return -(-count // each)

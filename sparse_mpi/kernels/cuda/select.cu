@@ -1,0 +1,143 @@
+// Ordered compaction in one pass: each tile counts what it keeps, learns from the tiles before it where to write
+// (single-pass prefix scan with decoupled look-back, Merrill and Garland 2016), and writes. With GRADIENT, the residual
+// is accumulated on the way.
+//
+// A tile belongs to a block of THREADS; each warp has a consecutive part of it, read in ROUNDS of one vector a lane.
+// state, zeroed: [0] tiles taken, [1] entries found in all, [2 + tile] how many that tile found (PARTIAL) or all up to
+// and including it (WHOLE). Count and flag share one word, so that no fence is needed.
+
+constexpr int STEP = 32 * VECTOR;  // entries a warp reads in a round
+constexpr int PART = ROUNDS * STEP;
+constexpr int WARPS = THREADS / 32;
+constexpr int64 TILE = (int64)WARPS * PART;
+constexpr uint32 OWN = (1u << VECTOR) - 1;
+constexpr uint64 PARTIAL = 1ull << 62, WHOLE = 2ull << 62, COUNT = PARTIAL - 1;
+static_assert(ROUNDS == 8 && STEP < 256, "the counts of the rounds are the bytes of one word");
+
+#ifdef GRADIENT
+struct alignas(VECTOR * sizeof(GRADIENT)) Gradients { GRADIENT at[VECTOR]; };
+
+__device__ inline float32 widen(float32 g) { return g; }
+__device__ inline float64 widen(float64 g) { return g; }
+__device__ inline float32 widen(uint16 g) { return __int_as_float((int32)((uint32)g.bits << 16)); }
+__device__ inline float32 widen(float16 g) {
+    const uint32 sign = (uint32)(g.bits & 0x8000u) << 16, rest = g.bits & 0x7fffu;
+    const float32 scaled = __int_as_float((int32)(rest << 13)) * 5.192296858534828e+33f;  // 2^112, exact
+    const uint32 number = (uint32)__float_as_int(scaled);
+    return __int_as_float((int32)(sign | (rest < 0x7c00u ? number : 0x7f800000u | rest << 13)));
+}
+#endif
+
+__device__ inline int byte(uint64 word, int which) { return (int)(word >> (8 * which) & 255); }
+
+// How many entries the tiles before this one found; by one warp, which makes `own` of this tile known
+__device__ inline uint64 preceding(volatile uint64* found, int64 tile, uint64 own) {
+    const int lane = threadIdx.x & 31;
+    if (lane == 0) found[tile] = (tile ? PARTIAL : WHOLE) | own;
+    uint64 before = 0;
+    for (int64 last = tile - 1; last >= 0; last -= 32) {
+        uint64 word = WHOLE;
+        if (last >= lane) {
+            while ((word = found[last - lane]) < PARTIAL) __nanosleep(20);
+        }
+        const uint32 whole = __ballot_sync(WARP, word >= WHOLE);
+        const int stop = whole ? __ffs((int)whole) - 1 : 31;
+        uint64 sum = lane <= stop ? word & COUNT : 0;
+        for (int apart = 16; apart; apart /= 2) sum += __shfl_xor_sync(WARP, sum, apart);
+        before += sum;
+        if (whole) break;
+    }
+    if (lane == 0 && tile) found[tile] = WHOLE | (before + own);
+    return before;
+}
+
+#ifdef GRADIENT
+#define PARAMETERS REAL *x, const GRADIENT *gradient
+#else
+#define PARAMETERS const REAL *x
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+compact(PARAMETERS, int64 n, int64 threshold, int64 most, INDEX* indices, REAL* values, uint64* state) {
+    __shared__ int64 own_tile, start;
+    __shared__ int counts[WARPS];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const Bits limit = (Bits)threshold;
+    if (threadIdx.x == 0) own_tile = (int64)atomicAdd(state, 1ull);  // in the order in which blocks start: no deadlock
+    __syncthreads();
+    const int64 tile = own_tile, first = tile * TILE + warp * PART + lane * VECTOR;
+
+    uint32 reached = 0;  // one bit an entry of this thread
+    bool vectors = (tile + 1) * TILE <= n && aligned(x, 16);
+#ifdef GRADIENT
+    vectors = vectors && aligned(gradient, sizeof(Gradients));
+#endif
+    if (vectors) {
+        Vector own[ROUNDS];
+#pragma unroll
+        for (int r = 0; r < ROUNDS; ++r) own[r] = *reinterpret_cast<const Vector*>(x + first + r * STEP);
+#ifdef GRADIENT
+        Gradients added[ROUNDS];
+#pragma unroll
+        for (int r = 0; r < ROUNDS; ++r) added[r] = *reinterpret_cast<const Gradients*>(gradient + first + r * STEP);
+#pragma unroll
+        for (int r = 0; r < ROUNDS; ++r) {
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) own[r].at[j] += widen(added[r].at[j]);
+            *reinterpret_cast<Vector*>(x + first + r * STEP) = own[r];
+        }
+#endif
+#pragma unroll
+        for (int r = 0; r < ROUNDS; ++r) {
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) reached |= (uint32)(magnitude(own[r].at[j]) >= limit) << (r * VECTOR + j);
+        }
+    } else {
+        for (int bit = 0; bit < ROUNDS * VECTOR; ++bit) {
+            const int64 at = first + bit / VECTOR * STEP + bit % VECTOR;
+            if (at >= n) break;
+#ifdef GRADIENT
+            x[at] += widen(gradient[at]);
+#endif
+            reached |= (uint32)(magnitude(x[at]) >= limit) << bit;
+        }
+    }
+
+    uint64 rounds = 0;  // byte r: how many this thread found in round r; then, how many its warp did up to this lane
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) rounds |= (uint64)__popc(reached >> (r * VECTOR) & OWN) << (8 * r);
+    const uint64 alone = rounds;
+    for (int apart = 1; apart < 32; apart *= 2) {
+        const uint64 lower = __shfl_up_sync(WARP, rounds, apart);
+        if (lane >= apart) rounds += lower;
+    }
+    const uint64 all = __shfl_sync(WARP, rounds, 31), lower_lanes = rounds - alone;
+    int total = 0;
+    for (int r = 0; r < ROUNDS; ++r) total += byte(all, r);
+    if (lane == 0) counts[warp] = total;
+    __syncthreads();
+
+    if (warp == 0) {
+        uint64 own = 0;
+        for (int w = 0; w < WARPS; ++w) own += counts[w];
+        const uint64 before = preceding(state + 2, tile, own);
+        if (lane == 0) {
+            start = (int64)before;
+            if ((tile + 1) * TILE >= n) state[1] = before + own;
+        }
+    }
+    __syncthreads();
+
+    int64 position = start;
+    for (int w = 0; w < warp; ++w) position += counts[w];
+    for (int r = 0; r < ROUNDS; ++r) {
+        int64 to = position + byte(lower_lanes, r);
+        for (uint32 left = reached >> (r * VECTOR) & OWN; left; left &= left - 1, ++to) {
+            if (to >= most) break;
+            const int64 at = first + r * STEP + __ffs((int)left) - 1;
+            indices[to] = (INDEX)at;
+            values[to] = x[at];  // from the nearest cache, which saves the registers that would hold it
+        }
+        position += byte(all, r);
+    }
+}

@@ -1,0 +1,180 @@
+// CUDA on a CPU, slowly: enough of it to run this project's kernels in tests.
+//
+// A block is an operating system thread, so that blocks run at the same time and may wait for each other; the CUDA
+// threads of a block are fibers of it that take turns at barriers. Shared memory is thread-local: one a block.
+
+#pragma once
+#include <ucontext.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace emulated {
+
+struct Index { unsigned x; };
+
+struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    bool done = false;
+};
+
+struct Barrier {  // of a block or of a warp
+    int members = 0, arrived = 0;
+    unsigned generation = 0;
+};
+
+struct Block {
+    std::vector<Fiber> fibers;
+    std::vector<Barrier> warps;
+    std::vector<unsigned long long> slots;  // a word a thread, exchanged within warps
+    Barrier all;
+    int current = 0, any = 0;
+    ucontext_t scheduler;
+    std::function<void()> body;
+};
+
+inline thread_local Block* block;
+inline thread_local Index thread_index, block_index, grid_size;
+
+inline void pause() { swapcontext(&block->fibers[block->current].context, &block->scheduler); }
+
+inline void release(Barrier& barrier) {
+    if (barrier.arrived && barrier.arrived >= barrier.members) barrier.arrived = 0, ++barrier.generation;
+}
+
+inline void wait(Barrier& barrier) {
+    const unsigned mine = barrier.generation;
+    ++barrier.arrived;
+    release(barrier);
+    while (barrier.generation == mine) pause();
+}
+
+inline Barrier& own_warp() { return block->warps[block->current / 32]; }
+
+inline void enter() {
+    block->body();
+    block->fibers[block->current].done = true;
+    --block->all.members, --own_warp().members;
+    release(block->all), release(own_warp());
+    pause();
+}
+
+inline void run_block(unsigned number, unsigned blocks, int threads, unsigned seed, const std::function<void()>& body) {
+    constexpr size_t STACK = 64 << 10;
+    Block own;
+    block = &own;
+    own.body = body;
+    own.fibers.resize(threads), own.slots.resize(threads), own.warps.resize((threads + 31) / 32);
+    own.all.members = threads;
+    block_index.x = number, grid_size.x = blocks;
+    for (int t = 0; t < threads; ++t) {
+        Fiber& fiber = own.fibers[t];
+        fiber.stack.reset(new char[STACK]);
+        ++own.warps[t / 32].members;
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.get();
+        fiber.context.uc_stack.ss_size = STACK;
+        makecontext(&fiber.context, enter, 0);
+    }
+    std::minstd_rand random(seed + number);
+    for (int left = threads; left;) {  // rounds begin anywhere, so that no order of threads is taken for granted
+        const int shift = random() % threads;
+        for (int t = 0; t < threads; ++t) {
+            own.current = (t + shift) % threads;
+            Fiber& fiber = own.fibers[own.current];
+            if (fiber.done) continue;
+            thread_index.x = own.current;
+            swapcontext(&own.scheduler, &fiber.context);
+            left -= fiber.done;
+        }
+        std::this_thread::yield();
+    }
+}
+
+// `resident` blocks at a time, taken in the order of their numbers
+inline void launch(unsigned blocks, int threads, unsigned resident, unsigned seed, const std::function<void()>& body) {
+    std::atomic<unsigned> next{0};
+    std::vector<std::thread> multiprocessors;
+    for (unsigned m = 0; m < resident; ++m) {
+        multiprocessors.emplace_back([&] {
+            for (unsigned number; (number = next++) < blocks;) run_block(number, blocks, threads, seed, body);
+        });
+    }
+    for (auto& one : multiprocessors) one.join();
+}
+
+template <class... A, size_t... I>
+void call(void (*kernel)(A...), void** arguments, std::index_sequence<I...>) {
+    kernel(*static_cast<std::remove_const_t<A>*>(arguments[I])...);
+}
+template <class... A>
+void call(void (*kernel)(A...), void** arguments) {
+    call(kernel, arguments, std::index_sequence_for<A...>());
+}
+
+// What lane `from` of the warp gives as `own`; all lanes call it
+template <class T>
+T exchange(T own, int from) {
+    static_assert(sizeof(T) <= 8);
+    const int base = block->current / 32 * 32;
+    std::memcpy(&block->slots[block->current], &own, sizeof(T));
+    wait(own_warp());
+    T came = own;
+    if (from >= 0 && from < 32) std::memcpy(&came, &block->slots[base + from], sizeof(T));
+    wait(own_warp());
+    return came;
+}
+inline int lane() { return block->current & 31; }
+
+}  // namespace emulated
+
+#define __global__
+#define __device__
+#define __shared__ static thread_local
+#define __launch_bounds__(threads)
+#define threadIdx emulated::thread_index
+#define blockIdx emulated::block_index
+#define gridDim emulated::grid_size
+
+inline void __syncthreads() { emulated::wait(emulated::block->all); }
+inline int __syncthreads_or(int mine) {
+    emulated::block->any |= mine != 0;
+    __syncthreads();
+    const int any = emulated::block->any;
+    __syncthreads();
+    emulated::block->any = 0;
+    __syncthreads();
+    return any;
+}
+inline void __nanosleep(unsigned) { emulated::pause(); }
+
+template <class T> T __shfl_sync(unsigned, T own, int from) { return emulated::exchange(own, from); }
+template <class T> T __shfl_up_sync(unsigned, T own, int by) { return emulated::exchange(own, emulated::lane() - by); }
+template <class T> T __shfl_xor_sync(unsigned, T own, int mask) { return emulated::exchange(own, emulated::lane() ^ mask); }
+inline unsigned __ballot_sync(unsigned, bool mine) {
+    unsigned votes = 0;
+    for (int from = 0; from < 32; ++from) votes |= (unsigned)emulated::exchange<int>(mine, from) << from;
+    return votes;
+}
+
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+template <class To, class From> To reinterpreted(From x) {
+    To result;
+    std::memcpy(&result, &x, sizeof(To));
+    return result;
+}
+inline int __float_as_int(float x) { return reinterpreted<int>(x); }
+inline float __int_as_float(int x) { return reinterpreted<float>(x); }
+inline long long __double_as_longlong(double x) { return reinterpreted<long long>(x); }
+inline double __longlong_as_double(long long x) { return reinterpreted<double>(x); }
+template <class T, class U> T atomicAdd(T* at, U by) { return __atomic_fetch_add(at, (T)by, __ATOMIC_RELAXED); }
+using std::log;

@@ -1,0 +1,86 @@
+"""``cupy.RawModule`` pretended: CUDA sources compiled for the CPU by g++, with ``cuda_emulation.h``, and really run."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from .fake_device import DEVICE, SelectedDevice
+
+HEADER = Path(__file__).with_name("cuda_emulation.h")
+COMPILER = shutil.which("g++")
+RESIDENT, SEED = 3, 1  # blocks that run at a time; of the order of threads
+
+
+@functools.cache
+def folder() -> Path:
+    """Compiled sources, for this process."""
+    made = tempfile.TemporaryDirectory(prefix="cuda-emulation-")
+    folder.keep = made  # removed when the process ends
+    return Path(made.name)
+
+
+@functools.cache
+def compiled(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
+    """A library with a function ``run_KERNEL`` for every kernel."""
+    kernels = re.findall(
+        r'extern "C" __global__.*?(\w+)\s*\(', re.sub(r"__launch_bounds__\(\w+\)", "", code), re.DOTALL
+    )
+    code = re.sub(r"extern __shared__ (\w+) (\w+)\[\]", r"static thread_local \1 \2[1 << 16]", code)
+    for name in kernels:
+        code += f"""
+extern "C" void run_{name}(unsigned blocks, int threads, unsigned resident, unsigned seed, void** arguments) {{
+    emulated::launch(blocks, threads, resident, seed, [=] {{ emulated::call(&{name}, arguments); }});
+}}
+"""
+    stem = folder() / hashlib.sha256(repr((code, options)).encode()).hexdigest()[:16]
+    stem.with_suffix(".cpp").write_text(code)
+    defines = [option for option in options if option.startswith("-D")]
+    command = [COMPILER, "-std=c++17", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-pthread", *defines]
+    command += ["-include", str(HEADER), "-o", str(stem.with_suffix(".so")), str(stem.with_suffix(".cpp"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(stem.with_suffix(".so")))
+
+
+class Kernel:
+    """``cupy.RawKernel``: called with grid, block and arguments."""
+
+    def __init__(self, function, code: str) -> None:
+        self.function, self.code = function, code
+        self.max_dynamic_shared_size_bytes = 48 << 10
+
+    def __call__(self, grid, block, arguments, *, shared_mem=0):
+        assert (
+            shared_mem
+            <= self.max_dynamic_shared_size_bytes
+            <= SelectedDevice.attributes["MaxSharedMemoryPerBlockOptin"]
+        )
+        words = []
+        for argument in arguments:
+            if isinstance(argument, np.generic):
+                words.append(np.array([argument]))
+            else:  # a device array: its memory, as it is after what was queued before
+                assert argument.flags.c_contiguous
+                DEVICE.work(argument._a)
+                words.append(np.array([argument.data.ptr], np.uintp))
+        pointers = (ctypes.c_void_p * len(words))(*(word.ctypes.data for word in words))
+        self.function(grid[0], block[0], RESIDENT, SEED, pointers)
+
+
+class RawModule:
+    """``cupy.RawModule``."""
+
+    def __init__(self, *, code: str, options: tuple[str, ...] = ()) -> None:
+        self.code, self.library = code, compiled(code, options)
+
+    def get_function(self, name: str) -> Kernel:
+        return Kernel(getattr(self.library, f"run_{name}"), self.code)
