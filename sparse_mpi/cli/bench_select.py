@@ -95,7 +95,7 @@ def _vector(n: int, args: argparse.Namespace) -> Array:
         return like(host, cupy.empty(0))
     except Exception as error:  # no CuPy, no driver, no device: CuPy has many ways to say so
         raise SystemExit(
-            f"--device gpu needs CuPy and a GPU; python -m sparse_mpi doctor says more ({error})"
+            f"--device gpu needs CuPy and a GPU: {error}; see python -m sparse_mpi doctor"
         ) from None
 
 
