@@ -94,9 +94,7 @@ def _vector(n: int, args: argparse.Namespace) -> Array:
 
         return like(host, cupy.empty(0))
     except Exception as error:  # no CuPy, no driver, no device: CuPy has many ways to say so
-        raise SystemExit(
-            f"--device gpu needs CuPy and a GPU: {error}; see python -m sparse_mpi doctor"
-        ) from None
+        raise SystemExit(f"--device gpu needs CuPy and a GPU: {error}; see python -m sparse_mpi doctor") from None
 
 
 @contextmanager
@@ -129,9 +127,8 @@ def _methods(x: Array, k: int) -> dict[str, Method]:
     residual, gradient = x.copy(), namespace(x).zeros_like(x)
     source = namespace(x).ones(n + n // 2, np.float32)
     target = namespace(x).empty_like(source)
-    steady, layout = Threshold(), Layout.of(n)
-    state = steady.select(x, k, steady.init(layout, k))[1]
-    state = steady.select(x, k, state)[1]
+    selector = Threshold()
+    state = selector.select(x, k, selector.init(Layout.of(n), k))[1]
     matrix = x[: n // ROW * ROW].reshape(-1, ROW)
     each = max(1, k * ROW // n)
 
@@ -143,7 +140,7 @@ def _methods(x: Array, k: int) -> dict[str, Method]:
         "copy": lambda: parts(lambda lo, hi: namespace(x).copyto(target[lo:hi], source[lo:hi]), len(source)),
         "select": lambda: own.select(x, threshold, 2 * k),
         "accumulate + select": lambda: own.accumulate_select(residual, gradient, threshold, 2 * k),
-        "threshold selector": lambda: steady.select(x, k, state),
+        "accumulate + top-k": lambda: selector.accumulate_select(residual, gradient, k, state),
         "exact top-k": lambda: top_k(x, k),
         "exact k-th": lambda: kernels.kth_magnitude(x, k, most=k),
         "top-k of rows": lambda: own.top_k_rows(matrix, each),

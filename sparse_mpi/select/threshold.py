@@ -1,11 +1,12 @@
-"""Threshold reuse (Ok-Topk, Li & Hoefler, PPoPP'22): last step's threshold selects this step's entries in one pass.
+"""A threshold known before the pass that selects (Ok-Topk, Li & Hoefler, PPoPP'22), so that one pass is all.
 
-``refresh="histogram"`` (default): the threshold is set a little below the last k-th magnitude. As long as between k and
-3k/2 entries pass it, they hold the k largest ones, which are picked out exactly: top-k for the price of one read of the
-vector and no estimate that can drift. Otherwise a sample or a histogram of *this* vector sets it anew.
+``refresh="histogram"`` (default): in a long vector a sample of it sets the threshold, in a short one last step's k-th
+magnitude less a sixteenth of an octave. As long as at least k entries pass it, and not many more, they hold the k
+largest ones, which are picked out exactly: top-k for the price of one read of the vector and no estimate that can
+drift. Otherwise a histogram of *this* vector settles it. The gradient can join the residual in the same pass.
 
-``refresh="exact"`` is the published rule: the exact k-th magnitude every ``period`` steps and where k changes, in
-between the stale threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here for comparison.
+``refresh="exact"`` is the published rule: the exact k-th magnitude every ``period`` steps, in between the stale
+threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here to be compared with.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ThresholdState:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, found by last step's threshold.
+    """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, by a threshold known before the pass.
 
     Args:
         refresh: ``"histogram"`` or ``"exact"`` (the published rule).
@@ -63,7 +64,7 @@ class Threshold:
         """Exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
         if self.refresh == "exact":
             return self._published(x, k, state)
-        return self._settled(x, k, at_least(x, state.threshold, most=k + k // 2))
+        return self._settled(x, k, at_least(x, *_guess(x, None, k, state)))
 
     def accumulate_select(
         self, residual: Array, gradient: Array, k: int, state: ThresholdState
@@ -72,7 +73,7 @@ class Threshold:
         if self.refresh == "exact":
             kernels.accumulate(residual, gradient)
             return self._published(residual, k, state)
-        found = kernels.of(residual).accumulate_select(residual, gradient, state.threshold, most=k + k // 2)
+        found = kernels.of(residual).accumulate_select(residual, gradient, *_guess(residual, gradient, k, state))
         return self._settled(residual, k, None if found is None else SparseVector(*found, len(residual)))
 
     def _settled(self, x: Array, k: int, passed: SparseVector | None) -> tuple[SparseVector, ThresholdState]:
@@ -95,6 +96,11 @@ class Threshold:
         elif selected.nnz > 5 * k / 4:
             bits = (bits.view(x.dtype.type) * self.nudge).astype(x.dtype).view(bits.dtype)
         return selected, ThresholdState(int(bits), age=age + 1, k=k)
+
+
+def _guess(x: Array, missing: Array | None, k: int, state: ThresholdState) -> tuple[int, int]:
+    """A threshold for ``x``, or for ``x + missing``, and how many entries may reach it."""
+    return kernels.sampled(x, k, missing) or (state.threshold, k + k // 2)
 
 
 def _smallest(values: Array) -> int:
