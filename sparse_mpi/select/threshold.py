@@ -35,7 +35,7 @@ class ThresholdState:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, by a threshold known before the pass.
+    """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, by a threshold set before the pass.
 
     Args:
         refresh: ``"histogram"`` or ``"exact"`` (the published rule).
