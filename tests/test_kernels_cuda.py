@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import importlib.util
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,6 +105,28 @@ def test_select_in_any_order_of_blocks_and_threads(cuda, monkeypatch, resident, 
     monkeypatch.setattr(fake_cuda, "SEED", seed)
     x = np.random.default_rng(seed).standard_normal(100_000).astype(np.float32)
     assert same(cuda.select(put(cuda, x), thresholds(x, 0.9)[1], N), array.select(x, thresholds(x, 0.9)[1], N))
+
+
+def test_indices_beyond_32_bits(cuda, monkeypatch):
+    """Of a vector that pretends to need them."""
+    x = inputs(np.float32)["normal"]
+    for module in (cuda, array):
+        monkeypatch.setattr(module, "index_dtype", lambda size: np.dtype(np.int64))
+    threshold = thresholds(x, 0.9)[1]
+    assert same(cuda.select(put(cuda, x), threshold, N), array.select(x, threshold, N))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cuda", ["device"], indirect=True)
+def test_thousands_of_blocks(cuda):
+    x = inputs(np.float32, 30_000_001)["normal"]
+    on_device, k = put(cuda, x), 300_000
+    threshold = thresholds(x, 0.99)[1]
+    for _ in range(5):
+        assert same(cuda.select(on_device, threshold, 2 * k), array.select(x, threshold, 2 * k))
+    assert (cuda.histogram(on_device, 31, 0, 16) == array.histogram(x, 31, 0, 16)).all()
+    matrix = x[: 29_000 * 1024].reshape(-1, 1024)
+    assert same(cuda.top_k_rows(put(cuda, matrix), 10), array.top_k_rows(matrix, 10))
 
 
 @pytest.mark.parametrize("gradient_type", ["float32", "float64", "float16", "bfloat16"])
@@ -239,44 +258,3 @@ def test_steps_with_these_kernels_give_the_bytes_of_the_host(cuda, name):
             assert same(total[:2], expected[:2]) and apart.residual.get().tobytes() == here.residual.tobytes()
 
     World(3).run(body)
-
-
-def nvrtc():
-    """NVIDIA's compiler as a library, which needs no GPU; None where it is not."""
-    spec = importlib.util.find_spec("nvidia.cuda_nvrtc") if importlib.util.find_spec("nvidia") else None
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    found = [str(file) for folder in folders for file in sorted(Path(folder, "lib").glob("libnvrtc.so*"))]
-    name = ctypes.util.find_library("nvrtc") or (found[0] if found else None)
-    return name and ctypes.CDLL(name)
-
-
-VARIANTS = {
-    "select.cu": [{"INDEX": "int32", "ROUNDS": 8}, {"INDEX": "int64", "ROUNDS": 8}]
-    + [{"INDEX": "int32", "ROUNDS": 8, "GRADIENT": gradient} for gradient in ("float32", "float16", "uint16")],
-    "histogram.cu": [{"THREADS": 1024}, {"THREADS": 1024, "IN_SHARED": 1}],
-    "rows.cu": [{}, {"THREADS": 1024}],
-    "moments.cu": [{}],
-    "sparse.cu": [{"INDEX": "int32"}, {"INDEX": "int64"}],
-}
-
-
-@pytest.mark.parametrize("architecture", ["compute_80", "compute_90"])
-@pytest.mark.parametrize("real", ["float32", "float64"])
-@pytest.mark.parametrize("source", VARIANTS)
-def test_nvrtc_takes_the_sources(source, real, architecture):
-    library = nvrtc()
-    if library is None:
-        pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc-cu12")
-    folder = Path(importlib.util.find_spec("sparse_mpi.kernels").origin).parent / "cuda"
-    code = (folder / "types.cu").read_text() + (folder / source).read_text()
-    for macros in VARIANTS[source]:
-        defined = {"THREADS": 256, "REAL": real, **macros}
-        options = [f"--gpu-architecture={architecture}", "--std=c++17", *(f"-D{k}={v}" for k, v in defined.items())]
-        program, size = ctypes.c_void_p(), ctypes.c_size_t()
-        assert library.nvrtcCreateProgram(ctypes.byref(program), code.encode(), b"kernels.cu", 0, None, None) == 0
-        encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-        status = library.nvrtcCompileProgram(program, len(options), encoded)
-        library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-        log = ctypes.create_string_buffer(size.value)
-        library.nvrtcGetProgramLog(program, log)
-        assert status == 0, log.value.decode()

@@ -44,11 +44,11 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
     x = cupy.ascontiguousarray(widened(x))
     counts = cupy.zeros(1 << width, np.uint64)
     device = cupy.cuda.Device().attributes
-    shared_bytes = max(4, 2 << width)
-    fits = shared_bytes <= device["MaxSharedMemoryPerBlockOptin"]
+    shared_bytes, most_shared = max(4, 2 << width), device["MaxSharedMemoryPerBlockOptin"]
+    fits = shared_bytes <= most_shared
     count = kernel("histogram", "histogram.cu", COUNTING, REAL=x.dtype.name, **({"IN_SHARED": 1} if fits else {}))
     if fits:
-        count.max_dynamic_shared_size_bytes = shared_bytes
+        count.max_dynamic_shared_size_bytes = most_shared
     blocks = min(2 * device["MultiProcessorCount"], blocks_for(x.size, 16 * COUNTING))
     if blocks:
         arguments = (x, x.size, shift, prefix, width, counts)
