@@ -28,7 +28,8 @@ def draw(record: dict[str, Any], file: str) -> None:
         for name in chosen[0]["methods"]:
             per_element = [1e9 * statistics.median(case["methods"][name]) / case["n"] for case in chosen]
             floor = name in ("read", "copy")
-            axes.loglog(sizes, per_element, "k:" if floor else ".-", label=name)
+            others = name.startswith("torch") or name == "argpartition"
+            axes.loglog(sizes, per_element, "k:" if floor else ".--" if others else ".-", label=name)
             if floor:
                 axes.annotate(name, (sizes[0], per_element[0]), xytext=(0, 3), textcoords="offset points")
         axes.set(title=f"density {density:g}", xlabel="n")
