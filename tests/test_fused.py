@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import ALGORITHMS, MEMORIES, SparseAllreduce, SparseVector, World, kernels
+from sparse_mpi import ALGORITHMS, MEMORIES, SparseAllreduce, SparseVector, World
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.arrays import enter, widened
 from sparse_mpi.kernels import cpu
-from sparse_mpi.select.exact import top_k
-from sparse_mpi.select.threshold import Threshold, ThresholdState
 
 N, K, STEPS = 5000, 50, 4
 
@@ -72,27 +70,6 @@ def test_steady_steps_select_in_the_accumulating_pass(monkeypatch):
         )
     reducer.step(gradient)
     assert passes == ["accumulate_select"]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_long_vector_never_needs_a_second_pass(monkeypatch, dtype):
-    """The threshold comes from a sample of the sum that is only being made; nothing in it can be stale."""
-    monkeypatch.setattr(kernels, "SAMPLED", 1)
-    monkeypatch.setattr(kernels, "STRIDE", 7)
-    passes = []
-    for name in ("select", "accumulate_select"):
-        real = getattr(cpu, name)
-        monkeypatch.setattr(cpu, name, lambda *args, name=name, real=real: passes.append(name) or real(*args))
-    selector, state = Threshold(), ThresholdState()
-    residual = np.random.default_rng(9).standard_normal(N).astype(np.float32)
-    for scale in (1, 30, 0.1):
-        gradient = gradients(0, torch.float32)[0].mul(scale).to(dtype)
-        acc = residual + gradient.float().numpy()
-        selected, state = selector.accumulate_select(residual, enter(gradient), K, state)
-        assert residual.tobytes() == acc.tobytes()
-        assert selected.indices.tolist() == top_k(acc, K).indices.tolist()
-        assert passes[0] == "accumulate_select" and passes.count("select") == 1  # of top_k, to compare with
-        passes.clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

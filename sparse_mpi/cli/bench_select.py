@@ -28,8 +28,6 @@ from sparse_mpi.cli.select_plot import draw
 from sparse_mpi.kernels import threads
 from sparse_mpi.provenance import provenance
 from sparse_mpi.select.exact import top_k
-from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout
 
 SIZES = (1_000_000, 14_728_266, 27_600_000, 133_500_000)  # ..., VGG-16, LSTM, BERT
 LEAST = 6  # rounds: the range of six covers the median in 97 % of all cases
@@ -127,8 +125,6 @@ def _methods(x: Array, k: int) -> dict[str, Method]:
     residual, gradient = x.copy(), namespace(x).zeros_like(x)
     source = namespace(x).ones(n + n // 2, np.float32)
     target = namespace(x).empty_like(source)
-    selector = Threshold()
-    state = selector.select(x, k, selector.init(Layout.of(n), k))[1]
     matrix = x[: n // ROW * ROW].reshape(-1, ROW)
     each = max(1, k * ROW // n)
 
@@ -140,7 +136,6 @@ def _methods(x: Array, k: int) -> dict[str, Method]:
         "copy": lambda: parts(lambda lo, hi: namespace(x).copyto(target[lo:hi], source[lo:hi]), len(source)),
         "select": lambda: own.select(x, threshold, 2 * k),
         "accumulate + select": lambda: own.accumulate_select(residual, gradient, threshold, 2 * k),
-        "accumulate + top-k": lambda: selector.accumulate_select(residual, gradient, k, state),
         "exact top-k": lambda: top_k(x, k),
         "exact k-th": lambda: kernels.kth_magnitude(x, k, most=k),
         "top-k of rows": lambda: own.top_k_rows(matrix, each),

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, is_device, namespace, widened
+from sparse_mpi.arrays import Array, is_device, namespace
 from sparse_mpi.kernels.base import Kernels, bits_type, magnitude_bits
 
 SMALL = 1 << 14  # entries up to which ordering them all costs less than looking through the bins of a histogram
@@ -58,7 +58,7 @@ def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None
     Instead of the entries, None where they are more than ``most`` >= k and it is for ties that they cannot be fewer:
     then the threshold is the exact k-th magnitude. Where a sample serves, ``most`` may be exceeded somewhat.
     """
-    drawn = sampled(x, k)
+    drawn = _sampled(x, k)
     if drawn is not None:
         threshold, likely = drawn
         found = of(x).select(x, threshold, likely)
@@ -86,9 +86,8 @@ def kth_magnitude(x: Array, k: int, most: int) -> int:
     return int(magnitude_bits(of(x).truncate(*found, k, reuse=True)[1]).min())
 
 
-def sampled(x: Array, k: int, missing: Array | None = None) -> tuple[int, int] | None:
-    """A threshold, in magnitude bits, that by a sample a little more than k entries of ``x`` reach, and how many may at
-    the very most; of ``x + missing`` if that is given.
+def _sampled(x: Array, k: int) -> tuple[int, int] | None:
+    """A threshold that by a sample a little more than k entries reach, and how many may at the very most.
 
     None where ``x`` is too short or k too large for it to pay.
     """
@@ -96,11 +95,7 @@ def sampled(x: Array, k: int, missing: Array | None = None) -> tuple[int, int] |
     rank = math.ceil(expected + 3 * math.sqrt(expected) + 3)
     if len(x) < SAMPLED or 8 * rank * STRIDE > len(x):
         return None
-    drawn = x[STRIDE // 2 :: STRIDE]
-    if missing is not None:
-        with np.errstate(invalid="ignore", over="ignore"):
-            drawn = drawn + widened(missing[STRIDE // 2 :: STRIDE])
-    sample = magnitude_bits(drawn)
+    sample = magnitude_bits(x[STRIDE // 2 :: STRIDE])
     sample.partition(len(sample) - rank)
     return int(sample[len(sample) - rank]), math.ceil(STRIDE * (rank + 3 * math.sqrt(rank) + 3))
 

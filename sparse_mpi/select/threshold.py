@@ -1,9 +1,10 @@
-"""A threshold known before the pass that selects (Ok-Topk, Li & Hoefler, PPoPP'22), so that one pass is all.
+"""Threshold reuse (Ok-Topk, Li & Hoefler, PPoPP'22): last step's threshold selects this step's entries in one pass.
 
-``refresh="histogram"`` (default): in a long vector a sample of it sets the threshold, in a short one last step's k-th
-magnitude less a sixteenth of an octave. As long as at least k entries pass it, and not many more, they hold the k
-largest ones, which are picked out exactly: top-k for the price of one read of the vector and no estimate that can
-drift. Otherwise a histogram of *this* vector settles it. The gradient can join the residual in the same pass.
+``refresh="histogram"`` (default): the threshold is set a little below the last k-th magnitude. As long as between k and
+3k/2 entries pass it, they hold the k largest ones, which are picked out exactly: top-k for the price of one read of the
+vector and no estimate that can drift. Otherwise a sample or a histogram of *this* vector settles it. How far below is
+controlled: nearer after a step that let too many pass, farther after one that let too few. The gradient can join the
+residual in the same pass.
 
 ``refresh="exact"`` is the published rule: the exact k-th magnitude every ``period`` steps, in between the stale
 threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here to be compared with.
@@ -23,19 +24,22 @@ from sparse_mpi.select.base import at_least
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import Layout, SparseVector, truncate
 
+LEAST, MOST = 1 / 256, 1 / 4  # octaves of margin
+
 
 @dataclass(frozen=True)
 class ThresholdState:
     """What is carried from step to step."""
 
     threshold: int = 0  # magnitude bits to try next; 0 before the first step
+    margin: float = 1 / 16  # octaves that it lies below the last k-th magnitude
     age: int = 0  # steps since the threshold was last computed exactly
     k: int = 0  # that it was computed for
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, by a threshold set before the pass.
+    """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, found by last step's threshold.
 
     Args:
         refresh: ``"histogram"`` or ``"exact"`` (the published rule).
@@ -64,7 +68,7 @@ class Threshold:
         """Exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
         if self.refresh == "exact":
             return self._published(x, k, state)
-        return self._settled(x, k, at_least(x, *_guess(x, None, k, state)))
+        return self._settled(x, k, state, at_least(x, state.threshold, most=k + k // 2))
 
     def accumulate_select(
         self, residual: Array, gradient: Array, k: int, state: ThresholdState
@@ -73,14 +77,23 @@ class Threshold:
         if self.refresh == "exact":
             kernels.accumulate(residual, gradient)
             return self._published(residual, k, state)
-        found = kernels.of(residual).accumulate_select(residual, gradient, *_guess(residual, gradient, k, state))
-        return self._settled(residual, k, None if found is None else SparseVector(*found, len(residual)))
+        found = kernels.of(residual).accumulate_select(residual, gradient, state.threshold, most=k + k // 2)
+        return self._settled(residual, k, state, None if found is None else SparseVector(*found, len(residual)))
 
-    def _settled(self, x: Array, k: int, passed: SparseVector | None) -> tuple[SparseVector, ThresholdState]:
+    def _settled(
+        self, x: Array, k: int, state: ThresholdState, passed: SparseVector | None
+    ) -> tuple[SparseVector, ThresholdState]:
         """The k largest of those that passed the threshold; of ``x`` if they were too few or too many."""
-        selected = top_k(x, k) if passed is None or passed.nnz < k else truncate(passed, k, reuse=True)
-        sixteenth_octave = 1 << (np.finfo(x.dtype).nmant - 4)
-        return selected, ThresholdState(max(_smallest(selected.values) - sixteenth_octave, 0))
+        if passed is None:
+            selected, change = top_k(x, k), 1 / 2
+        elif passed.nnz < k:
+            selected, change = top_k(x, k), 3 / 2
+        else:
+            change = 3 / 4 if 4 * passed.nnz > 5 * k else 1.0
+            selected = truncate(passed, k, reuse=True)
+        margin = min(max(state.margin * change, LEAST), MOST) if state.threshold else state.margin
+        below = int(margin * (1 << np.finfo(x.dtype).nmant))
+        return selected, ThresholdState(max(_smallest(selected.values) - below, 0), margin)
 
     def _published(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
         threshold, age = state.threshold, state.age
@@ -96,11 +109,6 @@ class Threshold:
         elif selected.nnz > 5 * k / 4:
             bits = (bits.view(x.dtype.type) * self.nudge).astype(x.dtype).view(bits.dtype)
         return selected, ThresholdState(int(bits), age=age + 1, k=k)
-
-
-def _guess(x: Array, missing: Array | None, k: int, state: ThresholdState) -> tuple[int, int]:
-    """A threshold for ``x``, or for ``x + missing``, and how many entries may reach it."""
-    return kernels.sampled(x, k, missing) or (state.threshold, k + k // 2)
 
 
 def _smallest(values: Array) -> int:
