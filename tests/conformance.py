@@ -13,11 +13,16 @@ from sparse_mpi.sparse import Layout
 
 
 class Case(NamedTuple):
-    """A gradient ``make(rng, rank, ranks)`` ``(n,)`` and how many entries to keep of it."""
+    """A gradient ``make(rng, rank, ranks)`` ``(n,)``, how many entries to keep of it, and the shapes of its tensors."""
 
     make: Callable[..., np.ndarray]
     n: int = 1000
     k: int = 40
+    shapes: tuple[tuple[int, ...], ...] | None = None  # None: one flat tensor
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.n if self.shapes is None else self.shapes)
 
 
 def normal(rng, rank, ranks, n=1000):
@@ -52,6 +57,13 @@ def skewed(rng, rank, ranks):
     return np.concatenate([rng.standard_normal(800), 1000 * rng.standard_normal(100), rng.standard_normal(100)])
 
 
+def model(rng, rank, ranks):
+    return rng.standard_normal(sum(LAYERS.sizes)) * np.repeat(rng.lognormal(size=len(LAYERS.sizes)), LAYERS.sizes)
+
+
+# matrices, biases and a scalar, empty tensors and one-row ones, as models have them
+LAYERS = Layout.of([(12, 30), (30,), (7, 5, 3, 3), (7,), (), (0, 4), (1, 50), (40, 1), (5, 60), (60,), (6, 4, 1, 1)])
+
 CASES = {
     "random": Case(normal),
     "same-support": Case(same_support),
@@ -69,6 +81,9 @@ CASES = {
     "n<P": Case(lambda rng, rank, ranks: rng.standard_normal(3), n=3, k=2),
     "n=1": Case(lambda rng, rank, ranks: rng.standard_normal(1), n=1, k=1),
     "n-indivisible": Case(lambda rng, rank, ranks: rng.standard_normal(1009), n=1009, k=41),
+    "layers": Case(model, LAYERS.size, 250, LAYERS.shapes),
+    "layers, k=1": Case(model, LAYERS.size, 1, LAYERS.shapes),
+    "layers, k=n": Case(model, LAYERS.size, LAYERS.size, LAYERS.shapes),
 }
 
 
@@ -86,7 +101,7 @@ class Step(NamedTuple):
 
 def train(comm, algorithm, case: Case, dtype, steps: int, **options) -> list[Step]:
     """Steps with error feedback on fresh gradients."""
-    reducer = SparseAllreduce(case.n, k=case.k, comm=comm, algorithm=algorithm, **options)
+    reducer = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=algorithm, **options)
     seen = []
     for step in range(steps):
         g = gradient(case, dtype, step, comm.rank, comm.size)
@@ -127,7 +142,7 @@ def assert_form(total, case: Case, dtype) -> None:
 
 def assert_economy(step: Step, algorithm, case: Case, dtype, ranks: int) -> None:
     k = min(case.k, case.n)
-    bound = algorithm.bound(Layout.of(case.n), k, ranks)
+    bound = algorithm.bound(case.layout, k, ranks)
     traffic, itemsize = step.report.traffic, np.dtype(dtype).itemsize
     assert traffic.sent <= bound.payload(wire.pair_bytes(case.n, dtype), itemsize)
     handshake = (
@@ -141,12 +156,12 @@ def assert_economy(step: Step, algorithm, case: Case, dtype, ranks: int) -> None
 def assert_count(step: Step, name: str, algorithm, case: Case, ranks: int) -> None:
     """The selection is in the selector's band, the result as large as the algorithm promises."""
     k = min(case.k, case.n)
-    low, high = getattr(algorithm, "selector", None).band if name != "dense" else (1, case.n / k)
+    selector = getattr(algorithm, "selector", None)
+    low, high = selector.band if selector else (case.n / k, case.n / k)
     assert np.floor(low * k) <= step.report.selected <= max(k, high * k)
     fewest = np.floor(min(low, 1) * k)
     promised = {
-        "dense": (case.n, case.n),
         "gtopk": (fewest, k),
         "oktopk": (0.9 * fewest, k),
-    }.get(name, (0, high * k * ranks))
+    }.get(name, (0, high * k * ranks) if selector else (case.n, case.n))
     assert promised[0] <= step.report.total <= promised[1]

@@ -92,11 +92,11 @@ def test_resumption_is_bit_exact(ranks, name, options):
     case = CASES["layer-skewed"]
 
     def body(comm):
-        straight = SparseAllreduce(case.n, k=case.k, comm=comm, algorithm=name, **options)
+        straight = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name, **options)
         for step in range(4):
             straight.step(gradient(case, np.float32, step, comm.rank, comm.size))
         saved = straight.state_dict()
-        resumed = SparseAllreduce(case.n, k=case.k, comm=comm, algorithm=name, **options)
+        resumed = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name, **options)
         resumed.load_state_dict(saved)
         for step in range(4, 9):
             g = gradient(case, np.float32, step, comm.rank, comm.size)
@@ -156,7 +156,7 @@ def test_nonfinite_shows_in_total_at_once_and_then_is_gone(ranks, name, bad):
     case = CASES["random"]
 
     def body(comm):
-        reducer = SparseAllreduce(case.n, k=case.k, comm=comm, algorithm=name)
+        reducer = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name)
         seen = []
         for step in range(3):
             g = gradient(case, np.float32, step, comm.rank, comm.size)

@@ -23,7 +23,7 @@ SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 # From the ground up, one level a line: a file imports only from the lines above its own. A new algorithm or selector
 # falls under its pattern; a file that others of its folder build on gets a line of its own above the pattern.
 LEVELS = """
-    arrays
+    arrays  shapes
     kernels.base  kernels.threads  kernels.lanes
     kernels.array  kernels.cpu.tiles  kernels.cuda.program
     kernels.cpu.select  kernels.cpu.pairs

@@ -12,6 +12,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
 from models.vgg import VGG16
+from sparse_mpi.shapes import vgg16
 
 from .launch import launch, needs_mpi
 
@@ -124,3 +125,9 @@ def test_an_unexpected_error_on_one_rank_ends_the_job_with_its_traceback():
 def test_processes_that_mpi_does_not_know_of_are_refused():
     done = launch(None, "train/vgg.py", "--max-steps", "1", PMI_SIZE="2")
     assert done.returncode != 0 and "singletons" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("classes", "channels"), [(10, 3), (100, 1)])
+def test_the_library_knows_the_shapes_of_its_tensors(classes, channels):
+    trained = VGG16(classes, channels).named_parameters()
+    assert vgg16(classes, channels) == tuple((name, tuple(p.shape)) for name, p in trained)

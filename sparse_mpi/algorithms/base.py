@@ -27,15 +27,16 @@ class Bound(NamedTuple):
     values: float  # values without index
     messages: float  # all messages, those of control too
     control: float  # bytes of counts, boundaries, histograms
+    extra: float = 0.0  # payload bytes that are neither a pair nor a value: short indices, short values
 
     def payload(self, pair_bytes: int, value_bytes: int) -> float:
         """Payload bytes."""
-        return self.pairs * pair_bytes + self.values * value_bytes
+        return self.pairs * pair_bytes + self.values * value_bytes + self.extra
 
     @property
     def words(self) -> float:
         """Payload in 4-byte words, for float32 values and int32 indices: the papers' unit."""
-        return 2 * self.pairs + self.values
+        return 2 * self.pairs + self.values + self.extra / 4
 
 
 class Algorithm(Protocol):
