@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
 from sparse_mpi.algorithms.dense import Dense
+from sparse_mpi.algorithms.dense_bf16 import DenseBF16
 from sparse_mpi.algorithms.gaussiank import GaussianK
 from sparse_mpi.algorithms.gtopk import GTopk
 from sparse_mpi.algorithms.oktopk import OkTopk
@@ -12,6 +13,7 @@ from sparse_mpi.algorithms.topkdsa import TopkDSA
 
 ALGORITHMS: dict[str, type] = {
     "dense": Dense,
+    "dense-bf16": DenseBF16,
     "topka": TopkA,
     "topkdsa": TopkDSA,
     "gtopk": GTopk,

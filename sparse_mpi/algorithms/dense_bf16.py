@@ -1,0 +1,56 @@
+"""Dense allreduce in bfloat16: the honest baseline, because it needs no sparsity to send half the bytes.
+
+Costs n(P-1)/P words and P - 1 + ceil(log2 P) messages a rank. MPI knows no bfloat16 and would add its bytes, so this is
+a reduce-scatter of regions of equal width, whose owners add in acc's dtype and in rank order, and an allgather.
+Returns the sum as a dense array, rounded to bfloat16 twice: before it is added and afterwards. Neither error is lost:
+the first stays with the rank that rounded, the second with the region's owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.arrays import Array, to_bfloat16, widened
+from sparse_mpi.comm import Comm
+from sparse_mpi.sparse import Layout, NoState, equal_boundaries
+
+
+@dataclass(frozen=True)
+class DenseBF16:
+    """Sum every element in half the bytes; k is ignored."""
+
+    conserves: ClassVar[bool] = True
+
+    def init(self, layout: Layout, k: int, ranks: int) -> NoState:
+        """Nothing to remember."""
+        return NoState()
+
+    def reduce(self, acc: Array, k: int, comm: Comm, state: NoState) -> tuple[Reduction, NoState]:
+        """``total`` ``(n,)`` has bfloat16 values in acc's dtype; ``sent`` is acc rounded, in the own region net of what
+        rounding the sum takes away."""
+        bounds = equal_boundaries(len(acc), comm.size)
+        widths = np.diff(bounds)
+        own = slice(bounds[comm.rank], bounds[comm.rank + 1])
+        message = to_bfloat16(acc)
+        came, _ = comm.alltoallv(message, widths, np.full(comm.size, widths[comm.rank]))
+        parts = came.reshape(comm.size, -1)
+        exact = widened(parts[0]).astype(acc.dtype, copy=False)
+        for part in parts[1:]:
+            exact += widened(part)
+        gathered, _ = comm.allgatherv(to_bfloat16(exact), widths)
+        total, sent = (widened(rounded).astype(acc.dtype, copy=False) for rounded in (gathered, message))
+        with np.errstate(invalid="ignore"):
+            sent[own] += total[own] - exact
+        return Reduction(total, sent), state
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """Two bytes for every element of the other regions, and for every element of the own one P - 1 times."""
+        if ranks == 1:
+            return Bound(0, 0, 0, 0)
+        n, widest = layout.size, -(-layout.size // ranks)
+        elements = n - n // ranks + widest * (ranks - 1)
+        return Bound(0, 0, ranks - 1 + rounds(ranks), 0, extra=2 * elements)
