@@ -90,6 +90,9 @@ class SparseAllreduce:
         self._most_norm = math.inf if clip_norm is None else clip_norm / math.sqrt(self.comm.size)
         self._nonfinite = nonfinite
         self._timed, self._watched = _watch(self.algorithm)
+        # the one selector that sees all of acc and can add the gradient to it on its way
+        self._fusing = self._timed[0] if hasattr(self.algorithm, "selector") else None
+        self._unselected = _unselected(self.algorithm, self.layout)
         self._state = self._watched.init(self.layout, self.k, self.comm.size)
 
     @property
@@ -130,13 +133,13 @@ class SparseAllreduce:
         try:
             clipped = flat if self._most_norm == math.inf else clip(arrays.widened(flat), self._most_norm)
             acc, missing = self.memory.accumulate(clipped)
-            if missing is not None and (check or self._timed is None):
+            if missing is not None and (check or self._fusing is None):
                 kernels.accumulate(acc, missing)
-            elif self._timed is not None:
-                self._timed.missing = missing  # the selector adds it on its way
+            elif self._fusing is not None:
+                self._fusing.missing = missing
             kept = acc.copy() if check else None
             reduction, self._state = self._watched.reduce(acc, most, self.comm, self._state)
-            if self._timed is not None and self._timed.missing is not None:
+            if self._fusing is not None and self._fusing.missing is not None:
                 raise RuntimeError(f"{self.algorithm} must select once from acc in every step, it never did")
             self.memory.consume(reduction.sent)
         except Exception as error:
@@ -186,7 +189,7 @@ class SparseAllreduce:
         return {
             "algorithm": repr(self.algorithm),
             "memory": self._memory_kind,
-            "size": self.layout.size,
+            "shapes": self.layout.shapes,
             "k": self.k,
             "rank": self.comm.rank,
             "ranks": self.comm.size,
@@ -210,29 +213,41 @@ class SparseAllreduce:
 
     def _summarise(self, reduction: Reduction, seconds: float, traffic: Traffic) -> StepReport:
         total = reduction.total
-        select, selected = 0.0, self.layout.size
-        if self._timed is not None:
-            select, selected = self._timed.seconds, self._timed.selected
-            self._timed.seconds, self._timed.selected = 0.0, 0
+        select = sum(timed.seconds for timed in self._timed)
+        selected = self._unselected + sum(timed.selected for timed in self._timed)
+        for timed in self._timed:
+            timed.seconds, timed.selected = 0.0, 0
         entries = total.nnz if isinstance(total, SparseVector) else len(total)
         return StepReport(selected, entries, select, traffic.seconds, seconds - select - traffic.seconds, traffic)
 
 
-def _watch(algorithm: Algorithm) -> tuple[Timed | None, Algorithm]:
-    """The algorithm with its selector timed, where it has one."""
-    selector = getattr(algorithm, "selector", None)
-    if selector is None:
-        return None, algorithm
-    timed = Timed(selector)
-    return timed, replace(algorithm, selector=timed)  # type: ignore[type-var]
+def _watch(algorithm: Algorithm) -> tuple[list[Timed], Algorithm]:
+    """The algorithm with its selectors timed: its own, or those of the parts it is made of."""
+    if hasattr(algorithm, "selector"):
+        timed = Timed(algorithm.selector)
+        return [timed], replace(algorithm, selector=timed)  # type: ignore[type-var]
+    if not hasattr(algorithm, "parts"):
+        return [], algorithm
+    watched = [_watch(part.algorithm) for part in algorithm.parts]
+    parts = [replace(part, algorithm=made) for part, (_, made) in zip(algorithm.parts, watched, strict=True)]
+    return sum((timed for timed, _ in watched), []), replace(algorithm, parts=tuple(parts))  # type: ignore[type-var]
 
 
-def _restore(template: Any, saved: dict[str, Any]) -> Any:
+def _unselected(algorithm: Algorithm, layout: Layout) -> int:
+    """How many elements no selector looks at, because they are reduced densely."""
+    if hasattr(algorithm, "parts"):
+        dense = [part for part in algorithm.parts if not hasattr(part.algorithm, "selector")]
+        return sum(layout.sizes[tensor] for part in dense for tensor in part.tensors)
+    return 0 if hasattr(algorithm, "selector") else layout.size
+
+
+def _restore(template: Any, saved: Any) -> Any:
     """The inverse of ``asdict``: a state of ``template``'s type, nested states included."""
-    values = {}
-    for field in fields(template):
-        was = getattr(template, field.name)
-        values[field.name] = _restore(was, saved[field.name]) if is_dataclass(was) else saved[field.name]
+    if isinstance(template, tuple) and any(map(is_dataclass, template)):
+        return tuple(_restore(was, part) for was, part in zip(template, saved, strict=True))
+    if not is_dataclass(template) or isinstance(template, type):
+        return saved
+    values = {field.name: _restore(getattr(template, field.name), saved[field.name]) for field in fields(template)}
     return type(template)(**values)
 
 

@@ -41,7 +41,7 @@ LEVELS = """
     mpi  world
     comm
     algorithms.base  agreement
-    algorithms.topka  algorithms.global_threshold
+    algorithms.topka  algorithms.global_threshold  algorithms.hybrid
     algorithms.*
     algorithms
     feedback.base  feedback.clipping

@@ -1,0 +1,202 @@
+"""Hybrid collective (ADTopk, HPDC'24; HiPress, SOSP'21): every tensor goes the way that suits it.
+
+Costs what its parts cost. The tensors of a part are fused into one vector, which one algorithm reduces; parts go one
+after the other. Needs a layout. Returns the parts' results as one: dense if more than an eighth of the elements come
+from dense results, else sparse.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
+from sparse_mpi.arrays import Array, like, namespace
+from sparse_mpi.comm import Comm
+from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.sparse import Layout, SparseVector, concatenate, equal_boundaries, merge
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Tensors that are reduced as one vector.
+
+    Args:
+        algorithm: reduces it.
+        tensors: their numbers in the layout, ascending.
+        share: of the k entries of a step, those that a rank sends of this vector; dense algorithms ignore it.
+        pieces: of equal length that the vector is cut into, for one reduction each. The algorithm knows the tensors'
+            shapes if it is 1.
+
+    Raises:
+        ValueError: a share outside [0, 1], no piece, no tensor, or tensors out of order.
+    """
+
+    algorithm: Algorithm
+    tensors: tuple[int, ...]
+    share: float
+    pieces: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share must be in [0, 1], got {self.share}; it is the part's entries over those of all")
+        if self.pieces < 1:
+            raise ValueError(f"pieces must be at least 1, got {self.pieces}")
+        if not self.tensors or any(a >= b for a, b in itertools.pairwise(self.tensors)):
+            raise ValueError(f"tensors must be numbers of tensors in ascending order, at least one, got {self.tensors}")
+
+    def cut(self, layout: Layout, k: int) -> list[tuple[int, Layout, int]]:
+        """For each piece where it begins in the fused vector, its layout, and its part of the step's k entries."""
+        shapes = tuple(layout.shapes[tensor] for tensor in self.tensors)
+        size = Layout(shapes).size
+        kept = min(max(round(self.share * k), self.pieces), size)
+        if self.pieces == 1:
+            return [(0, Layout(shapes), kept)]
+        begins, ends = equal_boundaries(size, self.pieces), equal_boundaries(kept, self.pieces)
+        return [
+            (int(begin), Layout.of(int(width)), int(min(share, width)))
+            for begin, width, share in zip(begins, np.diff(begins), np.diff(ends), strict=False)
+        ]
+
+
+@dataclass(frozen=True)
+class HybridState:
+    """What is carried from step to step."""
+
+    layout: Layout
+    pieces: tuple[Any, ...]  # the states of all pieces of all parts, in order
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """Reduce every part of a gradient by an algorithm of its own.
+
+    Args:
+        parts: every tensor of the layout is in exactly one.
+    """
+
+    parts: tuple[Fused, ...]
+
+    @property
+    def conserves(self) -> bool:
+        """Whether all its algorithms do."""
+        return all(part.algorithm.conserves for part in self.parts)
+
+    def init(self, layout: Layout, k: int, ranks: int) -> HybridState:
+        """The states of all pieces.
+
+        Raises:
+            ValueError: a tensor of the layout is in no part or in two, or a part has fewer elements than pieces.
+        """
+        placed = sorted(tensor for part in self.parts for tensor in part.tensors)
+        if placed != list(range(len(layout.shapes))):
+            raise ValueError(
+                f"parts must have each of the {len(layout.shapes)} tensors of the layout once, got {placed}; "
+                "make the plan for this model"
+            )
+        for part in self.parts:
+            size = sum(stop - start for start, stop in stretches(layout, part.tensors))
+            if size < part.pieces:
+                raise ValueError(f"a part must have an element for each piece, got {size} for {part.pieces}: {part}")
+        states = [
+            part.algorithm.init(piece, kept, ranks) for part in self.parts for _, piece, kept in part.cut(layout, k)
+        ]
+        return HybridState(layout, tuple(states))
+
+    def reduce(self, acc: Array, k: int, comm: Comm, state: HybridState) -> tuple[Reduction, HybridState]:
+        """``sent`` is what the parts sent."""
+        reductions, places, states = [], [], []
+        before = iter(state.pieces)
+        for part in self.parts:
+            ranges = stretches(state.layout, part.tensors)
+            fused = fuse(acc, ranges)
+            for begin, piece, kept in part.cut(state.layout, k):
+                reduction, after = part.algorithm.reduce(fused[begin : begin + piece.size], kept, comm, next(before))
+                reductions.append(reduction)
+                places.append(Place(ranges, begin))
+                states.append(after)
+        total = join([reduction.total for reduction in reductions], places, acc)
+        sent = join([reduction.sent for reduction in reductions], places, acc)
+        return Reduction(total, sent), HybridState(state.layout, tuple(states))
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """The sum of the parts' bounds."""
+        bounds = [
+            part.algorithm.bound(piece, kept, ranks) for part in self.parts for _, piece, kept in part.cut(layout, k)
+        ]
+        return Bound(*(sum(column) for column in zip(*bounds, strict=True)))
+
+
+class Place(NamedTuple):
+    """Where a piece of a fused vector lies in the flat one."""
+
+    ranges: tuple[tuple[int, int], ...]  # that were fused
+    begin: int  # of the piece in the fused vector
+
+    def spread(self, values: Array, flat: Array) -> None:
+        """Write a dense piece where it belongs in ``flat`` ``(n,)``."""
+        first = -self.begin  # of a range in the piece
+        for start, stop in self.ranges:
+            lo, hi = max(first, 0), min(first + stop - start, len(values))
+            if lo < hi:
+                flat[start + lo - first : start + hi - first] = values[lo:hi]
+            first += stop - start
+
+    def positions(self, indices: Array, size: int) -> Array:
+        """Indices into the flat vector of length ``size`` for ``indices`` into the piece."""
+        widths = np.array([stop - start for start, stop in self.ranges])
+        firsts = np.cumsum(widths) - widths - self.begin
+        moves = np.array([start for start, _ in self.ranges]) - firsts
+        kind = index_dtype(size)
+        if len(moves) == 1:
+            return indices.astype(kind) + kind.type(moves[0])
+        range_of = namespace(indices).searchsorted(like(firsts[1:], indices), indices, side="right")
+        return indices.astype(kind) + like(moves.astype(kind), indices)[range_of]
+
+
+@lru_cache(maxsize=64)
+def stretches(layout: Layout, tensors: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Where these tensors lie in the flat vector: ranges, those that touch joined."""
+    ranges: list[tuple[int, int]] = []
+    for tensor in tensors:
+        start, size = layout.offsets[tensor], layout.sizes[tensor]
+        if ranges and ranges[-1][1] == start:
+            start = ranges.pop()[0]
+        ranges.append((start, layout.offsets[tensor] + size))
+    return tuple(ranges)
+
+
+def fuse(flat: Array, ranges: tuple[tuple[int, int], ...]) -> Array:
+    """These ranges of ``flat`` as one vector; a view where it is one range."""
+    parts = [flat[start:stop] for start, stop in ranges]
+    return parts[0] if len(parts) == 1 else namespace(flat).concatenate(parts)
+
+
+def join(results: Sequence[SparseVector | Array], places: Sequence[Place], flat: Array) -> SparseVector | Array:
+    """The results of all pieces as one, over a vector like ``flat`` ``(n,)``.
+
+    Dense if more than an eighth of the elements come from dense results: as pairs they would be larger.
+    """
+    n, xp = len(flat), namespace(flat)
+    if len(results) == 1:
+        return results[0]
+    dense = sum(len(result) for result in results if not isinstance(result, SparseVector))
+    if 8 * dense > n:
+        joined = (xp.empty if dense == n else xp.zeros)(n, flat.dtype)
+        for result, place in zip(results, places, strict=True):
+            if isinstance(result, SparseVector):
+                joined[place.positions(result.indices, n)] = result.values
+            else:
+                place.spread(result, joined)
+        return joined
+    pairs = []
+    for result, place in zip(results, places, strict=True):
+        if not isinstance(result, SparseVector):
+            result = SparseVector(xp.arange(len(result)), result, len(result))
+        pairs.append(SparseVector(place.positions(result.indices, n), result.values, n))
+    return merge(concatenate(pairs))

@@ -1,0 +1,190 @@
+"""The hybrid collective: its parts' algorithms, each on its own tensors, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparse_mpi import ALGORITHMS, Layout, SparseAllreduce, SparseVector, World
+from sparse_mpi.algorithms.hybrid import Fused, Hybrid, Place, fuse, stretches
+from sparse_mpi.select.exact import Exact
+
+from .conformance import CASES, LAYERS, assert_form, assert_laws, dense_of, gradient, same_bytes, train
+
+BIG, SMALL, REST = (0, 2, 8), (1, 3, 4, 5, 9), (6, 7, 10)  # tensors of LAYERS
+
+
+def part(name, tensors, share=0.0, pieces=1, **options):
+    return Fused(ALGORITHMS[name](**options), tuple(sorted(tensors)), share, pieces)
+
+
+HYBRIDS = {
+    "dense and sparse": Hybrid((part("oktopk", BIG, 0.8), part("dense", SMALL + REST))),
+    "mostly dense": Hybrid((part("dense-bf16", BIG + REST), part("topka", SMALL, 0.2))),
+    "three ways": Hybrid((part("topkdsa", BIG, 0.7), part("dense", SMALL), part("gtopk", REST, 0.3))),
+    "pieces": Hybrid((part("oktopk", BIG + REST, 0.9, pieces=3), part("dense", SMALL, pieces=2))),
+    "one part": Hybrid((part("topka", range(11), 1.0),)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("case", ["layers", "layers, k=1", "layers, k=n"])
+@pytest.mark.parametrize("hybrid", HYBRIDS)
+def test_laws_form_and_economy(ranks, hybrid, case, dtype):
+    algorithm, case = HYBRIDS[hybrid], CASES[case]
+    assert algorithm.conserves
+    for steps in zip(*ranks.run(lambda comm: train(comm, algorithm, case, dtype, 4)), strict=True):
+        assert_laws(steps)
+        assert_form(steps[0].total, case, dtype)
+        bound, itemsize = algorithm.bound(LAYERS, case.k, ranks.size), np.dtype(dtype).itemsize
+        for step in steps:
+            assert step.report.traffic.sent <= bound.payload(4 + itemsize, itemsize)
+            assert step.report.traffic.messages <= bound.messages + 2 * (ranks.size - 1).bit_length()
+
+
+@pytest.mark.parametrize("hybrid", HYBRIDS)
+def test_a_part_is_reduced_as_if_it_were_alone(ranks, hybrid):
+    """To the bit: each part's tensors, fused by hand, through a reducer of their own."""
+    case = CASES["layers"]
+
+    def body(comm):
+        together = SparseAllreduce(LAYERS, k=case.k, comm=comm, algorithm=HYBRIDS[hybrid])
+        alone = [
+            [
+                SparseAllreduce(piece, k=k, comm=comm, algorithm=part.algorithm)
+                for _, piece, k in part.cut(LAYERS, case.k)
+            ]
+            for part in HYBRIDS[hybrid].parts
+        ]
+        for step in range(3):
+            g = gradient(case, np.float32, step, comm.rank, comm.size)
+            total, expected = dense_of(together.step(g)), np.zeros_like(g)
+            for part, reducers in zip(HYBRIDS[hybrid].parts, alone, strict=True):
+                where = np.concatenate([np.arange(lo, hi) for lo, hi in stretches(LAYERS, part.tensors)])
+                begin = 0
+                for reducer in reducers:
+                    piece = where[begin : begin + reducer.layout.size]
+                    expected[piece] = dense_of(reducer.step(g[piece]))
+                    begin += len(piece)
+            assert total.tobytes() == expected.tobytes()
+
+    ranks.run(body)
+
+
+def test_result_is_dense_where_dense_parts_are_large():
+    def body(comm):
+        forms = {}
+        for name, hybrid in HYBRIDS.items():
+            reducer = SparseAllreduce(LAYERS, k=100, comm=comm, algorithm=hybrid)
+            forms[name] = isinstance(reducer.step(gradient(CASES["layers"], np.float32, 0, 0, 1)), SparseVector)
+        return forms
+
+    (forms,) = World(1).run(body)
+    assert forms == {
+        "dense and sparse": False,
+        "mostly dense": False,
+        "three ways": True,
+        "pieces": True,
+        "one part": True,
+    }
+
+
+def test_report_counts_dense_elements_and_every_selection(ranks):
+    algorithm = Hybrid((part("topka", BIG, 0.5, selector=Exact()), part("dense", SMALL + REST)))
+    dense = LAYERS.size - sum(LAYERS.sizes[tensor] for tensor in BIG)
+
+    def body(comm):
+        reducer = SparseAllreduce(LAYERS, k=100, comm=comm, algorithm=algorithm)
+        for step in range(3):
+            reducer.step(gradient(CASES["layers"], np.float32, step, comm.rank, comm.size), check=True)
+            assert reducer.report.selected == dense + 50 and reducer.report.select_seconds > 0
+
+    ranks.run(body)
+
+
+def test_k_of_a_step_is_shared_out(ranks):
+    algorithm = HYBRIDS["three ways"]
+
+    def body(comm):
+        reducer = SparseAllreduce(LAYERS, k=40, comm=comm, algorithm=algorithm)
+        dense = sum(LAYERS.sizes[tensor] for tensor in SMALL)
+        for k in (40, 200, 10, 1):
+            reducer.step(gradient(CASES["layers"], np.float32, k, comm.rank, comm.size), check=True, k=k)
+            assert reducer.report.selected == dense + max(round(0.7 * k), 1) + max(round(0.3 * k), 1)
+
+    ranks.run(body)
+
+
+@pytest.mark.parametrize("hybrid", HYBRIDS)
+def test_resumption_is_bit_exact(ranks, hybrid):
+    case, algorithm = CASES["layers"], HYBRIDS[hybrid]
+
+    def body(comm):
+        straight = SparseAllreduce(LAYERS, k=case.k, comm=comm, algorithm=algorithm)
+        for step in range(3):
+            straight.step(gradient(case, np.float32, step, comm.rank, comm.size))
+        resumed = SparseAllreduce(LAYERS, k=case.k, comm=comm, algorithm=algorithm)
+        resumed.load_state_dict(straight.state_dict())
+        for step in range(3, 6):
+            g = gradient(case, np.float32, step, comm.rank, comm.size)
+            assert same_bytes(straight.step(g), resumed.step(g))
+
+    ranks.run(body)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.data())
+def test_places_are_the_inverse_of_fusing(sizes, data):
+    layout = Layout(tuple((size,) for size in sizes))
+    chosen = tuple(sorted(data.draw(st.sets(st.integers(0, len(sizes) - 1), min_size=1))))
+    flat = np.arange(1, layout.size + 1)
+    ranges = stretches(layout, chosen)
+    fused = fuse(flat, ranges)
+    assert fused.tolist() == [
+        x for t in chosen for x in flat[layout.offsets[t] : layout.offsets[t] + sizes[t]].tolist()
+    ]
+    begin = data.draw(st.integers(0, len(fused)))
+    piece = fused[begin : data.draw(st.integers(begin, len(fused)))]
+    place = Place(ranges, begin)
+    np.testing.assert_array_equal(flat[place.positions(np.arange(len(piece), dtype=np.int32), layout.size)], piece)
+    back = np.zeros_like(flat)
+    place.spread(piece, back)
+    np.testing.assert_array_equal(back, np.where(np.isin(flat, piece), flat, 0))
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([(0, 1)], r"each of the 3 tensors of the layout once, got \[0, 1\]; make the plan for this model"),
+        ([(0, 1), (1, 2)], r"got \[0, 1, 1, 2\]"),
+        ([(0, 1, 2, 3)], r"got \[0, 1, 2, 3\]"),
+    ],
+)
+def test_parts_must_cover_the_layout_once(ranks, parts, message):
+    algorithm = Hybrid(tuple(part("topka", tensors, 0.5) for tensors in parts))
+
+    def body(comm):
+        with pytest.raises(ValueError, match=message):
+            SparseAllreduce([(4, 5), (5,), (3, 3)], k=5, comm=comm, algorithm=algorithm)
+
+    ranks.run(body)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "share", "pieces", "message"),
+    [
+        ((0,), 1.5, 1, r"share must be in \[0, 1\], got 1.5"),
+        ((0,), 0.5, 0, "pieces must be at least 1, got 0"),
+        ((), 0.5, 1, r"at least one, got \(\)"),
+        ((2, 1), 0.5, 1, r"ascending order, at least one, got \(2, 1\)"),
+    ],
+)
+def test_bad_parts_are_refused(tensors, share, pieces, message):
+    with pytest.raises(ValueError, match=message):
+        Fused(ALGORITHMS["topka"](), tensors, share, pieces)
+
+
+def test_more_pieces_than_elements_are_refused():
+    with pytest.raises(ValueError, match="an element for each piece, got 3 for 4"):
+        Hybrid((part("topka", (0,), 1.0, pieces=4),)).init(Layout.of(3), 1, 1)
