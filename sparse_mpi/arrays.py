@@ -173,23 +173,10 @@ def enter(x: Any) -> Array:
 def widened(x: Array) -> Array:
     """``x``, as `enter` gives it, in float32 or float64: itself, or half precision widened to float32."""
     if x.dtype == np.uint16:
-        return (x.astype(np.uint32) << 16).view(np.float32)
+        bits = x.astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32)
     return x.astype(np.float32) if x.dtype == np.float16 else x
-
-
-def to_bfloat16(x: Array) -> Array:
-    """``x``, float32 or float64, rounded to bfloat16, ties to even: bit patterns in uint16. NaN stays NaN."""
-    bits = namespace(x).empty(len(x), np.uint16)
-    part = max(len(x), 1) if is_device(x) else 1 << 16  # what a CPU's cache holds
-    with np.errstate(over="ignore"):
-        for lo in range(0, len(x), part):
-            wide = x[lo : lo + part].astype(np.float32).view(np.uint32)
-            nan = (wide & 0x7FFFFFFF) > 0x7F800000
-            wide += 0x7FFF + ((wide >> 16) & 1)
-            wide >>= 16
-            wide[nan] = 0x7FC0
-            bits[lo : lo + part] = wide
-    return bits
 
 
 def wide_type(x: Array) -> np.dtype:

@@ -51,6 +51,7 @@ LEVELS = """
     arguments  laws  costs  provenance
     allreduce  reducer
     plan.base
+    plan.fit
     plan.*
     plan
     optim  ddp
@@ -79,7 +80,7 @@ OUTSIDE = {
     "cupyx": {"arrays": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE, "kernels.lanes": ANYWHERE},
     "llvmlite": {"kernels.lanes": ANYWHERE},
-    "tqdm": {"cli.*": INSIDE},
+    "tqdm": {"cli.*": INSIDE, "plan.measure": INSIDE},
 }
 HEAVY = ("mpi4py", "cupy", "torch", "numba", "tqdm")  # none of them comes with `import sparse_mpi`
 

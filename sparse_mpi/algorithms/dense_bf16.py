@@ -13,8 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import Bound, Reduction, rounds
-from sparse_mpi.arrays import Array, to_bfloat16, widened
+from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import Layout, NoState, equal_boundaries
 
@@ -35,13 +36,12 @@ class DenseBF16:
         bounds = equal_boundaries(len(acc), comm.size)
         widths = np.diff(bounds)
         own = slice(bounds[comm.rank], bounds[comm.rank + 1])
-        message = to_bfloat16(acc)
+        message = kernels.of(acc).to_bfloat16(acc)
         came, _ = comm.alltoallv(message, widths, np.full(comm.size, widths[comm.rank]))
-        parts = came.reshape(comm.size, -1)
-        exact = widened(parts[0]).astype(acc.dtype, copy=False)
-        for part in parts[1:]:
-            exact += widened(part)
-        gathered, _ = comm.allgatherv(to_bfloat16(exact), widths)
+        exact = namespace(acc).zeros(widths[comm.rank], acc.dtype)
+        for part in came.reshape(comm.size, -1):
+            kernels.accumulate(exact, part)
+        gathered, _ = comm.allgatherv(kernels.of(acc).to_bfloat16(exact), widths)
         total, sent = (widened(rounded).astype(acc.dtype, copy=False) for rounded in (gathered, message))
         with np.errstate(invalid="ignore"):
             sent[own] += total[own] - exact

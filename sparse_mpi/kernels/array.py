@@ -52,6 +52,17 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
     return columns.astype(np.int32), xp.take_along_axis(matrix, columns, axis=1)
 
 
+def to_bfloat16(x: Array) -> Array:
+    """See `base.Kernels.to_bfloat16`."""
+    with np.errstate(over="ignore"):
+        bits = x.astype(np.float32).view(np.uint32)
+    nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    bits += 0x7FFF + ((bits >> 16) & 1)
+    bits >>= 16
+    bits[nan] = 0x7FC0
+    return bits.astype(np.uint16)
+
+
 def moments(x: Array, threshold: int) -> Moments:
     """See `base.Kernels.moments`."""
     xp, x = namespace(x), widened(x)

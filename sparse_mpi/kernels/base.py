@@ -68,6 +68,10 @@ class Kernels(Protocol):
         """The k largest magnitudes of each row of ``matrix`` ``(rows, columns)``, 1 <= k <= columns, of equal ones
         those of lower column: columns ``(rows, k)`` int32 ascending in each row, and values ``(rows, k)``."""
 
+    def to_bfloat16(self, x: Array) -> Array:
+        """``x``, float32 or float64, rounded to float32 and then to bfloat16, ties to even: bit patterns in uint16
+        ``(n,)``. What is too large becomes Inf, NaN stays NaN."""
+
     def moments(self, x: Array, threshold: int) -> Moments:
         """Of the entries whose magnitude bits are at least ``threshold``. The order of summation is each set's own:
         alone among the kernels, sets agree to rounding only."""

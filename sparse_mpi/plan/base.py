@@ -62,6 +62,7 @@ class Profile:
     update: float  # seconds of the optimizer's step
     network: Network  # fitted to allreduces
     options: tuple[Option, ...]
+    gather: float = 0.0  # seconds an element to copy tensors that are not neighbours into one vector
 
     @property
     def size(self) -> int:

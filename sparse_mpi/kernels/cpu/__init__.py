@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sparse_mpi.kernels.cpu.counts import count, histogram, moments
 from sparse_mpi.kernels.cpu.pairs import add, contains, merge, subtract, truncate
+from sparse_mpi.kernels.cpu.rounding import to_bfloat16
 from sparse_mpi.kernels.cpu.rows import top_k_rows
 from sparse_mpi.kernels.cpu.select import accumulate_select, select
 
@@ -20,6 +21,7 @@ __all__ = [
     "moments",
     "select",
     "subtract",
+    "to_bfloat16",
     "top_k_rows",
     "truncate",
 ]

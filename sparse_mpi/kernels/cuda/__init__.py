@@ -13,7 +13,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, widened
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.array import contains, count, truncate
+from sparse_mpi.kernels.array import contains, count, to_bfloat16, truncate
 from sparse_mpi.kernels.base import Moments, index_dtype
 from sparse_mpi.kernels.cuda.program import blocks_for, kernel, start
 
@@ -27,6 +27,7 @@ __all__ = [
     "moments",
     "select",
     "subtract",
+    "to_bfloat16",
     "top_k_rows",
     "truncate",
 ]

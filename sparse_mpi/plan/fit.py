@@ -1,0 +1,33 @@
+"""Seconds measured at a few sizes -> `Cost`, a straight line without negative parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+
+from sparse_mpi.plan.base import Cost
+
+LEAST = 1e-6  # seconds; what is shorter is measured no better than this
+
+
+def fit(elements: Sequence[float], entries: Sequence[float], seconds: Sequence[float]) -> Cost:
+    """The `Cost` nearest to the measured ``seconds``, in relative error, none of whose coefficients is negative.
+
+    Least squares over every subset of the three coefficients; of those without a negative one the best is taken.
+    """
+    measured = np.asarray(seconds, np.float64)
+    columns = np.column_stack([np.ones(len(measured)), elements, entries])
+    weights = 1 / np.maximum(measured, LEAST)
+    scale = columns.max(axis=0, initial=0)
+    scale[scale == 0] = 1
+    system, target = columns / scale * weights[:, None], measured * weights
+    best, least = np.zeros(3), float(target @ target)
+    for chosen in (list(subset) for count in (1, 2, 3) for subset in combinations(range(3), count)):
+        found, *_ = np.linalg.lstsq(system[:, chosen], target, rcond=None)
+        error = float(((system[:, chosen] @ found - target) ** 2).sum())
+        if (found >= 0).all() and error < least * (1 - 1e-9):
+            best, least = np.zeros(3), error
+            best[chosen] = found
+    return Cost(*(float(value) for value in best / scale))

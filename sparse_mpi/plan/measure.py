@@ -1,0 +1,134 @@
+"""Measure what every option costs on this machine and this network, in a few seconds: trial steps, then a fit.
+
+Every option reduces Gaussian vectors of a few lengths over the real communicator, on all ranks at once, with error
+feedback. Phases are means over the ranks: what one rank waits in the exchange, another one computes. Rank 0's numbers
+are broadcast, so that every rank fits, and plans, the same.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.arguments import takes_selector
+from sparse_mpi.comm import Comm
+from sparse_mpi.costs import Network
+from sparse_mpi.plan.base import Option, Profile, Tensor
+from sparse_mpi.plan.fit import fit
+from sparse_mpi.reducer import SparseAllreduce
+
+OPTIONS = ("dense", "dense-bf16", "topka", "topkdsa", "gtopk", "oktopk")
+PHASES = ("select", "exchange", "merge")
+WARMUP, REPEATS = 2, 3  # steps of a trial
+PATIENCE = 0.7  # seconds; a trial whose first step takes longer has no other
+
+
+def measure(
+    tensors: Sequence[Tensor],
+    density: float,
+    comm: Comm,
+    *,
+    options: Sequence[str] = OPTIONS,
+    before: float = 0.0,
+    backward: float = 0.0,
+    update: float = 0.0,
+    progress: bool = False,
+) -> Profile:
+    """The profile of a job on the ranks of ``comm``; collective, and the same on every rank.
+
+    Args:
+        tensors: of the gradient, in the order of the flat vector.
+        density: share of the elements that sparse reductions send.
+        options: names of algorithms to choose from; "dense" is always among them.
+        before, backward, update: seconds that a step computes, see `Profile`.
+        progress: show a bar on rank 0, where there is tqdm.
+
+    Raises:
+        ValueError: an option that is no algorithm.
+    """
+    if unknown := sorted(set(options) - set(ALGORITHMS)):
+        raise ValueError(f"options must be among {', '.join(ALGORITHMS)}, got {', '.join(unknown)}")
+    names = [*dict.fromkeys(("dense", *options))]
+    size = sum(tensor.size for tensor in tensors)
+    base = np.random.default_rng([size, comm.rank]).standard_normal(size, np.float32)
+    points = _points(size, density)
+    bar = _bar([(name, point) for name in names for point in points], progress and comm.rank == 0)
+    seconds = np.array([_trial(name, base[:length], k, comm) for name, (length, k) in bar])
+    mean = comm.allreduce(seconds, control=True) / comm.size
+    agreed = comm.bcast(np.append(mean, _gather_seconds(base)), control=True)
+    costs = agreed[:-1].reshape(len(names), len(points), len(PHASES))
+    lengths, kept = zip(*points, strict=True)
+    made = []
+    for name, cost in zip(names, costs, strict=True):
+        dense = not takes_selector(name)
+        made.append(Option(name, dense, *(fit(lengths, [0] * len(kept) if dense else kept, phase) for phase in cost.T)))
+    return Profile(
+        tuple(tensors),
+        comm.size,
+        density,
+        before,
+        backward,
+        update,
+        _network(made[0], comm.size),
+        tuple(made),
+        gather=float(agreed[-1]),
+    )
+
+
+def _points(size: int, density: float) -> list[tuple[int, int]]:
+    """Lengths and numbers of entries to try: enough to tell a fixed cost from one an element and one an entry."""
+    wanted = [(min(size, 4096), density), (size // 8, density), (size // 8, density / 4), (size, density)]
+    return [(max(length, 1), max(1, round(share * length))) for length, share in wanted]
+
+
+def _trial(name: str, base: np.ndarray, k: int, comm: Comm) -> list[float]:
+    """Median seconds of the phases of a step on a vector like ``base``, of which k entries are sent."""
+    reducer = SparseAllreduce(len(base), k=k, comm=comm, algorithm=name, in_place=True)
+    owed = np.zeros_like(base)
+    taken: list[list[float]] = []
+    for step in range(WARMUP + REPEATS):
+        owed += np.roll(base, step)  # a gradient, added by whoever made it
+        comm.barrier()
+        start = perf_counter()
+        reducer.step(owed)
+        slowest = comm.allreduce(np.array([perf_counter() - start]), "max", control=True)[0]
+        report = reducer.report
+        assert report is not None  # after a step
+        taken.append([report.select_seconds, report.exchange_seconds, report.merge_seconds])
+        if step == 0 and slowest > PATIENCE and not takes_selector(name):
+            break
+    return [statistics.median(phase) for phase in zip(*(taken[WARMUP:] or taken), strict=True)]
+
+
+def _gather_seconds(base: np.ndarray) -> float:
+    """Seconds an element to copy tensors that are not neighbours into one vector."""
+    half = len(base) // 2 or 1
+    for _ in range(2):  # the first one faults pages in
+        start = perf_counter()
+        np.concatenate([base[:half:], base[half:]])
+        seconds = perf_counter() - start
+    return seconds / len(base)
+
+
+def _network(dense: Option, ranks: int) -> Network:
+    """Alpha and beta of an allreduce: 2 ceil(log2 P) messages, 2(P-1)/P of its bytes."""
+    if ranks == 1:
+        return Network(0.0, 0.0)
+    return Network(
+        dense.exchange.fixed / (2 * (ranks - 1).bit_length()), dense.exchange.per_element * ranks / (8 * (ranks - 1))
+    )
+
+
+def _bar(trials: list[Any], shown: bool) -> Iterable[Any]:
+    """``trials`` behind a progress bar, where there is tqdm."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return trials
+    return tqdm(trials, disable=not shown or not sys.stderr.isatty(), leave=False, desc="measuring reductions")

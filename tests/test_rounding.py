@@ -1,0 +1,52 @@
+"""Rounding to bfloat16: every kernel set against ml_dtypes, and what it must never do to a NaN."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sparse_mpi.arrays import widened
+from sparse_mpi.kernels import array, threads
+
+SETS = [array]
+try:
+    from sparse_mpi.kernels import cpu
+
+    SETS.append(cpu)
+except ImportError:  # no Numba
+    pass
+
+every_set = pytest.mark.parametrize("kernels", SETS, ids=lambda kernels: kernels.__name__.rsplit(".", 1)[-1])
+
+
+@every_set
+@given(st.lists(st.floats(width=32), max_size=20), st.sampled_from([np.float32, np.float64]))
+@example([np.nan, -np.nan, np.inf, -np.inf, 3.4028234663852886e38, 1e-45, -0.0], np.float32)
+@example([1.00390625, 1.01171875, 1.0, -1.00390625], np.float64)
+def test_rounds_as_ml_dtypes_does(kernels, values, dtype):
+    x = np.array(values, dtype)
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+    rounded = widened(kernels.to_bfloat16(x))
+    np.testing.assert_array_equal(rounded, expected)
+    assert (np.signbit(rounded) == np.signbit(expected))[~np.isnan(expected)].all()
+
+
+@every_set
+def test_no_bit_pattern_of_nan_becomes_a_number(kernels):
+    bits = np.array([0x7F800001, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF, 0x7FFF8000], np.uint32)
+    assert np.isnan(widened(kernels.to_bfloat16(bits.view(np.float32)))).all()
+
+
+@every_set
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_long_and_strided_vectors_on_several_threads(kernels, dtype, monkeypatch):
+    monkeypatch.setattr(threads, "limit", lambda: 3)
+    monkeypatch.setattr(threads, "LEAST", 64)
+    x = np.random.default_rng(0).standard_normal(10_007).astype(dtype)
+    for vector in (x, x[::3]):
+        expected = vector.astype(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
+        np.testing.assert_array_equal(kernels.to_bfloat16(vector), expected)
