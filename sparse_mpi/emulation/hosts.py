@@ -157,8 +157,16 @@ def leftovers(names: Iterable[str], alive: Callable[[int], bool]) -> list[str]:
 def remove_leftovers() -> None:
     """Remove the hosts of processes that could not do it, with all that still runs on them."""
     names = [file.name for place in (NAMESPACES, Path(tempfile.gettempdir())) for file in _owned(place, "sparse_mpi")]
-    for prefix in leftovers(names, lambda pid: Path(f"/proc/{pid}").exists()):
+    for prefix in leftovers(names, _alive):
         _remove(prefix)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return False
+    return state not in "ZX"  # ended, but its parent has not asked yet
 
 
 def _owned(place: Path, prefix: str) -> list[Path]:

@@ -23,7 +23,7 @@ AGENT = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 number=${1##*.}
 shift
-exec ip netns exec PREFIX-$number unshare --uts sh -c 'hostname "$0" && eval "$1"' "host$number" "$*"
+exec ip netns exec PREFIX-$number unshare --uts sh -c 'echo "$0" >/proc/sys/kernel/hostname && eval "$1"' "host$number" "$*"
 """
 # Open MPI's own choice for large dense sums over TCP takes up to twice as long as its ring. The file says: one
 # collective, allreduce (2); one rule, from 1 rank; two sizes: recursive doubling (3) from 0 bytes, ring (4) from 64 KiB
