@@ -55,6 +55,9 @@ def test_bench_takes_a_selector_for_all_that_select(tmp_path):
         (["bench", "allreduce", "--steps", "0"], "--steps must be at least 1"),
         (["bench", "select", "--rounds", "5"], "--rounds must be at least 6"),
         (["bench", "select", "--density", "0.7"], "--density in (0, 0.5]"),
+        (["bench", "network", "--ranks", "17"], "--ranks must be 2 to 16, got 17"),
+        (["bench", "network", "--rate", "fast"], "--rate must be a number with a unit of tc such as 1gbit"),
+        (["bench", "network", "--timeout", "0"], "--timeout must be more than 0 seconds"),
     ],
 )
 def test_wrong_calls_say_what_is_right(argv, says, capsys):
