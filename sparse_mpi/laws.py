@@ -27,17 +27,19 @@ def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
         raise LawError(f"law 1 (agreement) is broken: total on ranks {different} differs from rank 0's")
 
 
-def check_conservation(total: SparseVector | Array, given: Array, comm: Comm) -> None:
-    """Raise `LawError` unless ``given`` ``(n,)``, what this rank's acc lost in the step, sums to ``total``.
+def check_conservation(total: SparseVector | Array, given: Array, acc: Array, comm: Comm) -> None:
+    """Raise `LawError` unless ``given`` ``(n,)``, what this rank's ``acc`` lost in the step, sums to ``total``.
 
     To rounding: the tolerance is that of adding P + 2 numbers of the magnitudes that were really added. Elements to
-    which a rank gave something that is not finite are left out.
+    which a rank gave something that is not finite are left out. A dense total may be a product of matrices, the
+    rounding of whose elements is relative to norms: there the norm of acc counts as a magnitude.
     """
     xp = namespace(given)
     dense = total.to_dense() if isinstance(total, SparseVector) else total
     with np.errstate(invalid="ignore", over="ignore"):
         lost = comm.allreduce(given, control=True) - dense
-    allowed = comm.allreduce(xp.abs(given), control=True) * (4 * (comm.size + 2) * np.finfo(given.dtype).eps)
+        magnitude = xp.abs(given) if isinstance(total, SparseVector) else xp.abs(given) + _norm(acc)
+    allowed = comm.allreduce(magnitude, control=True) * (4 * (comm.size + 2) * np.finfo(given.dtype).eps)
     wrong = xp.flatnonzero(xp.isfinite(dense) & (xp.abs(lost) > allowed))
     if len(wrong):
         at = int(wrong[0])
@@ -45,3 +47,10 @@ def check_conservation(total: SparseVector | Array, given: Array, comm: Comm) ->
             f"law 2 (nothing is lost) is broken at {len(wrong)} of {len(given)} elements: at index {at} the ranks gave "
             f"{float(lost[at] + dense[at]):.9g} and total has {float(dense[at]):.9g}"
         )
+
+
+def _norm(acc: Array) -> Array:
+    """The L2 norm of what is finite in ``acc``."""
+    xp = namespace(acc)
+    finite = xp.where(xp.isfinite(acc), acc, 0)
+    return xp.sqrt(finite.dot(finite))

@@ -148,7 +148,7 @@ class SparseAllreduce:
         if kept is not None:
             check_agreement(reduction.total, self.comm)
             if self.algorithm.conserves:
-                check_conservation(reduction.total, self.memory.given(kept, reduction.sent), self.comm)
+                check_conservation(reduction.total, self.memory.given(kept, reduction.sent), kept, self.comm)
         if self._nonfinite == "raise":
             _raise_nonfinite(reduction.total)
         return leave(reduction.total, gradient)
@@ -157,7 +157,7 @@ class SparseAllreduce:
         """Everything a resumed run needs to go on to the same bits: numbers, strings and NumPy arrays."""
         arrays.settle(self.residual)
         remembered = {name: to_host(array).copy() for name, array in self.memory.state().items()}
-        return self._identity() | {"state": asdict(self._state)} | remembered
+        return self._identity() | {"state": asdict(self._state, dict_factory=_on_host)} | remembered
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` returned, on the same rank of as many ranks.
@@ -239,6 +239,11 @@ def _unselected(algorithm: Algorithm, layout: Layout) -> int:
         dense = [part for part in algorithm.parts if not hasattr(part.algorithm, "selector")]
         return sum(layout.sizes[tensor] for part in dense for tensor in part.tensors)
     return 0 if hasattr(algorithm, "selector") else layout.size
+
+
+def _on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a state as a dict, without arrays on a device."""
+    return {name: to_host(value) for name, value in items}
 
 
 def _restore(template: Any, saved: Any) -> Any:

@@ -41,7 +41,7 @@ LEVELS = """
     mpi  world
     comm
     algorithms.base  agreement
-    algorithms.topka  algorithms.global_threshold  algorithms.hybrid
+    algorithms.topka  algorithms.global_threshold  algorithms.low_rank  algorithms.hybrid
     algorithms.*
     algorithms
     feedback.base  feedback.clipping

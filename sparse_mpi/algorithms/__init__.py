@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from sparse_mpi.algorithms.acpsgd import ACPSGD
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
 from sparse_mpi.algorithms.dense import Dense
 from sparse_mpi.algorithms.dense_bf16 import DenseBF16
 from sparse_mpi.algorithms.gaussiank import GaussianK
 from sparse_mpi.algorithms.gtopk import GTopk
 from sparse_mpi.algorithms.oktopk import OkTopk
+from sparse_mpi.algorithms.powersgd import PowerSGD
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.algorithms.topkdsa import TopkDSA
 
@@ -19,6 +21,8 @@ ALGORITHMS: dict[str, type] = {
     "gtopk": GTopk,
     "oktopk": OkTopk,
     "gaussiank": GaussianK,
+    "powersgd": PowerSGD,
+    "acpsgd": ACPSGD,
 }
 
 __all__ = ["ALGORITHMS", "Algorithm", "Bound", "Reduction"]

@@ -7,9 +7,10 @@ import inspect
 import re
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.shapes import vgg16
 from sparse_mpi.sparse import Layout
 
-SIZE, DENSITY, RANKS = 14_728_266, 0.01, (4, 64)  # VGG-16's gradient
+DENSITY, RANKS = 0.01, (4, 64)
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -29,8 +30,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table() -> str:
-    """The table in Markdown; the declared bounds in units of k(P-1)/P words, comparable between numbers of ranks."""
-    layout, k = Layout.of(SIZE), round(SIZE * DENSITY)
+    """The table in Markdown; the declared bounds for VGG-16's gradient, in units of k(P-1)/P words, which are
+    comparable between numbers of ranks."""
+    layout = Layout.of([shape for _, shape in vgg16()])
+    k = round(layout.size * DENSITY)
     heads = ["algorithm", "what it is", "costs a rank", *(f"at most, P = {p}" for p in RANKS)]
     rows = [heads, ["---"] * 3 + ["---:"] * len(RANKS)]
     for name, cls in ALGORITHMS.items():

@@ -1,0 +1,51 @@
+"""ACP-SGD (Zhang et al., ICDCS'23): PowerSGD with its two halves in alternate steps, so that one allreduce does.
+
+Costs 2(P-1)/P words for each element of the left or, in turns, the right rank-r factors of all matrices and for each
+element that stays dense, and 2 ceil(log2 P) messages a rank. Returns a dense sum.
+
+With M_i the matrix on rank i: in even steps Q = orth(Q) and P_i = M_i Q, in odd ones P = orth(P) and Q_i = M_i^T P.
+What is orthogonalised is the sum of the step before. total = P Q^T, one of them being the new sum, and rank i gave
+sent_i = P_i Q^T or P Q_i^T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.low_rank import LowRank, LowRankState, orthonormal, parts_of
+from sparse_mpi.arrays import Array
+from sparse_mpi.comm import Comm
+from sparse_mpi.sparse import Layout
+
+
+@dataclass(frozen=True)
+class ACPSGD(LowRank):
+    """One allreduce a step, of the left factors in even steps and of the right ones in odd steps; k is ignored."""
+
+    def reduce(self, acc: Array, k: int, comm: Comm, state: LowRankState) -> tuple[Reduction, LowRankState]:
+        """``total`` and ``sent`` ``(n,)`` are products of factors, and dense where tensors stay dense."""
+        parts, left = parts_of(state.layout, self.rank), not state.left
+        if not parts.groups:
+            return Reduction(comm.allreduce(acc), acc), state
+        with np.errstate(over="ignore", invalid="ignore"):
+            last = parts.factors(state.factors_like(acc), state.left)
+            bases = [orthonormal(factors, state.left) for factors in last]
+            mine = parts.project(acc, bases, left, dense=True)
+            summed = comm.allreduce(mine)
+
+            def expand(message: Array) -> Array:
+                factors = parts.factors(message, left)
+                pair = (factors, bases) if left else (bases, factors)
+                return parts.expand(*pair, message[parts.factors_size(left) :])
+
+            reduction = Reduction(expand(summed), expand(mine))
+            return reduction, self.next_state(state.layout, summed, left)
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """2(P-1)/P values for every dense element and every element of the left factors or, if more, the right ones."""
+        parts = parts_of(layout, self.rank)
+        elements = parts.dense_size + max(parts.factors_size(left=True), parts.factors_size(left=False))
+        return Bound(0, 2 * elements * (ranks - 1) / ranks, 2 * rounds(ranks), 0)

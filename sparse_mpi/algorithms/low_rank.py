@@ -1,0 +1,193 @@
+"""What the low-rank algorithms share: the matrices of a layout, their factors, and products of both in flat vectors.
+
+A tensor of at least two dimensions is a matrix M of ``d0`` rows, approximated by P Q^T of low rank. All other tensors,
+and matrices whose factors would be no smaller than they are, stay dense. Matrices of one shape form a group; factors of
+a group are stacked, *left* ones P ``(m, rows, rank)`` and *right* ones Q^T ``(m, rank, columns)``, and those of all
+groups lie one after the other in a flat vector, which is what is sent and what is remembered.
+
+Every rank multiplies out the summed factors for itself. For the same bits everywhere, the ranks of a job need the same
+linear algebra library on processors of one kind, with equally many threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, like, namespace
+from sparse_mpi.sparse import Layout
+
+
+class Group(NamedTuple):
+    """All matrices of one shape."""
+
+    rows: int
+    columns: int
+    rank: int  # of their factors
+    runs: tuple[tuple[int, int], ...]  # where matrices start that lie one after the other, and how many these are
+
+    def factor_shape(self, left: bool) -> tuple[int, int, int]:
+        """Shape of the stacked left or right factors."""
+        count = sum(count for _, count in self.runs)
+        return (count, self.rows, self.rank) if left else (count, self.rank, self.columns)
+
+    def matrices(self, vector: Array) -> Iterator[tuple[Array, slice]]:
+        """Views ``(count, rows, columns)`` of the matrices in ``vector`` ``(n,)``, and which of the group they are."""
+        first, size = 0, self.rows * self.columns
+        for start, count in self.runs:
+            stack = vector[start : start + count * size].reshape(count, self.rows, self.columns)
+            yield stack, slice(first, first + count)
+            first += count
+
+
+class Parts(NamedTuple):
+    """A layout, cut into what is compressed and what is not."""
+
+    size: int  # n, length of the flat vector
+    groups: tuple[Group, ...]
+    dense: tuple[tuple[int, int], ...]  # where elements that stay dense start and stop
+
+    @property
+    def dense_size(self) -> int:
+        """Number of elements that stay dense."""
+        return sum(stop - start for start, stop in self.dense)
+
+    def factors_size(self, left: bool) -> int:
+        """Number of elements of all left or right factors."""
+        return sum(prod(group.factor_shape(left)) for group in self.groups)
+
+    def factors(self, flat: Array, left: bool) -> list[Array]:
+        """Views of a flat vector that begins with the left or right factors, stacked by group."""
+        views, start = [], 0
+        for group in self.groups:
+            shape = group.factor_shape(left)
+            views.append(flat[start : start + prod(shape)].reshape(shape))
+            start += prod(shape)
+        return views
+
+    def project(self, acc: Array, bases: Sequence[Array], left: bool, dense: bool) -> Array:
+        """What a rank sends: its left factors M Q on right ``bases``, or right ones P^T M on left ``bases``; and the
+        ``dense`` elements behind them."""
+        xp, size = namespace(acc), self.factors_size(left)
+        message = xp.empty(size + dense * self.dense_size, acc.dtype)
+        for group, basis, factors in zip(self.groups, bases, self.factors(message, left), strict=True):
+            transposed = basis.transpose(0, 2, 1)
+            for stack, members in group.matrices(acc):
+                pair = (stack, transposed[members]) if left else (transposed[members], stack)
+                xp.matmul(*pair, out=factors[members])
+        for start, stop in self.dense if dense else ():
+            message[size : size + stop - start] = acc[start:stop]
+            size += stop - start
+        return message
+
+    def expand(self, lefts: Sequence[Array], rights: Sequence[Array], dense: Array) -> Array:
+        """``(n,)``: the products of the factors, and the ``dense`` elements where they belong."""
+        xp = namespace(dense)
+        vector = xp.empty(self.size, dense.dtype)
+        for group, left, right in zip(self.groups, lefts, rights, strict=True):
+            for stack, members in group.matrices(vector):
+                xp.matmul(left[members], right[members], out=stack)
+        first = 0
+        for start, stop in self.dense:
+            vector[start:stop] = dense[first : first + stop - start]
+            first += stop - start
+        return vector
+
+
+@lru_cache(maxsize=64)
+def parts_of(layout: Layout, rank: int) -> Parts:
+    """The parts of ``layout`` with factors of at most that rank."""
+    groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+    dense: list[tuple[int, int]] = []
+    for shape, size, start in zip(layout.shapes, layout.sizes, layout.offsets, strict=True):
+        rows = shape[0] if len(shape) > 1 and size else 1
+        columns = size // rows
+        r = min(rank, rows, columns)
+        if r * (rows + columns) >= size:
+            first = dense.pop()[0] if dense and dense[-1][1] == start else start
+            dense.append((first, start + size))
+        else:
+            runs = groups.setdefault((rows, columns, r), [])
+            adjacent = runs and runs[-1][0] + runs[-1][1] * size == start
+            first, count = runs.pop() if adjacent else (start, 0)
+            runs.append((first, count + 1))
+    return Parts(layout.size, tuple(Group(*key, tuple(runs)) for key, runs in groups.items()), tuple(dense))
+
+
+def orthonormal(factors: Array, left: bool) -> Array:
+    """Stacked factors with orthonormal columns (right ones: rows) of the same span, by QR; NaN where a matrix has NaN
+    or Inf, so that these cannot get lost."""
+    xp = namespace(factors)
+    basis = xp.linalg.qr(factors if left else factors.transpose(0, 2, 1))[0]
+    basis[~xp.isfinite(factors).all(axis=(1, 2))] = np.nan
+    return basis if left else basis.transpose(0, 2, 1)
+
+
+def drawn(group: Group, number: int, left: bool, seed: int) -> np.ndarray:
+    """Random factors of a group, the same on every rank: float64 on the host."""
+    return np.random.default_rng([seed, number, left]).standard_normal(group.factor_shape(left))
+
+
+@dataclass(frozen=True)
+class LowRankState:
+    """What is carried from step to step, the same on all ranks."""
+
+    layout: Layout
+    factors: Array  # flat: summed factors of the last step, whose span is the next one's start; finite, none zero
+    left: bool = False  # whether they are left ones
+
+    def factors_like(self, acc: Array) -> Array:
+        """The factors in the library and dtype of ``acc``."""
+        return like(self.factors, acc).astype(acc.dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """Hyperparameters of a low-rank algorithm, and how it starts.
+
+    Args:
+        rank: most columns of a factor.
+        seed: of the random factors in the beginning, and in the place of those that are lost.
+
+    Raises:
+        ValueError: rank is no whole number of at least 1, or seed none of at least 0.
+    """
+
+    rank: int = 4
+    seed: int = 0
+
+    conserves: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name, least, remedy in (("rank", 1, "4 suits most convolutional networks"), ("seed", 0, "0 is the usual")):
+            value: Any = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}; {remedy}")
+
+    def init(self, layout: Layout, k: int, ranks: int) -> LowRankState:
+        """Random right factors; in float64, for the dtype of the gradient is not known yet."""
+        groups = parts_of(layout, self.rank).groups
+        starts = [drawn(group, number, False, self.seed).ravel() for number, group in enumerate(groups)]
+        return LowRankState(layout, np.concatenate([np.empty(0), *starts]))
+
+    def next_state(self, layout: Layout, message: Array, left: bool) -> LowRankState:
+        """The state after a step in which ``message``, which begins with these factors, was the sum over the ranks.
+
+        A column (of a right factor: row) that is zero or not finite has lost its direction, and would never find
+        another one where the gradient stays zero in the wrong places: it is drawn anew, in place.
+        """
+        xp, parts = namespace(message), parts_of(layout, self.rank)
+        stacks = parts.factors(message, left)
+        largest = [abs(stack).max(axis=1 if left else 2) for stack in stacks]
+        lost = [~((most > 0) & (most < np.inf)) for most in largest]  # (m, rank)
+        if bool(xp.concatenate([mask.ravel() for mask in lost]).any()):
+            for number, (group, stack, mask) in enumerate(zip(parts.groups, stacks, lost, strict=True)):
+                if bool(mask.any()):
+                    fresh = like(drawn(group, number, left, self.seed), stack).astype(stack.dtype)
+                    xp.copyto(stack, fresh, where=mask[:, None, :] if left else mask[:, :, None])
+        return LowRankState(layout, message[: parts.factors_size(left)], left)

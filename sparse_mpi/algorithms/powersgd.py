@@ -1,0 +1,50 @@
+"""PowerSGD (Vogels et al., NeurIPS'19): gradient matrices as products of rank-r factors, by a step of power iteration.
+
+Costs 2(P-1)/P words for each element of the left and the right factors of all matrices, r (rows + columns) of one, and
+for each element that stays dense, and 4 ceil(log2 P) messages a rank. Returns a dense sum.
+
+With M_i the matrix on rank i and Q the right factor of the last step (warm start): P = orth(sum of M_i Q), then
+Q_i = M_i^T P, and total = P (sum of Q_i)^T, the projection of the summed gradient on the span of P. Rank i gave
+sent_i = P Q_i^T. The first allreduce carries the dense tensors too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.low_rank import LowRank, LowRankState, orthonormal, parts_of
+from sparse_mpi.arrays import Array
+from sparse_mpi.comm import Comm
+from sparse_mpi.sparse import Layout
+
+
+@dataclass(frozen=True)
+class PowerSGD(LowRank):
+    """Two allreduces a step, of the left factors and of the right ones; k is ignored."""
+
+    def reduce(self, acc: Array, k: int, comm: Comm, state: LowRankState) -> tuple[Reduction, LowRankState]:
+        """``total`` and ``sent`` ``(n,)`` are products of factors, and dense where tensors stay dense."""
+        parts = parts_of(state.layout, self.rank)
+        if not parts.groups:
+            return Reduction(comm.allreduce(acc), acc), state
+        dense = parts.factors_size(left=True)  # where dense elements start in the first message
+        with np.errstate(over="ignore", invalid="ignore"):
+            rights = parts.factors(state.factors_like(acc), left=False)
+            mine = parts.project(acc, rights, left=True, dense=True)
+            summed = comm.allreduce(mine)
+            bases = [orthonormal(factors, left=True) for factors in parts.factors(summed, left=True)]
+            given = parts.project(acc, bases, left=False, dense=False)
+            rights_sum = comm.allreduce(given)
+            total = parts.expand(bases, parts.factors(rights_sum, left=False), summed[dense:])
+            sent = parts.expand(bases, parts.factors(given, left=False), mine[dense:])
+            return Reduction(total, sent), self.next_state(state.layout, rights_sum, left=False)
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """2(P-1)/P values for every element of the factors and every dense one."""
+        parts = parts_of(layout, self.rank)
+        elements = parts.dense_size + parts.factors_size(left=True) + parts.factors_size(left=False)
+        allreduces = 2 if parts.groups else 1
+        return Bound(0, 2 * elements * (ranks - 1) / ranks, 2 * allreduces * rounds(ranks), 0)
