@@ -37,9 +37,14 @@ def resolve_k(size: int, k: int | None, density: float | None) -> int:
     return max(1, min(size, round(density * size)))
 
 
+def takes(algorithm: str, option: str) -> bool:
+    """Whether the algorithm of that name has that option."""
+    return any(field.name == option for field in fields(ALGORITHMS[algorithm]))
+
+
 def takes_selector(algorithm: str) -> bool:
-    """Whether the algorithm of that name has the option ``selector``."""
-    return any(field.name == "selector" for field in fields(ALGORITHMS[algorithm]))
+    """Whether the algorithm of that name lets choose what picks the entries to send."""
+    return takes(algorithm, "selector")
 
 
 def make_selector(selector: str | Selector) -> Selector:

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from sparse_mpi import ALGORITHMS, SELECTORS
-from sparse_mpi.cli import main
+from sparse_mpi.algorithms.powersgd import PowerSGD
+from sparse_mpi.cli import bench_allreduce, main
 from sparse_mpi.cli.bench_select import interval
 
 
@@ -21,9 +22,9 @@ def test_table_has_a_row_for_every_entry(command, registry, capsys):
     assert len({line.count("|") for line in lines}) == 1
 
 
-def bench(file, *options):
+def bench(file, *options, size=("--n", "20000")):
     """What the benchmark prints, and the record it writes."""
-    command = [sys.executable, "-m", "sparse_mpi", "bench", "allreduce", "--n", "20000", "--steps", "3"]
+    command = [sys.executable, "-m", "sparse_mpi", "bench", "allreduce", *size, "--steps", "3"]
     done = subprocess.run([*command, *options, "--json", str(file)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(file.read_text())
@@ -45,6 +46,20 @@ def test_bench_takes_a_selector_for_all_that_select(tmp_path):
     assert 1 < selected["topka"] <= 2 and 1 < selected["oktopk"] <= 2
 
 
+def test_bench_takes_a_model_and_a_rank_for_low_rank_algorithms(tmp_path, monkeypatch):
+    """A tiny model in the place of VGG-16."""
+    ranks = []
+    monkeypatch.setitem(bench_allreduce.MODELS, "vgg16", lambda: (("weight", (20, 30)), ("bias", (20,))))
+    monkeypatch.setattr(PowerSGD, "__post_init__", lambda self: ranks.append(self.rank))
+    record = tmp_path / "r.json"
+    command = ["bench", "allreduce", "--algorithms", "dense", "powersgd", "--steps", "1", "--json", str(record)]
+    for options, rank in ((), 4), (("--rank", "2"), 2):
+        ranks.clear()
+        assert main([*command, *options]) == 0 and set(ranks) == {rank}
+        written = json.loads(record.read_text())["options"]
+        assert (written["model"], written["n"]) == ("vgg16", 620)
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
@@ -53,6 +68,11 @@ def test_bench_takes_a_selector_for_all_that_select(tmp_path):
         (["bench", "allreduce", "--selector", "best"], "sidco-gp"),
         (["bench", "allreduce", "--selector", "dgc", "--algorithms", "dense"], "--selector has no effect on dense"),
         (["bench", "allreduce", "--steps", "0"], "--steps must be at least 1"),
+        (["bench", "allreduce", "--n", "0"], "--n must be at least 1, got 0"),
+        (["bench", "allreduce", "--n", "100", "--model", "vgg16"], "not allowed with"),
+        (["bench", "allreduce", "--model", "best"], "bert-base"),
+        (["bench", "allreduce", "--rank", "4", "--algorithms", "oktopk"], "--rank has no effect on oktopk"),
+        (["bench", "allreduce", "--rank", "0"], "--rank must be at least 1, got 0"),
         (["bench", "select", "--rounds", "5"], "--rounds must be at least 6"),
         (["bench", "select", "--density", "0.7"], "--density in (0, 0.5]"),
         (["bench", "network", "--ranks", "17"], "--ranks must be 2 to 16, got 17"),

@@ -12,7 +12,7 @@ from sparse_mpi.select.threshold import Threshold
 from .conformance import dense_of, same_bytes
 
 N, K = 200, 10
-LOSSLESS_AND_DENSE = ("dense",)
+LOSSLESS_AND_DENSE = ("dense", "powersgd", "acpsgd")  # of vectors without layout
 KINDS = {
     "residual": ErrorFeedback(),
     "dgc": MomentumCorrection(),

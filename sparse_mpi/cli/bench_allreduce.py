@@ -16,12 +16,16 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.arguments import takes_selector
+from sparse_mpi.arguments import takes
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
 from sparse_mpi.reducer import SparseAllreduce, StepReport
 from sparse_mpi.select import SELECTORS
+from sparse_mpi.shapes import MODELS
+from sparse_mpi.sparse import Layout
+
+OPTIONS = ("selector", "rank")  # of the algorithms that have them
 
 
 def add_parser(kinds: argparse._SubParsersAction) -> None:
@@ -30,16 +34,19 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         "allreduce",
         help="time and bytes of a step of every algorithm",
         description="Time of a step (selection, exchange, merge) and bytes a rank, with error feedback on Gaussian "
-        "gradients. Example: mpiexec -n 4 python -m sparse_mpi bench allreduce --n 14728266 --density 0.01 --steps 20",
+        "gradients. Example: mpiexec -n 4 python -m sparse_mpi bench allreduce --model vgg16 --density 0.01 --steps 20",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--n", type=int, default=14_728_266, help="elements of the gradient (default: VGG-16's)")
+    gradient = parser.add_mutually_exclusive_group()
+    gradient.add_argument("--model", choices=list(MODELS), default="vgg16", help="whose tensors make up the gradient")
+    gradient.add_argument("--n", type=int, help="elements of a gradient that is one flat tensor, instead of a model's")
     parser.add_argument("--density", type=float, default=0.01, help="share of them that is sent")
     parser.add_argument("--steps", type=int, default=20, help="steps counted, after --warmup more")
     parser.add_argument("--warmup", type=int, default=3, help="steps not counted")
     parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")
     text = "what picks the entries, of every algorithm that lets choose; None is each one's own"
     parser.add_argument("--selector", choices=list(SELECTORS), metavar="NAME", help=text)
+    parser.add_argument("--rank", type=int, metavar="R", help="of factors, for low-rank algorithms; None is their own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gbit", type=float, default=10.0, help="bandwidth of the network of the model column, Gbit/s")
     parser.add_argument("--latency", type=float, default=5.0, help="its latency, microseconds a message")
@@ -49,20 +56,33 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, and print on rank 0."""
-    if args.steps < 1 or args.warmup < 0:
-        raise SystemExit(f"--steps must be at least 1 and --warmup at least 0, got {args.steps} and {args.warmup}")
-    if args.selector and not any(map(takes_selector, args.algorithms)):
-        raise SystemExit(f"--selector has no effect on {', '.join(args.algorithms)}; leave it out")
+    _check(args)
+    args.model = args.model if args.n is None else None
+    layout = Layout.of([shape for _, shape in MODELS[args.model]()] if args.n is None else args.n)
+    args.n = layout.size
     comm = as_comm(None)
     base = np.random.default_rng([args.seed, comm.rank]).standard_normal(args.n, np.float32)
     baseline = _time_topk(base, args.density, comm)
-    measured = {name: _measure(name, base, args, comm) for name in _progress(args.algorithms, comm)}
+    measured = {name: _measure(name, base, layout, args, comm) for name in _progress(args.algorithms, comm)}
     if comm.rank == 0:
         network = Network.of(args.gbit, args.latency)
         print(_render(measured, baseline, network, args, comm.size))
         if args.json:
             _write(args, comm.size, baseline, measured)
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise SystemExit unless the options are good together."""
+    if args.steps < 1 or args.warmup < 0:
+        raise SystemExit(f"--steps must be at least 1 and --warmup at least 0, got {args.steps} and {args.warmup}")
+    if args.n is not None and args.n < 1:
+        raise SystemExit(f"--n must be at least 1, got {args.n}; leave it out for VGG-16's gradient")
+    for option in OPTIONS:
+        if getattr(args, option) is not None and not any(takes(name, option) for name in args.algorithms):
+            raise SystemExit(f"--{option} has no effect on {', '.join(args.algorithms)}; leave it out")
+    if args.rank is not None and args.rank < 1:
+        raise SystemExit(f"--rank must be at least 1, got {args.rank}; 4 suits most convolutional networks")
 
 
 def _time_topk(base: np.ndarray, density: float, comm: Comm) -> float | None:
@@ -82,10 +102,11 @@ def _time_topk(base: np.ndarray, density: float, comm: Comm) -> float | None:
     return _slowest(statistics.median(seconds), comm)
 
 
-def _measure(name: str, base: np.ndarray, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
+def _measure(name: str, base: np.ndarray, layout: Layout, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
     """Medians over the steps, maxima over the ranks. Each step's gradient is ``base`` shifted by a random distance."""
-    selector = args.selector if takes_selector(name) else None
-    reducer = SparseAllreduce(args.n, density=args.density, comm=comm, algorithm=name, selector=selector)
+    given = {option: getattr(args, option) for option in OPTIONS if takes(name, option)}
+    options = {option: value for option, value in given.items() if value is not None}
+    reducer = SparseAllreduce(layout, density=args.density, comm=comm, algorithm=name, **options)
     shifts = np.random.default_rng(args.seed).integers(0, args.n, args.warmup + args.steps)
     reports: list[StepReport] = []
     seconds: list[float] = []
@@ -139,8 +160,8 @@ def _render(
 ) -> str:
     here = provenance()
     lines = [
-        f"n = {args.n:,}, density {args.density:g}, P = {ranks}, {args.steps} steps; medians of the slowest rank, ms; "
-        f"{here['cpus']} x {here['cpu']}",
+        f"{args.model or 'one tensor'}, n = {args.n:,}, density {args.density:g}, P = {ranks}, {args.steps} steps; "
+        f"medians of the slowest rank, ms; {here['cpus']} x {here['cpu']}",
         f"torch.topk, one thread, all ranks at once: {1e3 * baseline:.1f} ms" if baseline else "torch is not installed",
         "",
         f"{'algorithm':<10} {'step':>8} {'select':>8} {'exchange':>9} {'merge':>8} {'/topk':>6} {'KB/rank':>10} "
