@@ -38,8 +38,9 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     gradient = parser.add_mutually_exclusive_group()
-    gradient.add_argument("--model", choices=list(MODELS), default="vgg16", help="whose tensors make up the gradient")
-    gradient.add_argument("--n", type=int, help="elements of a gradient that is one flat tensor, instead of a model's")
+    text = "whose tensors make up the gradient; None is vgg16, unless there is --n"
+    gradient.add_argument("--model", choices=list(MODELS), help=text)
+    gradient.add_argument("--n", type=int, help="elements of a gradient that is one flat tensor")
     parser.add_argument("--density", type=float, default=0.01, help="share of them that is sent")
     parser.add_argument("--steps", type=int, default=20, help="steps counted, after --warmup more")
     parser.add_argument("--warmup", type=int, default=3, help="steps not counted")
@@ -57,8 +58,9 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, and print on rank 0."""
     _check(args)
-    args.model = args.model if args.n is None else None
-    layout = Layout.of([shape for _, shape in MODELS[args.model]()] if args.n is None else args.n)
+    if args.n is None:
+        args.model = args.model or "vgg16"
+    layout = Layout.of(args.n or [shape for _, shape in MODELS[args.model]()])
     args.n = layout.size
     comm = as_comm(None)
     base = np.random.default_rng([args.seed, comm.rank]).standard_normal(args.n, np.float32)
