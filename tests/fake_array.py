@@ -25,8 +25,8 @@ from .fake_device import DEVICE, Device, SelectedDevice, memory_of
 # What the library may use of CuPy, where CuPy's function does what NumPy's does
 FUNCTIONS = """
 abs add all any arange argsort ascontiguousarray bincount bitwise_and clip concatenate copyto
-count_nonzero cumsum diff dot empty empty_like exp flatnonzero full isfinite isnan log maximum mean minimum nonzero ones
-partition searchsorted sign sort sqrt stack sum take take_along_axis tanh unique where zeros zeros_like
+count_nonzero cumsum diff dot empty empty_like exp flatnonzero full isfinite isnan log matmul maximum mean minimum
+nonzero ones partition searchsorted sign sort sqrt stack sum take take_along_axis tanh unique where zeros zeros_like
 """.split()
 BINARY = "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift lt le gt ge eq ne matmul".split()
 METHODS = "all any argsort cumsum dot max mean min nonzero partition prod ravel reshape sum take transpose".split()
@@ -271,6 +271,7 @@ def install(monkeypatch) -> Device:
     )
     for name in FUNCTIONS:
         setattr(cupy, name, _function(name))
+    cupy.linalg = SimpleNamespace(qr=lambda a: wrap(tuple(np.linalg.qr(host_of(a)))))
     cupy.RawModule = fake_cuda.RawModule
     cupy.cuda = SimpleNamespace(
         Device=SelectedDevice,

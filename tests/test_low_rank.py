@@ -1,0 +1,169 @@
+"""Low-rank algorithms: what is cut from a layout, what comes out of the products, and what is remembered."""
+
+from __future__ import annotations
+
+import math
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparse_mpi import ALGORITHMS, SparseAllreduce, World
+from sparse_mpi.algorithms.low_rank import Group, parts_of
+from sparse_mpi.comm import NullComm
+from sparse_mpi.sparse import Layout
+
+from .conformance import CASES, LAYERS, Case, assert_economy, assert_laws, gradient, train
+
+NAMES = ("powersgd", "acpsgd")
+every_algorithm = pytest.mark.parametrize("name", NAMES)
+
+
+def factors_of(reducer: SparseAllreduce) -> np.ndarray:
+    return reducer.state_dict()["state"]["factors"]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=8).filter(lambda s: any(map(math.prod, s))),
+    st.integers(1, 5),
+)
+def test_every_element_is_in_one_matrix_or_stays_dense(shapes, rank):
+    layout = Layout.of(shapes)
+    parts, numbers = parts_of(layout, rank), np.arange(layout.size)
+    found = [numbers[start:stop] for start, stop in parts.dense]
+    for group in parts.groups:
+        assert group.rank == min(rank, group.rows, group.columns)
+        assert group.rank * (group.rows + group.columns) < group.rows * group.columns
+        for stack, members in group.matrices(numbers):
+            assert stack.shape == (members.stop - members.start, group.rows, group.columns)
+            assert stack.base is not None, "a copy"
+            found.append(stack.ravel())
+        assert members.stop == group.factor_shape(left=True)[0]
+    assert sorted(np.concatenate(found).tolist()) == numbers.tolist()
+
+
+def test_matrices_of_one_shape_are_a_group_and_adjacent_ones_a_stack():
+    parts = parts_of(Layout.of([(6, 8), (6, 2, 4), (3,), (2,), (6, 8), (8, 6), (5, 2), ()]), 2)
+    assert parts.groups == (Group(6, 8, 2, ((0, 2), (101, 1))), Group(8, 6, 2, ((149, 1),)))
+    assert parts.dense == ((96, 101), (197, 208))
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 7), max_size=3), min_size=1, max_size=5).filter(lambda s: any(map(math.prod, s))),
+    st.integers(1, 4),
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from([np.float32, np.float64]),
+    st.sampled_from(["normal", "zero", "rank 1", "wide"]),
+)
+def test_laws_and_bound_hold_on_any_layout(shapes, rank, ranks, dtype, kind):
+    layout = Layout.of(shapes)
+    makes = {
+        "normal": lambda rng, *_: rng.standard_normal(layout.size),
+        "zero": lambda *_: np.zeros(layout.size),
+        "rank 1": lambda *_: np.ones(layout.size),
+        "wide": lambda rng, *_: rng.standard_normal(layout.size) * 10.0 ** rng.integers(-9, 9, layout.size),
+    }
+    case = Case(makes[kind], layout.size, 1, layout.shapes)
+    for name in NAMES:
+        algorithm = ALGORITHMS[name](rank=rank)
+        for steps in zip(*World(ranks).run(lambda comm, a=algorithm: train(comm, a, case, dtype, 4)), strict=True):
+            assert_laws(steps)
+            assert np.isfinite(steps[0].total).all()
+            for step in steps:
+                assert_economy(step, algorithm, case, dtype, ranks)
+
+
+@every_algorithm
+def test_factors_are_the_same_on_all_ranks_and_so_is_a_seed(ranks, name):
+    def body(comm):
+        same, other = (SparseAllreduce(LAYERS, comm=comm, algorithm=name, seed=seed) for seed in (0, 1))
+        seen = [factors_of(same)]
+        assert (factors_of(other) != seen[0]).any()
+        for step in range(3):
+            same.step(gradient(CASES["layers"], np.float32, step, comm.rank, comm.size))
+            seen.append(factors_of(same))
+        return [factors.tobytes() for factors in seen]
+
+    first, *others = ranks.run(body)
+    assert all(other == first for other in others) and len(set(first)) == 4
+
+
+@every_algorithm
+def test_a_matrix_whose_factors_would_be_no_smaller_is_summed_whole(ranks, name):
+    layout = [(10, 8), (8, 3, 2), (7,)]
+
+    def body(comm):
+        reducer = SparseAllreduce(layout, comm=comm, algorithm=name, rank=5)
+        dense = SparseAllreduce(layout, comm=comm, algorithm="dense")
+        for step in range(2):
+            x = np.random.default_rng([step, comm.rank]).standard_normal(135)
+            assert reducer.step(x).tobytes() == dense.step(x).tobytes()
+            assert not reducer.residual.any()
+            assert reducer.report.traffic.messages == dense.report.traffic.messages
+
+    ranks.run(body)
+
+
+@every_algorithm
+def test_memory_is_that_of_the_two_results(name):
+    layout = Layout.of([(500, 400)] * 4 + [(400,)])
+    algorithm = ALGORITHMS[name]()
+    x = np.random.default_rng(0).standard_normal(layout.size, np.float32)
+    x.setflags(write=False)
+    _, state = algorithm.reduce(x, 1, NullComm(4), algorithm.init(layout, 1, 4))
+    tracemalloc.start()
+    try:
+        reduction, _ = algorithm.reduce(x, 1, NullComm(4), state)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert reduction.total.shape == reduction.sent.shape == x.shape
+    assert peak < 2.25 * x.nbytes
+
+
+@pytest.mark.ranks(1, 3)
+@every_algorithm
+def test_everything_stays_on_the_device(ranks, device, name):
+    """But for the message, where MPI takes no device pointers, and random factors; and a state that is saved."""
+    cupy, layout = sys.modules["cupy"], Layout.of([(60, 80), (80,), (60, 80)])
+
+    def body(comm):
+        rng = np.random.default_rng(comm.rank)
+        vectors = [rng.standard_normal(layout.size, np.float32) for _ in range(4)]
+        vectors[1][3] = np.nan
+        seen = {}
+        for library in (np, cupy):
+            reducer = SparseAllreduce(layout, comm=comm, algorithm=name)
+            totals = []
+            for x in vectors:
+                mine = library.asarray(x)
+                device.copies.clear()
+                totals.append(reducer.step(mine))
+                assert all(copy.bytes < x.nbytes / 4 for copy in device.copies)
+            saved = reducer.state_dict()
+            assert isinstance(saved["state"]["factors"], np.ndarray) and isinstance(totals[-1], library.ndarray)
+            resumed = SparseAllreduce(layout, comm=comm, algorithm=name)
+            resumed.load_state_dict(saved)
+            totals.append(resumed.step(library.asarray(vectors[0])))
+            seen[library] = [total.tobytes() for total in totals]
+        assert seen[np] == seen[cupy]
+
+    ranks.run(body)
+
+
+@every_algorithm
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ({"rank": 0}, "rank must be a whole number of at least 1, got 0"),
+        ({"rank": 1.5}, "got 1.5"),
+        ({"rank": True}, "got True"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+    ],
+)
+def test_wrong_options(name, option, says):
+    with pytest.raises(ValueError, match=says):
+        ALGORITHMS[name](**option)
