@@ -27,18 +27,18 @@ def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
         raise LawError(f"law 1 (agreement) is broken: total on ranks {different} differs from rank 0's")
 
 
-def check_conservation(total: SparseVector | Array, given: Array, acc: Array, comm: Comm) -> None:
-    """Raise `LawError` unless ``given`` ``(n,)``, what this rank's ``acc`` lost in the step, sums to ``total``.
+def check_conservation(total: SparseVector | Array, given: Array, comm: Comm, products_of: Array | None = None) -> None:
+    """Raise `LawError` unless ``given`` ``(n,)``, what this rank's acc lost in the step, sums to ``total``.
 
     To rounding: the tolerance is that of adding P + 2 numbers of the magnitudes that were really added. Elements to
-    which a rank gave something that is not finite are left out. A dense total may be a product of matrices, the
-    rounding of whose elements is relative to norms: there the norm of acc counts as a magnitude.
+    which a rank gave something that is not finite are left out. Elements of products of matrices are rounded relative
+    to norms: there ``products_of`` is acc, and its norm counts as a magnitude.
     """
     xp = namespace(given)
     dense = total.to_dense() if isinstance(total, SparseVector) else total
     with np.errstate(invalid="ignore", over="ignore"):
         lost = comm.allreduce(given, control=True) - dense
-        magnitude = xp.abs(given) if isinstance(total, SparseVector) else xp.abs(given) + _norm(acc)
+        magnitude = xp.abs(given) if products_of is None else xp.abs(given) + _norm(products_of)
     allowed = comm.allreduce(magnitude, control=True) * (4 * (comm.size + 2) * np.finfo(given.dtype).eps)
     wrong = xp.flatnonzero(xp.isfinite(dense) & (xp.abs(lost) > allowed))
     if len(wrong):

@@ -148,7 +148,8 @@ class SparseAllreduce:
         if kept is not None:
             check_agreement(reduction.total, self.comm)
             if self.algorithm.conserves:
-                check_conservation(reduction.total, self.memory.given(kept, reduction.sent), kept, self.comm)
+                products_of = kept if getattr(self.algorithm, "normwise", False) else None
+                check_conservation(reduction.total, self.memory.given(kept, reduction.sent), self.comm, products_of)
         if self._nonfinite == "raise":
             _raise_nonfinite(reduction.total)
         return leave(reduction.total, gradient)

@@ -40,7 +40,7 @@ def test_laws_form_economy_and_count(ranks, variant, case, dtype):
     name, options = VARIANTS[variant]
     case, algorithm = CASES[case], ALGORITHMS[name](**options)
     for steps in zip(*ranks.run(lambda comm: train(comm, name, case, dtype, 4, **options)), strict=True):
-        assert_laws(steps)
+        assert_laws(steps, algorithm)
         assert_form(steps[0].total, case, dtype)
         for step in steps:
             assert_economy(step, algorithm, case, dtype, ranks.size)

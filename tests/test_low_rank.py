@@ -70,7 +70,7 @@ def test_laws_and_bound_hold_on_any_layout(shapes, rank, ranks, dtype, kind):
     for name in NAMES:
         algorithm = ALGORITHMS[name](rank=rank)
         for steps in zip(*World(ranks).run(lambda comm, a=algorithm: train(comm, a, case, dtype, 4)), strict=True):
-            assert_laws(steps)
+            assert_laws(steps, algorithm)
             assert np.isfinite(steps[0].total).all()
             for step in steps:
                 assert_economy(step, algorithm, case, dtype, ranks)

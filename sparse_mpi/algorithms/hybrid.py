@@ -87,6 +87,11 @@ class Hybrid:
         """Whether all its algorithms do."""
         return all(part.algorithm.conserves for part in self.parts)
 
+    @property
+    def normwise(self) -> bool:
+        """Whether an algorithm of its is, see `LowRank`."""
+        return any(getattr(part.algorithm, "normwise", False) for part in self.parts)
+
     def init(self, layout: Layout, k: int, ranks: int) -> HybridState:
         """The states of all pieces.
 

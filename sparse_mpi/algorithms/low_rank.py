@@ -162,6 +162,7 @@ class LowRank:
     seed: int = 0
 
     conserves: ClassVar[bool] = True
+    normwise: ClassVar[bool] = True  # elements of a product are rounded relative to norms, not to themselves
 
     def __post_init__(self) -> None:
         for name, least, remedy in (("rank", 1, "4 suits most convolutional networks"), ("seed", 0, "0 is the usual")):
