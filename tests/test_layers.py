@@ -51,7 +51,11 @@ LEVELS = """
     arguments  laws  costs  provenance
     allreduce  reducer
     plan.base
-    plan.fit
+    plan.fit  plan.timeline  plan.records  plan.soundness
+    plan.planners.base
+    plan.planners.single  plan.planners.secopa  plan.planners.partial  plan.planners.brute
+    plan.planners.*
+    plan.planners
     plan.*
     plan
     optim  ddp
@@ -61,7 +65,7 @@ LEVELS = """
     emulation.hosts  emulation.rate
     emulation.*
     emulation
-    cli.select_plot
+    cli.select_plot  cli.plan_plot
     cli.bench_*
     cli.*
     cli

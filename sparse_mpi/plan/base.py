@@ -99,3 +99,5 @@ class Plan:
     density: float
     parts: tuple[Part, ...]  # in the order in which they are reduced; every tensor is in exactly one
     predicted: float  # seconds of a training step, by the profile
+    overlap: bool = False  # whether that counts on reductions beginning during the backward pass
+    cpu_lane: bool = False  # and on selection and merging beside the training's own computing

@@ -1,0 +1,40 @@
+"""A plan in words."""
+
+from __future__ import annotations
+
+from sparse_mpi.plan.base import Plan, Profile
+from sparse_mpi.plan.planners.base import ROUNDING
+from sparse_mpi.plan.planners.single import dense, sparse
+
+
+def explain(profile: Profile, plan: Plan) -> str:
+    """What ``plan`` does and what it gains over all dense and all sparse; "leave it dense" where that is as fast.
+
+    Args:
+        profile: what the plan was made of.
+        plan: for this profile, with overlap or without.
+    """
+    all_dense = dense(profile, plan.overlap, plan.cpu_lane)
+    all_sparse = sparse(profile, plan.overlap, plan.cpu_lane)
+    kinds = {option.name: option.dense for option in profile.options}
+    names = sorted({part.option for part in plan.parts if not kinds[part.option]})
+    alternative = f"all sparse by {all_sparse.parts[0].option} {all_sparse.predicted:.4g} s"
+    if all_dense.predicted <= plan.predicted * (1 + ROUNDING):
+        this = f", this plan {plan.predicted:.4g} s" if names else ""
+        return f"leave it dense: a step is predicted to take {all_dense.predicted:.4g} s so{this}, {alternative}"
+    gain = (
+        f"A step is predicted to take {plan.predicted:.4g} s, all dense {all_dense.predicted:.4g} s "
+        f"({all_dense.predicted / plan.predicted:.2f} times as long), {alternative} "
+        f"({all_sparse.predicted / plan.predicted:.2f} times)."
+    )
+    if not names:
+        how = ", ".join(f"{part.option} in {part.partitions} pieces" for part in plan.parts[:1])
+        how = f"{len(plan.parts)} parts" if len(plan.parts) > 1 else how
+        return f"leave it dense, but as {how}. {gain}"
+    chosen = [number for part in plan.parts if not kinds[part.option] for number in part.tensors]
+    elements = sum(profile.tensors[number].size for number in chosen)
+    rest = "" if len(chosen) == len(profile.tensors) else "; the others stay dense"
+    return (
+        f"{plan.planner}: {', '.join(names)} for {len(chosen)} of {len(profile.tensors)} tensors, "
+        f"{100 * elements / profile.size:.3g} % of the elements{rest}. {gain}"
+    )

@@ -1,0 +1,34 @@
+"""The planners. To add one: write its file, add a line here; command line and tests follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparse_mpi.plan.base import Plan, Profile
+from sparse_mpi.plan.planners.base import ROUNDING
+from sparse_mpi.plan.planners.brute import brute
+from sparse_mpi.plan.planners.greedy import greedy
+from sparse_mpi.plan.planners.partial import partial
+from sparse_mpi.plan.planners.secopa import secopa
+from sparse_mpi.plan.planners.single import dense, sparse
+
+PLANNERS: dict[str, Callable[[Profile, bool, bool], Plan]] = {  # the simpler ones first
+    "dense": dense,
+    "sparse": sparse,
+    "secopa": secopa,
+    "partial": partial,
+    "greedy": greedy,
+    "brute": brute,
+}
+ORACLES = ("brute",)  # for small problems only
+
+
+def best(profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> Plan:
+    """The plan with the shortest step of all planners but the oracles; of equal ones, that of the simplest planner."""
+    chosen = dense(profile, overlap, cpu_lane)
+    for name, planner in PLANNERS.items():
+        if name not in ORACLES:
+            plan = planner(profile, overlap, cpu_lane)
+            if plan.predicted < chosen.predicted * (1 - ROUNDING):
+                chosen = plan
+    return chosen

@@ -1,0 +1,58 @@
+"""Every plan there is, tried: the oracle of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import comb
+
+from sparse_mpi.plan.base import Plan, Profile
+from sparse_mpi.plan.planners.base import PARTITIONS, Forecast
+
+MOST_TENSORS = 10
+MOST_PLANS = 200_000
+
+
+def brute(
+    profile: Profile, overlap: bool = False, cpu_lane: bool = False, partitions: Sequence[int] = PARTITIONS
+) -> Plan:
+    """The best of all ways to fuse tensors, with all choices for every part.
+
+    Args:
+        partitions: the numbers of pieces to try; without overlap one piece is best.
+
+    Raises:
+        ValueError: more than 10 tensors or 200,000 plans.
+    """
+    forecast, tensors = Forecast(profile, overlap, cpu_lane), len(profile.tensors)
+    remedy = "take greedy, or give brute fewer tensors, options or partitions"
+    if tensors > MOST_TENSORS:
+        raise ValueError(f"brute takes at most {MOST_TENSORS} tensors, got {tensors}; {remedy}")
+    choices = [choice for choice in forecast.choices if choice.partitions in partitions]
+    plans = sum(_ways(tensors, parts) * len(choices) ** parts for parts in range(1, tensors + 1))
+    if plans > MOST_PLANS:
+        raise ValueError(f"brute tries at most {MOST_PLANS:,} plans, got {plans:,} of them; {remedy}")
+    candidates = (
+        [forecast.part(group, choice) for group, choice in zip(groups, chosen, strict=True)]
+        for groups in _groupings(tensors)
+        for chosen in product(choices, repeat=len(groups))
+    )
+    return forecast.plan("brute", min(candidates, key=forecast.step))
+
+
+def _ways(tensors: int, parts: int) -> int:
+    """In how many ways that many tensors can be grouped into that many parts."""
+    if parts in (0, tensors):
+        return int(parts == tensors)
+    return sum(comb(tensors - 1, kept) * _ways(kept, parts - 1) for kept in range(parts - 1, tensors))
+
+
+def _groupings(tensors: int) -> Iterator[list[list[int]]]:
+    """All ways to group the numbers below ``tensors``."""
+    if tensors == 0:
+        yield []
+        return
+    for groups in _groupings(tensors - 1):
+        for i, group in enumerate(groups):
+            yield [*groups[:i], [*group, tensors - 1], *groups[i + 1 :]]
+        yield [*groups, [tensors - 1]]

@@ -1,0 +1,117 @@
+"""Greedy strategy selection with bubble elimination (Espresso: Wang et al., EuroSys'23), from several beginnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparse_mpi.plan.base import Part, Plan, Profile
+from sparse_mpi.plan.planners.base import ROUNDING, Choice, Forecast
+from sparse_mpi.plan.planners.partial import partial
+from sparse_mpi.plan.planners.secopa import secopa
+from sparse_mpi.plan.planners.single import dense, sparse
+from sparse_mpi.plan.timeline import simulate
+
+BEGINNINGS = (dense, sparse, secopa, partial)
+FEWEST, VISITS = 3, 120  # beginnings to improve, the best ones; as many more as have that many tensors together
+MOST_SWEEPS = 20
+
+Parts = list[Part]
+
+
+def greedy(profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> Plan:
+    """Change what shortens the step, tensor by tensor, largest first, until nothing does.
+
+    Begins with what the other planners say and with buckets of tensors that are ready one after the other, so it is
+    never worse than these. A tensor goes into a part of its own, into another part, or takes with it those that are
+    ready before it; or all of its part changes, or joins another part. Whatever is touched is sent at the density of
+    the profile.
+    """
+    forecast = Forecast(profile, overlap, cpu_lane)
+    plans = [list(planner(profile, overlap, cpu_lane).parts) for planner in BEGINNINGS]
+    plans += _buckets(forecast) if overlap else []
+    plans.sort(key=forecast.step)
+    tried = max(FEWEST, VISITS // len(profile.tensors))
+    plans += [_improved(forecast, _at_full_density(forecast, parts)) for parts in plans[:tried]]
+    return forecast.plan("greedy", min(plans, key=forecast.step))
+
+
+def _at_full_density(forecast: Forecast, parts: Parts) -> Parts:
+    """The same parts without the budget of `partial`, which is lost when tensors change sides."""
+    return [forecast.part(part.tensors, Choice(part.option, part.partitions)) for part in parts]
+
+
+def _buckets(forecast: Forecast) -> Iterator[Parts]:
+    """2, 4, 8, ... parts of about equal size, cut in the order of readiness, with each choice."""
+    tensors = forecast.profile.tensors
+    order = sorted(range(len(tensors)), key=lambda number: tensors[number].ready)
+    count = 2
+    while count < 2 * len(tensors):
+        groups: dict[int, list[int]] = {}
+        passed = 0
+        for number in order:
+            groups.setdefault(passed * count // forecast.profile.size, []).append(number)
+            passed += tensors[number].size
+        for choice in forecast.choices:
+            yield [forecast.part(group, choice) for group in groups.values()]
+        count *= 2
+
+
+def _improved(forecast: Forecast, parts: Parts) -> Parts:
+    """``parts`` after sweeps over the tensors, until one changes nothing."""
+    tensors = forecast.profile.tensors
+    shortest = forecast.step(parts)
+    for _ in range(MOST_SWEEPS):
+        before = parts
+        for number in sorted(_worth_a_visit(forecast, parts), key=lambda number: (-tensors[number].size, number)):
+            found = min(_changes(forecast, parts, number), key=forecast.step)
+            if (step := forecast.step(found)) < shortest * (1 - ROUNDING):
+                parts, shortest = found, step
+        if parts is before:
+            break
+    return parts
+
+
+def _worth_a_visit(forecast: Forecast, parts: Parts) -> Iterator[int]:
+    """Tensors to look at: with overlap none whose exchange ends before the last bubble and that delays no computing.
+
+    Sending those faster only makes the bubble longer.
+    """
+    last = 0.0
+    if forecast.overlap:
+        gaps = simulate(forecast.profile, parts, True, forecast.cpu_lane).gaps
+        last = gaps[-1][0] if gaps else 0.0
+    timeline = simulate(forecast.profile, parts, forecast.overlap, forecast.cpu_lane)
+    ends = {event.part: event.end for event in timeline.events if event.kind == "exchange"}
+    for index, part in enumerate(parts):
+        load = forecast.load(part)
+        if ends.get(index, 0.0) > last or load.select or load.merge:
+            yield from part.tensors
+
+
+def _changes(forecast: Forecast, parts: Parts, number: int) -> Iterator[Parts]:
+    """Everything that one change to a tensor, or to its part, can make of ``parts``; first the parts as they are."""
+    yield parts
+    home = next(part for part in parts if number in part.tensors)
+    others = [part for part in parts if part is not home]
+    kept = Choice(home.option, home.partitions)
+    for choice in forecast.choices:
+        yield [*others, forecast.part(home.tensors, choice)]
+    for group in _severed(forecast, home, number):
+        rest = [*others, forecast.part(set(home.tensors) - set(group), kept)]
+        for choice in forecast.choices:
+            yield [*rest, forecast.part(group, choice)]
+    for other in others:
+        fewer = [part for part in others if part is not other]
+        choice = Choice(other.option, other.partitions)
+        yield [*fewer, forecast.part(home.tensors, choice), forecast.part(other.tensors, kept)]
+        yield [*fewer, forecast.part(home.tensors + other.tensors, choice)]
+        if len(home.tensors) > 1:
+            rest = [*fewer, forecast.part(set(home.tensors) - {number}, kept)]
+            yield [*rest, forecast.part((number, *other.tensors), choice)]
+
+
+def _severed(forecast: Forecast, home: Part, number: int) -> list[tuple[int, ...]]:
+    """What may leave a part: the tensor, and all that are ready before or with it, if others stay."""
+    ready = forecast.profile.tensors[number].ready
+    early = tuple(other for other in home.tensors if forecast.profile.tensors[other].ready <= ready)
+    return [group for group in dict.fromkeys([(number,), early]) if len(group) < len(home.tensors)]

@@ -1,0 +1,180 @@
+"""A training step as a timeline: what runs when on the compute stream, the communication stream and a CPU lane.
+
+The model. A step computes for `Profile.before` seconds, then runs the backward pass, reduces all parts and updates. A
+reduction is cut into `Part.partitions` equal pieces, and each piece is selected, exchanged and merged in that order.
+
+Without overlap nothing else happens meanwhile: one phase of one piece of one part after the other, as in a training
+loop that reduces when the backward pass is through.
+
+With overlap a part is ready when the last of its tensors is, and parts are taken in the order of readiness:
+
+- Selection on the compute stream interrupts the backward pass, and delays all the rest of it (Espresso, EuroSys'23).
+  On the CPU lane it delays nothing, but waits for the selections before it.
+- An exchange begins when its piece is selected and the exchanges before it are through: pieces are pipelined.
+- Merging begins when the backward pass and all selections are through; a piece waits for its exchange.
+- The update waits for all merges.
+
+Hence some stream is busy at any time, and overlap is never slower than none for the same parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from sparse_mpi.plan.base import Part, Profile
+
+COMPUTE, COMMUNICATION, CPU = STREAMS = ("compute", "communication", "cpu")
+KINDS = ("before", "backward", "select", "exchange", "merge", "update")
+Entry = tuple[str, str, int, float, float]  # stream, kind, number of the part or -1, start, end
+Span = tuple[float, float]  # from, to; seconds from the beginning of the step
+
+
+class Event(NamedTuple):
+    """Something a stream is busy with."""
+
+    stream: str  # one of STREAMS
+    kind: str  # one of KINDS
+    part: int | None  # index of the part it belongs to
+    label: str  # of that part, or the kind
+    start: float  # seconds from the beginning of the step
+    end: float
+
+
+class Load(NamedTuple):
+    """What a part asks of the streams; seconds of each piece."""
+
+    ready: float  # from the beginning of the backward pass
+    pieces: int
+    select: float
+    exchange: float
+    merge: float
+
+
+class Timeline:
+    """A simulated step.
+
+    Attributes:
+        events: what happens, none of zero length; ascending in time on each stream.
+        step: seconds of the whole step.
+    """
+
+    def __init__(self, parts: Sequence[Part], entries: Sequence[Entry]) -> None:
+        self.step = entries[-1][4]
+        self.events = tuple(_event(parts, *entry) for entry in entries if entry[4] > entry[3])
+
+    def spans(self, stream: str) -> list[Span]:
+        """When a stream is busy, adjoining events each for itself."""
+        return [(event.start, event.end) for event in self.events if event.stream == stream]
+
+    @cached_property
+    def communication(self) -> float:
+        """Seconds of communication."""
+        return sum(end - start for start, end in self.spans(COMMUNICATION))
+
+    @cached_property
+    def exposed_spans(self) -> list[Span]:
+        """When there is communication while the compute stream is idle."""
+        idle, end = [], 0.0
+        for begin, until in [*self.spans(COMPUTE), (self.step, self.step)]:
+            idle.append((end, begin))
+            end = until
+        overlaps = [(max(a, start), min(b, end)) for start, end in self.spans(COMMUNICATION) for a, b in idle]
+        return [(start, end) for start, end in overlaps if end > start]
+
+    @cached_property
+    def exposed(self) -> float:
+        """Seconds of communication that no computing hides."""
+        return sum(end - start for start, end in self.exposed_spans)
+
+    @cached_property
+    def gaps(self) -> list[Span]:
+        """When the communication stream idles between its first event and its last."""
+        spans = self.spans(COMMUNICATION)
+        return [(end, start) for (_, end), (start, _) in zip(spans, spans[1:], strict=False) if start > end]
+
+
+def _event(parts: Sequence[Part], stream: str, kind: str, number: int, start: float, end: float) -> Event:
+    if number < 0:
+        return Event(stream, kind, None, kind, start, end)
+    return Event(stream, kind, number, f"{parts[number].option}, part {number + 1}", start, end)
+
+
+def simulate(profile: Profile, parts: Sequence[Part], overlap: bool = False, cpu_lane: bool = False) -> Timeline:
+    """The timeline of a step of ``profile`` with its gradient reduced as ``parts`` say.
+
+    Args:
+        profile: the job and what reductions cost.
+        parts: every tensor in one of them.
+        overlap: whether reductions begin during the backward pass.
+        cpu_lane: whether selections and merges run beside the compute stream, at the same cost.
+    """
+    return Timeline(parts, schedule(profile, [load(profile, part) for part in parts], overlap, cpu_lane))
+
+
+def load(profile: Profile, part: Part) -> Load:
+    """What ``part`` costs."""
+    option = profile.option(part.option)
+    elements = sum(profile.tensors[number].size for number in part.tensors) / part.partitions
+    k = part.k / part.partitions
+    return Load(
+        min(profile.backward, max(profile.tensors[number].ready for number in part.tensors)),
+        part.partitions,
+        option.select.seconds(elements, k),
+        option.exchange.seconds(elements, k),
+        option.merge.seconds(elements, k),
+    )
+
+
+def schedule(profile: Profile, loads: Sequence[Load], overlap: bool, cpu_lane: bool) -> list[Entry]:
+    """Everything that happens in a step; the last entry is the update. For searches that simulate without end."""
+    work = CPU if cpu_lane else COMPUTE
+    entries: list[Entry] = [(COMPUTE, "before", -1, 0.0, profile.before)]
+    end = (_overlapping if overlap else _sequential)(profile, loads, work, entries)
+    entries.append((COMPUTE, "update", -1, end, end + profile.update))
+    return entries
+
+
+def _sequential(profile: Profile, loads: Sequence[Load], work: str, entries: list[Entry]) -> float:
+    """Add to ``entries`` all between before and update; when it ends."""
+    now = profile.before + profile.backward
+    entries.append((COMPUTE, "backward", -1, profile.before, now))
+    for number, (_, pieces, select, exchange, merge) in enumerate(loads):
+        for _ in range(pieces):
+            selected, exchanged = now + select, now + select + exchange
+            entries.append((work, "select", number, now, selected))
+            entries.append((COMMUNICATION, "exchange", number, selected, exchanged))
+            now = exchanged + merge
+            entries.append((work, "merge", number, exchanged, now))
+    return now
+
+
+def _overlapping(profile: Profile, loads: Sequence[Load], work: str, entries: list[Entry]) -> float:
+    """The same with overlap."""
+    delays = work == COMPUTE  # whether selections delay the backward pass
+    begin = now = profile.before  # `now` on the stream that selects
+    wire, passed = begin, 0.0  # when the communication stream is free; how much of the backward pass is through
+    arrivals = []
+    for number in sorted(range(len(loads)), key=lambda number: loads[number].ready):
+        ready, pieces, select, exchange, _ = loads[number]
+        if not delays:
+            now = max(now, begin + ready)
+        elif ready > passed:
+            entries.append((COMPUTE, "backward", -1, now, now + ready - passed))
+            now, passed = now + ready - passed, ready
+        for _ in range(pieces):
+            entries.append((work, "select", number, now, now + select))
+            now += select
+            start = wire if wire > now else now
+            wire = start + exchange
+            entries.append((COMMUNICATION, "exchange", number, start, wire))
+            arrivals.append((number, wire))
+    begin, remaining = (now, profile.backward - passed) if delays else (begin, profile.backward)
+    entries.append((COMPUTE, "backward", -1, begin, begin + remaining))
+    now = max(now, begin + remaining)
+    for number, arrival in arrivals:
+        start = arrival if arrival > now else now
+        now = start + loads[number].merge
+        entries.append((work, "merge", number, start, now))
+    return max(now, wire)
