@@ -9,6 +9,7 @@ from sparse_mpi.algorithms import ALGORITHMS, Reduction
 from sparse_mpi.allreduce import sparse_allreduce
 from sparse_mpi.feedback import MEMORIES, ErrorFeedback, MomentumCorrection, NoFeedback
 from sparse_mpi.reducer import SparseAllreduce, StepReport
+from sparse_mpi.rows import dimension_coverage
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.world import World
@@ -28,5 +29,6 @@ __all__ = [
     "SparseVector",
     "StepReport",
     "World",
+    "dimension_coverage",
     "sparse_allreduce",
 ]

@@ -37,14 +37,20 @@ def resolve_k(size: int, k: int | None, density: float | None) -> int:
     return max(1, min(size, round(density * size)))
 
 
-def takes(algorithm: str, option: str) -> bool:
-    """Whether the algorithm of that name has that option."""
-    return any(field.name == option for field in fields(ALGORITHMS[algorithm]))
+def takes(algorithm: str, option: str, value: Any = None) -> bool:
+    """Whether the algorithm of that name has that option, and can work with that value of it."""
+    if not any(field.name == option for field in fields(ALGORITHMS[algorithm])):
+        return False
+    try:
+        make_algorithm(algorithm, {} if value is None else {option: value})
+    except TypeError:
+        return False
+    return True
 
 
-def takes_selector(algorithm: str) -> bool:
-    """Whether the algorithm of that name lets choose what picks the entries to send."""
-    return takes(algorithm, "selector")
+def takes_selector(algorithm: str, selector: str | None = None) -> bool:
+    """Whether the algorithm of that name lets choose what picks the entries to send, and can work with that one."""
+    return takes(algorithm, "selector", selector)
 
 
 def make_selector(selector: str | Selector) -> Selector:
@@ -70,7 +76,8 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
 
     Raises:
         ValueError: no such name, or a bad value of an option.
-        TypeError: no such option, options beside an instance, or neither a name nor an instance.
+        TypeError: no such option, a selector that the algorithm cannot work with, options beside an instance, or
+            neither a name nor an instance.
     """
     options = {name: value for name, value in options.items() if name != "selector" or value is not None}
     if not isinstance(algorithm, str):

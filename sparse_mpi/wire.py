@@ -4,16 +4,21 @@ A message is a C-contiguous matrix with one row a pair: the index's bytes, then 
 counts and cuts, so a vector encoded once can be split among all ranks by row counts, and a buffer of several ranks'
 messages decodes in one go, into arrays of its own. A float32 pair is 8 bytes, a float64 pair 12, a half-precision pair
 6. There is no header.
+
+Where every rank knows how many entries each row of each tensor has (`rows.Pattern`), a message is flat bytes instead:
+all values, row by row, then their columns in the row, in as many bytes as the row's length needs.
 """
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.rows import Pattern, locate, unlocate
 from sparse_mpi.sparse import SparseVector
 
 
@@ -45,3 +50,54 @@ def decode(rows: Array, size: int, dtype: Any) -> SparseVector:
     indices = xp.array(rows[:, :split], order="C").view(index_dtype(size)).reshape(-1)
     values = xp.array(rows[:, split:], order="C").view(np.dtype(dtype)).reshape(-1)
     return SparseVector(indices, values, size)
+
+
+def column_type(length: int) -> np.dtype:
+    """The type of a column in a row of that length: one byte up to 256, two up to 65,536, else `index_dtype`."""
+    return np.dtype(np.uint8 if length <= 1 << 8 else np.uint16 if length <= 1 << 16 else index_dtype(length))
+
+
+def column_bytes(pattern: Pattern) -> int:
+    """Bytes of all columns in a message of that pattern."""
+    return sum(tensor.entries * column_type(tensor.length).itemsize for tensor in pattern)
+
+
+def encode_rows(vector: SparseVector, pattern: Pattern) -> Array:
+    """The message ``(bytes,)`` uint8 of a vector whose entries are what ``pattern`` says, in index order."""
+    xp = namespace(vector.values)
+    rows, columns = locate(pattern, vector.indices)
+    values = vector.values
+    if any(tensor.stride > 1 for tensor in pattern):
+        order = xp.argsort(rows, kind="stable")
+        columns, values = columns[order], values[order]
+    parts = [values, *(xp.concatenate([columns[part] for part in of]).astype(t) for t, of in _sections(pattern))]
+    return xp.concatenate([xp.ascontiguousarray(part).view(np.uint8) for part in parts])
+
+
+def decode_rows(messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:
+    """The inverse of `encode_rows` for the messages of all ranks ``(P, bytes)``: their entries one after the other.
+
+    ``size`` and ``dtype`` are the vector's. The entries of a rank are in index order where rows are contiguous.
+    """
+    xp = namespace(messages)
+    ranks, entries = len(messages), sum(tensor.entries for tensor in pattern)
+    at = entries * np.dtype(dtype).itemsize
+    values = xp.array(messages[:, :at], order="C").view(np.dtype(dtype))
+    columns = xp.empty((ranks, entries), index_dtype(size))
+    for kind, parts in _sections(pattern):
+        for part in parts:
+            width = (part.stop - part.start) * kind.itemsize
+            columns[:, part] = xp.array(messages[:, at : at + width], order="C").view(kind)
+            at += width
+    indices = unlocate(pattern, columns, index_dtype(size))
+    return SparseVector(indices.reshape(-1), values.reshape(-1), size)
+
+
+def _sections(pattern: Pattern) -> list[tuple[np.dtype, list[slice]]]:
+    """Types of columns, and where in the order of entries those are that have it: neighbouring tensors in one go."""
+    found: dict[np.dtype, list[slice]] = {}
+    end = 0
+    for kind, tensors in groupby(pattern, lambda tensor: column_type(tensor.length)):
+        start, end = end, end + sum(tensor.entries for tensor in tensors)
+        found.setdefault(kind, []).append(slice(start, end))
+    return list(found.items())

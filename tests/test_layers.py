@@ -31,10 +31,11 @@ LEVELS = """
     kernels.cpu  kernels.cuda
     kernels
     sparse
+    rows
     wire
     select.base  select.draw
     select.exact
-    select.estimate
+    select.estimate  select.alldim
     select.*
     select
     runtime  counting  baton  staging

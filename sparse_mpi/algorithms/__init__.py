@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparse_mpi.algorithms.acpsgd import ACPSGD
+from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
 from sparse_mpi.algorithms.dense import Dense
 from sparse_mpi.algorithms.dense_bf16 import DenseBF16
@@ -21,6 +22,7 @@ ALGORITHMS: dict[str, type] = {
     "gtopk": GTopk,
     "oktopk": OkTopk,
     "gaussiank": GaussianK,
+    "adtopk": ADTopk,
     "powersgd": PowerSGD,
     "acpsgd": ACPSGD,
 }

@@ -23,6 +23,7 @@ from sparse_mpi.arrays import Array, namespace, to_host
 from sparse_mpi.comm import Comm
 from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select import Selector
+from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, SparseVector, contains, merge, split_counts, take
 
@@ -94,7 +95,7 @@ class OkTopk:
 
         k/P pairs more where none of a rank's selection lies in its own region; whole entries where k < P.
         """
-        most = max(k, self.selector.band[1] * k)
+        most = most_selected(self.selector, layout, k)
         pairs = most + most * (ranks - 1) / ranks + -(-k // ranks) * (ranks - 1)
         searches = most_rounds(k)
         messages = 2 * (ranks - 1) + (4 + 2 * searches) * rounds(ranks)

@@ -15,6 +15,7 @@ from sparse_mpi.algorithms.base import Bound, Reduction, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
+from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, merge
 
@@ -46,7 +47,7 @@ class TopkA:
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """k(P-1) pairs, times what the selector may select beyond k; 2k(P-1)/P values where positions are shared."""
-        most = max(k, self.selector.band[1] * k)
+        most = most_selected(self.selector, layout, k)
         if self.selector.shared:
             return Bound(0, 2 * most * (ranks - 1) / ranks, 2 * rounds(ranks), 0)
         return Bound(most * (ranks - 1), 0, 2 * rounds(ranks), 4 * (ranks - 1))

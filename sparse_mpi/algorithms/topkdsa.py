@@ -21,6 +21,7 @@ from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select import Selector
+from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import (
     Layout,
@@ -68,7 +69,7 @@ class TopkDSA:
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """The selection in the split, where none of it is the rank's own; then all selections, or a dense region."""
-        most = max(k, self.selector.band[1] * k)
+        most = most_selected(self.selector, layout, k)
         if self.exchange == "doubling":
             core, folded = _core(ranks)
             return Bound(most * (2 * (core - 1) + ranks if folded else ranks - 1), 0, rounds(ranks) + 1, 0)

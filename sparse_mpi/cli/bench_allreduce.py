@@ -45,7 +45,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     parser.add_argument("--steps", type=int, default=20, help="steps counted, after --warmup more")
     parser.add_argument("--warmup", type=int, default=3, help="steps not counted")
     parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")
-    text = "what picks the entries, of every algorithm that lets choose; None is each one's own"
+    text = "what picks the entries, of every algorithm that can work with it; None is each one's own"
     parser.add_argument("--selector", choices=list(SELECTORS), metavar="NAME", help=text)
     parser.add_argument("--rank", type=int, metavar="R", help="of factors, for low-rank algorithms; None is their own")
     parser.add_argument("--seed", type=int, default=0)
@@ -78,13 +78,15 @@ def _check(args: argparse.Namespace) -> None:
     """Raise SystemExit unless the options are good together."""
     if args.steps < 1 or args.warmup < 0:
         raise SystemExit(f"--steps must be at least 1 and --warmup at least 0, got {args.steps} and {args.warmup}")
+    if args.rank is not None and args.rank < 1:
+        raise SystemExit(f"--rank must be at least 1, got {args.rank}; 4 suits most convolutional networks")
     if args.n is not None and args.n < 1:
         raise SystemExit(f"--n must be at least 1, got {args.n}; leave it out for VGG-16's gradient")
     for option in OPTIONS:
-        if getattr(args, option) is not None and not any(takes(name, option) for name in args.algorithms):
-            raise SystemExit(f"--{option} has no effect on {', '.join(args.algorithms)}; leave it out")
-    if args.rank is not None and args.rank < 1:
-        raise SystemExit(f"--rank must be at least 1, got {args.rank}; 4 suits most convolutional networks")
+        value = getattr(args, option)
+        if value is not None and not any(takes(name, option, value) for name in args.algorithms):
+            names = ", ".join(args.algorithms)
+            raise SystemExit(f"--{option} {value} has no effect on {names}; leave it out or take another one")
 
 
 def _time_topk(base: np.ndarray, density: float, comm: Comm) -> float | None:
@@ -106,8 +108,8 @@ def _time_topk(base: np.ndarray, density: float, comm: Comm) -> float | None:
 
 def _measure(name: str, base: np.ndarray, layout: Layout, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
     """Medians over the steps, maxima over the ranks. Each step's gradient is ``base`` shifted by a random distance."""
-    given = {option: getattr(args, option) for option in OPTIONS if takes(name, option)}
-    options = {option: value for option, value in given.items() if value is not None}
+    given = {option: getattr(args, option) for option in OPTIONS if getattr(args, option) is not None}
+    options = {option: value for option, value in given.items() if takes(name, option, value)}
     reducer = SparseAllreduce(layout, density=args.density, comm=comm, algorithm=name, **options)
     shifts = np.random.default_rng(args.seed).integers(0, args.n, args.warmup + args.steps)
     reports: list[StepReport] = []

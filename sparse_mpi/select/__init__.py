@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.base import Selector
 from sparse_mpi.select.exact import Exact
 from sparse_mpi.select.gaussian import Gaussian
+from sparse_mpi.select.interleaved import Interleaved
 from sparse_mpi.select.random import Random
 from sparse_mpi.select.redsync import RedSync, RedSyncTrim
 from sparse_mpi.select.sampled import DGC
@@ -22,6 +24,8 @@ SELECTORS: dict[str, type] = {
     "sidco-gp": SIDCoGP,
     "sidco-gamma": SIDCoGamma,
     "random": Random,
+    "alldim": AllDim,
+    "interleaved": Interleaved,
 }
 
 __all__ = ["SELECTORS", "Selector"]

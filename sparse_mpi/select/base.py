@@ -14,7 +14,8 @@ class Selector(Protocol):
 
     ``select`` is deterministic, draws on no global generator, takes the lower index of equal magnitudes, returns at
     least one entry, and between ``band[0] * k`` and ``band[1] * k`` of them on any input (k itself when the band is
-    (1, 1)).
+    (1, 1)). A selector that takes some entries of every tensor, whatever k is, says how many in a method
+    ``floor(layout) -> int``, and returns no fewer.
     """
 
     @property
@@ -30,6 +31,12 @@ class Selector(Protocol):
 
     def select(self, x: Array, k: int, state: Any) -> tuple[SparseVector, Any]:
         """The selected entries of ``x`` ``(n,)``, 1 <= k <= n, and the next state."""
+
+
+def most_selected(selector: Selector, layout: Layout, k: int) -> float:
+    """The most entries that the selector returns of a vector of that layout."""
+    floor = selector.floor(layout) if hasattr(selector, "floor") else 1
+    return max(k, selector.band[1] * k, floor)
 
 
 def at_least(x: Array, threshold: int, most: int) -> SparseVector | None:

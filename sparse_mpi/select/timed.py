@@ -26,6 +26,10 @@ class Timed:
         self.selected = 0
         self.missing: Array | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the wrapped selector can do."""
+        return getattr(self.selector, name)
+
     def init(self, layout: Layout, k: int) -> Any:
         """The wrapped selector's state."""
         return self.selector.init(layout, k)

@@ -1,0 +1,226 @@
+"""A gradient's tensors as matrices of rows, and how many entries of each row are kept (ADTopk: HPDC'24).
+
+A selection that gives every row its quota needs no counts and no row numbers on the wire: shapes and k tell every rank
+which entry belongs to which row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from sparse_mpi import arrays
+from sparse_mpi.arrays import Array, like, namespace, to_host
+from sparse_mpi.sparse import Layout, SparseVector
+
+RULES = ("output", "axis1")
+
+
+class Block(NamedTuple):
+    """Neighbouring rows of a tensor that have the same quota."""
+
+    first: int  # number of its first row
+    last: int  # and of the one after its last
+    quota: int  # entries of each row
+
+
+class Matrix(NamedTuple):
+    """A tensor as a matrix of rows of equal length, and how many entries of each are kept.
+
+    Element c of row j is element ``j // stride * stride * length + j % stride + c * stride`` of the tensor.
+    """
+
+    tensor: int  # its number in the layout
+    offset: int  # where it starts in the flat vector
+    rows: int  # how many
+    length: int  # elements of a row
+    stride: int  # from one element of a row to the next
+    quota: int  # entries of a row that are kept,
+    extra: int = 0  # and one more of so many first rows
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.rows * self.length
+
+    @property
+    def entries(self) -> int:
+        """How many of them are kept."""
+        return self.rows * self.quota + self.extra
+
+    @property
+    def whole(self) -> bool:
+        """Whether all are."""
+        return self.entries == self.size
+
+    @property
+    def blocks(self) -> Iterator[Block]:
+        """The rows with one entry more, and the others."""
+        if self.extra:
+            yield Block(0, self.extra, self.quota + 1)
+        yield Block(self.extra, self.rows, self.quota)
+
+    def starts(self, numbers: Array) -> Array:
+        """Where rows of these ``numbers`` start in the flat vector."""
+        return self.offset + numbers // self.stride * (self.stride * self.length) + numbers % self.stride
+
+    def merged(self) -> Matrix:
+        """The tensor as one row, with as many entries."""
+        return self._replace(rows=1, length=self.size, stride=1, quota=self.entries, extra=0)
+
+
+Pattern = tuple[Matrix, ...]  # the tensors that have elements, in the order of the flat vector
+
+
+def check_rule(rows: str) -> None:
+    """Raise ValueError unless ``rows`` is one of `RULES`."""
+    if rows not in RULES:
+        raise ValueError(
+            f"rows must be one of {', '.join(RULES)}, got {rows!r}; output makes each output channel a row, axis1 each "
+            "line along the second axis"
+        )
+
+
+def dense_tensors(layout: Layout, dense: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Numbers of the tensors to keep whole: ``dense``, or those with fewer than two dimensions.
+
+    A layout of one tensor says nothing of its structure: nothing of it is dense unless told.
+
+    Raises:
+        ValueError: ``dense`` has numbers that no tensor has.
+    """
+    if dense is None:
+        flat = tuple(number for number, shape in enumerate(layout.shapes) if len(shape) < 2)
+        return flat if len(layout.shapes) > 1 else ()
+    if wrong := [number for number in dense if not 0 <= number < len(layout.shapes)]:
+        raise ValueError(
+            f"dense must have numbers of tensors, 0 to {len(layout.shapes) - 1} in this layout, got {wrong}; "
+            "pass the shapes of all tensors as layout"
+        )
+    return dense
+
+
+@lru_cache(maxsize=64)
+def fewest(layout: Layout, rows: str, dense: tuple[int, ...] | None) -> Pattern:
+    """One entry of every row, and all of the dense tensors."""
+    kept = frozenset(dense_tensors(layout, dense))
+    return tuple(
+        Matrix(number, offset, 1, size, 1, size)
+        if number in kept
+        else Matrix(number, offset, *_rows_of(shape, rows), 1)
+        for number, (shape, offset, size) in enumerate(zip(layout.shapes, layout.offsets, layout.sizes, strict=True))
+        if size
+    )
+
+
+def _rows_of(shape: tuple[int, ...], rows: str) -> tuple[int, int, int]:
+    """How many rows a tensor has, of which length and stride."""
+    if len(shape) < 2:
+        return 1, prod(shape), 1
+    if rows == "output":
+        return shape[0], prod(shape[1:]), 1
+    stride = prod(shape[2:])
+    return shape[0] * stride, shape[1], stride
+
+
+@lru_cache(maxsize=64)
+def quotas(layout: Layout, k: int, rows: str = "output", dense: tuple[int, ...] | None = None) -> Pattern:
+    """k entries, shared out among the rows in proportion to their length, at least one each.
+
+    By largest remainder, of equal ones the lower row's. If the dense tensors and one entry of every row are more than
+    k already, that is what is kept. ``layout`` has at least k elements.
+    """
+    pattern = fewest(layout, rows, dense)
+    if k <= sum(tensor.entries for tensor in pattern):
+        return pattern
+    shared = _shared_out(k - sum(t.entries for t in pattern if t.whole), [t for t in pattern if not t.whole])
+    return tuple(shared.get(t.tensor, t) for t in pattern)
+
+
+def _shared_out(left: int, tensors: list[Matrix]) -> dict[int, Matrix]:
+    """``tensors`` with the quotas that share ``left`` entries out among their rows, by number.
+
+    Without those whose rows come to less than one entry: they keep the one that they have.
+    """
+    while True:
+        total = sum(t.size for t in tensors)
+        enough = [t for t in tensors if left * t.length >= total]
+        if len(enough) == len(tensors):
+            break
+        left -= sum(t.rows for t in tensors if left * t.length < total)
+        tensors = enough
+    over = left - sum(t.rows * (left * t.length // total) for t in tensors)
+    shared = {}
+    for t in sorted(tensors, key=lambda t: (-(left * t.length % total), t.offset)):
+        quota, more = left * t.length // total, min(over, t.rows)
+        over -= more
+        shared[t.tensor] = t._replace(quota=quota + more // t.rows, extra=more % t.rows)
+    return shared
+
+
+def dimension_coverage(vector: SparseVector, layout: Layout, rows: str = "output") -> float:
+    """Share of the rows, of all tensors with at least two dimensions, in which ``vector`` has an entry.
+
+    Args:
+        vector: of any library, as a reducer's ``step`` returns it.
+        layout: a `Layout` or what makes one, as for `SparseAllreduce`.
+        rows: ``"output"``: the first dimension tells rows apart; ``"axis1"``: a row is a line along the second one.
+
+    Returns:
+        0 to 1; 1 where there are no such tensors, and so nothing to miss.
+
+    Raises:
+        ValueError: no such rule, or ``vector`` is not as long as the layout says.
+    """
+    check_rule(rows)
+    layout = Layout.of(layout)
+    if vector.size != layout.size:
+        raise ValueError(f"vector must have size {layout.size} as layout says, got {vector.size}")
+    pattern = fewest(layout, rows, ())
+    counted = np.repeat([len(layout.shapes[t.tensor]) >= 2 for t in pattern], [t.rows for t in pattern])
+    if not counted.any():
+        return 1.0
+    with arrays.on_stream_of(vector.indices):
+        touched = to_host(_flags(pattern, arrays.enter(vector.indices)))
+    return float(touched[counted].mean())
+
+
+def _flags(pattern: Pattern, indices: Array) -> Array:
+    """For each row of the pattern whether one of ``indices`` lies in it."""
+    flags = namespace(indices).zeros(sum(t.rows for t in pattern), bool)
+    flags[locate(pattern, indices)[0]] = True
+    return flags
+
+
+def locate(pattern: Pattern, indices: Array) -> tuple[Array, Array]:
+    """Row, counted through the whole pattern, and column ``(nnz,)`` of each of ``indices``, which its tensors have."""
+    table = np.array([(t.offset, t.length, t.stride, t.rows) for t in pattern], np.int64).T
+    table[3] = np.cumsum(table[3]) - table[3]
+    table = like(table, indices)
+    tensor = namespace(indices).searchsorted(table[0], indices, side="right") - 1
+    offset, length, stride, before = table[:, tensor]
+    inside = indices - offset
+    line = inside // stride
+    return before + line // length * stride + inside % stride, line % length
+
+
+def unlocate(pattern: Pattern, columns: Array, dtype: np.dtype) -> Array:
+    """The inverse: indices, of that ``dtype``, from ``columns`` ``(..., entries)`` of which each row has its quota."""
+    blocks = [(t, block) for t in pattern for block in t.blocks]
+    table = np.array(
+        [((b.last - b.first) * b.quota, b.quota, b.first, t.offset, t.length * t.stride, t.stride) for t, b in blocks],
+        dtype,
+    ).T
+    ends = np.cumsum(table[0], dtype=dtype)
+    table[0] = ends - table[0]
+    xp = namespace(columns)
+    at = xp.arange(int(ends[-1]), dtype=dtype)
+    begin, quota, first, offset, span, stride = like(table, columns)[
+        :, xp.searchsorted(like(ends, columns), at, "right")
+    ]
+    row = first + (at - begin) // quota
+    return (offset + row // stride * span + row % stride) + columns.astype(dtype) * stride

@@ -1,0 +1,187 @@
+"""Interleaved selection (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678): matrices take turns between all-dimension
+selection, which reaches every row, and plain top-k, which takes what is largest.
+
+A matrix has as many entries either way: those that its rows' quotas add up to. So tensors, counts and what must be sent
+whole are the same in every step, and a step on plain top-k only sees the matrix as one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi import kernels
+from sparse_mpi.arrays import Array
+from sparse_mpi.kernels.base import bits_type
+from sparse_mpi.rows import Pattern, dense_tensors, quotas
+from sparse_mpi.select.alldim import AllDim, select_rows
+from sparse_mpi.sparse import Layout, SparseVector
+
+LEAST_PERIOD = 5  # steps
+
+
+def _none(dtype: type) -> Any:
+    return field(default_factory=lambda: np.zeros(0, dtype))
+
+
+@dataclass(frozen=True)
+class InterleavedState:
+    """The same on all ranks. The arrays have one element for each matrix that takes turns, in threshold mode."""
+
+    layout: Layout
+    step: int = 0  # selections made
+    thresholds: np.ndarray = _none(np.float64)  # last agreed k-th magnitudes; NaN before the first
+    periods: np.ndarray = _none(np.int64)  # steps between two of them
+    refresh: np.ndarray = _none(np.int64)  # steps after which the next is due
+    on: np.ndarray = _none(np.bool_)  # whether the matrix is on all-dimension selection
+
+
+@dataclass(frozen=True)
+class Interleaved(AllDim):
+    """Interleaved selection (ADTopk, HPDC'24): all-dimension selection and plain top-k of each matrix, in turns.
+
+    ``mode="alternate"``: step after step, all-dimension selection first. ``mode="threshold"``: by how the k-th
+    magnitude of the matrix, averaged over the ranks, moves: plain top-k while it moves by more than a tenth between two
+    refreshes, all-dimension selection when by less, and that alone in the last quarter of training. Only `adtopk` lets
+    ranks agree on thresholds.
+
+    Args:
+        rows, dense: as for `AllDim`.
+        mode: ``"alternate"`` or ``"threshold"``.
+        always_alldim: so many last matrices do not take turns, but stay on all-dimension selection.
+        steps: training steps in all; threshold mode needs it.
+        period: steps from one refresh to the next, at first (5 ResNet, 10 VGG, 20 LSTM and BERT).
+        warmup: steps on plain top-k before the first refresh.
+    """
+
+    mode: str = "alternate"
+    always_alldim: int = 1
+    steps: int | None = None
+    period: int = 10
+    warmup: int = 15
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode not in ("alternate", "threshold"):
+            raise ValueError(f"mode must be 'alternate' or 'threshold', got {self.mode!r}")
+        if self.always_alldim < 0:
+            raise ValueError(f"always_alldim must be at least 0 matrices, got {self.always_alldim}")
+        if self.mode == "threshold" and (self.steps is None or self.steps < 1):
+            raise ValueError(f"steps must be all steps of training in mode='threshold', at least 1, got {self.steps}")
+        if self.period < LEAST_PERIOD:
+            raise ValueError(f"period must be at least {LEAST_PERIOD} steps, got {self.period}")
+        if self.warmup < 1:
+            raise ValueError(f"warmup must be at least 1 step, got {self.warmup}")
+
+    def init(self, layout: Layout, k: int) -> InterleavedState:
+        """Step 0.
+
+        Raises:
+            ValueError: ``dense`` names tensors that the layout lacks, or the mode is ``"threshold"``.
+        """
+        if self.mode == "threshold":
+            raise ValueError(
+                "mode must be 'alternate' in an algorithm in which ranks do not agree on thresholds, got 'threshold'; "
+                "use algorithm='adtopk'"
+            )
+        return self.init_agreeing(layout, k)
+
+    def init_agreeing(self, layout: Layout, k: int) -> InterleavedState:
+        """Step 0, no threshold yet."""
+        super().init(layout, k)
+        turns = self.most_agreed(layout)
+        return InterleavedState(
+            layout,
+            0,
+            np.full(turns, np.nan),
+            np.full(turns, self.period, np.int64),
+            np.full(turns, self.warmup, np.int64),
+            np.zeros(turns, np.bool_),
+        )
+
+    def select(self, x: Array, k: int, state: InterleavedState) -> tuple[SparseVector, InterleavedState]:
+        """As many entries of ``x`` ``(n,)`` as `AllDim` selects, of every tensor as many."""
+        return select_rows(x, self.pattern(k, state)), replace(state, step=state.step + 1)
+
+    def pattern(self, k: int, state: InterleavedState) -> Pattern:
+        """What the next step selects: the same on every rank."""
+        return self._merged(state.layout, k, self._plain(state))
+
+    def longest(self, layout: Layout, k: int) -> Pattern:
+        """Where all that take turns are on plain top-k: columns of a longer row."""
+        return self._merged(layout, k, self._turning(layout))
+
+    def _merged(self, layout: Layout, k: int, plain: tuple[int, ...]) -> Pattern:
+        pattern = quotas(layout, k, self.rows, self.dense)
+        return tuple(t.merged() if t.tensor in plain else t for t in pattern) if plain else pattern
+
+    def _turning(self, layout: Layout) -> tuple[int, ...]:
+        """Numbers of the tensors that take turns."""
+        dense = dense_tensors(layout, self.dense)
+        sizes = zip(layout.shapes, layout.sizes, strict=True)
+        matrices = [i for i, (shape, size) in enumerate(sizes) if len(shape) >= 2 and size and i not in dense]
+        return tuple(matrices[: max(len(matrices) - self.always_alldim, 0)])
+
+    def _plain(self, state: InterleavedState) -> tuple[int, ...]:
+        """Numbers of the tensors that are on plain top-k in the next step."""
+        turning = self._turning(state.layout)
+        if self.mode == "alternate":
+            return turning if state.step % 2 else ()
+        if self._late(state.step):
+            return ()
+        return tuple(number for number, on in zip(turning, state.on, strict=True) if not on)
+
+    def _late(self, step: int) -> bool:
+        """Whether the last quarter of training has begun."""
+        return self.steps is not None and 4 * step >= 3 * self.steps
+
+    def agree(
+        self, x: Array, k: int, state: InterleavedState, mean: Callable[[np.ndarray], np.ndarray]
+    ) -> InterleavedState:
+        """Average the thresholds that are due over the ranks, and decide by them."""
+        if not self.due(state).any():
+            return state
+        return self.adapt(state, mean(self.thresholds(x, k, state)))
+
+    def most_agreed(self, layout: Layout) -> int:
+        """One threshold for each matrix that takes turns."""
+        return len(self._turning(layout)) if self.mode == "threshold" else 0
+
+    def due(self, state: InterleavedState) -> np.ndarray:
+        """For each matrix that takes turns whether its threshold must be refreshed after the last selection."""
+        return (state.refresh <= state.step) & (not self._late(state.step))
+
+    def thresholds(self, x: Array, k: int, state: InterleavedState) -> np.ndarray:
+        """This rank's k-th magnitudes ``(d,)`` float64 of the matrices whose thresholds are due."""
+        due = {n for n, due in zip(self._turning(state.layout), self.due(state), strict=True) if due}
+        bits = [
+            kernels.kth_magnitude(x[t.offset : t.offset + t.size], t.entries, t.entries)
+            for t in quotas(state.layout, k, self.rows, self.dense)
+            if t.tensor in due
+        ]
+        kind = bits_type(x)
+        return np.array(bits, kind).view(f"f{kind.itemsize}").astype(np.float64)
+
+    def adapt(self, state: InterleavedState, thresholds: np.ndarray) -> InterleavedState:
+        """Thresholds ``(d,)`` for those that are due, and what follows for periods and turns.
+
+        A change of less than a tenth of the last threshold turns all-dimension selection on and makes the period one
+        step longer, of less than a twentieth two; a greater one turns it off and makes the period one step shorter, of
+        more than a fifth two, down to 5. The first threshold decides nothing.
+        """
+        due = self.due(state)
+        last = state.thresholds[due]
+        with np.errstate(invalid="ignore"):
+            change, tenth = np.abs(thresholds - last), last / 10
+        calm, moved = change < tenth, change > tenth
+        longer = calm * 1 + (change < tenth / 2)
+        shorter = moved * 1 + (change > 2 * tenth)
+        periods, on, refresh, agreed = (a.copy() for a in (state.periods, state.on, state.refresh, state.thresholds))
+        periods[due] = np.where(moved, np.maximum(periods[due] - shorter, LEAST_PERIOD), periods[due] + longer)
+        on[due] = np.where(moved, False, on[due] | calm)
+        refresh[due] = state.step + periods[due]
+        agreed[due] = thresholds
+        return replace(state, thresholds=agreed, periods=periods, on=on, refresh=refresh)
