@@ -64,9 +64,19 @@ class Matrix(NamedTuple):
             yield Block(0, self.extra, self.quota + 1)
         yield Block(self.extra, self.rows, self.quota)
 
-    def starts(self, numbers: Array) -> Array:
-        """Where rows of these ``numbers`` start in the flat vector."""
+    def starts(self, block: Block, like: Array) -> Array:
+        """Where each row of the block starts in the flat vector: ``(rows, 1)``, of library and dtype of ``like``."""
+        numbers = namespace(like).arange(block.first, block.last, dtype=like.dtype).reshape(-1, 1)
+        if self.stride == 1:
+            return self.offset + numbers * self.length
         return self.offset + numbers // self.stride * (self.stride * self.length) + numbers % self.stride
+
+    def numbers(self, indices: Array) -> Array:
+        """In which rows elements ``indices`` of the flat vector lie."""
+        inside = indices - self.offset
+        if self.stride == 1:
+            return inside // self.length
+        return inside // (self.stride * self.length) * self.stride + inside % self.stride
 
     def merged(self) -> Matrix:
         """The tensor as one row, with as many entries."""
@@ -180,47 +190,35 @@ def dimension_coverage(vector: SparseVector, layout: Layout, rows: str = "output
     layout = Layout.of(layout)
     if vector.size != layout.size:
         raise ValueError(f"vector must have size {layout.size} as layout says, got {vector.size}")
-    pattern = fewest(layout, rows, ())
-    counted = np.repeat([len(layout.shapes[t.tensor]) >= 2 for t in pattern], [t.rows for t in pattern])
-    if not counted.any():
+    matrices = [t for t in fewest(layout, rows, ()) if len(layout.shapes[t.tensor]) >= 2]
+    if not matrices:
         return 1.0
     with arrays.on_stream_of(vector.indices):
-        touched = to_host(_flags(pattern, arrays.enter(vector.indices)))
-    return float(touched[counted].mean())
+        indices = arrays.enter(vector.indices)
+        ends = np.array([(t.offset, t.offset + t.size) for t in matrices])
+        cuts = to_host(namespace(indices).searchsorted(indices, like(ends, indices)))
+        reached = sum(
+            len(namespace(indices).unique(t.numbers(indices[start:stop])))
+            for t, (start, stop) in zip(matrices, cuts, strict=True)
+        )
+    return reached / sum(t.rows for t in matrices)
 
 
-def _flags(pattern: Pattern, indices: Array) -> Array:
-    """For each row of the pattern whether one of ``indices`` lies in it."""
-    flags = namespace(indices).zeros(sum(t.rows for t in pattern), bool)
-    flags[locate(pattern, indices)[0]] = True
-    return flags
+def row_starts(pattern: Pattern, like: Array) -> Array:
+    """For each entry ``(entries,)``, row after row, where its row starts; of the library and dtype of ``like``."""
+    starts = namespace(like).empty(sum(t.entries for t in pattern), like.dtype)
+    at = 0
+    for tensor in pattern:
+        for block in tensor.blocks:
+            part = slice(at, at + (block.last - block.first) * block.quota)
+            starts[part].reshape(-1, block.quota)[:] = tensor.starts(block, like)
+            at = part.stop
+    return starts
 
 
-def locate(pattern: Pattern, indices: Array) -> tuple[Array, Array]:
-    """Row, counted through the whole pattern, and column ``(nnz,)`` of each of ``indices``, which its tensors have."""
-    table = np.array([(t.offset, t.length, t.stride, t.rows) for t in pattern], np.int64).T
-    table[3] = np.cumsum(table[3]) - table[3]
-    table = like(table, indices)
-    tensor = namespace(indices).searchsorted(table[0], indices, side="right") - 1
-    offset, length, stride, before = table[:, tensor]
-    inside = indices - offset
-    line = inside // stride
-    return before + line // length * stride + inside % stride, line % length
-
-
-def unlocate(pattern: Pattern, columns: Array, dtype: np.dtype) -> Array:
-    """The inverse: indices, of that ``dtype``, from ``columns`` ``(..., entries)`` of which each row has its quota."""
-    blocks = [(t, block) for t in pattern for block in t.blocks]
-    table = np.array(
-        [((b.last - b.first) * b.quota, b.quota, b.first, t.offset, t.length * t.stride, t.stride) for t, b in blocks],
-        dtype,
-    ).T
-    ends = np.cumsum(table[0], dtype=dtype)
-    table[0] = ends - table[0]
-    xp = namespace(columns)
-    at = xp.arange(int(ends[-1]), dtype=dtype)
-    begin, quota, first, offset, span, stride = like(table, columns)[
-        :, xp.searchsorted(like(ends, columns), at, "right")
-    ]
-    row = first + (at - begin) // quota
-    return (offset + row // stride * span + row % stride) + columns.astype(dtype) * stride
+def spans(pattern: Pattern) -> Iterator[tuple[Matrix, slice]]:
+    """Each tensor, and where its entries are among all of them."""
+    end = 0
+    for tensor in pattern:
+        start, end = end, end + tensor.entries
+        yield tensor, slice(start, end)

@@ -18,7 +18,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.kernels.base import index_dtype
-from sparse_mpi.rows import Pattern, locate, unlocate
+from sparse_mpi.rows import Pattern, row_starts, spans
 from sparse_mpi.sparse import SparseVector
 
 
@@ -65,13 +65,26 @@ def column_bytes(pattern: Pattern) -> int:
 def encode_rows(vector: SparseVector, pattern: Pattern) -> Array:
     """The message ``(bytes,)`` uint8 of a vector whose entries are what ``pattern`` says, in index order."""
     xp = namespace(vector.values)
-    rows, columns = locate(pattern, vector.indices)
-    values = vector.values
+    indices, values = vector.indices, vector.values
     if any(tensor.stride > 1 for tensor in pattern):
-        order = xp.argsort(rows, kind="stable")
-        columns, values = columns[order], values[order]
-    parts = [values, *(xp.concatenate([columns[part] for part in of]).astype(t) for t, of in _sections(pattern))]
+        order = _row_order(indices, pattern)
+        indices, values = indices[order], values[order]
+    columns = indices - row_starts(pattern, indices)
+    for tensor, part in spans(pattern):
+        if tensor.stride > 1:
+            columns[part] //= tensor.stride
+    parts = [values, *(xp.concatenate([columns[part] for part in of]).astype(kind) for kind, of in _sections(pattern))]
     return xp.concatenate([xp.ascontiguousarray(part).view(np.uint8) for part in parts])
+
+
+def _row_order(indices: Array, pattern: Pattern) -> Array:
+    """What brings a tensor's entries from index order into the order of its rows."""
+    xp = namespace(indices)
+    order = xp.arange(len(indices))
+    for tensor, part in spans(pattern):
+        if tensor.stride > 1:
+            order[part] = part.start + xp.argsort(tensor.numbers(indices[part]), kind="stable")
+    return order
 
 
 def decode_rows(messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:
@@ -80,24 +93,26 @@ def decode_rows(messages: Array, pattern: Pattern, size: int, dtype: Any) -> Spa
     ``size`` and ``dtype`` are the vector's. The entries of a rank are in index order where rows are contiguous.
     """
     xp = namespace(messages)
-    ranks, entries = len(messages), sum(tensor.entries for tensor in pattern)
+    entries = sum(tensor.entries for tensor in pattern)
     at = entries * np.dtype(dtype).itemsize
     values = xp.array(messages[:, :at], order="C").view(np.dtype(dtype))
-    columns = xp.empty((ranks, entries), index_dtype(size))
+    indices = xp.empty((len(messages), entries), index_dtype(size))
     for kind, parts in _sections(pattern):
         for part in parts:
             width = (part.stop - part.start) * kind.itemsize
-            columns[:, part] = xp.array(messages[:, at : at + width], order="C").view(kind)
+            indices[:, part] = xp.array(messages[:, at : at + width], order="C").view(kind)
             at += width
-    indices = unlocate(pattern, columns, index_dtype(size))
+    for tensor, part in spans(pattern):
+        if tensor.stride > 1:
+            indices[:, part] *= tensor.stride
+    indices += row_starts(pattern, indices)
     return SparseVector(indices.reshape(-1), values.reshape(-1), size)
 
 
 def _sections(pattern: Pattern) -> list[tuple[np.dtype, list[slice]]]:
-    """Types of columns, and where in the order of entries those are that have it: neighbouring tensors in one go."""
+    """Types of columns, and where among the entries those are that have it: neighbouring tensors in one go."""
     found: dict[np.dtype, list[slice]] = {}
-    end = 0
-    for kind, tensors in groupby(pattern, lambda tensor: column_type(tensor.length)):
-        start, end = end, end + sum(tensor.entries for tensor in tensors)
-        found.setdefault(kind, []).append(slice(start, end))
+    for kind, tensors in groupby(spans(pattern), lambda span: column_type(span[0].length)):
+        parts = [part for _, part in tensors]
+        found.setdefault(kind, []).append(slice(parts[0].start, parts[-1].stop))
     return list(found.items())

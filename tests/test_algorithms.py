@@ -10,6 +10,8 @@ import pytest
 
 from sparse_mpi import ALGORITHMS, SELECTORS, SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.arguments import make_algorithm, takes_selector
+from sparse_mpi.select.alldim import AllDim
+from sparse_mpi.select.interleaved import Interleaved
 from sparse_mpi.select.threshold import Threshold
 
 from .conformance import (
@@ -27,10 +29,17 @@ from .conformance import (
 )
 
 # every entry of the registry, and options that change how an algorithm communicates
-VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {"topkdsa-doubling": ("topkdsa", {"exchange": "doubling"})}
 SPARSE = [name for name in ALGORITHMS if takes_selector(name)]
 LOSSY = {"dense-bf16": 2**-7}  # relative error of a sum of everything
 SUMMING = ("dense", "powersgd", "acpsgd")  # by MPI_Allreduce, which may add in another order than World
+VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
+    "topkdsa-doubling": ("topkdsa", {"exchange": "doubling"}),
+    "adtopk-alldim": ("adtopk", {"selector": AllDim()}),
+    "adtopk-axis1": ("adtopk", {"selector": Interleaved(rows="axis1")}),
+    "adtopk-threshold": ("adtopk", {"selector": Interleaved(mode="threshold", steps=16, warmup=1)}),
+}
+# the only pairs that are refused: adtopk relies on rows of which all ranks select equally many
+REFUSED = {("adtopk", selector) for selector in set(SELECTORS) - {"alldim", "interleaved"}}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -51,9 +60,14 @@ def test_laws_form_economy_and_count(ranks, variant, case, dtype):
 @pytest.mark.parametrize("selector", SELECTORS)
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if takes_selector(name)])
 def test_every_algorithm_works_with_every_selector(ranks, name, selector):
+    assert takes_selector(name, selector) == ((name, selector) not in REFUSED)
+    if (name, selector) in REFUSED:
+        with pytest.raises(TypeError, match=f"selector must be .* in {name}, .* or use algorithm='topka'"):
+            make_algorithm(name, {"selector": selector})
+        return
     algorithm = make_algorithm(name, {"selector": selector})
     assert isinstance(algorithm.selector, SELECTORS[selector])
-    for case in map(CASES.get, ("random", "one-rank-zero", "constant", "k=1", "k=n", "n=1")):
+    for case in map(CASES.get, ("random", "one-rank-zero", "constant", "k=1", "k=n", "n=1", "layers", "layers, k=1")):
         for steps in zip(*ranks.run(lambda comm, c=case: train(comm, algorithm, c, np.float32, 6)), strict=True):
             assert_laws(steps)
             assert_form(steps[0].total, case, np.float32)
@@ -89,7 +103,9 @@ def test_dense_limit(ranks, name):
 @pytest.mark.parametrize(
     ("name", "options"),
     [(name, {}) for name in ALGORITHMS]
-    + [("oktopk", {"selector": "sidco-exp"}), ("topkdsa", {"selector": "dgc"}), ("topka", {"selector": "random"})],
+    + [("oktopk", {"selector": "sidco-exp"}), ("topkdsa", {"selector": "dgc"}), ("topka", {"selector": "random"})]
+    + [("topka", {"selector": "interleaved"}), ("adtopk", {"selector": Interleaved("axis1", always_alldim=0)})]
+    + [("adtopk", {"selector": Interleaved(mode="threshold", steps=12, warmup=2, period=5)})],
 )
 @pytest.mark.parametrize("case", ["layer-skewed", "layers"])
 def test_resumption_is_bit_exact(ranks, name, options, case):

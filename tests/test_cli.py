@@ -22,6 +22,16 @@ def test_table_has_a_row_for_every_entry(command, registry, capsys):
     assert len({line.count("|") for line in lines}) == 1
 
 
+def test_selectors_of_a_model_tell_what_its_rows_come_to(capsys):
+    """The floor of VGG-16: 4,224 rows of convolutions and 10 of the classifier, and all that has one dimension."""
+    assert main(["selectors", "--model", "vgg16", "--density", "0.0001", "0.01"]) == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[:2] for row in rows] == [[d, f"`{rule}`"] for d in ("0.0001", "0.01") for rule in ("output", "axis1")]
+    assert rows[0][2:5] == [f"{(4234 + 12_682) / 14_728_266:.5f}", "4,234", "12,682"]
+    assert rows[1][3] == f"{9 * 4224 + 10:,}" and [row[2] for row in rows[2:]] == ["0.01000"] * 2
+    assert all(5 < float(row[5]) <= 6 for row in rows)
+
+
 def bench(file, *options):
     """What the benchmark prints, and the record it writes."""
     command = [sys.executable, "-m", "sparse_mpi", "bench", "allreduce", "--n", "20000", "--steps", "3"]
@@ -78,6 +88,9 @@ def test_bench_takes_a_model_and_a_rank_for_low_rank_algorithms(tmp_path, monkey
         (["bench", "network", "--ranks", "17"], "--ranks must be 2 to 16, got 17"),
         (["bench", "network", "--rate", "fast"], "--rate must be a number with a unit of tc such as 1gbit"),
         (["bench", "network", "--timeout", "0"], "--timeout must be more than 0 seconds"),
+        (["selectors", "--model", "vgg17"], "resnet50"),
+        (["selectors", "--density", "0.1"], "--density must come with --model"),
+        (["selectors", "--model", "vgg16", "--density", "2"], "--density must be in (0, 1], got 2.0"),
     ],
 )
 def test_wrong_calls_say_what_is_right(argv, says, capsys):

@@ -1,11 +1,11 @@
 """ADTopk (HPDC'24, DOI 10.1145/3625549.3658678): small tensors whole by allreduce, every row's top k by allgather.
 
-Costs 2f(P-1)/P words for the f entries of tensors that are sent whole and 1.25 to 1.5 (k - f)(P-1) for the others,
-2 ceil(log2 P) messages for the former and ceil(log2 P) for the latter, and as many small ones as an allreduce has where
-thresholds are agreed on. Returns the sum of all selections.
+Costs 2f(P-1)/P words for the f entries of tensors that are sent whole and 1.25 to 1.5 (k - f)(P-1) for the others, up
+to 2 in a plain step, and 3 ceil(log2 P) messages. Returns the sum of all selections.
 
 Quotas are the same on every rank, so that counts and row numbers need not be sent: an entry outside the dense tensors
-is its value and its column, one or two bytes (four in a plain step on a tensor of more than 65,536 elements).
+is its value and its column in the row, one or two bytes, four only in a row of more than 65,536 elements: a tensor of
+that size in a plain step. Where thresholds decide whose turn it is, a small allreduce agrees on them now and then.
 
 Where this departs from the published program: one message a step in place of two a tensor, columns in place of int64
 indices, and no dense vector for each rank: everything is added in one pass.
@@ -21,7 +21,7 @@ from sparse_mpi import wire
 from sparse_mpi.algorithms.base import Bound, Reduction, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
-from sparse_mpi.rows import Pattern
+from sparse_mpi.rows import Pattern, spans
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.interleaved import Interleaved
 from sparse_mpi.sparse import Layout, SparseVector, concatenate, merge, take
@@ -80,9 +80,9 @@ class ADTopk:
 
 def _part(selected: SparseVector, pattern: Pattern, whole: bool) -> SparseVector:
     """The entries of the tensors that are whole, or of those that are not."""
-    parts, end = [], 0
-    for is_whole, tensors in groupby(pattern, lambda tensor: tensor.whole):
-        start, end = end, end + sum(tensor.entries for tensor in tensors)
+    parts = []
+    for is_whole, tensors in groupby(spans(pattern), lambda span: span[0].whole):
         if is_whole == whole:
-            parts.append(take(selected, slice(start, end)))
+            taken = [part for _, part in tensors]
+            parts.append(take(selected, slice(taken[0].start, taken[-1].stop)))
     return concatenate(parts)

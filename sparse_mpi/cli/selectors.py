@@ -37,7 +37,10 @@ def run(args: argparse.Namespace) -> int:
         raise SystemExit("--density must come with --model, the table of one model; add for example --model vgg16")
     if args.model:
         layout = Layout.of([shape for _, shape in MODELS[args.model]()])
-        print(model_table(layout, args.density or [0.001, 0.01, 0.02]))
+        try:
+            print(model_table(layout, args.density or [0.001, 0.01, 0.02]))
+        except ValueError as error:
+            raise SystemExit(f"--{error}") from None
     else:
         print(table())
     return 0
@@ -49,7 +52,8 @@ def table() -> str:
     for name, cls in SELECTORS.items():
         rule = re.split(r"\.(?: |$)", " ".join((inspect.getdoc(cls) or "").split()), maxsplit=1)[0]
         fewest, most = (f"{round(times, 2):g}k".replace("1k", "k") for times in cls().band)
-        rows.append([f"`{name}`", rule, fewest if fewest == most else f"{fewest} to {most}"])
+        entries = fewest if fewest == most else f"{fewest} to {most}"
+        rows.append([f"`{name}`", rule, entries + (", or the floor" if hasattr(cls, "floor") else "")])
     return _markdown(rows)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.kernels.base import index_dtype
-from sparse_mpi.rows import Matrix, Pattern, check_rule, fewest, quotas
+from sparse_mpi.rows import Matrix, Pattern, check_rule, fewest, quotas, spans
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import Layout, SparseVector
 
@@ -99,10 +99,7 @@ def select_rows(x: Array, pattern: Pattern) -> SparseVector:
     lower index; in index order."""
     xp, entries = namespace(x), sum(tensor.entries for tensor in pattern)
     indices, values = xp.empty(entries, index_dtype(len(x))), xp.empty(entries, x.dtype)
-    at = 0
-    for tensor in pattern:
-        part = slice(at, at + tensor.entries)
-        at = part.stop
+    for tensor, part in spans(pattern):
         _select_tensor(x[tensor.offset : tensor.offset + tensor.size], tensor, indices[part], values[part])
     return SparseVector(indices, values, len(x))
 
@@ -121,12 +118,11 @@ def _select_tensor(x: Array, tensor: Matrix, indices: Array, values: Array) -> N
         return
     matrix = x.reshape(-1, tensor.length, tensor.stride).transpose(0, 2, 1).reshape(tensor.rows, tensor.length)
     at = 0
-    for first, last, quota in tensor.blocks:
-        columns, largest = kernels.of(x).top_k_rows(matrix[first:last], quota)
-        starts = tensor.starts(xp.arange(first, last, dtype=indices.dtype))
-        part = slice(at, at + (last - first) * quota)
+    for block in tensor.blocks:
+        columns, largest = kernels.of(x).top_k_rows(matrix[block.first : block.last], block.quota)
+        part = slice(at, at + columns.size)
         at = part.stop
-        indices[part] = (starts.reshape(-1, 1) + columns.astype(indices.dtype) * tensor.stride).reshape(-1)
+        indices[part] = (tensor.starts(block, indices) + columns * indices.dtype.type(tensor.stride)).reshape(-1)
         values[part] = largest.reshape(-1)
     if tensor.stride > 1:
         order = xp.argsort(indices)

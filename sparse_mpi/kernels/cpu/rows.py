@@ -13,6 +13,7 @@ from sparse_mpi.kernels.cpu.tiles import bits_of, compiled
 from sparse_mpi.kernels.lanes import LANES
 
 CANDIDATES = 192  # a row has room for, beyond 3k
+MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
@@ -21,31 +22,45 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
     rows = len(matrix)
     columns, values = np.empty((rows, k), np.int32), np.empty((rows, k), matrix.dtype)
     kind = bits_type(matrix).type
+    magnitude, margin = kind(np.iinfo(kind).max), kind(MARGIN * 2 ** np.finfo(matrix.dtype).nmant)
 
     def work(lo: int, hi: int) -> None:
-        _top_k_rows(matrix[lo:hi], kind(np.iinfo(kind).max), k, columns[lo:hi], values[lo:hi])
+        _top_k_rows(matrix[lo:hi], magnitude, margin, k, columns[lo:hi], values[lo:hi])
 
     threads.each(work, threads.parts(rows, 1, matrix.shape[1]))
     return columns, values
 
 
 @compiled
-def _top_k_rows(matrix, magnitude, k, columns, values):
-    """Candidates of a row are gathered; whenever they have become many, the k largest stay and set the threshold
-    above which more are gathered, so that most of the row is only compared."""
+def _top_k_rows(matrix, magnitude, margin, k, columns, values):
+    """Rows resemble each other: a little less than the k-th magnitude of the row before selects the candidates, and
+    only where it finds too few is the row gone through again, from zero."""
     room = 3 * k + CANDIDATES
     indices, found = np.empty(room, np.int32), np.empty(room, matrix.dtype)
+    zero = magnitude - magnitude
+    guess = zero
     for row in range(matrix.shape[0]):
-        threshold, count = magnitude - magnitude, 0
-        for lo in range(0, matrix.shape[1], LANES):
-            part = matrix[row, lo : lo + LANES]
-            count = append(part, bits_of(part), threshold, lo, count, indices, found)
-            if count > room - LANES:
-                kth, ties = kth_of(found[:count], magnitude, k)
-                keep_largest(indices[:count], found[:count], magnitude, kth, ties, indices, found)
-                count = k
-                if kth == magnitude:
-                    break
-                threshold = kth + 1  # what ties with the k-th from here on has a higher index
+        count = _candidates(matrix[row], magnitude, guess, k, indices, found)
+        if count < k:
+            count = _candidates(matrix[row], magnitude, zero, k, indices, found)
         kth, ties = kth_of(found[:count], magnitude, k)
         keep_largest(indices[:count], found[:count], magnitude, kth, ties, columns[row], values[row])
+        guess = max(kth - margin, zero)
+
+
+@compiled
+def _candidates(line, magnitude, threshold, k, indices, found):
+    """What reaches the threshold, in order. Whenever it has become much, the k largest stay and set the threshold above
+    which more is gathered, so that most of the row is only compared."""
+    count = 0
+    for lo in range(0, line.size, LANES):
+        part = line[lo : lo + LANES]
+        count = append(part, bits_of(part), threshold, lo, count, indices, found)
+        if count > indices.size - LANES:
+            kth, ties = kth_of(found[:count], magnitude, k)
+            keep_largest(indices[:count], found[:count], magnitude, kth, ties, indices, found)
+            count = k
+            if kth == magnitude:
+                break
+            threshold = kth + 1  # what ties with the k-th from here on has a higher index
+    return count

@@ -1,0 +1,209 @@
+"""ADTopk: what goes whole and what goes by rows, in how many bytes, on which arrays, and with which selectors."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce, World, arrays, dimension_coverage, sparse_allreduce
+from sparse_mpi.algorithms.adtopk import ADTopk
+from sparse_mpi.algorithms.topka import TopkA
+from sparse_mpi.cli import main
+from sparse_mpi.comm import NullComm
+from sparse_mpi.select.alldim import AllDim
+from sparse_mpi.select.interleaved import Interleaved
+from sparse_mpi.sparse import Layout
+
+from .conformance import CASES, LAYERS, assert_laws, gradient, same_bytes, train
+
+K = 250
+
+
+def vector(rank: int, step: int = 0, dtype=np.float32) -> np.ndarray:
+    return np.random.default_rng([rank, step]).standard_normal(LAYERS.size).astype(dtype)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_sends_whole_tensors_once_and_rows_in_short_columns(size):
+    """Dense: 105 elements; 46 in rows of one; the rest of k in rows of up to 256, a value and a byte each."""
+
+    def body(comm):
+        reducer = SparseAllreduce(LAYERS, k=K, comm=comm, algorithm=ADTopk(AllDim()))
+        before = comm.traffic.copy()
+        reducer.step(vector(comm.rank))
+        seen = comm.traffic - before
+        assert seen.sent == 2 * 4 * (30 + 7 + 1 + 60 + 40) * (comm.size - 1) // comm.size + (K - 138) * 5 * (
+            comm.size - 1
+        )
+        return seen
+
+    for seen in World(size).run(body):
+        rounds = (size - 1).bit_length()
+        assert seen.messages == 3 * rounds + 2 * rounds, "and an allreduce by which all ranks agree that they agree"
+        assert seen.control == 32 * (size - 1) // size
+
+
+@pytest.mark.parametrize("selector", [AllDim(), AllDim("axis1"), Interleaved(), AllDim(dense=())])
+def test_the_sum_is_that_of_all_selections(selector):
+    """As an allgather of pairs, which is another way to the same: to the bit, where sums are exact."""
+
+    def body(comm, algorithm):
+        reducer = SparseAllreduce(LAYERS, k=K, comm=comm, algorithm=algorithm)
+        draws = (np.random.default_rng([comm.rank, step]) for step in range(4))
+        return [reducer.step(rng.integers(-1000, 1000, LAYERS.size) / 64) for rng in draws]
+
+    rows, pairs = (World(3).run(lambda comm, a=a: body(comm, a(selector)))[0] for a in (ADTopk, TopkA))
+    assert all(same_bytes(a, b) for a, b in zip(rows, pairs, strict=True))
+    assert all(dimension_coverage(total, LAYERS) == 1 for total in rows[::2])
+
+
+def test_a_plan_names_the_dense_tensors():
+    """Any tensors, matrices too, and those that are not named are rows, flat ones too."""
+
+    def body(comm):
+        algorithm = ADTopk(AllDim(dense=(1, 3, 6)))
+        total, sent = train_once(comm, algorithm)
+        counts = np.diff(np.searchsorted(sent.indices, [*LAYERS.offsets, LAYERS.size]))
+        assert counts[[1, 3, 6]].tolist() == [30, 7, 50] and sent.nnz == K and 1 <= counts[9] < 60
+        return total
+
+    first, *others = World(4).run(body)
+    assert all(same_bytes(first, other) for other in others)
+
+
+def train_once(comm, algorithm):
+    reducer = SparseAllreduce(LAYERS, k=K, comm=comm, algorithm=algorithm)
+    x = vector(comm.rank)
+    total = reducer.step(x, check=True)
+    selected, _ = algorithm.selector.select(x, K, algorithm.selector.init(LAYERS, K))
+    assert (x - reducer.residual)[selected.indices].tobytes() == selected.values.tobytes()
+    return total, selected
+
+
+def test_density_warm_up_changes_the_quotas():
+    def body(comm):
+        reducer = SparseAllreduce(LAYERS, k=K, comm=comm, algorithm="adtopk")
+        for step, k in enumerate((LAYERS.size, 900, 400, 1)):
+            reducer.step(vector(comm.rank, step), check=True, k=k)
+            assert reducer.report.selected == max(k, AllDim().floor(LAYERS))
+
+    World(3).run(body)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_shows_at_once_wherever_it_is(bad):
+    """In a dense tensor, and in a row, with the quotas full of large numbers."""
+
+    def body(comm):
+        reducer = SparseAllreduce(LAYERS, k=K, comm=comm, algorithm="adtopk")
+        x = 1e30 * vector(comm.rank)
+        x[[100, 365]] = bad if comm.rank == 1 else 1
+        total = reducer.step(x).to_dense()
+        assert not np.isfinite(total[[100, 365]]).any() and np.isfinite(np.delete(total, [100, 365])).all()
+        assert np.isfinite(reducer.residual).all()
+
+    World(3).run(body)
+
+
+SELECTORS = [AllDim(), AllDim("axis1"), Interleaved("axis1", mode="threshold", steps=100, warmup=1, period=5)]
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("selector", SELECTORS, ids=["output", "axis1", "threshold"])
+def test_device_arrays_give_the_same_bytes(ranks, device, selector, dtype):
+    cupy = sys.modules["cupy"]
+
+    def body(comm):
+        once = {}
+        for library in (np, cupy):
+            reducer = SparseAllreduce(LAYERS, k=K, comm=comm, algorithm=ADTopk(selector))
+            totals = [
+                reducer.step(library.asarray(vector(comm.rank, step, dtype)), check=step == 2) for step in range(8)
+            ]
+            results = [part for total in totals for part in (total.indices, total.values)] + [reducer.residual]
+            assert all(isinstance(part, library.ndarray) for part in results)
+            once[library] = [arrays.to_host(part).tobytes() for part in results]
+            coverage = {dimension_coverage(total, LAYERS, selector.rows) for total in totals}
+            assert coverage == {1.0} or selector.rows == "axis1" and isinstance(selector, Interleaved)
+        assert once[np] == once[cupy] and not device.early
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(3)
+def test_no_vector_crosses_the_bus(ranks, device):
+    """Nor on its way from axis 1; only what is sent and what comes."""
+    cupy = sys.modules["cupy"]
+    layout = Layout.of([(50, 40, 3, 3), (50,)])
+
+    def body(comm):
+        reducer = SparseAllreduce(layout, density=0.01, comm=comm, algorithm=ADTopk(AllDim("axis1")))
+        entries = AllDim("axis1").floor(layout)
+        gradient = cupy.asarray(np.random.default_rng(comm.rank).standard_normal(layout.size).astype(np.float32))
+        device.copies.clear()
+        reducer.step(gradient)
+        assert sum(copy.bytes for copy in device.copies) <= 8 * (comm.size + 2) * entries
+
+    ranks.run(body)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_threshold_mode_turns_alike_on_all_ranks(size):
+    """Ranks of very different gradients; over a whole training, until alldim alone is left."""
+    algorithm = ADTopk(Interleaved(mode="threshold", steps=60, warmup=3, period=5))
+    case = CASES["layers"]
+
+    def body(comm):
+        reducer, seen = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=algorithm), []
+        for step in range(60):
+            x = 10.0**comm.rank * gradient(case, np.float32, step, comm.rank, comm.size)
+            before = comm.traffic.copy()
+            total = reducer.step(x, check=step % 10 == 0)
+            seen.append((total, (comm.traffic - before).sent, reducer.state_dict()["state"]))
+        return seen
+
+    for steps in zip(*World(size).run(body), strict=True):
+        first, *others = steps
+        for other in others:
+            assert same_bytes(first[0], other[0]) and first[1] == other[1]
+            assert all(np.array_equal(first[2][name], other[2][name], equal_nan=name == "thresholds") for name in
+                       ("thresholds", "periods", "refresh", "on", "step"))  # fmt: skip
+    assert np.isfinite(steps[0][2]["thresholds"]).all() and steps[0][2]["step"] == 60
+
+
+def test_threshold_mode_is_refused_where_ranks_do_not_agree():
+    chosen = Interleaved(mode="threshold", steps=100)
+    for algorithm in ("topka", "oktopk", "gtopk", "topkdsa"):
+        with pytest.raises(ValueError, match="mode must be 'alternate' .* use algorithm='adtopk'"):
+            SparseAllreduce(LAYERS, k=K, comm=NullComm(2), algorithm=algorithm, selector=chosen)
+    SparseAllreduce(LAYERS, k=K, comm=NullComm(2), algorithm="adtopk", selector=chosen).step(vector(0))
+
+
+@pytest.mark.parametrize("call", [sparse_allreduce, lambda x, **options: SparseAllreduce(len(x), **options)])
+def test_a_selector_without_rows_is_refused_on_every_rank(call):
+    def body(comm):
+        with pytest.raises(TypeError, match="selector must be alldim or interleaved in adtopk, .* got Threshold"):
+            call(vector(comm.rank), comm=comm, algorithm="adtopk", selector="threshold")
+
+    World(2).run(body)
+
+
+def test_the_benchmark_leaves_adtopk_its_own_selector(tmp_path):
+    command = ["bench", "allreduce", "--n", "2000", "--steps", "1", "--warmup", "0", "--selector", "dgc"]
+    with pytest.raises(SystemExit, match="--selector has no effect on adtopk, dense"):
+        main([*command, "--algorithms", "adtopk", "dense"])
+
+
+@pytest.mark.parametrize("steps", [6])
+def test_laws_hold_for_huge_ranks_of_few_rows(steps):
+    """More ranks than entries: every rank still sends one of every row."""
+    layout = Layout.of([(3, 4), (2,)])
+    case = CASES["layers"]._replace(
+        make=lambda rng, rank, ranks: rng.standard_normal(14), n=14, k=2, shapes=layout.shapes
+    )
+    for seen in zip(*World(20).run(lambda comm: train(comm, "adtopk", case, np.float32, steps)), strict=True):
+        assert_laws(seen)
+        assert {step.report.selected for step in seen} == {5}
