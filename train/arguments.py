@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import sparse_mpi
-from sparse_mpi.arguments import takes_selector
+from sparse_mpi.arguments import takes
+from sparse_mpi.plan.planners import ORACLES, PLANNERS
+
+AUTO = "auto"  # in place of an algorithm: profile the job and plan
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,7 @@ def parse(
     _add_training(parser, settings)
     _add_run(parser)
     args = parser.parse_args(argv)
-    if args.selector and not takes_selector(args.algo):
-        parser.error(f"argument --selector: {args.algo} selects nothing; leave it out, or take another --algo")
+    _check_algorithm(parser, args)
     chosen = settings[args.data]
     args.lr_times_ranks = chosen.lr_times_ranks and args.lr is None
     for field in fields(Settings):
@@ -69,16 +71,26 @@ def parse(
             setattr(args, field.name, getattr(chosen, field.name))
     _settle_memory(parser, args)
     args.data_dir = args.data_dir or Path(folders[args.data])
-    args.out = args.out or Path("runs") / f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}"
+    algorithm = "plan" if args.plan else args.algo
+    args.out = args.out or Path("runs") / f"{program}-{args.data}-{algorithm}-{datetime.now():%Y%m%d-%H%M%S}"
     return args
 
 
 def _add_reduction(parser: ArgumentParser, settings: Mapping[str, Settings]) -> None:
     group = parser.add_argument_group("sparse reduction")
     add, add_amount = group.add_argument, group.add_mutually_exclusive_group().add_argument
-    add("--algo", choices=tuple(sparse_mpi.ALGORITHMS), default="oktopk", help="(default: oktopk)")
+    text = "auto: watch the first steps, measure the network, plan which tensors go which way (default: oktopk)"
+    add("--algo", choices=(*sparse_mpi.ALGORITHMS, AUTO), help=text)
+    text = "reduce as this plan says, made by --algo auto or by python -m sparse_mpi plan"
+    add("--plan", type=Path, metavar="FILE", help=text)
+    text = "who plans with --algo auto; best takes the fastest plan of all (default: best)"
+    add("--planner", choices=("best", *(name for name in PLANNERS if name not in ORACLES)), help=text)
+    text = "steps watched by --algo auto, which reduce all entries (default: 5)"
+    add("--profile-steps", type=_integer(1), metavar="N", help=text)
     text = "what picks the entries to send (default: the algorithm's own)"
     add("--selector", choices=tuple(sparse_mpi.SELECTORS), help=text)
+    text = "rank of the matrices of a low-rank algorithm (default: 4)"
+    add("--rank", type=_integer(1), metavar="R", help=text)
     text = "share of the gradient's entries to reduce " + _defaults(settings, "density")
     add_amount("--density", type=_share, metavar="D", help=text)
     add_amount("--k", type=_integer(1), metavar="K", help="their number, instead of --density")
@@ -96,6 +108,29 @@ def _add_reduction(parser: ArgumentParser, settings: Mapping[str, Settings]) -> 
     add("--zero-copy", action=BooleanOptionalAction, default=None, help=text)
     text = "every N steps assert that ranks agree and nothing is lost; slow (default: 0, never)"
     add("--check-every", type=_integer(0), default=0, metavar="N", help=text)
+
+
+def _check_algorithm(parser: ArgumentParser, args: Namespace) -> None:
+    """Settle what reduces, and refuse options that would have no effect."""
+    if args.plan and args.algo:
+        parser.error(f"argument --plan: the plan says what reduces, leave out --algo {args.algo}")
+    automatic = args.algo == AUTO
+    for option in ("planner", "profile_steps"):
+        if getattr(args, option) and not automatic:
+            parser.error(f"argument --{option.replace('_', '-')}: only --algo auto plans; add it, or leave this out")
+    args.planner, args.profile_steps = args.planner or "best", args.profile_steps or 5
+    args.algo = args.algo or "oktopk"
+    if automatic and args.dense_warmup:
+        parser.error("argument --dense-warmup: --algo auto starts dense by itself; use --profile-steps")
+    for option, value in algorithm_options(args).items():
+        if args.plan or automatic or not takes(args.algo, option, value):
+            which = "a plan" if args.plan or automatic else args.algo
+            parser.error(f"argument --{option}: {which} cannot take {value}; leave it out, or take another --algo")
+
+
+def algorithm_options(args: Namespace) -> dict[str, Any]:
+    """The options of the algorithm that `parse` has a value for."""
+    return {option: value for option in ("selector", "rank") if (value := getattr(args, option)) is not None}
 
 
 def _settle_memory(parser: ArgumentParser, args: Namespace) -> None:

@@ -17,9 +17,10 @@ from tqdm import tqdm
 from job import Refused
 from meter import Meter, bar_text, epoch_text
 from metrics import Metrics, plot
+from planning import Planning, Stamps
 from replicas import FlatGradient, average_buffers, broadcast, identical
 from schedule import density, learning_rate
-from sparse_mpi import SparseAllreduce
+from sparse_mpi import SparseAllreduce, SparseVector, dimension_coverage
 from sparse_mpi.comm import Comm
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # mean loss of a batch, from the model's outputs and the labels
@@ -45,6 +46,8 @@ class Outcome(NamedTuple):
     identical: bool  # whether the replicas are, to the bit
     steps: int
     seconds: float
+    step_seconds: float  # median over the steps of the last reducer, but its first two; mean over the ranks
+    predicted_seconds: float | None  # of a step, by the plan if there is one
 
 
 class Training:
@@ -60,6 +63,7 @@ class Training:
         comm: between the replicas.
         metrics: where records go.
         criterion: what is minimised.
+        planning: may replace the reducer after any step.
     """
 
     def __init__(
@@ -72,11 +76,15 @@ class Training:
         comm: Comm,
         metrics: Metrics,
         criterion: Criterion = cross_entropy,
+        planning: Planning | None = None,
     ) -> None:
         self.model, self.optimizer, self.reducer, self.batches = model, optimizer, reducer, batches
         self.args, self.comm, self.metrics, self.criterion = args, comm, metrics, criterion
+        self.planning = planning
         self.limit = min(args.epochs * batches.steps, args.max_steps or math.inf)  # steps
         self.steps = 0
+        self.durations: list[float] = []  # seconds of each step with this reducer
+        self.coverage = 0.0  # share of the tensors' rows that have an entry in the last total looked at
         broadcast(model, comm)
         self.gradient = FlatGradient(model, keep=reducer.in_place)
         self.density = self.final_density = reducer.k / reducer.layout.size
@@ -102,7 +110,8 @@ class Training:
                 self._record(epoch, meter, seconds, loss, accuracy)
                 epoch += 1
         same = identical(self.model, self.comm)
-        return Outcome(accuracy, loss, same, self.steps, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        return Outcome(accuracy, loss, same, self.steps, seconds, self._usual_step(), self._predicted_step())
 
     def _epoch(self, epoch: int, bar: tqdm) -> tuple[Meter, float]:
         """Train for an epoch, or as far as the limit; what this rank did, and the seconds it took."""
@@ -113,8 +122,9 @@ class Training:
             self._schedule(epoch + number / self.batches.steps)
             step = self._step(inputs, labels, start)
             meter.add(step)
-            if (self.steps - 1) % self.args.log_every == 0:
-                self.metrics.write("step", step=self.steps, epoch=epoch + 1, lr=self._rate(), **step.means())
+            if self._is_logged():
+                now = {"step": self.steps, "epoch": epoch + 1, "lr": self._rate(), "coverage": self.coverage}
+                self.metrics.write("step", **now, **step.means())
             start = time.perf_counter()
             bar.set_postfix_str(bar_text(meter, step, meter.items * self.comm.size / (start - began)), refresh=False)
             bar.update()
@@ -127,6 +137,7 @@ class Training:
         self.gradient.clear()
         outputs = self.model(inputs)
         loss = self.criterion(outputs, labels)
+        forward = time.perf_counter()
         loss.backward()
         computed = time.perf_counter()
         reducer = self.dense if self.steps < self.args.dense_warmup else self.reducer
@@ -136,6 +147,15 @@ class Training:
         reduced = time.perf_counter()
         with self.gradient.mean(total, self.comm.size):
             self.optimizer.step()
+        updated = time.perf_counter()
+        self.durations.append(updated - start)
+        if self._is_logged():
+            is_sparse = isinstance(total, SparseVector)
+            self.coverage = dimension_coverage(total, self.reducer.layout) if is_sparse else 1.0
+        if self.planning is not None:
+            planned = self.planning.after(Stamps(start, forward, computed, reduced, updated), self.reducer)
+            if planned is not self.reducer:
+                self.reducer, self.durations = planned, []
         report = reducer.report
         assert report is not None  # after a step
         return Meter(
@@ -150,8 +170,22 @@ class Training:
             selection=report.select_seconds,
             exchange=report.exchange_seconds,
             merge=report.merge_seconds,
-            update=time.perf_counter() - reduced,
+            update=updated - reduced,
         )
+
+    def _usual_step(self) -> float:
+        """See `Outcome.step_seconds`."""
+        usual = np.median(self.durations[2:] or self.durations or [math.nan])
+        return float(self.comm.allreduce(np.array([usual]), control=True)[0]) / self.comm.size
+
+    def _predicted_step(self) -> float | None:
+        """See `Outcome.predicted_seconds`."""
+        plan = self.planning and self.planning.plan
+        return plan.predicted if plan else None
+
+    def _is_logged(self) -> bool:
+        """Whether the step that has just been counted has a record of its own."""
+        return (self.steps - 1) % self.args.log_every == 0
 
     def _is_checked(self) -> bool:
         return self.args.check_every > 0 and self.steps % self.args.check_every == 0
@@ -214,6 +248,12 @@ def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics) ->
     metrics.close()
     if comm.rank == 0:
         print(f"metrics in {args.out}" + (f", plot in {plot(args.out)}" if args.plot else ""))
+        if outcome.predicted_seconds is not None:
+            error = outcome.predicted_seconds / outcome.step_seconds - 1
+            print(
+                f"a step: predicted {outcome.predicted_seconds:.4f} s, measured {outcome.step_seconds:.4f} s (median), "
+                f"off by {error:+.1%}"
+            )
         print(
             f"final: test accuracy {outcome.accuracy:.4f}, "
             f"replicas {'identical' if outcome.identical else 'DIFFER'}, "

@@ -10,14 +10,14 @@ from argparse import Namespace
 
 import torch
 
-from arguments import Settings, memory_options, parse
+from arguments import Settings, parse
 from data import DATASETS
 from data.batches import Batches
 from job import agreed, run, threads_per_rank
 from loop import Training, conclude
 from metrics import record
 from models.vgg import VGG16
-from sparse_mpi import SparseAllreduce
+from planning import Planning
 from sparse_mpi.comm import Comm
 
 SETTINGS = {
@@ -81,13 +81,12 @@ def main(args: Namespace, comm: Comm) -> None:
     )
 
     model = VGG16(images.classes, batches.channels)
-    shapes = [tuple(p.shape) for p in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum, weight_decay=args.weight_decay, fused=True)
-    options = {"selector": args.selector, **memory_options(args)}
-    reducer = SparseAllreduce(shapes, args.k, args.density, comm, args.algo, **options)
+    planning = Planning(model, args, comm)
+    reducer = planning.reducer()
 
     metrics = agreed(comm, lambda: record(args, comm, k=reducer.k, parameters=reducer.layout.size))
-    outcome = Training(model, optimizer, reducer, batches, args, comm, metrics).run()
+    outcome = Training(model, optimizer, reducer, batches, args, comm, metrics, planning=planning).run()
     conclude(outcome, args, comm, metrics)
 
 

@@ -87,13 +87,6 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 def _expect(kind: Any, data: Any, where: str) -> Any:
     """``data`` if it is of that type; whole numbers are numbers too, truth values are not."""
-    said: dict[Any, str] = {
-        dict: "an object",
-        list: "a list",
-        str: "a string",
-        bool: "true or false",
-        int: "a whole number",
-    }
     accepted = (int, float) if kind is float else kind
     if not isinstance(data, accepted) or (isinstance(data, bool) and kind is not bool):
         raise ValueError(f"{where} must be {SAID[kind]}, got {json.dumps(data)[:40]}")

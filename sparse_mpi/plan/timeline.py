@@ -118,12 +118,16 @@ def load(profile: Profile, part: Part) -> Load:
     option = profile.option(part.option)
     elements = sum(profile.tensors[number].size for number in part.tensors) / part.partitions
     k = part.k / part.partitions
+    neighbours = part.tensors[-1] - part.tensors[0] + 1 == len(part.tensors)
+    whole = len(part.tensors) == len(profile.tensors)
+    fusing = 0.0 if neighbours else profile.gather * elements
+    parting = 2 * profile.gather * elements if option.dense and not whole else 0.0  # total and sent
     return Load(
         min(profile.backward, max(profile.tensors[number].ready for number in part.tensors)),
         part.partitions,
-        option.select.seconds(elements, k),
+        option.select.seconds(elements, k) + fusing,
         option.exchange.seconds(elements, k),
-        option.merge.seconds(elements, k),
+        option.merge.seconds(elements, k) + parting,
     )
 
 

@@ -1,0 +1,141 @@
+"""``--algo auto`` and ``--plan``: watch the running job, plan what to compress, go on with the plan."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from arguments import AUTO, algorithm_options, memory_options
+from job import agreed
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.comm import Comm
+from sparse_mpi.plan import store
+from sparse_mpi.plan.base import Plan, Profile
+from sparse_mpi.plan.base import Tensor as Planned
+from sparse_mpi.plan.execute import algorithm_of
+from sparse_mpi.plan.explain import explain
+from sparse_mpi.plan.measure import measure
+from sparse_mpi.plan.planners import PLANNERS, best
+
+
+class Stamps(NamedTuple):
+    """When the phases of a step began or ended, in `time.perf_counter` seconds."""
+
+    start: float  # of the step; the batch is yet to be made
+    forward: float
+    backward: float
+    reduced: float
+    updated: float
+
+
+class Profiler:
+    """Watches steps: how long each phase takes, and when each tensor's gradient is final.
+
+    Args:
+        model: its parameters get hooks, until `close`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        named = list(model.named_parameters())
+        self._tensors = [(name, tuple(parameter.shape)) for name, parameter in named]
+        self._final = [0.0] * len(named)  # in the last backward pass
+        self._steps: list[list[float]] = []  # before, backward, update, and when each tensor was ready
+        self._hooks = [p.register_post_accumulate_grad_hook(partial(self._stamp, i)) for i, (_, p) in enumerate(named)]
+
+    @property
+    def steps(self) -> int:
+        """How many steps were watched."""
+        return len(self._steps)
+
+    def add(self, stamps: Stamps) -> None:
+        """Note a step that is over."""
+        backward = stamps.backward - stamps.forward
+        ready = [min(max(final - stamps.forward, 0.0), backward) for final in self._final]
+        self._steps.append([stamps.forward - stamps.start, backward, stamps.updated - stamps.reduced, *ready])
+
+    def profile(self, density: float, comm: Comm, progress: bool) -> Profile:
+        """Medians of all steps but the first, means of the ranks; what reductions cost is measured now."""
+        usual = np.median(self._steps[1:] or self._steps, axis=0)
+        before, backward, update, *ready = (comm.allreduce(usual, control=True) / comm.size).tolist()
+        tensors = [Planned(*tensor, moment) for tensor, moment in zip(self._tensors, ready, strict=True)]
+        return measure(tensors, density, comm, before=before, backward=backward, update=update, progress=progress)
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _stamp(self, number: int, _: Tensor) -> None:
+        self._final[number] = perf_counter()
+
+
+class Planning:
+    """Which reducer a training step uses, and the plan behind it if there is one.
+
+    With ``--algo auto`` the first steps reduce densely and are watched; then the job is planned, and the reducer that
+    carries out the plan takes over, with what the dense one remembers.
+
+    Args:
+        model: to be trained.
+        args: see `arguments.parse`.
+        comm: between the replicas.
+    """
+
+    def __init__(self, model: nn.Module, args: Namespace, comm: Comm) -> None:
+        self.plan: Plan | None = None
+        self._args, self._comm = args, comm
+        self._tensors = tuple((name, tuple(p.shape)) for name, p in model.named_parameters())
+        self._profiler = Profiler(model) if args.algo == AUTO else None
+        if args.plan:
+            self.plan = agreed(comm, lambda: self._load(args.plan))
+
+    def reducer(self) -> SparseAllreduce:
+        """For the first step.
+
+        Raises:
+            TypeError, ValueError: bad options, or ranks that differ in them or in the plan; on every rank alike.
+        """
+        if self._profiler is not None:
+            return self._made("dense")
+        if self.plan is not None:
+            return self._made(algorithm_of(self.plan))
+        return self._made(self._args.algo, **algorithm_options(self._args))
+
+    def after(self, stamps: Stamps, reducer: SparseAllreduce) -> SparseAllreduce:
+        """The reducer for the next step."""
+        if self._profiler is None:
+            return reducer
+        self._profiler.add(stamps)
+        if self._profiler.steps < self._args.profile_steps:
+            return reducer
+        profiler, self._profiler = self._profiler, None
+        profiler.close()
+        profile = profiler.profile(reducer.k / reducer.layout.size, self._comm, self._args.progress)
+        self.plan = {"best": best, **PLANNERS}[self._args.planner](profile, False, False)
+        agreed(self._comm, lambda: self._save(profile))
+        planned = self._made(algorithm_of(self.plan))
+        planned.memory = reducer.memory
+        return planned
+
+    def _made(self, algorithm: str | Algorithm, **options: Any) -> SparseAllreduce:
+        args, shapes = self._args, [shape for _, shape in self._tensors]
+        return SparseAllreduce(shapes, args.k, args.density, self._comm, algorithm, **memory_options(args), **options)
+
+    def _load(self, file: Path) -> Plan:
+        plan = store.load(file)
+        store.check(plan, self._tensors, self._comm.size)
+        return plan
+
+    def _save(self, profile: Profile) -> None:
+        """Leave plan and profile in the folder of the run, and say what is planned; on rank 0."""
+        if self._comm.rank == 0 and self.plan is not None:
+            store.save(self.plan, self._args.out / "plan.json")
+            store.save_profile(profile, self._args.out / "profile.json")
+            print(explain(profile, self.plan))
