@@ -30,6 +30,10 @@ def test_defaults_are_those_of_the_data_set():
     assert args.selector is None and options("--algo", "topka", "--selector", "random").selector == "random"
     assert (args.epochs, args.milestones, args.momentum, args.lr_times_ranks) == (5, (3, 4), 0.9, False)
     assert args.data_dir == Path("here") and args.out.match("runs/net-small-oktopk-*")
+    assert (args.rank, args.plan, args.planner, args.profile_steps) == (None, None, "best", 5)
+    assert options("--plan", "f").density is None and options("--plan", "f").out.match("runs/net-small-plan-*")
+    args = options("--algo", "auto", "--planner", "greedy", "--profile-steps", "3")
+    assert (args.algo, args.planner, args.profile_steps, args.density) == ("auto", "greedy", 3, 0.01)
     args = options("--data", "large", "--epochs", "7", "--milestones", "2", "6.5", "--data-dir", "d", "--log-dir", "o")
     assert (args.density, args.epochs, args.milestones, args.batch_size) == (0.02, 7, [2, 6.5], 32)
     assert (args.data_dir, args.out) == (Path("d"), Path("o"))
@@ -66,6 +70,17 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--zero-copy", "--memory", "dgc"], ["--zero-copy", "needs --memory residual"]),
         (["--zero-copy", "--clip-norm", "1"], ["--zero-copy", "no --clip-norm"]),
         (["--memory", "dgc", "--momentum", "1"], ["--momentum", "must be below 1 with --memory dgc, got 1.0"]),
+        (["--rank", "0"], ["--rank", "must be an integer >= 1, got 0"]),
+        (["--rank", "4"], ["--rank", "oktopk cannot take 4"]),
+        (["--algo", "adtopk", "--selector", "dgc"], ["--selector", "adtopk cannot take dgc"]),
+        (["--algo", "auto", "--selector", "dgc"], ["--selector", "a plan cannot take dgc"]),
+        (["--algo", "auto", "--dense-warmup", "3"], ["--dense-warmup", "use --profile-steps"]),
+        (["--planner", "greedy"], ["--planner", "only --algo auto plans"]),
+        (["--profile-steps", "3"], ["--profile-steps", "only --algo auto plans"]),
+        (["--algo", "auto", "--planner", "brute"], ["--planner", "greedy"]),
+        (["--plan", "f", "--algo", "topka"], ["--plan", "leave out --algo topka"]),
+        (["--plan", "f", "--density", "0.1"], ["--plan", "leave out --k and --density"]),
+        (["--plan", "f", "--rank", "4"], ["--rank", "a plan cannot take 4"]),
         (["--speed", "9"], ["--speed"]),
     ],
 )

@@ -243,7 +243,7 @@ def test_diverged_training_is_refused_on_all_ranks(algorithm):
 
 
 def test_different_replicas_are_refused_in_the_end(capsys):
-    outcome = Outcome(0.5, 1.0, identical=False, steps=3, seconds=1.0)
+    outcome = Outcome(0.5, 1.0, identical=False, steps=3, seconds=1.0, step_seconds=0.3, predicted_seconds=0.33)
     with pytest.raises(job.Refused, match="replicas differ"):
         World(1).run(lambda comm: conclude(outcome, settings(), comm, Metrics(None)))
     assert "replicas DIFFER" in capsys.readouterr().out

@@ -67,7 +67,7 @@ def parse(
     chosen = settings[args.data]
     args.lr_times_ranks = chosen.lr_times_ranks and args.lr is None
     for field in fields(Settings):
-        if getattr(args, field.name) is None and not (field.name == "density" and args.k):
+        if getattr(args, field.name) is None and not (field.name == "density" and (args.k or args.plan)):
             setattr(args, field.name, getattr(chosen, field.name))
     _settle_memory(parser, args)
     args.data_dir = args.data_dir or Path(folders[args.data])
@@ -114,6 +114,8 @@ def _check_algorithm(parser: ArgumentParser, args: Namespace) -> None:
     """Settle what reduces, and refuse options that would have no effect."""
     if args.plan and args.algo:
         parser.error(f"argument --plan: the plan says what reduces, leave out --algo {args.algo}")
+    if args.plan and (args.k or args.density):
+        parser.error("argument --plan: the plan says how much is reduced, leave out --k and --density")
     automatic = args.algo == AUTO
     for option in ("planner", "profile_steps"):
         if getattr(args, option) and not automatic:

@@ -95,6 +95,7 @@ class Planning:
         self._profiler = Profiler(model) if args.algo == AUTO else None
         if args.plan:
             self.plan = agreed(comm, lambda: self._load(args.plan))
+            args.density = self.plan.density
 
     def reducer(self) -> SparseAllreduce:
         """For the first step.

@@ -1,0 +1,148 @@
+"""--algo auto and --plan: what is watched, when the plan takes over, which plans are refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from time import perf_counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
+
+from job import Refused
+from planning import Planning, Profiler, Stamps
+from replicas import FlatGradient
+from sparse_mpi import SparseVector
+from sparse_mpi.algorithms.hybrid import Hybrid
+from sparse_mpi.plan import store
+from sparse_mpi.plan.base import Part, Plan
+
+from .launch import launch, needs_mpi
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 5))
+
+
+TENSORS = tuple((name, tuple(p.shape)) for name, p in network().named_parameters())
+PLAN = Plan("by hand", TENSORS, 2, 0.05, (Part("topka", (0, 2), 37), Part("dense", (1, 3), 35)), 0.1)
+
+
+def settings(**changes):
+    values = {"algo": "auto", "plan": None, "planner": "best", "profile_steps": 3, "selector": None, "rank": None}
+    reduction = {"k": None, "density": 0.05, "memory": "residual", "clip_norm": None, "zero_copy": True}
+    return SimpleNamespace(**(values | reduction | {"progress": False, "out": None} | changes))
+
+
+def test_gradients_are_ready_from_the_last_layer_to_the_first():
+    model = network()
+    gradient, profiler = FlatGradient(model), Profiler(model)
+    for _ in range(2):
+        gradient.clear()
+        loss = model(torch.ones(3, 20)).sum()
+        start = perf_counter()
+        loss.backward()
+        end = perf_counter()
+        profiler.add(Stamps(start - 0.5, start, end, end + 0.1, end + 0.35))
+    profiler.close()
+    assert profiler.steps == 2
+    before, backward, update, *ready = np.median(profiler._steps, axis=0)
+    assert before == pytest.approx(0.5) and update == pytest.approx(0.25) and backward > 0
+    assert 0 < max(ready[2:]) <= min(ready[:2]) <= backward
+    model(torch.ones(3, 20)).sum().backward()
+    assert profiler.steps == 2
+
+
+@pytest.mark.ranks(1, 3)
+def test_the_plan_takes_over_with_what_the_first_steps_remember(ranks, tmp_path):
+    def body(comm):
+        model, args = network(), settings(out=tmp_path)
+        planning, gradient = Planning(model, args, comm), FlatGradient(model, keep=True)
+        reducer = first = planning.reducer()
+        for step in range(6):
+            model(torch.full((3, 20), 0.1 * (comm.rank + 1))).sum().backward()
+            total = reducer.step(gradient.flat, check=True)
+            assert total is not None
+            now = planning.after(Stamps(step, step + 0.1, step + 0.3, step + 0.4, step + 0.5), reducer)
+            assert (now is first) == (step < 2)
+            reducer = now
+        assert reducer.memory is first.memory and isinstance(reducer.algorithm, Hybrid)
+        if comm.rank == 0:
+            profile = store.load_profile(tmp_path / "profile.json")
+            assert store.load(tmp_path / "plan.json") == planning.plan and planning.plan.tensors == TENSORS
+            assert (profile.before, profile.backward) == (pytest.approx(0.1), pytest.approx(0.2))
+            assert profile.update == pytest.approx(0.1) and profile.ranks == comm.size
+        return store.dumps(planning.plan)
+
+    plans = ranks.run(body)
+    assert all(plan == plans[0] for plan in plans)
+
+
+@pytest.mark.ranks(2)
+def test_a_plan_file_decides_what_reduces_and_how_much(ranks, tmp_path):
+    store.save(PLAN, tmp_path / "plan.json")
+
+    def body(comm):
+        args = settings(algo="oktopk", plan=tmp_path / "plan.json", density=None)
+        planning = Planning(network(), args, comm)
+        reducer = planning.reducer()
+        assert planning.plan == PLAN and args.density == 0.05 and reducer.k == round(0.05 * 785)
+        gradient = np.random.default_rng(comm.rank).standard_normal(785, np.float32)
+        total = reducer.step(gradient, check=True)
+        assert isinstance(total, SparseVector) and reducer.report.selected == 37 + 35
+
+    ranks.run(body)
+
+
+SPOILT = {
+    "another number of ranks": (lambda text: text, 3, "plan must be for 3 ranks"),
+    "corrupt": (lambda text: text[: len(text) // 2], 2, "must be JSON"),
+    "altered": (lambda text: text.replace('"density": 0.05', '"density": 0.06'), 2, "was altered"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+@pytest.mark.parametrize("ranks", [2, 3], indirect=True)
+def test_plans_that_cannot_be_followed_are_refused_on_every_rank(ranks, tmp_path, case):
+    spoil, wanted, message = SPOILT[case]
+    if ranks.size != wanted:
+        pytest.skip(f"is about {wanted} ranks")
+    file = tmp_path / f"plan-{ranks.size}.json"
+    file.write_text(spoil(store.dumps(PLAN)))
+
+    def body(comm):
+        with pytest.raises(Refused, match=message):
+            Planning(network(), settings(algo="oktopk", plan=file), comm)
+
+    ranks.run(body)
+
+
+@needs_mpi
+def test_a_plan_for_another_model_ends_the_job_with_an_error_from_every_rank(tmp_path):
+    store.save(PLAN, tmp_path / "plan.json")
+    done = launch(2, "train/vgg.py", "--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path / "run"))
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    for rank in range(2):
+        assert f"error on rank {rank}: plan must be for the tensors of this model, but tensor 0" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@needs_mpi
+def test_auto_profiles_plans_and_goes_on(tmp_path):
+    out = tmp_path / "run"
+    options = ["--max-steps", "5", "--batch-size", "2", "--check-every", "1", "--profile-steps", "2", "--no-progress"]
+    done = launch(2, "train/vgg.py", "--algo", "auto", *options, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "a step: predicted" in done.stdout and "replicas identical, 5 steps" in done.stdout
+    final = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    assert final["predicted_seconds"] == store.load(out / "plan.json").predicted and final["step_seconds"] > 0
+    again = launch(2, "train/vgg.py", "--plan", str(out / "plan.json"), "--max-steps", "1", "--batch-size", "2",
+                   "--out", str(tmp_path / "again"))  # fmt: skip
+    assert again.returncode == 0 and "a step: predicted" in again.stdout, again.stderr
