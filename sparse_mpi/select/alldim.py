@@ -18,9 +18,9 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.kernels.base import index_dtype
-from sparse_mpi.rows import Matrix, Pattern, check_rule, fewest, quotas, spans
+from sparse_mpi.rows import Matrix, Pattern, check_rule, fewest, quotas
 from sparse_mpi.select.exact import top_k
-from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.sparse import Layout, SparseVector, concatenate, take
 
 
 @dataclass(frozen=True)
@@ -97,33 +97,27 @@ class AllDim:
 def select_rows(x: Array, pattern: Pattern) -> SparseVector:
     """Of each row of ``x`` ``(n,)`` as many of the largest magnitudes as ``pattern`` says, of equal ones those of
     lower index; in index order."""
-    xp, entries = namespace(x), sum(tensor.entries for tensor in pattern)
-    indices, values = xp.empty(entries, index_dtype(len(x))), xp.empty(entries, x.dtype)
-    for tensor, part in spans(pattern):
-        _select_tensor(x[tensor.offset : tensor.offset + tensor.size], tensor, indices[part], values[part])
-    return SparseVector(indices, values, len(x))
+    parts = [_select_tensor(x, tensor) for tensor in pattern]
+    return parts[0] if len(parts) == 1 else concatenate(parts)
 
 
-def _select_tensor(x: Array, tensor: Matrix, indices: Array, values: Array) -> None:
-    """`select_rows` of one tensor ``x``, written to ``indices`` and ``values``."""
-    xp = namespace(x)
+def _select_tensor(x: Array, tensor: Matrix) -> SparseVector:
+    """`select_rows` of one tensor of ``x``."""
+    xp, dtype = namespace(x), index_dtype(len(x))
+    own = x[tensor.offset : tensor.offset + tensor.size]
     if tensor.whole:
-        indices[:] = xp.arange(tensor.offset, tensor.offset + tensor.size, dtype=indices.dtype)
-        values[:] = x
-        return
+        return SparseVector(xp.arange(tensor.offset, tensor.offset + tensor.size, dtype=dtype), own.copy(), len(x))
     if tensor.rows == 1 and tensor.size > kernels.SMALL:
-        found = top_k(x, tensor.quota)
-        indices[:], values[:] = found.indices, found.values
-        indices += indices.dtype.type(tensor.offset)
-        return
-    matrix = x.reshape(-1, tensor.length, tensor.stride).transpose(0, 2, 1).reshape(tensor.rows, tensor.length)
-    at = 0
+        found = top_k(own, tensor.quota)
+        indices = found.indices.astype(dtype, copy=False)
+        indices += dtype.type(tensor.offset)
+        return SparseVector(indices, found.values, len(x))
+    matrix = own.reshape(-1, tensor.length, tensor.stride).transpose(0, 2, 1).reshape(tensor.rows, tensor.length)
+    parts = []
     for block in tensor.blocks:
-        columns, largest = kernels.of(x).top_k_rows(matrix[block.first : block.last], block.quota)
-        part = slice(at, at + columns.size)
-        at = part.stop
-        indices[part] = (tensor.starts(block, indices) + columns * indices.dtype.type(tensor.stride)).reshape(-1)
-        values[part] = largest.reshape(-1)
-    if tensor.stride > 1:
-        order = xp.argsort(indices)
-        indices[:], values[:] = indices[order], values[order]
+        columns, values = kernels.of(x).top_k_rows(matrix[block.first : block.last], block.quota)
+        columns = columns.astype(dtype)
+        indices = tensor.starts(block, columns) + columns * dtype.type(tensor.stride)
+        parts.append(SparseVector(indices.reshape(-1), values.reshape(-1), len(x)))
+    found = concatenate(parts)
+    return take(found, xp.argsort(found.indices)) if tensor.stride > 1 else found
