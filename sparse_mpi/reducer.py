@@ -80,8 +80,8 @@ class SparseAllreduce:
             self.comm,
             prepare,
             lambda made: (
-                f"n={made[0].size} k={made[1]} algorithm={made[2]} memory={made[3]} clip_norm={clip_norm} "
-                f"in_place={in_place} nonfinite={nonfinite}"
+                f"n={made[0].size} layout={made[0].digest} k={made[1]} algorithm={made[2]} memory={made[3]} "
+                f"clip_norm={clip_norm} in_place={in_place} nonfinite={nonfinite}"
             ),
         )
         self.clip_norm, self.in_place = clip_norm, in_place

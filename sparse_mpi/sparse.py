@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,6 +131,11 @@ class Layout:
         if made.size < 1 or min(made.sizes) < 0:
             raise ValueError(f"layout must describe at least one element, got {layout!r}; pass the gradient's length")
         return made
+
+    @property
+    def digest(self) -> str:
+        """8 hexadecimal digits that tell layouts apart."""
+        return blake2b(repr(self.shapes).encode(), digest_size=4).hexdigest()
 
     @property
     def sizes(self) -> tuple[int, ...]:

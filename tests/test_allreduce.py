@@ -251,3 +251,12 @@ def test_failure_inside_an_algorithm_ends_the_run():
 
     with pytest.raises(RuntimeError, match="broken on rank 1"):
         World(3).run(lambda comm: sparse_allreduce(vector(comm.rank), comm=comm, algorithm=Broken()))
+
+
+@pytest.mark.ranks(2)
+def test_ranks_with_other_tensors_of_as_many_elements_do_not_start(ranks):
+    def body(comm):
+        with pytest.raises(ValueError, match="layout="):
+            SparseAllreduce([(4, 6)] if comm.rank else [(6, 4)], k=5, comm=comm, algorithm="powersgd")
+
+    ranks.run(body)

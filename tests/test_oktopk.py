@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparse_mpi import SparseAllreduce, World, sparse_allreduce
+from sparse_mpi.algorithms.base import Bound
 from sparse_mpi.algorithms.global_threshold import most_rounds, search
 from sparse_mpi.algorithms.oktopk import OkTopk, balance, cut, draw_regions
 from sparse_mpi.comm import NullComm
@@ -171,7 +172,7 @@ def test_bound_is_the_papers_for_many_entries():
         k = 64 * ranks
         words = OkTopk().bound(Layout.of(100 * k), k, ranks).words
         assert words == pytest.approx(6 * k * (ranks - 1) / ranks + 2 * k / ranks)
-    assert OkTopk().bound(Layout.of(100), 10, 1) == (0, 0, 0, 0)
+    assert OkTopk().bound(Layout.of(100), 10, 1) == Bound(0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("options", [{"period": 0}, {"trigger": 0.5}])

@@ -1,8 +1,8 @@
 """Measure what every option costs on this machine and this network, in a few seconds: trial steps, then a fit.
 
-Every option reduces Gaussian vectors of a few lengths over the real communicator, on all ranks at once, with error
-feedback. Phases are means over the ranks: what one rank waits in the exchange, another one computes. Rank 0's numbers
-are broadcast, so that every rank fits, and plans, the same.
+Every option reduces Gaussian vectors, as long as a few, many and all of the tensors, over the real communicator, on all
+ranks at once, with error feedback. Phases are means over the ranks: what one rank waits in the exchange, another one
+computes. Rank 0's numbers are broadcast, so that every rank fits, and plans, the same.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from sparse_mpi.costs import Network
 from sparse_mpi.plan.base import Option, Profile, Tensor
 from sparse_mpi.plan.fit import fit
 from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.sparse import Layout
 
-OPTIONS = ("dense", "dense-bf16", "topka", "topkdsa", "gtopk", "oktopk")
+OPTIONS = ("dense", "dense-bf16", "topka", "topkdsa", "gtopk", "oktopk", "adtopk")
 PHASES = ("select", "exchange", "merge")
 WARMUP, REPEATS = 2, 3  # steps of a trial
 PATIENCE = 0.7  # seconds; a trial whose first step takes longer has no other
@@ -57,13 +58,13 @@ def measure(
     names = [*dict.fromkeys(("dense", *options))]
     size = sum(tensor.size for tensor in tensors)
     base = np.random.default_rng([size, comm.rank]).standard_normal(size, np.float32)
-    points = _points(size, density)
+    points = _points(tensors, density)
     bar = _bar([(name, point) for name in names for point in points], progress and comm.rank == 0)
-    seconds = np.array([_trial(name, base[:length], k, comm) for name, (length, k) in bar])
+    seconds = np.array([_trial(name, base[: layout.size], layout, k, comm) for name, (layout, k) in bar])
     mean = comm.allreduce(seconds, control=True) / comm.size
     agreed = comm.bcast(np.append(mean, _gather_seconds(base)), control=True)
     costs = agreed[:-1].reshape(len(names), len(points), len(PHASES))
-    lengths, kept = zip(*points, strict=True)
+    lengths, kept = [layout.size for layout, _ in points], [k for _, k in points]
     made = []
     for name, cost in zip(names, costs, strict=True):
         dense = not takes_selector(name)
@@ -81,15 +82,23 @@ def measure(
     )
 
 
-def _points(size: int, density: float) -> list[tuple[int, int]]:
-    """Lengths and numbers of entries to try: enough to tell a fixed cost from one an element and one an entry."""
-    wanted = [(min(size, 4096), density), (size // 8, density), (size // 8, density / 4), (size, density)]
-    return [(max(length, 1), max(1, round(share * length))) for length, share in wanted]
+def _points(tensors: Sequence[Tensor], density: float) -> list[tuple[Layout, int]]:
+    """First tensors, and numbers of entries, to try: enough to tell a fixed cost from one an element and one an entry.
+
+    A little, an eighth of the elements or one tensor more, with two densities, and everything.
+    """
+    ends = np.cumsum([tensor.size for tensor in tensors])
+    points = []
+    for least, share in ((4096, density), (ends[-1] / 8, density), (ends[-1] / 8, density / 4), (ends[-1], density)):
+        count = min(int(np.searchsorted(ends, least)) + 1, len(tensors))
+        layout = Layout(tuple(tensor.shape for tensor in tensors[:count]))
+        points.append((layout, max(1, round(share * layout.size))))
+    return points
 
 
-def _trial(name: str, base: np.ndarray, k: int, comm: Comm) -> list[float]:
+def _trial(name: str, base: np.ndarray, layout: Layout, k: int, comm: Comm) -> list[float]:
     """Median seconds of the phases of a step on a vector like ``base``, of which k entries are sent."""
-    reducer = SparseAllreduce(len(base), k=k, comm=comm, algorithm=name, in_place=True)
+    reducer = SparseAllreduce(layout, k=k, comm=comm, algorithm=name, in_place=True)
     owed = np.zeros_like(base)
     taken: list[list[float]] = []
     for step in range(WARMUP + REPEATS):
