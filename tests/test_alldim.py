@@ -79,14 +79,14 @@ def test_the_floor_is_one_entry_a_row_and_all_of_the_dense_tensors():
 def test_alldim_reaches_rows_that_plain_top_k_misses(sigma):
     """1024 x 1024, rows with log-normal scales, 1 %: all rows against about 14 %, as published; with equal scales all.
 
-    With this seed plain top-k reaches 14.9 %.
+    With this seed plain top-k reaches 12.5 %, with five others 12.1 to 15.5 %.
     """
     rng, layout, k = np.random.default_rng(0), Layout.of([(1024, 1024)]), 1024 * 1024 // 100
     x = (rng.standard_normal((1024, 1024)) * rng.lognormal(sigma=sigma, size=(1024, 1))).reshape(-1).astype(np.float32)
     selected, _ = AllDim().select(x, k, AllDim().init(layout, k))
     assert selected.nnz == k and dimension_coverage(selected, layout) == 1
     plain = dimension_coverage(top_k(x, k), layout)
-    assert 0.11 < plain < 0.19 if sigma else plain > 0.99
+    assert 0.11 < plain < 0.17 if sigma else plain > 0.99
 
 
 def test_selection_copies_no_vector(monkeypatch):
