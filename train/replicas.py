@@ -41,6 +41,10 @@ class FlatGradient:
         self._written: Tensor | None = None  # where the mean has entries; None: anywhere
         self._attach(self._views)
 
+    def attach(self) -> None:
+        """Have backward passes add into this buffer, where another one of the same model took its place."""
+        self._attach(self._views)
+
     def clear(self) -> None:
         """Get ready for a backward pass: zero the buffer, unless it is to keep what it has."""
         if not self._keep:

@@ -1,9 +1,11 @@
 """Images a second in training, algorithm beside algorithm: the benchmark of ACP-SGD (Zhang et al., ICDCS 2023).
 
 mpiexec -n 4 python train/throughput.py --algos dense powersgd acpsgd --rank 4 --batch-size 16 --image-size 32
+mpiexec -n 4 python train/throughput.py --algos dense topka oktopk --plans sparse secopa partial greedy best
 
-Synthetic images, but real forward and backward passes, reductions with error feedback, and updates. Every algorithm
-trains a model of its own; after warming up they take turns, one round each, so that a busy machine is busy for all.
+Synthetic images, but real forward and backward passes, reductions with error feedback, and updates, of one model. After
+warming up, algorithms and plans take turns, one round each, so that a busy machine is busy for all. Plans are made of a
+profile of the first algorithm's steps, and predicted seconds stand beside the measured ones.
 """
 
 from __future__ import annotations
@@ -17,68 +19,116 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from job import Refused, agreed, run, threads_per_rank
 from models.vgg import VGG16
+from planning import Profiler, Stamps
 from replicas import FlatGradient, broadcast
 from sparse_mpi import ALGORITHMS, SparseAllreduce
-from sparse_mpi.arguments import takes
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.arguments import make_algorithm, takes
 from sparse_mpi.comm import Comm
+from sparse_mpi.plan.base import Part, Profile
+from sparse_mpi.plan.execute import algorithm_of
+from sparse_mpi.plan.planners import ORACLES, PLANNERS, best
+from sparse_mpi.plan.timeline import simulate
 from sparse_mpi.provenance import provenance
 
 CLASSES = 10
 MODELS: dict[str, Callable[[], nn.Module]] = {"vgg16": lambda: VGG16(CLASSES)}
+NAMED = {name: planner for name, planner in PLANNERS.items() if name not in ORACLES} | {"best": best}
+
+
+class Workshop:
+    """One model, trained in turns with different reductions; and the batch that is trained on."""
+
+    def __init__(self, args: Namespace, comm: Comm) -> None:
+        torch.manual_seed(args.seed)
+        self.model, self.comm, self.args = MODELS[args.model](), comm, args
+        broadcast(self.model, comm)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9, fused=True)
+        data = torch.Generator().manual_seed(args.seed + comm.rank)
+        self.images = torch.randn(args.batch_size, 3, args.image_size, args.image_size, generator=data)
+        self.labels = torch.randint(CLASSES, (args.batch_size,), generator=data)
+        self.contestants: dict[str, Contestant] = {}
+
+    def enter(self, name: str, algorithm: Algorithm, predicted: float | None = None) -> None:
+        """One more takes part."""
+        self.contestants[name] = Contestant(self, algorithm, predicted)
 
 
 class Contestant:
-    """A model on its way, with its gradient reduced by one algorithm."""
+    """A reduction, with a gradient buffer of its own: what it owes stays there when others have their turn.
 
-    def __init__(self, name: str, args: Namespace, comm: Comm) -> None:
-        options = {"rank": args.rank} if args.rank and takes(name, "rank") else {}
-        torch.manual_seed(args.seed)
-        self.model = MODELS[args.model]()
-        broadcast(self.model, comm)
-        shapes = [tuple(p.shape) for p in self.model.parameters()]
-        self.reducer = SparseAllreduce(
-            shapes, density=args.density, comm=comm, algorithm=name, in_place=True, **options
-        )
-        self.gradient = FlatGradient(self.model, keep=True)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9, fused=True)
-        self.comm = comm
+    Args:
+        workshop: where it works.
+        algorithm: reduces.
+        predicted: seconds of a step, where a profile tells.
+    """
+
+    def __init__(self, workshop: Workshop, algorithm: Algorithm, predicted: float | None) -> None:
+        self.workshop, self.predicted = workshop, predicted
+        shapes = [tuple(p.shape) for p in workshop.model.parameters()]
+        density = workshop.args.density
+        self.reducer = SparseAllreduce(shapes, density=density, comm=workshop.comm, algorithm=algorithm, in_place=True)
+        self.gradient = FlatGradient(workshop.model, keep=True)
         self.rates: list[float] = []  # images/s over all ranks, one a round
+        self.seconds: list[float] = []  # of this rank's steps
         self.sent: list[int] = []  # bytes of this rank, control included, one a step
 
-    def step(self, images: Tensor, labels: Tensor) -> None:
+    def step(self) -> Stamps:
         """Forward, backward, reduce, update."""
-        cross_entropy(self.model(images), labels).backward()
+        work, start = self.workshop, time.perf_counter()
+        loss = cross_entropy(work.model(work.images), work.labels)
+        forward = time.perf_counter()
+        loss.backward()
+        backward = time.perf_counter()
         self.gradient.check()
         total = self.reducer.step(self.gradient.flat)
-        with self.gradient.mean(total, self.comm.size):
-            self.optimizer.step()
+        reduced = time.perf_counter()
+        with self.gradient.mean(total, work.comm.size):
+            work.optimizer.step()
+        return Stamps(start, forward, backward, reduced, time.perf_counter())
 
-    def round(self, images: Tensor, labels: Tensor, steps: int, bar: tqdm) -> None:
+    def round(self, steps: int, bar: tqdm) -> None:
         """Take ``steps`` steps, and the time of them from when all ranks are there until all are done."""
-        self.comm.barrier()
+        self.gradient.attach()
+        self.workshop.comm.barrier()
         start = time.perf_counter()
         for _ in range(steps):
-            self.step(images, labels)
+            stamps = self.step()
             assert self.reducer.report is not None  # after a step
             traffic = self.reducer.report.traffic
             self.sent.append(traffic.sent + traffic.control)
+            self.seconds.append(stamps.updated - stamps.start)
             bar.update()
-        self.comm.barrier()
-        self.rates.append(steps * len(images) * self.comm.size / (time.perf_counter() - start))
+        self.workshop.comm.barrier()
+        images = steps * len(self.workshop.images) * self.workshop.comm.size
+        self.rates.append(images / (time.perf_counter() - start))
+
+    def warm_up(self, steps: int, bar: tqdm, profiler: Profiler | None = None) -> None:
+        """Steps that are not measured, but may be watched."""
+        self.gradient.attach()
+        for _ in range(steps):
+            stamps = self.step()
+            if profiler is not None:
+                profiler.add(stamps)
+            bar.update()
 
     def result(self) -> dict[str, Any]:
         """What was measured, in the units of its keys."""
+        usual = self.workshop.comm.allreduce(np.array([statistics.median(self.seconds)]), control=True)[0]
         return {
             "images_per_second": statistics.mean(self.rates),
             "plus_minus": 1.96 * statistics.pstdev(self.rates),
             "bytes_per_step_and_rank": statistics.mean(self.sent),
+            "step_seconds": float(usual) / self.workshop.comm.size,
+            "predicted_seconds": self.predicted,
             "rounds": self.rates,
         }
 
@@ -91,28 +141,47 @@ def main(args: Namespace, comm: Comm) -> None:
     agreed(comm, lambda: writer.touch() if writer else None)
     args.threads = args.threads or threads_per_rank(comm)
     torch.set_num_threads(args.threads)
-    data = torch.Generator().manual_seed(args.seed + comm.rank)
-    images = torch.randn(args.batch_size, 3, args.image_size, args.image_size, generator=data)
-    labels = torch.randint(CLASSES, (args.batch_size,), generator=data)
+    workshop = Workshop(args, comm)
+    for name in args.algos:
+        options = {"rank": args.rank} if args.rank and takes(name, "rank") else {}
+        algorithm = make_algorithm(name, options)
+        agreed(comm, lambda name=name, algorithm=algorithm: workshop.enter(name, algorithm))  # type: ignore[misc]
 
-    contestants = agreed(comm, lambda: {name: Contestant(name, args, comm) for name in args.algos})
-    steps = len(contestants) * (args.warmup + args.rounds * args.iterations)
+    steps = (len(args.algos) + len(args.plans)) * (args.warmup + args.rounds * args.iterations)
     with tqdm(total=steps, disable=comm.rank != 0 or not args.progress, unit="step") as bar:
-        for name, contestant in contestants.items():
+        profiler = Profiler(workshop.model) if args.plans else None
+        for name, contestant in list(workshop.contestants.items()):
             bar.set_description(f"warm-up, {name}")
-            for _ in range(args.warmup):
-                contestant.step(images, labels)
-                bar.update()
+            contestant.warm_up(args.warmup, bar, profiler)
+            if profiler is not None:
+                profiler.close()
+                add_plans(workshop, profiler.profile(args.density, comm, args.progress))
+                profiler = None
+        for name in args.plans:
+            bar.set_description(f"warm-up, plan {name}")
+            workshop.contestants[f"plan {name}"].warm_up(args.warmup, bar)
         for number in range(1, args.rounds + 1):
-            for name, contestant in contestants.items():
+            for name, contestant in workshop.contestants.items():
                 bar.set_description(f"round {number}/{args.rounds}, {name}")
-                contestant.round(images, labels, args.iterations, bar)
+                contestant.round(args.iterations, bar)
 
-    results = {name: contestant.result() for name, contestant in contestants.items()}
+    results = {name: contestant.result() for name, contestant in workshop.contestants.items()}
     if comm.rank == 0:
         print(report(results, args, comm.size))
     if writer:
         write(results, args, comm.size)
+
+
+def add_plans(workshop: Workshop, profile: Profile) -> None:
+    """Make the plans that are asked for, and say what the profile predicts of the algorithms."""
+    everything = tuple(range(len(profile.tensors)))
+    for option in profile.options:
+        if option.name in workshop.contestants:
+            part = Part(option.name, everything, profile.size if option.dense else profile.k)
+            workshop.contestants[option.name].predicted = simulate(profile, [part]).step
+    for name in workshop.args.plans:
+        plan = NAMED[name](profile, False, False)
+        workshop.enter(f"plan {name}", algorithm_of(plan), plan.predicted)
 
 
 def report(results: dict[str, dict[str, Any]], args: Namespace, ranks: int) -> str:
@@ -122,12 +191,17 @@ def report(results: dict[str, dict[str, Any]], args: Namespace, ranks: int) -> s
     lines = [
         f"{args.model}, {ranks} ranks, {args.batch_size} images of {size} a rank and step; "
         f"mean +- 1.96 sigma of {args.rounds} rounds of {args.iterations} steps",
-        f"{'algorithm':<10} {'images/s':>17} {f'/ {first}':>9} {'KB/step and rank':>17}",
+        f"{'algorithm':<12} {'images/s':>17} {f'/ {first}':>9} {'KB/step and rank':>17} {'s/step':>8} "
+        f"{'predicted':>9} {'off':>7}",
     ]
     for name, r in results.items():
         rate = f"{r['images_per_second']:.1f} +- {r['plus_minus']:.1f}"
         ratio = r["images_per_second"] / results[first]["images_per_second"]
-        lines.append(f"{name:<10} {rate:>17} {ratio:9.2f} {r['bytes_per_step_and_rank'] / 1e3:17.1f}")
+        predicted, measured = r["predicted_seconds"], r["step_seconds"]
+        forecast = f"{predicted:9.4f} {predicted / measured - 1:+7.1%}" if predicted else f"{'-':>9} {'-':>7}"
+        lines.append(
+            f"{name:<12} {rate:>17} {ratio:9.2f} {r['bytes_per_step_and_rank'] / 1e3:17.1f} {measured:8.4f} {forecast}"
+        )
     return "\n".join(lines)
 
 
@@ -157,6 +231,8 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     text = "what reduces gradients; the first is what the others are compared with (default: dense powersgd acpsgd)"
     algos = ["dense", "powersgd", "acpsgd"]
     parser.add_argument("--algos", nargs="+", choices=list(ALGORITHMS), default=algos, metavar="NAME", help=text)
+    text = "planners, whose plans take part too; the profile is of the first algorithm's warm-up (default: none)"
+    parser.add_argument("--plans", nargs="+", choices=list(NAMED), default=[], metavar="NAME", help=text)
     add("--rank", None, "R", "of factors, for low-rank algorithms (default: their own, 4)")
     text = "share of the entries that sparse algorithms send (default: 0.01)"
     parser.add_argument("--density", type=float, default=0.01, metavar="D", help=text)
