@@ -28,13 +28,15 @@ def explain(profile: Profile, plan: Plan) -> str:
         f"({all_sparse.predicted / plan.predicted:.2f} times)."
     )
     if not names:
-        how = ", ".join(f"{part.option} in {part.partitions} pieces" for part in plan.parts[:1])
-        how = f"{len(plan.parts)} parts" if len(plan.parts) > 1 else how
-        return f"leave it dense, but as {how}. {gain}"
-    chosen = [number for part in plan.parts if not kinds[part.option] for number in part.tensors]
-    elements = sum(profile.tensors[number].size for number in chosen)
-    rest = "" if len(chosen) == len(profile.tensors) else "; the others stay dense"
+        options = ", ".join(sorted({part.option for part in plan.parts}))
+        pieces = sum(part.partitions for part in plan.parts)
+        return f"leave it dense, but by {options} in {pieces} piece{'s' * (pieces > 1)}. {gain}"
+    picked = [part for part in plan.parts if not kinds[part.option]]
+    chosen = [number for part in picked for number in part.tensors]
+    elements, k = sum(profile.tensors[number].size for number in chosen), sum(part.k for part in picked)
+    rest = "; the others stay dense" if len(chosen) < len(profile.tensors) else ""
+    thinner = f" at density {k / elements:.3g}" if k < 0.9 * plan.density * elements else ""
     return (
         f"{plan.planner}: {', '.join(names)} for {len(chosen)} of {len(profile.tensors)} tensors, "
-        f"{100 * elements / profile.size:.3g} % of the elements{rest}. {gain}"
+        f"{100 * elements / profile.size:.3g} % of the elements{thinner}{rest}. {gain}"
     )
