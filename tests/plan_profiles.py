@@ -30,12 +30,12 @@ def sparse_option(name):
 
 
 @st.composite
-def profiles(draw, most_tensors=12):
+def profiles(draw, most_tensors=12, fewest_tensors=1):
     """Any job, with the options dense, topka and oktopk, in which neither computing nor communication always rules."""
     backward = draw(st.sampled_from([0.0, 0.1, 1.0, 5.0]))
     tensors = tuple(
         Tensor(f"t{number}", (draw(st.sampled_from(SIZES)),), draw(seconds(backward)))
-        for number in range(draw(st.integers(1, most_tensors)))
+        for number in range(draw(st.integers(fewest_tensors, most_tensors)))
     )
     dense = Option("dense", True, FREE, draw(costs(0.5, 2e-4, 0)), draw(costs(0, 1e-5, 0)))
     return Profile(

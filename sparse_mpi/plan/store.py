@@ -142,6 +142,8 @@ def _load(kind: type[T], text: str, name: str) -> T:
         raise ValueError(f"{name} has format {version}, newer than {VERSION}, the newest known here; update sparse_mpi")
     if missing := [key for key in ("version", "hash", what) if key not in data]:
         raise ValueError(f"{name} lacks {', '.join(missing)}; {anew}")
+    if version != VERSION:
+        raise ValueError(f"{name} has format {version!r}, which is none; {anew}")
     record: T
     try:
         record = decode(kind, data[what], what)

@@ -73,8 +73,8 @@ class Forecast:
         return schedule(self.profile, [self.load(part) for part in parts], self.overlap, self.cpu_lane)[-1][4]
 
     def plan(self, planner: str, parts: Sequence[Part]) -> Plan:
-        """These parts as a plan, in the order of readiness."""
-        ordered = tuple(sorted(parts, key=lambda part: (self.load(part).ready, part.tensors)))
+        """These parts as a plan, in the order of readiness; those that are ready together stay in their order."""
+        ordered = tuple(sorted(parts, key=lambda part: self.load(part).ready))
         return Plan(
             planner,
             tuple((tensor.name, tensor.shape) for tensor in self.profile.tensors),

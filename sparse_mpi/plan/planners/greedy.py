@@ -76,15 +76,12 @@ def _worth_a_visit(forecast: Forecast, parts: Parts) -> Iterator[int]:
 
     Sending those faster only makes the bubble longer.
     """
-    last = 0.0
-    if forecast.overlap:
-        gaps = simulate(forecast.profile, parts, True, forecast.cpu_lane).gaps
-        last = gaps[-1][0] if gaps else 0.0
     timeline = simulate(forecast.profile, parts, forecast.overlap, forecast.cpu_lane)
+    bubble = timeline.gaps[-1][0] if forecast.overlap and timeline.gaps else 0.0
     ends = {event.part: event.end for event in timeline.events if event.kind == "exchange"}
     for index, part in enumerate(parts):
         load = forecast.load(part)
-        if ends.get(index, 0.0) > last or load.select or load.merge:
+        if ends.get(index, 0.0) > bubble or not bubble or load.select or load.merge:
             yield from part.tensors
 
 
