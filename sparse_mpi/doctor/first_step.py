@@ -36,6 +36,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "merge": lambda cpu: cpu.merge(pairs, x[pairs], n),
         "contains": lambda cpu: cpu.contains(indices, indices[1::2]),
         "truncate": lambda cpu: cpu.truncate(indices, values, 100),
+        "to_bfloat16": lambda cpu: cpu.to_bfloat16(x),
     }
 
 
