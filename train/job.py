@@ -8,6 +8,7 @@ import sys
 import zlib
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -66,12 +67,21 @@ def threads_per_rank(comm: Comm) -> int:
     Right for ranks that are bound to CPUs of their own and for ranks that are not.
     """
     mine = np.zeros(8 + CPUS, np.uint8)  # the host, then one flag a CPU
-    mine[:8] = np.frombuffer(zlib.crc32(socket.gethostname().encode()).to_bytes(8, "little"), np.uint8)
+    mine[:8] = np.frombuffer(zlib.crc32(machine().encode()).to_bytes(8, "little"), np.uint8)
     mine[8 + np.array(allowed_cpus())] = 1
     everybody = comm.allgather(mine, control=True)
     host = everybody[(everybody[:, :8] == mine[:8]).all(axis=1)]
     sharing = host[(host[:, 8:] & mine[8:]).any(axis=1)]
     return max(1, int(mine[8:].sum()) // len(sharing))
+
+
+def machine() -> str:
+    """What tells the machine of this process from others: the run of its kernel, which containers and emulated hosts
+    share, and with it the CPUs; elsewhere the host's name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return socket.gethostname()
 
 
 def allowed_cpus() -> list[int]:
