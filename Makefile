@@ -56,7 +56,7 @@ lint: $(READY)
 	$(RUN) -m mypy
 
 test-in-process: $(READY)
-	$(LIMIT) 900 $(RUN) -m pytest -q $(ARGS)
+	$(LIMIT) 1200 $(RUN) -m pytest -q $(ARGS)
 
 test-mpi: $(READY)
 	@set -e; for n in $(SIZES); do \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -84,7 +85,7 @@ class Training:
         self.limit = min(args.epochs * batches.steps, args.max_steps or math.inf)  # steps
         self.steps = 0
         self.durations: list[float] = []  # seconds of each step with this reducer
-        self.coverage = 0.0  # share of the tensors' rows that have an entry in the last total looked at
+        self.coverages: deque[float] = deque(maxlen=2)  # see `_watch_coverage`
         broadcast(model, comm)
         self.gradient = FlatGradient(model, keep=reducer.in_place)
         self.density = self.final_density = reducer.k / reducer.layout.size
@@ -123,7 +124,8 @@ class Training:
             step = self._step(inputs, labels, start)
             meter.add(step)
             if self._is_logged():
-                now = {"step": self.steps, "epoch": epoch + 1, "lr": self._rate(), "coverage": self.coverage}
+                coverage = float(np.mean(self.coverages))
+                now = {"step": self.steps, "epoch": epoch + 1, "lr": self._rate(), "coverage": coverage}
                 self.metrics.write("step", **now, **step.means())
             start = time.perf_counter()
             bar.set_postfix_str(bar_text(meter, step, meter.items * self.comm.size / (start - began)), refresh=False)
@@ -149,9 +151,7 @@ class Training:
             self.optimizer.step()
         updated = time.perf_counter()
         self.durations.append(updated - start)
-        if self._is_logged():
-            is_sparse = isinstance(total, SparseVector)
-            self.coverage = dimension_coverage(total, self.reducer.layout) if is_sparse else 1.0
+        self._watch_coverage(total)
         if self.planning is not None:
             planned = self.planning.after(Stamps(start, forward, computed, reduced, updated), self.reducer)
             if planned is not self.reducer:
@@ -172,6 +172,13 @@ class Training:
             merge=report.merge_seconds,
             update=updated - reduced,
         )
+
+    def _watch_coverage(self, total: SparseVector | Tensor) -> None:
+        """Note the share of the tensors' rows that have an entry, in steps with a record and in those before them:
+        selectors may take turns, and a record tells the mean of two steps."""
+        if self.steps % self.args.log_every < 2:
+            covered = dimension_coverage(total, self.reducer.layout) if isinstance(total, SparseVector) else 1.0
+            self.coverages.append(covered)
 
     def _usual_step(self) -> float:
         """See `Outcome.step_seconds`."""
