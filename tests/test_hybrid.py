@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -188,3 +190,21 @@ def test_bad_parts_are_refused(tensors, share, pieces, message):
 def test_more_pieces_than_elements_are_refused():
     with pytest.raises(ValueError, match="an element for each piece, got 3 for 4"):
         Hybrid((part("topka", (0,), 1.0, pieces=4),)).init(Layout.of(3), 1, 1)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("hybrid", HYBRIDS)
+def test_device_arrays_give_the_bytes_of_the_host(ranks, device, hybrid):
+    cupy = sys.modules["cupy"]
+
+    def body(comm):
+        apart, here = (SparseAllreduce(LAYERS, k=120, comm=comm, algorithm=HYBRIDS[hybrid]) for _ in range(2))
+        for step in range(3):
+            g = gradient(CASES["layers"], np.float32, step, comm.rank, comm.size)
+            total, expected = apart.step(cupy.asarray(g)), here.step(g)
+            parts = total[:2] if isinstance(total, SparseVector) else [total]
+            wanted = expected[:2] if isinstance(expected, SparseVector) else [expected]
+            assert all(a.get().tobytes() == b.tobytes() for a, b in zip(parts, wanted, strict=True))
+            assert apart.residual.get().tobytes() == here.residual.tobytes()
+
+    ranks.run(body)

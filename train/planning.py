@@ -119,7 +119,7 @@ class Planning:
         profiler, self._profiler = self._profiler, None
         profiler.close()
         profile = profiler.profile(reducer.k / reducer.layout.size, self._comm, self._args.progress)
-        self.plan = {"best": best, **PLANNERS}[self._args.planner](profile, False, False)
+        self.plan = self._planned(profile)
         agreed(self._comm, lambda: self._save(profile))
         planned = self._made(algorithm_of(self.plan))
         planned.memory = reducer.memory
@@ -128,6 +128,13 @@ class Planning:
     def _made(self, algorithm: str | Algorithm, **options: Any) -> SparseAllreduce:
         args, shapes = self._args, [shape for _, shape in self._tensors]
         return SparseAllreduce(shapes, args.k, args.density, self._comm, algorithm, **memory_options(args), **options)
+
+    def _planned(self, profile: Profile) -> Plan:
+        """Rank 0's plan: what another rank would make of its profile might differ in a last bit, and then in a part."""
+        text = ""
+        if self._comm.rank == 0:
+            text = store.dumps({"best": best, **PLANNERS}[self._args.planner](profile, False, False))
+        return store.loads(bytes(self._comm.bcast(np.frombuffer(text.encode(), np.uint8))).decode())
 
     def _load(self, file: Path) -> Plan:
         plan = store.load(file)
