@@ -45,7 +45,11 @@ def agree(comm: Comm, statement: str, problem: Exception | None = None) -> None:
         if problem is not None:
             raise problem
         return
-    text = np.frombuffer(statement.encode()[:TEXT_BYTES].ljust(TEXT_BYTES), np.uint8)
+    spoken = statement.encode()
+    if len(spoken) > TEXT_BYTES:  # what differs may be behind the cut
+        mark = f"... [{digest:x}]".encode()
+        spoken = spoken[: TEXT_BYTES - len(mark)] + mark
+    text = np.frombuffer(spoken.ljust(TEXT_BYTES), np.uint8)
     said = [bytes(row).decode(errors="replace").strip() for row in comm.allgather(text, control=True)]
     if problem is not None:
         raise problem

@@ -97,6 +97,15 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
     return ALGORITHMS[algorithm](**options)
 
 
+def check_together(memory: Memory, algorithm: Algorithm) -> None:
+    """Raise ValueError if the memory cannot tell what to do with what the algorithm sends."""
+    if getattr(memory, "masking", False) and hasattr(algorithm, "parts"):
+        raise ValueError(
+            "memory must not mask momentum in a hybrid, of which some parts send everything and others do not, got "
+            f"{memory!r}; use memory='residual', or MomentumCorrection(..., masking=False)"
+        )
+
+
 def make_memory(memory: str | Memory, clip_norm: float | None, in_place: bool) -> Memory:
     """The memory of that name, or the instance itself, if it goes with the other two.
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from sparse_mpi import arrays, kernels
 from sparse_mpi.agreement import prepare_alike
 from sparse_mpi.algorithms import Algorithm, Reduction
-from sparse_mpi.arguments import make_algorithm, make_memory, resolve_k
+from sparse_mpi.arguments import check_together, make_algorithm, make_memory, resolve_k
 from sparse_mpi.arrays import Array, namespace, to_host
 from sparse_mpi.comm import Comm, Traffic, as_comm
 from sparse_mpi.feedback import Memory
@@ -73,15 +73,16 @@ class SparseAllreduce:
             if nonfinite not in ("keep", "raise"):
                 raise ValueError(f"nonfinite must be 'keep' or 'raise', got {nonfinite!r}")
             made, kind = Layout.of(layout), make_memory(memory, clip_norm, in_place)
-            started = kind.start(made.size, in_place)
-            return made, resolve_k(made.size, k, density), make_algorithm(algorithm, options), kind, started
+            chosen = make_algorithm(algorithm, options)
+            check_together(kind, chosen)
+            return made, resolve_k(made.size, k, density), chosen, kind, kind.start(made.size, in_place)
 
         self.layout, self.k, self.algorithm, kind, self.memory = prepare_alike(
             self.comm,
             prepare,
             lambda made: (
-                f"n={made[0].size} layout={made[0].digest} k={made[1]} algorithm={made[2]} memory={made[3]} "
-                f"clip_norm={clip_norm} in_place={in_place} nonfinite={nonfinite}"
+                f"n={made[0].size} layout={made[0].digest} k={made[1]} memory={made[3]} clip_norm={clip_norm} "
+                f"in_place={in_place} nonfinite={nonfinite} algorithm={made[2]}"
             ),
         )
         self.clip_norm, self.in_place = clip_norm, in_place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi import ALGORITHMS, Layout, SparseAllreduce, SparseVector, World
+from sparse_mpi import ALGORITHMS, Layout, MomentumCorrection, SparseAllreduce, SparseVector, World
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid, Place, fuse, stretches
 from sparse_mpi.select.exact import Exact
 
@@ -208,3 +209,42 @@ def test_device_arrays_give_the_bytes_of_the_host(ranks, device, hybrid):
             assert apart.residual.get().tobytes() == here.residual.tobytes()
 
     ranks.run(body)
+
+
+def test_memories_that_mask_momentum_are_refused_and_others_obey_the_laws(ranks):
+    """What is stale does not follow from the form of what was sent."""
+
+    def body(comm):
+        for memory, fits in ((MomentumCorrection(0.9), False), (MomentumCorrection(0.9, masking=False), True)):
+            if not fits:
+                with pytest.raises(ValueError, match="memory must not mask momentum in a hybrid"):
+                    SparseAllreduce(LAYERS, k=50, comm=comm, algorithm=HYBRIDS["three ways"], memory=memory)
+                continue
+            reducer = SparseAllreduce(LAYERS, k=50, comm=comm, algorithm=HYBRIDS["three ways"], memory=memory)
+            for step in range(3):
+                reducer.step(gradient(CASES["layers"], np.float32, step, comm.rank, comm.size), check=True)
+
+    ranks.run(body)
+
+
+def test_ranks_with_other_hybrids_are_told_apart(ranks):
+    """However late in a long description they differ."""
+    if ranks.size < 2:
+        pytest.skip("one rank differs from nobody")
+
+    def body(comm):
+        share = 0.5 if comm.rank else 0.25
+        parts = tuple(part("oktopk", (tensor,), share if tensor == 10 else 0.1) for tensor in range(11))
+        with pytest.raises(ValueError, match=r"(?s)rank 0: n=.*\[-?[0-9a-f]+\].*rank.* 1.*: n=.*\[-?[0-9a-f]+\]"):
+            SparseAllreduce(LAYERS, k=50, comm=comm, algorithm=Hybrid(parts))
+
+    ranks.run(body)
+
+
+def test_a_reducer_can_be_copied():
+    def body(comm):
+        reducer = SparseAllreduce(LAYERS, k=50, comm=comm, algorithm=HYBRIDS["one part"])
+        watched = copy.deepcopy(reducer._watched)
+        assert watched.parts[0].algorithm.selector.band == (1.0, 1.0)
+
+    World(1).run(body)

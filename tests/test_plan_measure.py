@@ -61,8 +61,10 @@ def test_costs_are_those_of_the_options_asked_for(ranks):
 
 
 @pytest.mark.ranks(2)
-def test_unknown_options_are_refused(ranks):
+def test_unknown_options_and_empty_tensors_are_refused(ranks):
     def body(comm):
+        with pytest.raises(ValueError, match="tensors must have elements, got none.weight without any"):
+            measure((*TENSORS, Tensor("none.weight", (0, 3))), 0.05, comm)
         with pytest.raises(ValueError, match="options must be among dense, .*, got fastest"):
             measure(TENSORS, 0.05, comm, options=("oktopk", "fastest"))
 

@@ -32,6 +32,7 @@ def test_defaults_are_those_of_the_data_set():
     assert args.data_dir == Path("here") and args.out.match("runs/net-small-oktopk-*")
     assert (args.rank, args.plan, args.planner, args.profile_steps) == (None, None, "best", 5)
     assert options("--plan", "f").density is None and options("--plan", "f").out.match("runs/net-small-plan-*")
+    assert options("--plan", "f").algo == "plan"
     args = options("--algo", "auto", "--planner", "greedy", "--profile-steps", "3")
     assert (args.algo, args.planner, args.profile_steps, args.density) == ("auto", "greedy", 3, 0.01)
     args = options("--data", "large", "--epochs", "7", "--milestones", "2", "6.5", "--data-dir", "d", "--log-dir", "o")
@@ -75,6 +76,8 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--algo", "adtopk", "--selector", "dgc"], ["--selector", "adtopk cannot take dgc"]),
         (["--algo", "auto", "--selector", "dgc"], ["--selector", "a plan cannot take dgc"]),
         (["--algo", "auto", "--dense-warmup", "3"], ["--dense-warmup", "use --profile-steps"]),
+        (["--algo", "auto", "--max-steps", "5"], ["--max-steps", "must be above the 5 --profile-steps"]),
+        (["--algo", "auto", "--memory", "dgc"], ["--memory", "use --memory residual"]),
         (["--planner", "greedy"], ["--planner", "only --algo auto plans"]),
         (["--profile-steps", "3"], ["--profile-steps", "only --algo auto plans"]),
         (["--algo", "auto", "--planner", "brute"], ["--planner", "greedy"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
@@ -16,10 +17,11 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
 from job import Refused
+from loop import Training
 from planning import Planning, Profiler, Stamps
 from replicas import FlatGradient
-from sparse_mpi import SparseVector
-from sparse_mpi.algorithms.hybrid import Hybrid
+from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World
+from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.plan import store
 from sparse_mpi.plan.base import Part, Plan
 
@@ -38,7 +40,7 @@ PLAN = Plan("by hand", TENSORS, 2, 0.05, (Part("topka", (0, 2), 37), Part("dense
 def settings(**changes):
     values = {"algo": "auto", "plan": None, "planner": "best", "profile_steps": 3, "selector": None, "rank": None}
     reduction = {"k": None, "density": 0.05, "memory": "residual", "clip_norm": None, "zero_copy": True}
-    return SimpleNamespace(**(values | reduction | {"progress": False, "out": None} | changes))
+    return SimpleNamespace(**(values | reduction | {"progress": False, "out": None, "log_every": 2} | changes))
 
 
 def test_gradients_are_ready_from_the_last_layer_to_the_first():
@@ -90,7 +92,7 @@ def test_a_plan_file_decides_what_reduces_and_how_much(ranks, tmp_path):
     store.save(PLAN, tmp_path / "plan.json")
 
     def body(comm):
-        args = settings(algo="oktopk", plan=tmp_path / "plan.json", density=None)
+        args = settings(algo="plan", plan=tmp_path / "plan.json", density=None)
         planning = Planning(network(), args, comm)
         reducer = planning.reducer()
         assert planning.plan == PLAN and args.density == 0.05 and reducer.k == round(0.05 * 785)
@@ -104,6 +106,7 @@ def test_a_plan_file_decides_what_reduces_and_how_much(ranks, tmp_path):
 SPOILT = {
     "another number of ranks": (lambda text: text, 3, "plan must be for 3 ranks"),
     "corrupt": (lambda text: text[: len(text) // 2], 2, "must be JSON"),
+    "with overlap": (lambda text: store.dumps(replace(PLAN, overlap=True)), 2, "a plan without overlap"),
     "altered": (lambda text: text.replace('"density": 0.05', '"density": 0.06'), 2, "was altered"),
 }
 
@@ -119,7 +122,7 @@ def test_plans_that_cannot_be_followed_are_refused_on_every_rank(ranks, tmp_path
 
     def body(comm):
         with pytest.raises(Refused, match=message):
-            Planning(network(), settings(algo="oktopk", plan=file), comm)
+            Planning(network(), settings(algo="plan", plan=file), comm)
 
     ranks.run(body)
 
@@ -146,3 +149,18 @@ def test_auto_profiles_plans_and_goes_on(tmp_path):
     again = launch(2, "train/vgg.py", "--plan", str(out / "plan.json"), "--max-steps", "1", "--batch-size", "2",
                    "--out", str(tmp_path / "again"))  # fmt: skip
     assert again.returncode == 0 and "a step: predicted" in again.stdout, again.stderr
+
+
+@pytest.mark.parametrize("algorithm", ["dense", "mixed"])
+def test_coverage_of_a_dense_total_counts_what_is_there(algorithm):
+    """All of it where everything is reduced; where a plan mixes, rows without an entry are missed."""
+    mixed = Hybrid((Fused(ALGORITHMS["dense"](), (0, 1), 0), Fused(ALGORITHMS["topka"](), (2,), 1.0)))
+    layout = [(8, 4), (16,), (50, 2)]
+    reducer = SparseAllreduce(layout, k=5, comm=World(1).run(lambda comm: comm)[0], algorithm="dense")
+    reducer.algorithm = mixed if algorithm == "mixed" else reducer.algorithm
+    training = SimpleNamespace(steps=1, args=settings(), reducer=reducer, coverages=[])
+    total = torch.zeros(148)
+    total[:48] = 1
+    total[48:53] = 1  # 3 of 50 rows
+    Training._watch_coverage(training, total)
+    assert training.coverages == [1.0 if algorithm == "dense" else pytest.approx((8 + 3) / 58)]

@@ -71,8 +71,7 @@ def parse(
             setattr(args, field.name, getattr(chosen, field.name))
     _settle_memory(parser, args)
     args.data_dir = args.data_dir or Path(folders[args.data])
-    algorithm = "plan" if args.plan else args.algo
-    args.out = args.out or Path("runs") / f"{program}-{args.data}-{algorithm}-{datetime.now():%Y%m%d-%H%M%S}"
+    args.out = args.out or Path("runs") / f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}"
     return args
 
 
@@ -121,7 +120,11 @@ def _check_algorithm(parser: ArgumentParser, args: Namespace) -> None:
         if getattr(args, option) and not automatic:
             parser.error(f"argument --{option.replace('_', '-')}: only --algo auto plans; add it, or leave this out")
     args.planner, args.profile_steps = args.planner or "best", args.profile_steps or 5
-    args.algo = args.algo or "oktopk"
+    args.algo = args.algo or ("plan" if args.plan else "oktopk")
+    if automatic and args.max_steps and args.max_steps <= args.profile_steps:
+        parser.error(f"argument --max-steps: must be above the {args.profile_steps} --profile-steps of --algo auto")
+    if args.memory == "dgc" and (args.plan or automatic):
+        parser.error("argument --memory: dgc cannot tell what to mask in a plan; use --memory residual")
     if automatic and args.dense_warmup:
         parser.error("argument --dense-warmup: --algo auto starts dense by itself; use --profile-steps")
     for option, value in algorithm_options(args).items():

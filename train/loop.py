@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
     identical: bool  # whether the replicas are, to the bit
     steps: int
     seconds: float
-    step_seconds: float  # median over the steps of the last reducer, but its first two; mean over the ranks
+    step_seconds: float | None  # median over the steps of the last reducer, but its first two; mean over the ranks
     predicted_seconds: float | None  # of a step, by the plan if there is one
 
 
@@ -143,6 +143,8 @@ class Training:
         loss.backward()
         computed = time.perf_counter()
         reducer = self.dense if self.steps < self.args.dense_warmup else self.reducer
+        if self.steps == self.args.dense_warmup:
+            self.durations = []
         self.steps += 1
         self.gradient.check()
         total = reducer.step(self.gradient.flat, check=self._is_checked(), density=self.density)
@@ -177,12 +179,17 @@ class Training:
         """Note the share of the tensors' rows that have an entry, in steps with a record and in those before them:
         selectors may take turns, and a record tells the mean of two steps."""
         if self.steps % self.args.log_every < 2:
+            if not isinstance(total, SparseVector) and hasattr(self.reducer.algorithm, "parts"):
+                entries = total.nonzero().flatten()
+                total = SparseVector(entries, total[entries], len(total))
             covered = dimension_coverage(total, self.reducer.layout) if isinstance(total, SparseVector) else 1.0
             self.coverages.append(covered)
 
-    def _usual_step(self) -> float:
+    def _usual_step(self) -> float | None:
         """See `Outcome.step_seconds`."""
-        usual = np.median(self.durations[2:] or self.durations or [math.nan])
+        if not self.durations:
+            return None
+        usual = np.median(self.durations[2:] or self.durations)
         return float(self.comm.allreduce(np.array([usual]), control=True)[0]) / self.comm.size
 
     def _predicted_step(self) -> float | None:
@@ -255,7 +262,7 @@ def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics) ->
     metrics.close()
     if comm.rank == 0:
         print(f"metrics in {args.out}" + (f", plot in {plot(args.out)}" if args.plot else ""))
-        if outcome.predicted_seconds is not None:
+        if outcome.predicted_seconds and outcome.step_seconds:
             error = outcome.predicted_seconds / outcome.step_seconds - 1
             print(
                 f"a step: predicted {outcome.predicted_seconds:.4f} s, measured {outcome.step_seconds:.4f} s (median), "

@@ -139,6 +139,11 @@ class Planning:
     def _load(self, file: Path) -> Plan:
         plan = store.load(file)
         store.check(plan, self._tensors, self._comm.size)
+        if plan.overlap or plan.cpu_lane:
+            raise ValueError(
+                f"{file} must be a plan without overlap, for reductions follow the backward pass here, got one with; "
+                "plan without --overlap and --cpu-lane"
+            )
         return plan
 
     def _save(self, profile: Profile) -> None:

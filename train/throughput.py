@@ -246,7 +246,9 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     text = "also write all numbers, with what they were measured on"
     parser.add_argument("--json", type=Path, metavar="FILE", help=text)
     parser.add_argument("--progress", action=BooleanOptionalAction, default=True, help="show a bar (default: yes)")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    args.algos, args.plans = (list(dict.fromkeys(names)) for names in (args.algos, args.plans))
+    return args
 
 
 if __name__ == "__main__":

@@ -191,4 +191,4 @@ class LowRank:
                 if bool(mask.any()):
                     fresh = like(drawn(group, number, left, self.seed), stack).astype(stack.dtype)
                     xp.copyto(stack, fresh, where=mask[:, None, :] if left else mask[:, :, None])
-        return LowRankState(layout, message[: parts.factors_size(left)], left)
+        return LowRankState(layout, message[: parts.factors_size(left)].copy(), left)

@@ -51,8 +51,10 @@ def measure(
         progress: show a bar on rank 0, where there is tqdm.
 
     Raises:
-        ValueError: an option that is no algorithm.
+        ValueError: an option that is no algorithm, or a tensor without elements.
     """
+    if empty := [tensor.name for tensor in tensors if tensor.size == 0]:
+        raise ValueError(f"tensors must have elements, got {empty[0]} without any; leave it out of the gradient")
     if unknown := sorted(set(options) - set(ALGORITHMS)):
         raise ValueError(f"options must be among {', '.join(ALGORITHMS)}, got {', '.join(unknown)}")
     names = [*dict.fromkeys(("dense", *options))]

@@ -90,6 +90,12 @@ def _expect(kind: Any, data: Any, where: str) -> Any:
     accepted = (int, float) if kind is float else kind
     if not isinstance(data, accepted) or (isinstance(data, bool) and kind is not bool):
         raise ValueError(f"{where} must be {SAID[kind]}, got {json.dumps(data)[:40]}")
-    if kind is float and not math.isfinite(data):
-        raise ValueError(f"{where} must be finite, got {data}")
-    return float(data) if kind is float else data
+    if kind is not float:
+        return data
+    try:
+        number = float(data)
+    except OverflowError:  # a whole number of hundreds of digits
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{where} must be finite, got {str(data)[:40]}")
+    return number

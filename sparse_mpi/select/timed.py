@@ -28,6 +28,8 @@ class Timed:
 
     def __getattr__(self, name: str) -> Any:
         """Whatever else the wrapped selector can do."""
+        if name == "selector" or name.startswith("__"):  # asked for by copy and pickle before there is one
+            raise AttributeError(name)
         return getattr(self.selector, name)
 
     def init(self, layout: Layout, k: int) -> Any:
