@@ -249,6 +249,20 @@ def test_different_replicas_are_refused_in_the_end(capsys):
     assert "replicas DIFFER" in capsys.readouterr().out
 
 
+def test_steps_are_timed_without_the_checked_ones_and_the_dense_warm_up(monkeypatch):
+    timed, usual = [], Training._usual_step
+    monkeypatch.setattr(Training, "_usual_step", lambda self: timed.append(len(self.durations)) or usual(self))
+
+    def body(comm):
+        outcome, _ = train(comm, settings(max_steps=9, dense_warmup=3, check_every=2))
+        assert outcome.step_seconds > 0 and outcome.predicted_seconds is None
+        outcome, _ = train(comm, settings(max_steps=2, check_every=1))
+        assert outcome.step_seconds is None
+
+    World(1).run(body)
+    assert timed == [3, 0]  # of steps 4 to 9 without 4, 6 and 8
+
+
 @pytest.mark.ranks(2, 4)
 def test_what_fails_on_one_rank_is_refused_on_all(ranks):
     def load(rank):

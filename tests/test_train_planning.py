@@ -140,10 +140,10 @@ def test_a_plan_for_another_model_ends_the_job_with_an_error_from_every_rank(tmp
 @needs_mpi
 def test_auto_profiles_plans_and_goes_on(tmp_path):
     out = tmp_path / "run"
-    options = ["--max-steps", "5", "--batch-size", "2", "--check-every", "1", "--profile-steps", "2", "--no-progress"]
+    options = ["--max-steps", "6", "--batch-size", "2", "--check-every", "2", "--profile-steps", "2", "--no-progress"]
     done = launch(2, "train/vgg.py", "--algo", "auto", *options, "--out", str(out))
     assert done.returncode == 0, done.stderr
-    assert "a step: predicted" in done.stdout and "replicas identical, 5 steps" in done.stdout
+    assert "a step: predicted" in done.stdout and "replicas identical, 6 steps" in done.stdout
     final = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert final["predicted_seconds"] == store.load(out / "plan.json").predicted and final["step_seconds"] > 0
     again = launch(2, "train/vgg.py", "--plan", str(out / "plan.json"), "--max-steps", "1", "--batch-size", "2",
