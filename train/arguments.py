@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import sparse_mpi
+from converters import densities, integer, norm, number, share
+from optimizers import OPTIMIZERS
+from schedule import SCHEDULES
 from sparse_mpi.arguments import takes
 from sparse_mpi.plan.planners import ORACLES, PLANNERS
 
@@ -28,10 +31,21 @@ class Settings:
     batch_size: int  # per rank
     lr: float
     warmup_epochs: float
-    milestones: tuple[float, ...]
-    weight_decay: float
-    momentum: float = 0.9
+    milestones: tuple[float, ...] = ()  # of the schedule steps
+    weight_decay: float = 0.0
+    momentum: float = 0.9  # of the optimizer sgd
     lr_times_ranks: bool = False  # whether the peak is lr x ranks; no option, and not for an --lr given
+    optimizer: str = "sgd"
+    schedule: str = "steps"
+    decay: float = 1.0  # of the schedule exponential
+    clip_norm: float | None = None
+
+
+class Tiny(NamedTuple):
+    """What a program trains with when it is told to be quick."""
+
+    data: str
+    settings: Settings
 
 
 class _Parser(ArgumentParser):
@@ -46,6 +60,8 @@ def parse(
     description: str,
     settings: Mapping[str, Settings],
     folders: Mapping[str, str],
+    tiny: Tiny,
+    extend: Callable[[ArgumentParser], None],
     argv: Sequence[str] | None = None,
 ) -> Namespace:
     """The options of a training program as attributes; those of `Settings` filled in for the chosen data set.
@@ -55,24 +71,44 @@ def parse(
         description: what it does, for --help.
         settings: its settings for each data set it can train on; the first is the default.
         folders: where each data set is looked for.
+        tiny: in place of all settings with --tiny.
+        extend: adds the program's own options.
         argv: the command line; None takes the process's own.
     """
     parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     _add_reduction(parser, settings)
-    _add_data(parser, settings, folders)
+    _add_data(parser, settings, folders, tiny)
+    extend(parser)
     _add_training(parser, settings)
     _add_run(parser)
     args = parser.parse_args(argv)
     _check_algorithm(parser, args)
-    chosen = settings[args.data]
-    args.lr_times_ranks = chosen.lr_times_ranks and args.lr is None
-    for field in fields(Settings):
-        if getattr(args, field.name) is None and not (field.name == "density" and (args.k or args.plan)):
-            setattr(args, field.name, getattr(chosen, field.name))
+    _fill_in(parser, args, settings, tiny)
     _settle_memory(parser, args)
     args.data_dir = args.data_dir or Path(folders[args.data])
     args.out = args.out or Path("runs") / f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}"
     return args
+
+
+def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Settings], tiny: Tiny) -> None:
+    """Give every field of `Settings` a value, and refuse a given one that would have no effect."""
+    args.data = args.data or (tiny.data if args.tiny else next(iter(settings)))
+    if not args.tiny and args.data not in settings:
+        parser.error(f"argument --data: {args.data} is for --tiny alone; add it, or take {', '.join(settings)}")
+    chosen = tiny.settings if args.tiny else settings[args.data]
+    args.lr_times_ranks = chosen.lr_times_ranks and args.lr is None
+    given = {field.name for field in fields(Settings) if getattr(args, field.name) is not None}
+    for field in fields(Settings):
+        if field.name not in given and not (field.name == "density" and (args.k or args.plan)):
+            setattr(args, field.name, getattr(chosen, field.name))
+    for name, choice, needed in (
+        ("momentum", "optimizer", "sgd"),
+        ("milestones", "schedule", "steps"),
+        ("decay", "schedule", "exponential"),
+    ):
+        if name in given and getattr(args, choice) != needed:
+            other = getattr(args, choice)
+            parser.error(f"argument --{name}: needs --{choice} {needed}, has no effect on {other}; leave it out")
 
 
 def _add_reduction(parser: ArgumentParser, settings: Mapping[str, Settings]) -> None:
@@ -85,28 +121,30 @@ def _add_reduction(parser: ArgumentParser, settings: Mapping[str, Settings]) -> 
     text = "who plans with --algo auto; best takes the fastest plan of all (default: best)"
     add("--planner", choices=("best", *(name for name in PLANNERS if name not in ORACLES)), help=text)
     text = "steps watched by --algo auto, which reduce all entries (default: 5)"
-    add("--profile-steps", type=_integer(1), metavar="N", help=text)
+    add("--profile-steps", type=integer(1), metavar="N", help=text)
     text = "what picks the entries to send (default: the algorithm's own)"
     add("--selector", choices=tuple(sparse_mpi.SELECTORS), help=text)
     text = "rank of the matrices of a low-rank algorithm (default: 4)"
-    add("--rank", type=_integer(1), metavar="R", help=text)
+    add("--rank", type=integer(1), metavar="R", help=text)
     text = "share of the gradient's entries to reduce " + _defaults(settings, "density")
-    add_amount("--density", type=_share, metavar="D", help=text)
-    add_amount("--k", type=_integer(1), metavar="K", help="their number, instead of --density")
+    add_amount("--density", type=share, metavar="D", help=text)
+    add_amount("--k", type=integer(1), metavar="K", help="their number, instead of --density")
     text = "reduce all entries in the first N steps (default: 0)"
-    add("--dense-warmup", type=_integer(0), default=0, metavar="N", help=text)
+    add("--dense-warmup", type=integer(0), default=0, metavar="N", help=text)
     text = (
         "densities of the first epochs, separated by commas, or in how many epochs it falls to --density (default: 0)"
     )
-    add("--density-warmup", type=_densities, default=0, metavar="D,D,.. | E", help=text)
+    add("--density-warmup", type=densities, default=0, metavar="D,D,.. | E", help=text)
     text = "what becomes of what is not sent: added to the next gradient, its momentum too, nothing (default: residual)"
     add("--memory", choices=tuple(sparse_mpi.MEMORIES), default="residual", help=text)
-    text = "L2 norm to clip gradients to, C / sqrt(ranks) on each rank (default: no clipping)"
-    add("--clip-norm", type=_positive, metavar="C", help=text)
+    text = "L2 norm to clip gradients to, C / sqrt(ranks) on each rank; inf: no clipping " + _defaults(
+        settings, "clip_norm"
+    )
+    add("--clip-norm", type=norm, metavar="C", help=text)
     text = "let gradients add up in the residual's own memory (default: wherever that is possible)"
     add("--zero-copy", action=BooleanOptionalAction, default=None, help=text)
     text = "every N steps assert that ranks agree and nothing is lost; slow (default: 0, never)"
-    add("--check-every", type=_integer(0), default=0, metavar="N", help=text)
+    add("--check-every", type=integer(0), default=0, metavar="N", help=text)
 
 
 def _check_algorithm(parser: ArgumentParser, args: Namespace) -> None:
@@ -140,12 +178,20 @@ def algorithm_options(args: Namespace) -> dict[str, Any]:
 
 def _settle_memory(parser: ArgumentParser, args: Namespace) -> None:
     """Work in place where that is possible, and let the memory have the momentum if it is one for momentum."""
+    args.clip_norm = None if args.clip_norm == math.inf else args.clip_norm
     possible = args.memory == "residual" and args.clip_norm is None
     if args.zero_copy and not possible:
-        parser.error("argument --zero-copy: needs --memory residual and no --clip-norm")
+        parser.error("argument --zero-copy: needs --memory residual and no clipping (--clip-norm inf)")
     args.zero_copy = possible if args.zero_copy is None else args.zero_copy
     args.correction = 0.0  # momentum of the memory
+    if args.optimizer != "sgd":
+        args.momentum = 0.0  # theirs is their own
     if args.memory == "dgc":
+        if args.optimizer != "sgd":
+            parser.error(
+                f"argument --memory: dgc corrects the momentum of sgd, not of {args.optimizer}; "
+                "use --memory residual, or --optimizer sgd"
+            )
         if args.momentum >= 1:
             parser.error(f"argument --momentum: must be below 1 with --memory dgc, got {args.momentum}")
         args.correction, args.momentum = args.momentum, 0.0
@@ -157,16 +203,14 @@ def memory_options(args: Namespace) -> dict[str, Any]:
     return {"memory": memory, "clip_norm": args.clip_norm, "in_place": args.zero_copy}
 
 
-def _add_data(parser: ArgumentParser, settings: Mapping[str, Settings], folders: Mapping[str, str]) -> None:
+def _add_data(parser: ArgumentParser, settings: Mapping[str, Settings], folders: Mapping[str, str], tiny: Tiny) -> None:
     add = parser.add_argument_group("data").add_argument
-    first = next(iter(settings))
-    add("--data", choices=tuple(settings), default=first, help=f"(default: {first})")
-    text = f"folder of its files (default: {', '.join(f'{name} {folders[name]}' for name in settings)})"
+    known = tuple(dict.fromkeys((*settings, tiny.data)))
+    add("--data", choices=known, help=f"(default: {next(iter(settings))}, with --tiny {tiny.data})")
+    text = f"folder of its files (default: {', '.join(f'{name} {folders[name]}' for name in known)})"
     add("--data-dir", type=Path, metavar="DIR", help=text)
-    text = "resize images to S x S (default: leave them as they are)"
-    add("--image-size", type=_integer(1), metavar="S", help=text)
-    text = "shift and, where it makes sense, mirror training images at random (default: --augment)"
-    add("--augment", action=BooleanOptionalAction, default=True, help=text)
+    text = "see that all works: a small model and a few steps, with defaults of its own for what is not given"
+    add("--tiny", action="store_true", help=text)
 
 
 def _add_training(parser: ArgumentParser, settings: Mapping[str, Settings]) -> None:
@@ -176,30 +220,33 @@ def _add_training(parser: ArgumentParser, settings: Mapping[str, Settings]) -> N
         text += " " + _defaults(settings, option.removeprefix("--").replace("-", "_"))
         group.add_argument(option, type=convert, metavar=metavar, nargs=nargs, help=text)
 
-    add("--epochs", _integer(1), "N", "passes over the training data")
+    add("--epochs", integer(1), "N", "passes over the training data")
     text = "stop after N steps, evaluate and finish (default: no limit)"
-    group.add_argument("--max-steps", type=_integer(1), metavar="N", help=text)
-    add("--batch-size", _integer(2), "B", "images a step on each rank")
-    add("--lr", _number, "LR", "learning rate at its peak")
-    add("--warmup-epochs", _number, "E", "epochs in which it climbs there from LR / ranks")
-    add("--milestones", _number, "E", "epochs after which it falls to a tenth", nargs="*")
-    add(
-        "--momentum", _number, "M", "momentum of SGD; with --memory dgc of the gradients of each rank, and SGD has none"
-    )
-    add("--weight-decay", _number, "W", "weight decay of SGD")
-    text = "of weights, shards and augmentation (default: 1)"
-    group.add_argument("--seed", type=_integer(0), default=1, metavar="S", help=text)
+    group.add_argument("--max-steps", type=integer(1), metavar="N", help=text)
+    add("--batch-size", integer(2), "B", "samples a step on each rank")
+    text = "what makes weights of mean gradients " + _defaults(settings, "optimizer")
+    group.add_argument("--optimizer", choices=tuple(OPTIMIZERS), help=text)
+    add("--lr", number, "LR", "learning rate at its peak")
+    add("--warmup-epochs", number, "E", "epochs in which it climbs there from LR / ranks")
+    text = "what it does then: falls in steps, in a line to 0 at the end, by a factor each epoch "
+    group.add_argument("--schedule", choices=tuple(SCHEDULES), help=text + _defaults(settings, "schedule"))
+    add("--milestones", number, "E", "epochs after which it falls to a tenth, in steps", nargs="*")
+    add("--decay", number, "F", "that factor, of exponential")
+    add("--momentum", number, "M", "of sgd; with --memory dgc of the gradients of each rank, and sgd has none")
+    add("--weight-decay", number, "W", "weight decay")
+    text = "of weights, shards and all that is drawn at random (default: 1)"
+    group.add_argument("--seed", type=integer(0), default=1, metavar="S", help=text)
 
 
 def _add_run(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("run").add_argument
     text = "torch threads a rank (default: the rank's share of its host's CPUs)"
-    add("--threads", type=_integer(1), metavar="T", help=text)
+    add("--threads", type=integer(1), metavar="T", help=text)
     text = "folder for metrics.jsonl, TensorBoard events and plot (default: runs/PROGRAM-DATA-ALGO-TIME)"
     add("--out", "--log-dir", type=Path, metavar="DIR", help=text)
     text = "write the metrics of every Nth step (default: 10)"
-    add("--log-every", type=_integer(1), default=10, metavar="N", help=text)
-    add("--plot", action="store_true", help="draw loss, accuracy and traffic into plot.png at the end")
+    add("--log-every", type=integer(1), default=10, metavar="N", help=text)
+    add("--plot", action="store_true", help="draw loss, score and traffic into plot.png at the end")
     text = "show a bar on rank 0 (default: --progress)"
     add("--progress", action=BooleanOptionalAction, default=True, help=text)
 
@@ -215,46 +262,6 @@ def _defaults(settings: Mapping[str, Settings], field: str) -> str:
 
 
 def _show(value: object) -> str:
-    return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _integer(least: int) -> Callable[[str], int]:
-    def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
-            raise ArgumentTypeError(f"must be an integer >= {least}, got {text}")
-        return value
-
-    return convert
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise ArgumentTypeError(f"must be a number >= 0, got {text}")
-    return value
-
-
-def _share(text: str) -> float:
-    if not 0 < _number(text) <= 1:
-        raise ArgumentTypeError(f"must be in (0, 1], got {text}")
-    return float(text)
-
-
-def _positive(text: str) -> float:
-    if not _number(text) > 0:
-        raise ArgumentTypeError(f"must be a number > 0, got {text}")
-    return float(text)
-
-
-def _densities(text: str) -> int | tuple[float, ...]:
-    """A number of epochs, or a density for each of the first epochs."""
-    if text.isdecimal():
-        return int(text)
-    return tuple(_share(part) for part in text.split(","))
+    if isinstance(value, tuple):
+        return "/".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

@@ -23,7 +23,7 @@ class Refused(Exception):
     """The job cannot be done as asked for; raised on all ranks together."""
 
 
-def run(program: Callable[[Namespace, Comm], None], args: Namespace) -> None:
+def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
     """Run ``program`` on the ranks that MPI started, and exit with a status other than 0 if it fails.
 
     What all ranks agree to refuse ends with a line from each. Any other exception on any rank aborts the

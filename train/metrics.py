@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
@@ -69,7 +70,7 @@ def record(args: Namespace, comm: Comm, **more: Any) -> Metrics:
 
 
 def plot(folder: Path) -> Path:
-    """Draw loss, accuracy and traffic over steps from the records in ``folder``, as ``plot.png`` there.
+    """Draw loss, headline and traffic over steps from the records in ``folder``, as ``plot.png`` there.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -77,15 +78,17 @@ def plot(folder: Path) -> Path:
     config, *records = (json.loads(line) for line in (folder / FILE).read_text().splitlines())
     steps, epochs = _columns(records, "step"), _columns(records, "epoch")
     figure = plotting().Figure(figsize=(12, 3.6), layout="constrained")
-    loss, accuracy, traffic = figure.subplots(1, 3)
+    headline = config["headline"]
+    loss, score, traffic = figure.subplots(1, 3)
     loss.plot(steps["step"], steps["loss"], linewidth=0.7, alpha=0.6, label="training, rank 0")
     loss.plot(epochs["step"], epochs["test_loss"], marker=".", label="test")
-    accuracy.plot(epochs["step"], epochs["accuracy"], marker=".", label="training")
-    accuracy.plot(epochs["step"], epochs["test_accuracy"], marker=".", label="test")
+    for label, name in (("training", headline), ("test", f"test_{headline}")):
+        if name in epochs:  # not every task has its score in training
+            score.plot(epochs["step"], epochs[name], marker=".", label=label)
     traffic.plot(steps["step"], steps["mb_sent"], linewidth=0.7, alpha=0.6, label="rank 0")
     traffic.plot(epochs["step"], epochs["mb_sent"], marker=".", label="mean of ranks")
     traffic.set_ylim(bottom=0)
-    for axes, title in ((loss, "loss"), (accuracy, "accuracy"), (traffic, "MB sent per step and rank")):
+    for axes, title in ((loss, "loss"), (score, headline), (traffic, "MB sent per step and rank")):
         axes.set(title=title, xlabel="step")
         axes.legend()
     figure.suptitle("{algo} on {data}, {ranks} ranks, k = {k:,} of {parameters:,}".format(**config))
@@ -107,4 +110,5 @@ def plotting() -> Any:
 
 def _columns(records: list[dict[str, Any]], event: str) -> dict[str, list[float]]:
     chosen = [r for r in records if r["event"] == event]
-    return {name: [r[name] for r in chosen] for name in chosen[0]}
+    names = dict.fromkeys(name for r in chosen for name in r)
+    return {name: [r.get(name, math.nan) for r in chosen] for name in names}

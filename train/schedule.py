@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 
 
-def learning_rate(
-    epoch: float,
-    peak: float,
-    ranks: int,
-    warmup_epochs: float = 0,
-    milestones: Sequence[float] = (),
-    factor: float = 0.1,
-) -> float:
+def steps(epoch: float, args: Namespace) -> float:
+    """A tenth from each of ``args.milestones`` (epochs) on."""
+    return 0.1 ** sum(epoch >= milestone for milestone in args.milestones)
+
+
+def linear(epoch: float, args: Namespace) -> float:
+    """In a line from 1 after warm-up to 0 after ``args.epochs``; ``args.max_steps`` stops training, not the line."""
+    return max(args.epochs - epoch, 0.0) / (args.epochs - args.warmup_epochs)
+
+
+def exponential(epoch: float, args: Namespace) -> float:
+    """``args.decay`` once for each whole epoch after warm-up."""
+    return args.decay ** int(epoch - args.warmup_epochs)
+
+
+SCHEDULES: dict[str, Callable[[float, Namespace], float]] = {
+    "steps": steps,
+    "linear": linear,
+    "exponential": exponential,
+}
+
+
+def learning_rate(epoch: float, args: Namespace, ranks: int) -> float:
     """The rate ``epoch`` epochs (a fraction within one) into training.
 
-    It climbs in a line from ``peak / ranks`` to ``peak`` during ``warmup_epochs``, and is multiplied by
-    ``factor`` at each of ``milestones`` (epochs).
+    It climbs in a line from ``peak / ranks`` to its peak in ``args.warmup_epochs``, and goes on as ``args.schedule``
+    says. The peak is ``args.lr``, times ``ranks`` with ``args.lr_times_ranks``.
     """
-    if epoch < warmup_epochs:
-        return peak / ranks + (peak - peak / ranks) * epoch / warmup_epochs
-    return peak * factor ** sum(epoch >= milestone for milestone in milestones)
+    peak = args.lr * ranks if args.lr_times_ranks else args.lr
+    if epoch < args.warmup_epochs:
+        return peak / ranks + (peak - peak / ranks) * epoch / args.warmup_epochs
+    return peak * SCHEDULES[args.schedule](epoch, args)
 
 
 def density(epoch: float, final: float, warmup: int | Sequence[float] = 0) -> float:

@@ -1,6 +1,7 @@
 """Train VGG-16 on images: a replica on every MPI rank, gradients reduced sparsely.
 
 mpiexec -n 4 python train/vgg.py                                     digits, Ok-Topk, density 1 %
+mpiexec -n 4 python train/vgg.py --tiny                              a slim VGG, in seconds
 srun -n 16 python train/vgg.py --data cifar10 --data-dir ~/datasets  as published for Ok-Topk
 """
 
@@ -8,16 +9,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-import torch
-
-from arguments import Settings, parse
-from data import DATASETS
-from data.batches import Batches
-from job import agreed, run, threads_per_rank
-from loop import Training, conclude
-from metrics import record
+from images import FOLDERS, ImageTask, extend, image_task
 from models.vgg import VGG16
-from planning import Planning
+from program import Program, Settings, Tiny
 from sparse_mpi.comm import Comm
 
 SETTINGS = {
@@ -64,34 +58,15 @@ SETTINGS = {
         weight_decay=5e-5,
     ),
 }
+TINY = Tiny("digits", Settings(density=0.02, epochs=2, batch_size=16, lr=0.05, warmup_epochs=0.5, momentum=0.5))
 
 
-def main(args: Namespace, comm: Comm) -> None:
-    """Train on this rank, one of ``comm.size``."""
-    args.threads = args.threads or threads_per_rank(comm)
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+def make(args: Namespace, comm: Comm) -> ImageTask:
+    """VGG-16, with an eighth of the channels if it is to be tiny."""
+    return image_task(args, comm, lambda classes, channels: VGG16(classes, channels, 8 if args.tiny else 1))
 
-    source = DATASETS[args.data]
-    images = agreed(comm, lambda: source.load(args.data_dir))
-    padding, flip = (source.padding, source.flip) if args.augment else (0, False)
-    batches = agreed(
-        comm,
-        lambda: Batches(images, args.batch_size, comm.rank, comm.size, args.seed, args.image_size, padding, flip),
-    )
 
-    model = VGG16(images.classes, batches.channels)
-    optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum, weight_decay=args.weight_decay, fused=True)
-    planning = Planning(model, args, comm)
-    reducer = planning.reducer()
-
-    metrics = agreed(comm, lambda: record(args, comm, k=reducer.k, parameters=reducer.layout.size))
-    outcome = Training(model, optimizer, reducer, batches, args, comm, metrics, planning=planning).run()
-    conclude(outcome, args, comm, metrics)
-
+PROGRAM = Program("vgg", __doc__ or "", make, SETTINGS, FOLDERS, TINY, extend)
 
 if __name__ == "__main__":
-    run(
-        main,
-        parse("vgg", __doc__ or "", SETTINGS, {name: source.folder for name, source in DATASETS.items()}),
-    )
+    PROGRAM.run()

@@ -75,10 +75,13 @@ class Batches:
         count = len(self._images.train.labels)
         return shard(count, self._batch_size, self._rank, self._size, self._seed, epoch)
 
-    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's training batches of ``epoch``, in their order and variations of that epoch."""
-        rng = np.random.default_rng((self._seed, epoch, self._rank))
-        for positions in self._shard(epoch):
+    def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """This rank's training batches of ``epoch`` from step ``first`` on, in the order and variations of that epoch.
+
+        Each step draws from a stream of its own, whatever steps came before.
+        """
+        for step, positions in enumerate(self._shard(epoch)[first:], first):
+            rng = np.random.default_rng((self._seed, epoch, step, self._rank + 1))  # 0, 0 would be the shards' stream
             images, labels = self._take(self._images.train, positions)
             if self._padding:
                 images = crop(images, self._padding, rng)

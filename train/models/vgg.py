@@ -18,13 +18,18 @@ class VGG16(nn.Module):
 
     Each block halves the image, rounding up, so that images of any size may enter: one of 32 x 32 leaves the
     last block as 1 x 1, a smaller one gets there earlier and stays so, a larger one is averaged in the end.
+
+    Args:
+        classes: how many there are.
+        channels: of the images.
+        slimness: divides the channels of all convolutions; 8 leaves a 64th of the parameters.
     """
 
-    def __init__(self, classes: int = 10, channels: int = 3) -> None:
+    def __init__(self, classes: int = 10, channels: int = 3, slimness: int = 1) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for block in BLOCKS:
-            for width in block:
+            for width in (wide // slimness for wide in block):
                 layers += [
                     nn.Conv2d(channels, width, 3, padding=1),
                     nn.BatchNorm2d(width),

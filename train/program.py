@@ -1,0 +1,77 @@
+"""A training program: its command line, and what happens between that and the last line it prints."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+import arguments
+import job
+from arguments import Settings, Tiny
+from journal import Outcome, conclude
+from loop import Training
+from metrics import record
+from optimizers import OPTIMIZERS
+from planning import Planning
+from sparse_mpi.comm import Comm
+from task import Task
+
+__all__ = ["Program", "Settings", "Tiny"]
+
+
+def _nothing(parser: ArgumentParser) -> None:
+    """No options of its own."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one file of `train` trains, and with which settings.
+
+    Args:
+        name: for the folder of results.
+        description: for --help: what it does, then a few command lines.
+        make: the task of this rank, made right after ``torch.manual_seed``. What it raises as OSError, ValueError or
+            ImportError on any rank ends the job on all of them with a line from each; it does not communicate.
+        settings: by data set; the first is the default.
+        folders: where each data set is looked for unless --data-dir is given.
+        tiny: what --tiny trains with; ``make`` finds ``args.tiny`` and builds a small model.
+        extend: adds the program's own options.
+    """
+
+    name: str
+    description: str
+    make: Callable[[Namespace, Comm], Task]
+    settings: Mapping[str, Settings]
+    folders: Mapping[str, str]
+    tiny: Tiny
+    extend: Callable[[ArgumentParser], None] = _nothing
+
+    def parse(self, argv: Sequence[str] | None = None) -> Namespace:
+        """The options, see `arguments.parse`; a bad one ends the process with a line on stderr."""
+        return arguments.parse(self.name, self.description, self.settings, self.folders, self.tiny, self.extend, argv)
+
+    def train(self, args: Namespace, comm: Comm) -> Outcome:
+        """Train on this rank, one of ``comm.size``.
+
+        Raises:
+            Refused: on all ranks alike, when that cannot be done as asked for, diverges, or ends in different replicas.
+        """
+        args.threads = args.threads or job.threads_per_rank(comm)
+        torch.set_num_threads(args.threads)
+        torch.manual_seed(args.seed)
+        task = job.agreed(comm, lambda: self.make(args, comm))
+        optimizer = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
+        planning = Planning(task.model, args, comm)
+        reducer = planning.reducer()
+        facts = {"k": reducer.k, "parameters": reducer.layout.size, "items": task.items, "headline": task.headline}
+        metrics = job.agreed(comm, lambda: record(args, comm, **facts))
+        outcome = Training(task, optimizer, reducer, args, comm, metrics, planning).run()
+        conclude(outcome, args, comm, metrics)
+        return outcome
+
+    def run(self) -> None:
+        """Read the command line and train on the ranks that MPI started; failure is an exit status other than 0."""
+        job.run(self.train, self.parse())
