@@ -1,4 +1,4 @@
-"""Options of the training programs, and the learning rate they ask for."""
+"""Options of the training programs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
-from arguments import Settings, memory_options, parse
-from schedule import density, learning_rate
+from arguments import Settings, Tiny, memory_options, parse
 from sparse_mpi import ALGORITHMS, SELECTORS, MomentumCorrection
 
 SETTINGS = {
     "small": Settings(0.01, 5, 16, 0.1, 1, (3, 4), 1e-4),
     "large": Settings(0.02, 90, 32, 0.0125, 5, (30, 60, 80), 5e-5, lr_times_ranks=True),
+    "text": Settings(0.02, 3, 8, 1e-3, 0.1, optimizer="adam", schedule="linear", clip_norm=2.5),
 }
-FOLDERS = {"small": "here", "large": "there"}
+TINY = Tiny("toy", Settings(0.1, 1, 4, 0.5, 0, momentum=0.25))
+FOLDERS = {"small": "here", "large": "there", "text": "where", "toy": "nowhere"}
+
+
+def extend(parser):
+    parser.add_argument("--depth", type=int, default=3)
 
 
 def options(*argv):
-    return parse("net", "Train net.", SETTINGS, FOLDERS, argv)
+    return parse("net", "Train net.", SETTINGS, FOLDERS, TINY, extend, argv)
 
 
 def test_defaults_are_those_of_the_data_set():
@@ -69,7 +74,7 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--density-warmup", "0.5,1.5"], ["--density-warmup", "must be in (0, 1], got 1.5"]),
         (["--density-warmup", "0.5,,1"], ["--density-warmup"]),
         (["--zero-copy", "--memory", "dgc"], ["--zero-copy", "needs --memory residual"]),
-        (["--zero-copy", "--clip-norm", "1"], ["--zero-copy", "no --clip-norm"]),
+        (["--zero-copy", "--clip-norm", "1"], ["--zero-copy", "no clipping"]),
         (["--memory", "dgc", "--momentum", "1"], ["--momentum", "must be below 1 with --memory dgc, got 1.0"]),
         (["--rank", "0"], ["--rank", "must be an integer >= 1, got 0"]),
         (["--rank", "4"], ["--rank", "oktopk cannot take 4"]),
@@ -85,6 +90,14 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--plan", "f", "--density", "0.1"], ["--plan", "leave out --k and --density"]),
         (["--plan", "f", "--rank", "4"], ["--rank", "a plan cannot take 4"]),
         (["--speed", "9"], ["--speed"]),
+        (["--optimizer", "lion"], ["--optimizer", "sgd", "adam", "adamw"]),
+        (["--schedule", "cosine"], ["--schedule", "steps", "linear", "exponential"]),
+        (["--data", "text", "--momentum", "0.9"], ["--momentum", "needs --optimizer sgd, has no effect on adam"]),
+        (["--optimizer", "adamw", "--memory", "dgc"], ["--memory", "not of adamw", "use --memory residual"]),
+        (["--data", "text", "--milestones", "3"], ["--milestones", "needs --schedule steps", "on linear"]),
+        (["--decay", "0.9"], ["--decay", "needs --schedule exponential", "on steps"]),
+        (["--data", "toy"], ["--data", "toy is for --tiny alone", "small, large, text"]),
+        (["--data", "text", "--zero-copy"], ["--zero-copy", "--clip-norm inf"]),
     ],
 )
 def test_wrong_options_are_told_in_one_line(argv, says, capsys):
@@ -103,30 +116,33 @@ def test_help_shows_defaults(capsys):
     assert "small 0.1, large 0.0125 x ranks" in text and "3/4" in text and "(default: 0.9)" in text
 
 
-def test_learning_rate_climbs_from_one_ranks_share_and_falls_at_milestones():
-    def rate(epoch):
-        return learning_rate(epoch, 0.8, ranks=4, warmup_epochs=10, milestones=(20, 30))
-
-    assert rate(0) == pytest.approx(0.2)
-    assert rate(5) == pytest.approx(0.5)
-    assert rate(10) == rate(19.99) == pytest.approx(0.8)
-    assert rate(20) == rate(29.99) == pytest.approx(0.08)
-    assert rate(1000) == pytest.approx(0.008)
-    assert learning_rate(0, 0.8, ranks=4) == learning_rate(3, 0.8, ranks=1, warmup_epochs=10) == pytest.approx(0.8)
-
-
-def test_density_falls_exponentially_or_as_listed():
-    published = [density(epoch, 0.001, 4) for epoch in (0, 1.5, 2, 3.99, 4, 100)]
-    assert published == pytest.approx([0.251, 0.0631, 0.0158, 0.00398, 0.001, 0.001], rel=5e-3)
-    assert [density(epoch, 0.01, (0.5, 0.25)) for epoch in (0, 0.9, 1, 2)] == [0.5, 0.5, 0.25, 0.01]
-    assert density(0, 0.01) == 0.01
-
-
 @pytest.mark.parametrize(
     ("argv", "expected"), [([], 0), (["4"], 4), (["0.25,0.0625"], (0.25, 0.0625)), (["0.5"], (0.5,))]
 )
 def test_density_warmup_is_epochs_or_densities(argv, expected):
     assert options(*(["--density-warmup", *argv] if argv else [])).density_warmup == expected
+
+
+def test_tiny_takes_the_place_of_data_and_settings_that_are_not_given():
+    args = options("--tiny")
+    assert args.tiny and (args.data, args.lr, args.momentum, args.density) == ("toy", 0.5, 0.25, 0.1)
+    assert args.data_dir == Path("nowhere") and args.out.match("runs/net-toy-oktopk-*")
+    args = options("--tiny", "--data", "large", "--epochs", "7", "--k", "5")
+    assert (args.data, args.data_dir, args.epochs, args.batch_size) == ("large", Path("there"), 7, 4)
+    assert (args.density, args.lr_times_ranks) == (None, False)
+    assert not options().tiny
+
+
+def test_a_program_adds_options_of_its_own():
+    assert options().depth == 3 and options("--depth", "4").depth == 4
+
+
+def test_adam_keeps_its_own_momentum_and_clipping_can_be_turned_off():
+    args = options("--data", "text")
+    assert (args.optimizer, args.schedule, args.momentum, args.milestones) == ("adam", "linear", 0, ())
+    assert (args.clip_norm, args.zero_copy) == (2.5, False)
+    args = options("--data", "text", "--clip-norm", "inf", "--optimizer", "sgd", "--momentum", "0.8")
+    assert (args.clip_norm, args.zero_copy, args.momentum) == (None, True, 0.8)
 
 
 def test_zero_copy_is_the_default_where_it_is_possible():

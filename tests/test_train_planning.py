@@ -17,7 +17,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
 from job import Refused
-from loop import Training
+from journal import coverage
 from planning import Planning, Profiler, Stamps
 from replicas import FlatGradient
 from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World
@@ -40,7 +40,7 @@ PLAN = Plan("by hand", TENSORS, 2, 0.05, (Part("topka", (0, 2), 37), Part("dense
 def settings(**changes):
     values = {"algo": "auto", "plan": None, "planner": "best", "profile_steps": 3, "selector": None, "rank": None}
     reduction = {"k": None, "density": 0.05, "memory": "residual", "clip_norm": None, "zero_copy": True}
-    return SimpleNamespace(**(values | reduction | {"progress": False, "out": None, "log_every": 2} | changes))
+    return SimpleNamespace(**(values | reduction | {"progress": False, "out": None} | changes))
 
 
 def test_gradients_are_ready_from_the_last_layer_to_the_first():
@@ -158,9 +158,7 @@ def test_coverage_of_a_dense_total_counts_what_is_there(algorithm):
     layout = [(8, 4), (16,), (50, 2)]
     reducer = SparseAllreduce(layout, k=5, comm=World(1).run(lambda comm: comm)[0], algorithm="dense")
     reducer.algorithm = mixed if algorithm == "mixed" else reducer.algorithm
-    training = SimpleNamespace(steps=1, args=settings(), reducer=reducer, coverages=[])
     total = torch.zeros(148)
     total[:48] = 1
     total[48:53] = 1  # 3 of 50 rows
-    Training._watch_coverage(training, total)
-    assert training.coverages == [1.0 if algorithm == "dense" else pytest.approx((8 + 3) / 58)]
+    assert coverage(total, reducer) == (1.0 if algorithm == "dense" else pytest.approx((8 + 3) / 58))

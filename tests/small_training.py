@@ -1,0 +1,70 @@
+"""A training job of a moment: a small network that learns which half of an image is brighter."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
+
+from data import Images, Split
+from data.batches import Batches
+from images import ImageTask
+from loop import Training
+from metrics import Metrics
+from sparse_mpi import SparseAllreduce
+
+
+def network(seed=0):
+    """A small network with batch normalisation for 2 classes of 1 x 2 x 2 pixels."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def two_classes(count):
+    """Images whose upper half is brighter, or is not."""
+    rng = np.random.default_rng(count)
+    images = rng.integers(0, 256, (count, 1, 2, 2)).astype(np.uint8)
+    return Split(images, (images[:, 0, 0].sum(1) > images[:, 0, 1].sum(1).astype(int)).astype(np.int64))
+
+
+def settings(**changes):
+    """The options that training looks at."""
+    values = {
+        "epochs": 4,
+        "max_steps": None,
+        "seed": 1,
+        "lr": 0.2,
+        "lr_times_ranks": False,
+        "warmup_epochs": 1,
+        "schedule": "steps",
+        "milestones": [3],
+        "dense_warmup": 0,
+        "density_warmup": 0,
+        "check_every": 0,
+        "log_every": 2,
+        "progress": False,
+        "plot": False,
+        "out": None,
+    }
+    return SimpleNamespace(**(values | changes))
+
+
+def task(comm):
+    """240 images to train on and 60 to test, 10 a step on this rank."""
+    batches = Batches(Images(two_classes(240), two_classes(60), 2), 10, comm.rank, comm.size, seed=1)
+    return ImageTask(network(seed=comm.rank), batches)
+
+
+def train(comm, args, folder=None, momentum=0.5, task=task, **options):
+    """Train a task on this rank; the outcome and the model."""
+    made = task(comm)
+    optimizer = torch.optim.SGD(made.model.parameters(), 0.1, momentum, weight_decay=1e-3, fused=True)
+    reducer = SparseAllreduce([p.shape for p in made.model.parameters()], comm=comm, **options)
+    metrics = Metrics(folder if comm.rank == 0 else None)
+    return Training(made, optimizer, reducer, args, comm, metrics).run(), made.model
