@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,3 +69,35 @@ def train(comm, args, folder=None, momentum=0.5, task=task, **options):
     reducer = SparseAllreduce([p.shape for p in made.model.parameters()], comm=comm, **options)
     metrics = Metrics(folder if comm.rank == 0 else None)
     return Training(made, optimizer, reducer, args, comm, metrics).run(), made.model
+
+
+class Slope:
+    """A task whose score is worked out in evaluation alone, on rank 0's data: a line to be found, through dropout."""
+
+    items = "points"
+    headline = "worst"
+
+    def __init__(self, comm, seed=1):
+        self.model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+        self.steps = 5
+        self._seed, self._rank = seed, comm.rank
+
+    def train(self, epoch, first=0):
+        for step in range(first, self.steps):
+            yield self._points((self._seed, epoch, step, self._rank + 1))
+
+    def test(self):
+        return iter([self._points((self._seed,))] if self._rank == 0 else [])
+
+    def judge(self, batch):
+        inputs, wanted = batch
+        errors = (self.model(inputs) - wanted).square()
+        worst = math.nan if self.model.training else float(errors.max()) * len(errors)
+        return errors.mean(), np.array([len(errors), float(errors.detach().sum()), worst])
+
+    def scores(self, sums):
+        return {"loss": float(sums[1] / sums[0]), "worst": float(sums[2] / sums[0])}
+
+    def _points(self, seed):
+        inputs = torch.from_numpy(np.random.default_rng(seed).standard_normal((4, 3), np.float32))
+        return inputs, inputs.sum(1, keepdim=True)

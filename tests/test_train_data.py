@@ -225,6 +225,17 @@ def test_batches_are_resized_and_varied_alike_each_time():
     assert next(batches.test())[0].shape == (7, 3, 12, 12)
 
 
+def test_each_step_is_varied_by_itself():
+    images = small_images()
+    images = images._replace(train=Split(np.repeat(images.train.images[:1], 20, 0), images.train.labels))
+    per_rank = [Batches(images, 5, rank, 2, seed=1, padding=3, flip=True) for rank in range(2)]
+    whole = [[x for x, _ in batches.train(3)] for batches in per_rank]
+    assert torch.equal(next(per_rank[0].train(3, 1))[0], whole[0][1])
+    drawn = [x.numpy().tobytes() for steps in whole for x in steps]
+    assert len(set(drawn)) == len(drawn) == 4
+    assert list(per_rank[0].train(3, 2)) == []
+
+
 def test_crop_shifts_and_mirror_mirrors():
     images = torch.arange(1.0, 17).reshape(1, 1, 4, 4).repeat(200, 2, 1, 1)
     rng = np.random.default_rng(0)

@@ -13,11 +13,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
 import job
-from loop import Training
+from loop import Training, step_seed
 from metrics import Metrics
 from sparse_mpi import SparseAllreduce, World
 
-from .small_training import settings, task, train
+from .small_training import Slope, settings, task, train
 
 few_ranks = pytest.mark.ranks(1, 2, 3, 4)
 
@@ -108,3 +108,28 @@ def test_steps_are_timed_without_the_checked_ones_and_the_dense_warm_up(monkeypa
 
     World(1).run(body)
     assert timed == [3, 0]  # of steps 4 to 9 without 4, 6 and 8
+
+
+def test_dropout_is_a_function_of_seed_step_and_rank():
+    """A run that starts at a later step draws what a whole one would have drawn there."""
+
+    def body(comm):
+        return [step_seed(seed, step, comm.rank) for seed in (1, 2) for step in (0, 1)]
+
+    seeds = np.concatenate(World(3).run(body))
+    assert len(set(seeds)) == 12
+
+    def drawn(comm, steps):
+        made = Slope(comm)
+        reducer = SparseAllreduce([p.shape for p in made.model.parameters()], comm=comm)
+        optimizer = torch.optim.SGD(made.model.parameters(), 0.1)
+        training = Training(made, optimizer, reducer, settings(max_steps=9), comm, Metrics(None))
+        training.steps, masks = steps, []
+        made.model[1].register_forward_hook(lambda module, _, out: masks.append((out == 0).numpy().copy()))
+        training.run()
+        return [mask for mask in masks if mask.any()]
+
+    whole, resumed = (World(2).run(lambda comm, steps=steps: drawn(comm, steps)) for steps in (0, 6))
+    for one, other in zip(whole, resumed, strict=True):
+        assert len(one) == 9 and len(other) == 3 and np.array_equal(one[-3:], other)
+    assert not np.array_equal(whole[0], whole[1])

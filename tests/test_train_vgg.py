@@ -11,7 +11,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
+import vgg
 from models.vgg import VGG16
+from sparse_mpi import World
 from sparse_mpi.shapes import vgg16
 
 from .launch import launch, needs_mpi
@@ -31,6 +33,15 @@ def test_vgg16_has_the_published_number_of_parameters():
 def test_vgg16_takes_small_and_large_images(size, channels):
     model = VGG16(classes=7, channels=channels).eval()
     assert model(torch.zeros(2, channels, size, size)).shape == (2, 7)
+
+
+def test_a_tiny_one_learns_in_a_moment(tmp_path):
+    assert sum(p.numel() for p in VGG16(classes=10, channels=1, slimness=8).parameters()) == 232_130
+    args = vgg.PROGRAM.parse(["--tiny", "--no-progress", "--threads", "1", "--out", str(tmp_path)])
+    World(1).run(lambda comm: vgg.PROGRAM.train(args, comm))
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    losses = [r["loss"] for r in records if r["event"] == "epoch"]
+    assert records[0]["parameters"] == 232_130 and len(losses) == 2 and losses[1] < 0.9 * losses[0]
 
 
 @needs_mpi

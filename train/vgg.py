@@ -58,7 +58,7 @@ SETTINGS = {
         weight_decay=5e-5,
     ),
 }
-TINY = Tiny("digits", Settings(density=0.02, epochs=2, batch_size=16, lr=0.05, warmup_epochs=0.5, momentum=0.5))
+TINY = Tiny("digits", Settings(density=0.02, epochs=2, batch_size=20, lr=0.1, warmup_epochs=0.5, momentum=0.5))
 
 
 def make(args: Namespace, comm: Comm) -> ImageTask:
