@@ -26,6 +26,8 @@ class Comm(Protocol):
     rank: int
     size: int
     traffic: Traffic
+    concurrent: bool  # whether one thread may call it while others compute, or call other communicators
+    calls: list[tuple[float, float]] | None  # when each call began and ended, from when a list is put here
 
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         """Send the rows of ``send`` to ``dest`` and return those that come from ``source``.
@@ -64,6 +66,9 @@ class Comm(Protocol):
     def abort(self, error: BaseException) -> NoReturn:
         """End the run of all ranks because of ``error``."""
 
+    def duplicate(self) -> Comm:
+        """The same ranks with traffic of their own, whose messages meet no others. Collective."""
+
 
 def as_comm(comm: Any = None) -> Comm:
     """``comm`` as a `Comm`: None is MPI's COMM_WORLD, an mpi4py communicator is wrapped, a `Comm` is itself.
@@ -89,6 +94,9 @@ class NullComm(CountingComm):
     def __init__(self, size: int = 1, rank: int = 0) -> None:
         super().__init__(rank, size)
         self._check_rank("rank", rank)
+
+    def duplicate(self) -> NullComm:
+        return NullComm(self.size, self.rank)
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         return None if source is None else send.copy()

@@ -78,7 +78,10 @@ def _timed(
         try:
             return method(self, *args, **kwargs)
         finally:
-            self.traffic.seconds += perf_counter() - start
+            end = perf_counter()
+            self.traffic.seconds += end - start
+            if self.calls is not None:
+                self.calls.append((start, end))
 
     return call
 
@@ -90,11 +93,13 @@ class CountingComm(ABC):
     """
 
     staged = True
+    concurrent = False
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
         self.traffic = Traffic()
+        self.calls: list[tuple[float, float]] | None = None  # when each began and ended, if somebody wants to know
         self._rounds = (size - 1).bit_length()  # ceil(log2 P)
 
     @_timed
@@ -175,6 +180,9 @@ class CountingComm(ABC):
 
     def abort(self, error: BaseException) -> NoReturn:
         raise error
+
+    @abstractmethod
+    def duplicate(self) -> CountingComm: ...
 
     @abstractmethod
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None: ...

@@ -51,8 +51,12 @@ class MPIComm(CountingComm):
         self.staged = not self._comm.allreduce(wanted, MPI.LAND)
         self._staging = Staging()
         self._bucket = bucket
+        self.concurrent = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._rowtypes: dict[int, Any] = {}
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
+
+    def duplicate(self) -> MPIComm:
+        return MPIComm(self._comm, not self.staged, self._bucket)
 
     def free(self) -> None:
         """Give the duplicated communicator back. Collective."""

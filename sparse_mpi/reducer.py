@@ -16,6 +16,7 @@ from sparse_mpi.comm import Comm, Traffic, as_comm
 from sparse_mpi.feedback import Memory
 from sparse_mpi.feedback.clipping import clip
 from sparse_mpi.laws import check_agreement, check_conservation
+from sparse_mpi.overlap import Handle, busy, lane_of
 from sparse_mpi.select.timed import Timed
 from sparse_mpi.sparse import Layout, SparseVector, leave
 
@@ -120,8 +121,27 @@ class SparseAllreduce:
             FloatingPointError: with ``nonfinite="raise"``, where total has NaN or Inf.
             LawError: with ``check``, if a law is broken.
         """
+        if busy(self.comm):
+            return self.start(gradient, check, k=k, density=density).wait()
         with arrays.on_stream_of(gradient):
             return self._step(gradient, check, k, density)
+
+    def start(
+        self, gradient: Any, check: bool = False, *, k: int | None = None, density: float | None = None
+    ) -> Handle[Any]:
+        """Begin a `step` in the background, and return at once; `Handle.wait` has its result, or raises what it would.
+
+        Steps that several reducers of one ``comm`` start are done one after the other in the order of the starts,
+        which must be the same on all ranks. Until `Handle.wait` returns, ``gradient`` must stay as it is, and nothing
+        else may use ``comm``. Where that cannot be used from a second thread (``python -m sparse_mpi doctor`` tells)
+        the step is done before this returns.
+        """
+
+        def work() -> Any:
+            with arrays.on_stream_of(gradient):
+                return self._step(gradient, check, k, density)
+
+        return lane_of(self.comm).start(work, gradient)
 
     def _step(self, gradient: Any, check: bool, k: int | None, density: float | None) -> Any:
         """`step`, where device and stream are the caller's."""

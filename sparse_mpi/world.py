@@ -50,6 +50,9 @@ class _WorldComm(CountingComm):
         super().__init__(rank, run.size)
         self._run = run
 
+    def duplicate(self) -> _WorldComm:
+        return _WorldComm(self.rank, self._run)
+
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         """Ends when the message sent was taken, which MPI may leave out for short ones."""
         run, came = self._run, None

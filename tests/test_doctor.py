@@ -178,7 +178,9 @@ def test_singletons_are_broken(vendor, settings, remedy):
 
 def test_a_low_thread_level_is_told():
     assert about(findings.launch(job({}, {"thread level": "single"})), "thread level").grade == "advice"
-    assert about(findings.launch(job({}, {"thread level": "serialized"})), "thread level").grade == "fine"
+    assert about(findings.launch(job({}, {"thread level": "serialized"})), "thread level").grade == "advice"
+    fine = about(findings.launch(job({}, {})), "thread level")
+    assert fine.grade == "fine" and "a thread of its own" in fine.says
 
 
 def test_too_many_ranks_and_threads_for_a_host():

@@ -41,6 +41,8 @@ LEVELS = """
     runtime  counting  baton  staging
     mpi  world
     comm
+    streams
+    overlap
     algorithms.base  agreement
     algorithms.topka  algorithms.global_threshold  algorithms.low_rank  algorithms.hybrid
     algorithms.*
@@ -59,6 +61,7 @@ LEVELS = """
     plan.planners
     plan.*
     plan
+    buckets
     optim  ddp
     doctor.base  doctor.child
     doctor.*
@@ -77,9 +80,17 @@ LEVELS = """
 INSIDE, ANYWHERE = "inside functions", "anywhere"
 OUTSIDE = {
     "mpi4py": {"comm": INSIDE, "mpi": INSIDE, "doctor": INSIDE, "doctor.*": INSIDE, "cli.*": INSIDE},
-    "torch": {"arrays": INSIDE, "cli.*": INSIDE, "optim": ANYWHERE, "ddp": ANYWHERE},
+    "torch": {
+        "arrays": INSIDE,
+        "cli.*": INSIDE,
+        "streams": INSIDE,
+        "optim": ANYWHERE,
+        "ddp": ANYWHERE,
+        "buckets": ANYWHERE,
+    },
     "cupy": {
         "arrays": INSIDE,
+        "streams": INSIDE,
         "doctor.*": INSIDE,
         "cli.*": INSIDE,
         "kernels.cuda": ANYWHERE,

@@ -65,11 +65,11 @@ def _launcher_for(first: dict[str, Any]) -> str:
 
 
 def _thread_level(levels: list[str]) -> Finding:
-    text = f"{said(levels)} provided; funneled needed, serialized where torch's hooks communicate"
-    if set(levels) & {"single", "funneled"}:
-        remedy = "call the library from the main thread only; mpi4py.rc.thread_level asks MPI for more"
-        return Finding("thread level", text, "advice", remedy)
-    return Finding("thread level", text)
+    if set(levels) == {"multiple"}:
+        return Finding("thread level", "multiple; start() reduces in a thread of its own, in which MPI makes progress")
+    text = f"{said(levels)}; nothing is reduced in the background, start() returns when all is done"
+    remedy = "mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported, or an MPI library that has it"
+    return Finding("thread level", text, "advice", remedy)
 
 
 def cores(ranks: Facts) -> list[Finding]:

@@ -23,6 +23,7 @@ class Timed:
         self.band = selector.band
         self.shared = selector.shared
         self.seconds = 0.0
+        self.span = (0.0, 0.0)  # when the last selection began and ended
         self.selected = 0
         self.missing: Array | None = None
 
@@ -47,6 +48,7 @@ class Timed:
                 kernels.accumulate(x, missing)
             result, state = self.selector.select(x, k, state)
         synchronize(x)
-        self.seconds += perf_counter() - start
+        self.span = start, perf_counter()
+        self.seconds += self.span[1] - start
         self.selected += result.nnz
         return result, state
