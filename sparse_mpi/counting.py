@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import wraps
 from math import prod
 from time import perf_counter
@@ -55,14 +55,11 @@ class Traffic:
     def copy(self) -> Traffic:
         return replace(self)
 
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
     def __sub__(self, other: Traffic) -> Traffic:
-        return Traffic(
-            self.sent - other.sent,
-            self.received - other.received,
-            self.messages - other.messages,
-            self.control - other.control,
-            self.seconds - other.seconds,
-        )
+        return Traffic(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     def reset(self) -> None:
         self.sent = self.received = self.messages = self.control = 0

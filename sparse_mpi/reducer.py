@@ -175,6 +175,16 @@ class SparseAllreduce:
             _raise_nonfinite(reduction.total)
         return leave(reduction.total, gradient)
 
+    @property
+    def selections(self) -> list[tuple[float, float]]:
+        """When the selections of the last step began and ended, in `time.perf_counter` seconds."""
+        return [timed.span for timed in self._timed]
+
+    def forget_nonfinite(self) -> None:
+        """Set to zero what this rank still owes and is not finite: what a loss scale that was too high has left."""
+        for owed in self.memory.state().values():
+            owed[~namespace(owed).isfinite(owed)] = 0
+
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to go on to the same bits: numbers, strings and NumPy arrays."""
         arrays.settle(self.residual)

@@ -62,6 +62,7 @@ LEVELS = """
     plan.*
     plan
     buckets
+    reduction
     optim  ddp
     doctor.base  doctor.child
     doctor.*
@@ -87,6 +88,7 @@ OUTSIDE = {
         "optim": ANYWHERE,
         "ddp": ANYWHERE,
         "buckets": ANYWHERE,
+        "reduction": ANYWHERE,
     },
     "cupy": {
         "arrays": INSIDE,

@@ -1,0 +1,151 @@
+"""Buckets: parameters of a torch model whose gradients are reduced together, as one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparse_mpi.overlap import Handle
+from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.sparse import SparseVector
+
+
+def cut(parameters: Sequence[Tensor], most_bytes: float) -> list[list[Tensor]]:
+    """Parameters as buckets, in about the order in which a backward pass finishes their gradients: the last come first.
+
+    A bucket holds neighbours of one dtype and device, in the order they came in, and at most ``most_bytes`` unless it
+    is a single parameter.
+    """
+    buckets: list[list[Tensor]] = []
+    for _, same in groupby(reversed(parameters), key=lambda p: (p.dtype, p.device)):
+        buckets.append([])
+        held = 0
+        for parameter in same:
+            size = parameter.numel() * parameter.element_size()
+            if held and held + size > most_bytes:
+                buckets.append([])
+                held = 0
+            buckets[-1].append(parameter)
+            held += size
+    return [bucket[::-1] for bucket in buckets]
+
+
+class Bucket:
+    """The gradients of some parameters on their way: taken up as they become final, reduced, and handed back.
+
+    Args:
+        parameters: of one dtype, on one device.
+        make_reducer: given their shapes.
+        in_place: gradients are accumulated in the residual's own memory, see `SparseAllreduce`; means come back in
+            another buffer. Else one buffer serves for both, beside the residual.
+        divisor: what sums are divided by.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        make_reducer: Callable[[list[tuple[int, ...]]], SparseAllreduce],
+        in_place: bool,
+        divisor: float,
+    ) -> None:
+        self.parameters = list(parameters)
+        self.reducer = make_reducer([tuple(p.shape) for p in parameters])
+        self.in_place, self.divisor = in_place, divisor
+        self.handle: Handle[Any] | None = None
+        self.waited = 0.0  # seconds that the last `finish` waited
+        self.sparse: set[int] = set()  # the parameters whose gradients are sparse tensors, as of nn.Embedding
+        self._sizes = [p.numel() for p in parameters]
+        first = parameters[0]
+        self.flat = torch.zeros(sum(self._sizes), dtype=first.dtype, device=first.device)  # (n,) what is reduced
+        self.mean = torch.zeros_like(self.flat) if in_place else self.flat  # (n,) what comes back
+        self._views, self._mean_views = self._split(self.flat), self._split(self.mean)
+        self._written: Tensor | None = None  # where the mean has entries; None: anywhere
+        if in_place:
+            self.attach()
+
+    def attach(self) -> None:
+        """Have backward passes accumulate into the buffer that is reduced."""
+        for parameter, view in zip(self.parameters, self._views, strict=True):
+            parameter.grad = view
+
+    def detach(self) -> None:
+        """Have parameters without gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def take(self, number: int, scale: float = 1.0) -> None:
+        """Take up, divided by ``scale``, what the ``.grad`` of a parameter holds; None is zero."""
+        parameter, view = self.parameters[number], self._views[number]
+        gradient = parameter.grad
+        if gradient is None:
+            if not self.in_place:
+                view.zero_()
+        elif gradient is not view:
+            if gradient.is_sparse:
+                self.sparse.add(number)
+                gradient = gradient.to_dense()
+            if gradient is self._mean_views[number]:
+                self._written = None  # by a backward pass, which the mean was not cleared from
+            if self.in_place:
+                view.add_(gradient)
+            elif scale == 1.0:
+                view.copy_(gradient)
+            else:
+                torch.div(gradient, scale, out=view)
+            parameter.grad = view
+        elif scale != 1.0:
+            view.div_(scale)
+
+    def start(self, check: bool, density: float | None) -> None:
+        """Begin to reduce what was taken up."""
+        self.handle = self.reducer.start(self.flat, check, density=density)
+
+    @torch.no_grad()
+    def finish(self, scale: float = 1.0) -> None:
+        """Wait for the sum, and make ``.grad`` of the parameters its mean times ``scale``.
+
+        Raises:
+            Exception: what `SparseAllreduce.step` raises.
+        """
+        assert self.handle is not None, "finish follows start"
+        handle, self.handle = self.handle, None
+        began = perf_counter()
+        try:
+            total = handle.wait()
+        finally:
+            self.waited = perf_counter() - began
+        self._write(total, self.divisor / scale)
+        for number, parameter in enumerate(self.parameters):
+            parameter.grad = self._gradient(number) if parameter.requires_grad else None
+
+    def _write(self, total: SparseVector | Tensor, divisor: float) -> None:
+        """Make the mean ``total / divisor``, zero where ``total`` has no entry."""
+        if not isinstance(total, SparseVector):
+            self.mean.copy_(total / divisor)
+            self._written = None
+            return
+        if self._written is None:
+            self.mean.zero_()
+        else:
+            self.mean[self._written] = 0
+        indices = total.indices.long()
+        self.mean[indices] = (total.values / divisor).to(self.mean.dtype)
+        self._written = indices if self.in_place else None  # else the next gradients come to the same buffer
+
+    def _gradient(self, number: int) -> Tensor:
+        """The mean gradient of a parameter, as a sparse tensor where gradients come as such."""
+        mean = self._mean_views[number]
+        if number not in self.sparse:
+            return mean
+        rows = mean.flatten(1).any(1).nonzero().flatten()
+        return torch.sparse_coo_tensor(rows[None], mean[rows], mean.shape, check_invariants=False, is_coalesced=True)
+
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        parts = flat.split(self._sizes)
+        return [part.view(p.shape) for p, part in zip(self.parameters, parts, strict=True)]

@@ -1,0 +1,74 @@
+"""`DistributedOptimizer` with loss scalers, autocast and models in half precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from .test_optim_loops import equal, loss_of, net, weights, wrapped
+
+pytestmark = pytest.mark.ranks(1, 3)
+
+
+def test_a_loss_scaler_skips_a_step_on_all_ranks_and_leaves_no_trace(ranks):
+    def run(comm, scaled, overflow=None):
+        model = net()
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+        optimizer = wrapped(model, comm, scaler=scaler if scaled else None)
+        history = []
+        for step in range(5):
+            optimizer.zero_grad()
+            loss = loss_of(model, comm.rank, step)
+            if step == overflow and comm.rank == comm.size - 1:
+                loss = loss * torch.tensor(float("inf"))
+            scaler.scale(loss).backward()
+            optimizer.synchronize()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 100.0)
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+            scaler.update()
+            history.append((weights(model), scaler.get_scale()))
+        return history
+
+    plain, scaled = ([one[-1][0] for one in ranks.run(lambda comm, s=s: run(comm, s))] for s in (False, True))
+    assert equal(scaled)
+    np.testing.assert_allclose(scaled[0], plain[0], rtol=1e-4, atol=1e-6)
+    over = ranks.run(lambda comm: run(comm, True, overflow=2))
+    assert equal([one[-1][0] for one in over])
+    (before, _), (after, halved), (later, _) = over[0][1], over[0][2], over[0][3]
+    assert np.array_equal(before, after) and halved == 2.0**9  # a step that was skipped, on every rank
+    assert np.isfinite(later).all() and not np.array_equal(after, later)  # and the next is not
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_half_precision_models(ranks, half):
+    def run(comm):
+        model = net().to(half)
+        optimizer = wrapped(model, comm, density=0.5)
+        for step in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(2, 10, dtype=half) * (1 + comm.rank + step)).pow(2).mean().backward()
+            optimizer.step()
+        assert model[0].weight.grad.dtype == half
+        return weights(model)
+
+    results = ranks.run(run)
+    assert equal(results) and not np.array_equal(results[0], weights(net().to(half)))
+
+
+def test_autocast(ranks):
+    def run(comm):
+        model = net()
+        optimizer = wrapped(model, comm)
+        for step in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = loss_of(model, comm.rank, step)
+            loss.backward()
+            optimizer.step()
+        return weights(model)
+
+    assert equal(ranks.run(run))
