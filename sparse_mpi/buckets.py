@@ -107,8 +107,8 @@ class Bucket:
         self.handle = self.reducer.start(self.flat, check, density=density)
 
     @torch.no_grad()
-    def finish(self, scale: float = 1.0) -> None:
-        """Wait for the sum, and make ``.grad`` of the parameters its mean times ``scale``.
+    def finish(self, scale: float = 1.0) -> SparseVector | Tensor:
+        """Wait for the sum and return it; make ``.grad`` of the parameters its mean times ``scale``.
 
         Raises:
             Exception: what `SparseAllreduce.step` raises.
@@ -123,6 +123,7 @@ class Bucket:
         self._write(total, self.divisor / scale)
         for number, parameter in enumerate(self.parameters):
             parameter.grad = self._gradient(number) if parameter.requires_grad else None
+        return total
 
     def _write(self, total: SparseVector | Tensor, divisor: float) -> None:
         """Make the mean ``total / divisor``, zero where ``total`` has no entry."""

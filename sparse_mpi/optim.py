@@ -17,6 +17,7 @@ from torch import Tensor
 from sparse_mpi.agreement import prepare_alike
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.reduction import GradientReduction
+from sparse_mpi.sparse import SparseVector
 
 Average, Sum = "average", "sum"
 OPS = (Average, Sum)
@@ -29,15 +30,15 @@ class _Reducing:
     _synchronizes: bool  # whether `step` does it
     _synchronized: bool  # whether it was done since the last step
 
-    def synchronize(self) -> None:
+    def synchronize(self) -> list[SparseVector | Tensor]:
         """Finish the reduction: ``.grad`` of every parameter is its mean (or sum) over the ranks. Collective.
 
         `step` does it. Call it where gradients are needed before, for clipping or a loss scaler, and then step in
-        `skip_synchronize`.
+        `skip_synchronize`. Returns what `GradientReduction.synchronize` returns.
         """
         self.reduction.add(p for group in self.param_groups for p in group["params"])  # type: ignore[attr-defined]
-        self.reduction.synchronize()
         self._synchronized = True
+        return self.reduction.synchronize()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from sparse_mpi.buckets import Bucket, cut
 from sparse_mpi.comm import as_comm
 from sparse_mpi.overlap import Span, lane_of
 from sparse_mpi.reducer import SparseAllreduce, StepReport
+from sparse_mpi.sparse import SparseVector
 
 Interval = tuple[float, float]  # in `time.perf_counter` seconds
 
@@ -105,17 +106,24 @@ class GradientReduction:
         new = [p for p in parameters if p.requires_grad and p not in self._known]
         self._known.update(new)
         for held in cut(new, self._most_bytes):
-            number = len(self.buckets)
             self.buckets.append(Bucket(held, self._reducer, self._in_place, self._divisor))
             self._left.append([self._passes] * len(held))
-            self._hooks += [
-                p.register_post_accumulate_grad_hook(partial(self._arrived, number, i)) for i, p in enumerate(held)
-            ]
+        if new:
+            self.open()
+
+    def open(self) -> None:
+        """Take part in the backward passes that follow, from the first on; until `close`."""
+        self.close()
+        for number, bucket in enumerate(self.buckets):
+            for i, parameter in enumerate(bucket.parameters):
+                hook = partial(self._arrived, number, i)
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
 
     def close(self) -> None:
-        """Take the hooks away: gradients stay on their rank from here on."""
+        """Leave backward passes alone: gradients stay on their rank."""
         for hook in self._hooks:
             hook.remove()
+        self._hooks.clear()
 
     @property
     def under_way(self) -> bool:
@@ -133,8 +141,11 @@ class GradientReduction:
         """Seconds that the last `synchronize` waited for reductions: communication that nothing hid."""
         return sum(bucket.waited for bucket in self.buckets)
 
-    def synchronize(self) -> None:
+    def synchronize(self) -> list[SparseVector | Tensor]:
         """Start what has not been started, wait for all, and leave the results in ``.grad``. Collective.
+
+        Returns:
+            The sum over the ranks of each bucket, without a loss scale.
 
         Raises:
             Exception: what `SparseAllreduce.step` raises; on every rank alike, with nothing under way any more.
@@ -146,10 +157,10 @@ class GradientReduction:
                     bucket.take(number, scale)
             self._start(bucket)
         self._agree_on_sparse()
-        errors = []
+        totals, errors = [], []
         for bucket in self.buckets:
             try:
-                bucket.finish(scale)
+                totals.append(bucket.finish(scale))
             except Exception as error:
                 errors.append(error)
             if self._scaler is not None:
@@ -158,6 +169,7 @@ class GradientReduction:
         self._left = [[self._passes] * len(left) for left in self._left]
         if errors:
             raise errors[0]
+        return totals
 
     def attach(self) -> None:
         """In place, have the next backward pass add to the residual; elsewhere nothing."""

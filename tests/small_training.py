@@ -18,7 +18,7 @@ from data.batches import Batches
 from images import ImageTask
 from loop import Training
 from metrics import Metrics
-from sparse_mpi import SparseAllreduce
+from sparse_mpi.optim import DistributedOptimizer
 
 
 def network(seed=0):
@@ -66,9 +66,10 @@ def train(comm, args, folder=None, momentum=0.5, task=task, **options):
     """Train a task on this rank; the outcome and the model."""
     made = task(comm)
     optimizer = torch.optim.SGD(made.model.parameters(), 0.1, momentum, weight_decay=1e-3, fused=True)
-    reducer = SparseAllreduce([p.shape for p in made.model.parameters()], comm=comm, **options)
+    options = {"bucket_cap_mb": None, "compression": options.pop("algorithm", "oktopk")} | options
+    distributed = DistributedOptimizer(optimizer, comm=comm, **options)
     metrics = Metrics(folder if comm.rank == 0 else None)
-    return Training(made, optimizer, reducer, args, comm, metrics).run(), made.model
+    return Training(made, distributed, args, comm, metrics).run(), made.model
 
 
 class Slope:

@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 from job import Refused
 from journal import coverage
 from planning import Planning, Profiler, Stamps
-from replicas import FlatGradient
 from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.plan import store
@@ -39,15 +38,22 @@ PLAN = Plan("by hand", TENSORS, 2, 0.05, (Part("topka", (0, 2), 37), Part("dense
 
 def settings(**changes):
     values = {"algo": "auto", "plan": None, "planner": "best", "profile_steps": 3, "selector": None, "rank": None}
-    reduction = {"k": None, "density": 0.05, "memory": "residual", "clip_norm": None, "zero_copy": True}
+    reduction = {
+        "k": None,
+        "density": 0.05,
+        "memory": "residual",
+        "clip_norm": None,
+        "zero_copy": True,
+        "overlap": False,
+        "bucket_mb": 0.0,
+    }
     return SimpleNamespace(**(values | reduction | {"progress": False, "out": None} | changes))
 
 
 def test_gradients_are_ready_from_the_last_layer_to_the_first():
     model = network()
-    gradient, profiler = FlatGradient(model), Profiler(model)
+    profiler = Profiler(model)
     for _ in range(2):
-        gradient.clear()
         loss = model(torch.ones(3, 20)).sum()
         start = perf_counter()
         loss.backward()
@@ -66,16 +72,18 @@ def test_gradients_are_ready_from_the_last_layer_to_the_first():
 def test_the_plan_takes_over_with_what_the_first_steps_remember(ranks, tmp_path):
     def body(comm):
         model, args = network(), settings(out=tmp_path)
-        planning, gradient = Planning(model, args, comm), FlatGradient(model, keep=True)
-        reducer = first = planning.reducer()
+        planning = Planning(model, args, comm)
+        optimizer = planning.distribute(torch.optim.SGD(model.parameters(), 0.1))
+        (bucket,) = optimizer.reduction.buckets
+        first, optimizer.reduction.check = bucket.reducer, True
         for step in range(6):
+            optimizer.zero_grad()
             model(torch.full((3, 20), 0.1 * (comm.rank + 1))).sum().backward()
-            total = reducer.step(gradient.flat, check=True)
-            assert total is not None
-            now = planning.after(Stamps(step, step + 0.1, step + 0.3, step + 0.4, step + 0.5), reducer)
-            assert (now is first) == (step < 2)
-            reducer = now
-        assert reducer.memory is first.memory and isinstance(reducer.algorithm, Hybrid)
+            optimizer.step()
+            stamps = Stamps(step, step + 0.1, step + 0.3, step + 0.4, step + 0.5)
+            assert planning.after(stamps, optimizer.reduction) == (step == 2)
+            assert (bucket.reducer is first) == (step < 2)
+        assert bucket.reducer.memory is first.memory and isinstance(bucket.reducer.algorithm, Hybrid)
         if comm.rank == 0:
             profile = store.load_profile(tmp_path / "profile.json")
             assert store.load(tmp_path / "plan.json") == planning.plan and planning.plan.tensors == TENSORS
@@ -93,12 +101,15 @@ def test_a_plan_file_decides_what_reduces_and_how_much(ranks, tmp_path):
 
     def body(comm):
         args = settings(algo="plan", plan=tmp_path / "plan.json", density=None)
-        planning = Planning(network(), args, comm)
-        reducer = planning.reducer()
-        assert planning.plan == PLAN and args.density == 0.05 and reducer.k == round(0.05 * 785)
-        gradient = np.random.default_rng(comm.rank).standard_normal(785, np.float32)
-        total = reducer.step(gradient, check=True)
-        assert isinstance(total, SparseVector) and reducer.report.selected == 37 + 35
+        model = network()
+        planning = Planning(model, args, comm)
+        optimizer = planning.distribute(torch.optim.SGD(model.parameters(), 0.1))
+        (bucket,) = optimizer.reduction.buckets
+        assert planning.plan == PLAN and args.density == 0.05 and bucket.reducer.k == round(0.05 * 785)
+        optimizer.reduction.check = True
+        model(torch.full((3, 20), 0.1 * (comm.rank + 1))).sum().backward()
+        (total,) = optimizer.synchronize()
+        assert isinstance(total, SparseVector) and optimizer.reduction.report.selected == 37 + 35
 
     ranks.run(body)
 
@@ -161,4 +172,4 @@ def test_coverage_of_a_dense_total_counts_what_is_there(algorithm):
     total = torch.zeros(148)
     total[:48] = 1
     total[48:53] = 1  # 3 of 50 rows
-    assert coverage(total, reducer) == (1.0 if algorithm == "dense" else pytest.approx((8 + 3) / 58))
+    assert coverage([total], [reducer]) == (1.0 if algorithm == "dense" else pytest.approx((8 + 3) / 58))

@@ -85,6 +85,7 @@ def parse(
     _check_algorithm(parser, args)
     _fill_in(parser, args, settings, tiny)
     _settle_memory(parser, args)
+    _settle_buckets(parser, args)
     args.data_dir = args.data_dir or Path(folders[args.data])
     args.out = args.out or Path("runs") / f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}"
     return args
@@ -143,6 +144,10 @@ def _add_reduction(parser: ArgumentParser, settings: Mapping[str, Settings]) -> 
     add("--clip-norm", type=norm, metavar="C", help=text)
     text = "let gradients add up in the residual's own memory (default: wherever that is possible)"
     add("--zero-copy", action=BooleanOptionalAction, default=None, help=text)
+    text = "reduce while the backward pass still runs, bucket by bucket (default: unless there is a plan)"
+    add("--overlap", action=BooleanOptionalAction, default=None, help=text)
+    text = "10^6 bytes of gradients a bucket; 0 puts all in one, as a plan and clipping do (default: 25)"
+    add("--bucket-mb", type=number, metavar="MB", help=text)
     text = "every N steps assert that ranks agree and nothing is lost; slow (default: 0, never)"
     add("--check-every", type=integer(0), default=0, metavar="N", help=text)
 
@@ -174,6 +179,18 @@ def _check_algorithm(parser: ArgumentParser, args: Namespace) -> None:
 def algorithm_options(args: Namespace) -> dict[str, Any]:
     """The options of the algorithm that `parse` has a value for."""
     return {option: value for option in ("selector", "rank") if (value := getattr(args, option)) is not None}
+
+
+def _settle_buckets(parser: ArgumentParser, args: Namespace) -> None:
+    """One bucket for what needs the whole gradient, else several."""
+    reasons = {"a plan": args.plan or args.algo == AUTO, "clipping": args.clip_norm is not None}
+    whole = [reason for reason, holds in reasons.items() if holds]
+    for option in ("overlap", "bucket_mb"):
+        if whole and getattr(args, option):
+            name = option.replace("_", "-")
+            parser.error(f"argument --{name}: {whole[0]} needs the whole gradient; leave out --{name}, or that")
+    args.overlap = not whole if args.overlap is None else args.overlap
+    args.bucket_mb = 0.0 if whole else 25.0 if args.bucket_mb is None else args.bucket_mb
 
 
 def _settle_memory(parser: ArgumentParser, args: Namespace) -> None:

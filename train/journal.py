@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from argparse import Namespace
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from job import Refused
-from meter import PARTS, Meter
+from meter import PARTS, WORK, Meter
 from metrics import Metrics, plot
-from sparse_mpi import SparseAllreduce, SparseVector, dimension_coverage
+from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
 from sparse_mpi.comm import Comm
 from task import Task
 
@@ -50,11 +51,11 @@ class Journal:
         hidden = comm.rank != 0 or not args.progress
         self.bar = tqdm(total=steps, disable=hidden, mininterval=0.5, unit="step")
 
-    def cover(self, step: int, total: SparseVector | Tensor, reducer: SparseAllreduce) -> None:
+    def cover(self, step: int, totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseAllreduce]) -> None:
         """Note the share of the tensors' rows that have an entry, in steps with a record and in those before them:
         selectors may take turns, and a record tells the mean of two steps."""
         if step % self._args.log_every < 2:
-            self._coverages.append(coverage(total, reducer))
+            self._coverages.append(coverage(totals, reducers))
 
     def step(self, now: Mapping[str, Any], step: Meter, epoch: Meter, seconds: float) -> None:
         """Move the bar on, and write the record if it is the step's turn.
@@ -108,10 +109,14 @@ class Journal:
 
     def _work_text(self, means: Mapping[str, float], steps: float) -> str:
         """What an epoch of ``steps`` steps took; traffic and seconds are means of the ranks."""
-        parts = ", ".join(f"{part} {means[f'{part}_seconds'] * steps:.1f}" for part in PARTS)
+
+        def shown(parts: Sequence[str]) -> str:
+            return ", ".join(f"{part} {means[f'{part}_seconds'] * steps:.1f}" for part in parts)
+
         return (
             f"{means['items_per_second']:.0f} {self._task.items}/s, selected {means['selected']:.0f}, "
-            f"global {means['total']:.0f}, {means['mb_sent']:.2f} MB/step; seconds: {parts}"
+            f"global {means['total']:.0f}, {means['mb_sent']:.2f} MB/step\n"
+            f"    seconds: {shown(PARTS)}; of reductions: {shown(WORK)}"
         )
 
     def _shown(self, scores: Mapping[str, float], prefix: str, digits: int) -> str:
@@ -120,12 +125,17 @@ class Journal:
         return ", ".join(f"{prefix}{name} {scores[name]:.{digits}f}" for name in names)
 
 
-def coverage(total: SparseVector | Tensor, reducer: SparseAllreduce) -> float:
-    """The share of the tensors' rows that have an entry in ``total``, which ``reducer`` made."""
-    if not isinstance(total, SparseVector) and hasattr(reducer.algorithm, "parts"):
-        entries = total.nonzero().flatten()
-        total = SparseVector(entries, total[entries], len(total))
-    return dimension_coverage(total, reducer.layout) if isinstance(total, SparseVector) else 1.0
+def coverage(totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseAllreduce]) -> float:
+    """The share of the tensors' rows that have an entry in ``totals``, made by as many ``reducers``."""
+    indices, start = [], 0
+    for total, reducer in zip(totals, reducers, strict=True):
+        if not isinstance(total, SparseVector) and not hasattr(reducer.algorithm, "parts"):
+            return 1.0
+        indices.append(start + (total.indices if isinstance(total, SparseVector) else total.nonzero().flatten()))
+        start += reducer.layout.size
+    entries = torch.cat(indices)
+    layout = Layout(tuple(shape for reducer in reducers for shape in reducer.layout.shapes))
+    return dimension_coverage(SparseVector(entries, entries, start), layout)
 
 
 def known(scores: Mapping[str, float]) -> dict[str, float]:

@@ -15,10 +15,12 @@ from journal import Journal, Outcome
 from meter import Meter
 from metrics import Metrics
 from planning import Planning, Stamps
-from replicas import FlatGradient, broadcast, identical
+from replicas import identical
 from schedule import density, learning_rate
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import Comm
+from sparse_mpi.optim import broadcast_parameters
+from sparse_mpi.reduction import GradientReduction
 from task import Task
 
 
@@ -27,43 +29,39 @@ class Training:
 
     Args:
         task: what is trained on what; the weights are those of rank 0 from here on.
-        optimizer: over the model's parameters.
-        reducer: turns this rank's flat gradient into the sum over the ranks; one ``in_place`` has its residual where
-            backward passes add gradients, and no copy is made of either.
+        optimizer: a `DistributedOptimizer` over the model's parameters.
         args: see `arguments.parse`.
         comm: between the replicas.
         metrics: where records go.
-        planning: may replace the reducer after any step.
+        planning: may replace reducers after any step.
     """
 
     def __init__(
         self,
         task: Task,
-        optimizer: torch.optim.Optimizer,
-        reducer: SparseAllreduce,
+        optimizer: Any,
         args: Namespace,
         comm: Comm,
         metrics: Metrics,
         planning: Planning | None = None,
     ) -> None:
-        self.task, self.optimizer, self.reducer, self.args, self.comm = task, optimizer, reducer, args, comm
-        self.planning = planning
+        self.task, self.optimizer, self.args, self.comm, self.planning = task, optimizer, args, comm, planning
+        self.reduction: GradientReduction = optimizer.reduction
         self.limit = min(args.epochs * task.steps, args.max_steps or math.inf)  # steps
         self.steps = 0
-        self.durations: list[float] = []  # seconds of each step with this reducer
+        self.durations: list[float] = []  # seconds of each step with these reducers
         self.journal = Journal(task, args, comm, metrics, int(self.limit))
-        broadcast(task.model, comm)
-        self.gradient = FlatGradient(task.model, keep=reducer.in_place)
-        self.density = self.final_density = reducer.k / reducer.layout.size
+        broadcast_parameters(task.model.state_dict(), comm=comm)
+        self.sparse = self.reducers
+        self.final_density = sum(r.k for r in self.sparse) / sum(r.layout.size for r in self.sparse)
         if args.dense_warmup:
-            self.dense = SparseAllreduce(
-                reducer.layout,
-                comm=comm,
-                algorithm="dense",
-                clip_norm=reducer.clip_norm,
-                in_place=reducer.in_place,
-            )
-            self.dense.memory = reducer.memory  # momentum and residual go on from one to the other
+            for bucket in self.reduction.buckets:
+                bucket.reducer = dense_like(bucket.reducer)
+
+    @property
+    def reducers(self) -> list[SparseAllreduce]:
+        """Of the buckets, in the next step."""
+        return [bucket.reducer for bucket in self.reduction.buckets]
 
     def run(self) -> Outcome:
         """Train for ``args.epochs`` epochs or ``args.max_steps`` steps, whichever ends first."""
@@ -100,37 +98,36 @@ class Training:
     def _prepare(self, epoch: float) -> None:
         """Set learning rate and density for ``epoch``, and torch's generator for the step: a function of its number
         and the rank alone, so that dropout is the same in a run that is resumed here."""
-        self.density = density(epoch, self.final_density, self.args.density_warmup)
+        self.reduction.density = density(epoch, self.final_density, self.args.density_warmup)
+        self.reduction.check = self._is_checked(self.steps + 1)
+        if self.args.dense_warmup and self.steps == self.args.dense_warmup:
+            self.durations = []
+            for bucket, reducer in zip(self.reduction.buckets, self.sparse, strict=True):
+                bucket.reducer = reducer
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(epoch, self.args, self.comm.size)
         torch.manual_seed(step_seed(self.args.seed, self.steps, self.comm.rank))
 
     def _step(self, batch: Any, start: float) -> Meter:
         """Forward, backward, reduce, update; ``start`` is when the batch began to be made."""
-        self.gradient.clear()
+        self.optimizer.zero_grad()
         loss, sums = self.task.judge(batch)
         forward = time.perf_counter()
         loss.backward()
         computed = time.perf_counter()
-        reducer = self.dense if self.steps < self.args.dense_warmup else self.reducer
-        if self.steps == self.args.dense_warmup:
-            self.durations = []
         self.steps += 1
-        self.gradient.check()
-        total = reducer.step(self.gradient.flat, check=self._is_checked(), density=self.density)
+        totals = self.optimizer.synchronize()
         reduced = time.perf_counter()
-        with self.gradient.mean(total, self.comm.size):
+        with self.optimizer.skip_synchronize():
             self.optimizer.step()
         updated = time.perf_counter()
-        if not self._is_checked():  # which takes two dense allreduces more
+        if not self._is_checked(self.steps):  # which takes two dense allreduces more
             self.durations.append(updated - start)
-        self.journal.cover(self.steps, total, self.reducer)
-        if self.planning is not None:
-            planned = self.planning.after(Stamps(start, forward, computed, reduced, updated), self.reducer)
-            if planned is not self.reducer:
-                self.reducer, self.durations = planned, []
-        report = reducer.report
-        assert report is not None  # after a step
+        self.journal.cover(self.steps, totals, self.reducers)
+        report = self.reduction.report
+        stamps = Stamps(start, forward, computed, reduced, updated)
+        if self.planning is not None and self.planning.after(stamps, self.reduction):
+            self.durations = []
         return Meter(
             sums,
             steps=1,
@@ -138,14 +135,15 @@ class Training:
             total=report.total,
             sent=report.traffic.sent + report.traffic.control,
             compute=computed - start,
+            exposed=reduced - computed,
             selection=report.select_seconds,
             exchange=report.exchange_seconds,
             merge=report.merge_seconds,
             update=updated - reduced,
         )
 
-    def _is_checked(self) -> bool:
-        return self.args.check_every > 0 and self.steps % self.args.check_every == 0
+    def _is_checked(self, step: int) -> bool:
+        return self.args.check_every > 0 and step % self.args.check_every == 0
 
     def _usual_step(self) -> float | None:
         """See `Outcome.step_seconds`."""
@@ -157,6 +155,19 @@ class Training:
     def _now(self, epoch: int) -> dict[str, Any]:
         """Where training stands, for records."""
         return {"epoch": epoch + 1, "step": self.steps, "lr": self.optimizer.param_groups[0]["lr"]}
+
+
+def dense_like(reducer: SparseAllreduce) -> SparseAllreduce:
+    """One that reduces everything, and shares the memory of ``reducer``: momentum and residual go on."""
+    dense = SparseAllreduce(
+        reducer.layout,
+        comm=reducer.comm,
+        algorithm="dense",
+        clip_norm=reducer.clip_norm,
+        in_place=reducer.in_place,
+    )
+    dense.memory = reducer.memory
+    return dense
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 from sparse_mpi.comm import Comm
 from task import Sums
 
-PARTS = ("compute", "selection", "exchange", "merge", "update")  # of a step, in seconds
+PARTS = ("compute", "exposed", "update")  # of a step, in seconds
+WORK = ("selection", "exchange", "merge")  # of reductions, exposed or in the background, in seconds
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Meter:
     total: float = 0  # entries of the reduced gradient
     sent: float = 0  # bytes, control included
     compute: float = 0  # seconds: batch, forward, backward
+    exposed: float = 0  # seconds from the end of the backward pass until all is reduced
     selection: float = 0  # seconds
     exchange: float = 0  # seconds: communication, and waiting for slower ranks
     merge: float = 0  # seconds
@@ -50,5 +52,5 @@ class Meter:
             "selected": self.selected / self.steps,
             "total": self.total / self.steps,
             "mb_sent": self.sent / self.steps / 1e6,
-            **{f"{part}_seconds": getattr(self, part) / self.steps for part in PARTS},
+            **{f"{part}_seconds": getattr(self, part) / self.steps for part in (*PARTS, *WORK)},
         }

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from arguments import AUTO, algorithm_options, memory_options
 from job import agreed
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm import Comm
+from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.plan import store
 from sparse_mpi.plan.base import Plan, Profile
 from sparse_mpi.plan.base import Tensor as Planned
@@ -23,6 +25,7 @@ from sparse_mpi.plan.execute import algorithm_of
 from sparse_mpi.plan.explain import explain
 from sparse_mpi.plan.measure import measure
 from sparse_mpi.plan.planners import PLANNERS, best
+from sparse_mpi.reduction import GradientReduction
 
 
 class Stamps(NamedTuple):
@@ -91,43 +94,56 @@ class Planning:
     def __init__(self, model: nn.Module, args: Namespace, comm: Comm) -> None:
         self.plan: Plan | None = None
         self._args, self._comm = args, comm
+        self._model = model
         self._tensors = tuple((name, tuple(p.shape)) for name, p in model.named_parameters())
         self._profiler = Profiler(model) if args.algo == AUTO else None
         if args.plan:
             self.plan = agreed(comm, lambda: self._load(args.plan))
             args.density = self.plan.density
 
-    def reducer(self) -> SparseAllreduce:
-        """For the first step.
+    def distribute(self, optimizer: Optimizer) -> Any:
+        """``optimizer`` as a `DistributedOptimizer`, with the reducers for the first step.
+
+        A plan is for the whole gradient after the backward pass; else there are buckets.
 
         Raises:
             TypeError, ValueError: bad options, or ranks that differ in them or in the plan; on every rank alike.
         """
-        if self._profiler is not None:
-            return self._made("dense")
-        if self.plan is not None:
-            return self._made(algorithm_of(self.plan))
-        return self._made(self._args.algo, **algorithm_options(self._args))
+        args, whole = self._args, self._profiler is not None or self.plan is not None
+        algorithm: str | Algorithm = "dense" if self.plan is None else algorithm_of(self.plan)
+        return DistributedOptimizer(
+            optimizer,
+            self._model.named_parameters(),
+            algorithm if whole else args.algo,
+            density=args.density,
+            k=args.k,
+            comm=self._comm,
+            bucket_cap_mb=args.bucket_mb or None,
+            overlap=args.overlap,
+            **memory_options(args),
+            **algorithm_options(args),
+        )
 
-    def after(self, stamps: Stamps, reducer: SparseAllreduce) -> SparseAllreduce:
-        """The reducer for the next step."""
+    def after(self, stamps: Stamps, reduction: GradientReduction) -> bool:
+        """Note a step that is over; whether the next one has another reducer, because there is a plan now."""
         if self._profiler is None:
-            return reducer
+            return False
         self._profiler.add(stamps)
         if self._profiler.steps < self._args.profile_steps:
-            return reducer
+            return False
         profiler, self._profiler = self._profiler, None
         profiler.close()
-        profile = profiler.profile(reducer.k / reducer.layout.size, self._comm, self._args.progress)
+        (bucket,) = reduction.buckets
+        dense = bucket.reducer
+        profile = profiler.profile(dense.k / dense.layout.size, self._comm, self._args.progress)
         self.plan = self._planned(profile)
         agreed(self._comm, lambda: self._save(profile))
-        planned = self._made(algorithm_of(self.plan))
-        planned.memory = reducer.memory
-        return planned
-
-    def _made(self, algorithm: str | Algorithm, **options: Any) -> SparseAllreduce:
-        args, shapes = self._args, [shape for _, shape in self._tensors]
-        return SparseAllreduce(shapes, args.k, args.density, self._comm, algorithm, **memory_options(args), **options)
+        options = memory_options(self._args)
+        bucket.reducer = SparseAllreduce(
+            dense.layout, dense.k, comm=reduction.comm, algorithm=algorithm_of(self.plan), **options
+        )
+        bucket.reducer.memory = dense.memory
+        return True
 
     def _planned(self, profile: Profile) -> Plan:
         """Rank 0's plan: what another rank would make of its profile might differ in a last bit, and then in a part."""

@@ -63,12 +63,19 @@ class Program:
         torch.set_num_threads(args.threads)
         torch.manual_seed(args.seed)
         task = job.agreed(comm, lambda: self.make(args, comm))
-        optimizer = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
         planning = Planning(task.model, args, comm)
-        reducer = planning.reducer()
-        facts = {"k": reducer.k, "parameters": reducer.layout.size, "items": task.items, "headline": task.headline}
+        plain = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
+        optimizer = job.agreed(comm, lambda: planning.distribute(plain))
+        reducers = [bucket.reducer for bucket in optimizer.reduction.buckets]
+        facts = {
+            "k": sum(reducer.k for reducer in reducers),
+            "parameters": sum(reducer.layout.size for reducer in reducers),
+            "buckets": len(reducers),
+            "items": task.items,
+            "headline": task.headline,
+        }
         metrics = job.agreed(comm, lambda: record(args, comm, **facts))
-        outcome = Training(task, optimizer, reducer, args, comm, metrics, planning).run()
+        outcome = Training(task, optimizer, args, comm, metrics, planning).run()
         conclude(outcome, args, comm, metrics)
         return outcome
 

@@ -28,16 +28,17 @@ from tqdm import tqdm
 from job import Refused, agreed, run, threads_per_rank
 from models.vgg import VGG16
 from planning import Profiler, Stamps
-from replicas import FlatGradient, broadcast
-from sparse_mpi import ALGORITHMS, SparseAllreduce
+from sparse_mpi import ALGORITHMS
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arguments import make_algorithm, takes
 from sparse_mpi.comm import Comm
+from sparse_mpi.optim import broadcast_parameters
 from sparse_mpi.plan.base import Part, Profile
 from sparse_mpi.plan.execute import algorithm_of
 from sparse_mpi.plan.planners import ORACLES, PLANNERS, best
 from sparse_mpi.plan.timeline import simulate
 from sparse_mpi.provenance import provenance
+from sparse_mpi.reduction import GradientReduction
 
 CLASSES = 10
 MODELS: dict[str, Callable[[], nn.Module]] = {"vgg16": lambda: VGG16(CLASSES)}
@@ -50,7 +51,7 @@ class Workshop:
     def __init__(self, args: Namespace, comm: Comm) -> None:
         torch.manual_seed(args.seed)
         self.model, self.comm, self.args = MODELS[args.model](), comm, args
-        broadcast(self.model, comm)
+        broadcast_parameters(self.model.state_dict(), comm=comm)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9, fused=True)
         data = torch.Generator().manual_seed(args.seed + comm.rank)
         self.images = torch.randn(args.batch_size, 3, args.image_size, args.image_size, generator=data)
@@ -58,76 +59,98 @@ class Workshop:
         self.contestants: dict[str, Contestant] = {}
 
     def enter(self, name: str, algorithm: Algorithm, predicted: float | None = None) -> None:
-        """One more takes part."""
-        self.contestants[name] = Contestant(self, algorithm, predicted)
+        """One more takes part, see `Contestant`; with --overlap, twice."""
+        bucket_cap_mb = self.args.bucket_mb if self.args.overlap else None
+        self.contestants[name] = Contestant(self, algorithm, predicted, False, bucket_cap_mb)
+        if self.args.overlap:
+            self.contestants[f"{name}, overlap"] = Contestant(self, algorithm, predicted, True, bucket_cap_mb)
 
 
 class Contestant:
-    """A reduction, with a gradient buffer of its own: what it owes stays there when others have their turn.
+    """A reduction with buffers of its own: what it owes stays there when others have their turn.
 
     Args:
         workshop: where it works.
         algorithm: reduces.
         predicted: seconds of a step, where a profile tells.
+        overlap: whether it reduces while the backward pass still runs.
+        bucket_cap_mb: see `GradientReduction`.
     """
 
-    def __init__(self, workshop: Workshop, algorithm: Algorithm, predicted: float | None) -> None:
+    def __init__(
+        self,
+        workshop: Workshop,
+        algorithm: Algorithm,
+        predicted: float | None = None,
+        overlap: bool = False,
+        bucket_cap_mb: float | None = None,
+    ) -> None:
         self.workshop, self.predicted = workshop, predicted
-        shapes = [tuple(p.shape) for p in workshop.model.parameters()]
-        density = workshop.args.density
-        self.reducer = SparseAllreduce(shapes, density=density, comm=workshop.comm, algorithm=algorithm, in_place=True)
-        self.gradient = FlatGradient(workshop.model, keep=True)
+        self.reduction = GradientReduction(
+            workshop.model.parameters(),
+            workshop.args.density,
+            comm=workshop.comm,
+            algorithm=algorithm,
+            bucket_cap_mb=bucket_cap_mb,
+            overlap=overlap,
+            in_place=True,
+        )
+        self.reduction.close()
         self.rates: list[float] = []  # images/s over all ranks, one a round
         self.seconds: list[float] = []  # of this rank's steps
+        self.exposed: list[float] = []  # seconds of them after the backward pass, until all is reduced
         self.sent: list[int] = []  # bytes of this rank, control included, one a step
 
     def step(self) -> Stamps:
         """Forward, backward, reduce, update."""
         work, start = self.workshop, time.perf_counter()
+        self.reduction.attach()
         loss = cross_entropy(work.model(work.images), work.labels)
         forward = time.perf_counter()
         loss.backward()
         backward = time.perf_counter()
-        self.gradient.check()
-        total = self.reducer.step(self.gradient.flat)
+        self.reduction.synchronize()
         reduced = time.perf_counter()
-        with self.gradient.mean(total, work.comm.size):
-            work.optimizer.step()
+        work.optimizer.step()
         return Stamps(start, forward, backward, reduced, time.perf_counter())
 
     def round(self, steps: int, bar: tqdm) -> None:
         """Take ``steps`` steps, and the time of them from when all ranks are there until all are done."""
-        self.gradient.attach()
+        self.reduction.open()
         self.workshop.comm.barrier()
         start = time.perf_counter()
         for _ in range(steps):
             stamps = self.step()
-            assert self.reducer.report is not None  # after a step
-            traffic = self.reducer.report.traffic
+            traffic = self.reduction.report.traffic
             self.sent.append(traffic.sent + traffic.control)
             self.seconds.append(stamps.updated - stamps.start)
+            self.exposed.append(stamps.reduced - stamps.backward)
             bar.update()
         self.workshop.comm.barrier()
         images = steps * len(self.workshop.images) * self.workshop.comm.size
         self.rates.append(images / (time.perf_counter() - start))
+        self.reduction.close()
 
     def warm_up(self, steps: int, bar: tqdm, profiler: Profiler | None = None) -> None:
         """Steps that are not measured, but may be watched."""
-        self.gradient.attach()
+        self.reduction.open()
         for _ in range(steps):
             stamps = self.step()
             if profiler is not None:
                 profiler.add(stamps)
             bar.update()
+        self.reduction.close()
 
     def result(self) -> dict[str, Any]:
         """What was measured, in the units of its keys."""
-        usual = self.workshop.comm.allreduce(np.array([statistics.median(self.seconds)]), control=True)[0]
+        medians = [statistics.median(self.seconds), statistics.median(self.exposed)]
+        step, exposed = self.workshop.comm.allreduce(np.array(medians), control=True) / self.workshop.comm.size
         return {
             "images_per_second": statistics.mean(self.rates),
             "plus_minus": 1.96 * statistics.pstdev(self.rates),
             "bytes_per_step_and_rank": statistics.mean(self.sent),
-            "step_seconds": float(usual) / self.workshop.comm.size,
+            "step_seconds": float(step),
+            "exposed_seconds": float(exposed),
             "predicted_seconds": self.predicted,
             "rounds": self.rates,
         }
@@ -147,7 +170,8 @@ def main(args: Namespace, comm: Comm) -> None:
         algorithm = make_algorithm(name, options)
         agreed(comm, lambda name=name, algorithm=algorithm: workshop.enter(name, algorithm))  # type: ignore[misc]
 
-    steps = (len(args.algos) + len(args.plans)) * (args.warmup + args.rounds * args.iterations)
+    taking_part = len(workshop.contestants) + len(args.plans)
+    steps = taking_part * (args.warmup + args.rounds * args.iterations)
     with tqdm(total=steps, disable=comm.rank != 0 or not args.progress, unit="step") as bar:
         profiler = Profiler(workshop.model) if args.plans else None
         for name, contestant in list(workshop.contestants.items()):
@@ -187,12 +211,12 @@ def add_plans(workshop: Workshop, profile: Profile) -> None:
 def report(results: dict[str, dict[str, Any]], args: Namespace, ranks: int) -> str:
     """The results as a table, with the first algorithm as the measure of the others."""
     first = next(iter(results))
-    size = f"{args.image_size} x {args.image_size}"
+    size, wide = f"{args.image_size} x {args.image_size}", max(map(len, [*results, "algorithm"]))
     lines = [
         f"{args.model}, {ranks} ranks, {args.batch_size} images of {size} a rank and step; "
         f"mean +- 1.96 sigma of {args.rounds} rounds of {args.iterations} steps",
-        f"{'algorithm':<12} {'images/s':>17} {f'/ {first}':>9} {'KB/step and rank':>17} {'s/step':>8} "
-        f"{'predicted':>9} {'off':>7}",
+        f"{'algorithm':<{wide}} {'images/s':>17} {f'/ {first}':>9} {'KB/step and rank':>17} {'s/step':>8} "
+        f"{'exposed':>8} {'predicted':>9} {'off':>7}",
     ]
     for name, r in results.items():
         rate = f"{r['images_per_second']:.1f} +- {r['plus_minus']:.1f}"
@@ -200,7 +224,8 @@ def report(results: dict[str, dict[str, Any]], args: Namespace, ranks: int) -> s
         predicted, measured = r["predicted_seconds"], r["step_seconds"]
         forecast = f"{predicted:9.4f} {predicted / measured - 1:+7.1%}" if predicted else f"{'-':>9} {'-':>7}"
         lines.append(
-            f"{name:<12} {rate:>17} {ratio:9.2f} {r['bytes_per_step_and_rank'] / 1e3:17.1f} {measured:8.4f} {forecast}"
+            f"{name:<{wide}} {rate:>17} {ratio:9.2f} {r['bytes_per_step_and_rank'] / 1e3:17.1f} {measured:8.4f} "
+            f"{r['exposed_seconds']:8.4f} {forecast}"
         )
     return "\n".join(lines)
 
@@ -233,6 +258,10 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--algos", nargs="+", choices=list(ALGORITHMS), default=algos, metavar="NAME", help=text)
     text = "planners, whose plans take part too; the profile is of the first algorithm's warm-up (default: none)"
     parser.add_argument("--plans", nargs="+", choices=list(NAMED), default=[], metavar="NAME", help=text)
+    text = "each algorithm takes part twice, in buckets: reducing after the backward pass, and while it runs"
+    parser.add_argument("--overlap", action="store_true", help=text)
+    text = "10^6 bytes of gradients a bucket, with --overlap (default: 25)"
+    parser.add_argument("--bucket-mb", type=float, default=25.0, metavar="MB", help=text)
     add("--rank", None, "R", "of factors, for low-rank algorithms (default: their own, 4)")
     text = "share of the entries that sparse algorithms send (default: 0.01)"
     parser.add_argument("--density", type=float, default=0.01, metavar="D", help=text)
@@ -247,6 +276,10 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help=text)
     parser.add_argument("--progress", action=BooleanOptionalAction, default=True, help="show a bar (default: yes)")
     args = parser.parse_args(argv)
+    if args.overlap and args.plans:
+        parser.error("argument --overlap: plans are for the whole gradient; leave out --plans or --overlap")
+    if not args.bucket_mb > 0:
+        parser.error(f"argument --bucket-mb: must be above 0, got {args.bucket_mb}")
     args.algos, args.plans = (list(dict.fromkeys(names)) for names in (args.algos, args.plans))
     return args
 
