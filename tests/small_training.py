@@ -51,6 +51,7 @@ def settings(**changes):
         "log_every": 2,
         "progress": False,
         "plot": False,
+        "timeline": None,
         "out": None,
     }
     return SimpleNamespace(**(values | changes))

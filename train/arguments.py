@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import sparse_mpi
-from converters import densities, integer, norm, number, share
+from converters import densities, figure, integer, norm, number, share
 from optimizers import OPTIMIZERS
 from schedule import SCHEDULES
 from sparse_mpi.arguments import takes
@@ -264,6 +264,8 @@ def _add_run(parser: ArgumentParser) -> None:
     text = "write the metrics of every Nth step (default: 10)"
     add("--log-every", type=integer(1), default=10, metavar="N", help=text)
     add("--plot", action="store_true", help="draw loss, score and traffic into plot.png at the end")
+    text = "draw what a step of rank 0 did when: its passes, and the reduction of every bucket; PNG, SVG or PDF"
+    add("--timeline", type=figure, metavar="FILE", help=text)
     text = "show a bar on rank 0 (default: --progress)"
     add("--progress", action=BooleanOptionalAction, default=True, help=text)
 

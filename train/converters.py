@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from pathlib import Path
+
+FIGURES = (".png", ".svg", ".pdf")
 
 
 def integer(least: int) -> Callable[[str], int]:
@@ -58,3 +61,11 @@ def _float(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
+
+
+def figure(text: str) -> Path:
+    """A file to draw into."""
+    file = Path(text)
+    if file.suffix not in FIGURES:
+        raise ArgumentTypeError(f"must end in one of {', '.join(FIGURES)}, got {text}")
+    return file

@@ -22,6 +22,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
 from sparse_mpi.reduction import GradientReduction
 from task import Task
+from timeline import Recorder
 
 
 class Training:
@@ -50,6 +51,7 @@ class Training:
         self.limit = min(args.epochs * task.steps, args.max_steps or math.inf)  # steps
         self.steps = 0
         self.durations: list[float] = []  # seconds of each step with these reducers
+        self.recorder = Recorder(self.reduction, args.timeline) if args.timeline and comm.rank == 0 else None
         self.journal = Journal(task, args, comm, metrics, int(self.limit))
         broadcast_parameters(task.model.state_dict(), comm=comm)
         self.sparse = self.reducers
@@ -72,6 +74,8 @@ class Training:
                 meter, seconds = self._epoch(epoch, first)
                 scores = evaluate(self.task, self.comm)
                 self.journal.epoch(self._now(epoch), meter, seconds, scores)
+        if self.recorder is not None:
+            print(self.recorder.draw())
         headline, same = self.task.headline, identical(self.task.model, self.comm)
         seconds = time.perf_counter() - began
         plan = self.planning and self.planning.plan
@@ -126,6 +130,8 @@ class Training:
         self.journal.cover(self.steps, totals, self.reducers)
         report = self.reduction.report
         stamps = Stamps(start, forward, computed, reduced, updated)
+        if self.recorder is not None:
+            self.recorder.add(self.steps, stamps)
         if self.planning is not None and self.planning.after(stamps, self.reduction):
             self.durations = []
         return Meter(

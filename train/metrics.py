@@ -61,7 +61,7 @@ def record(args: Namespace, comm: Comm, **more: Any) -> Metrics:
         ImportError: a plot is wanted and matplotlib is not installed.
         OSError: the folder cannot be made or written to.
     """
-    if args.plot:
+    if args.plot or args.timeline:
         plotting()
     metrics = Metrics(args.out if comm.rank == 0 else None)
     options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}

@@ -1,0 +1,53 @@
+"""The picture of a step: what it is made of, and that training draws one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
+
+from planning import Stamps
+from sparse_mpi import World
+from sparse_mpi.overlap import Span
+from sparse_mpi.reduction import BucketTrace
+from timeline import Recorder, StepTrace, draw
+
+from .small_training import settings, train
+
+
+def test_a_step_in_numbers_and_bars(tmp_path):
+    buckets = [
+        BucketTrace(Span(2.0, 2.1, 2.6), [(2.1, 2.2)], [(2.2, 2.3), (2.4, 2.5)]),
+        BucketTrace(Span(2.5, 2.6, 3.2), [(2.7, 2.8)], []),
+    ]
+    step = StepTrace(7, Stamps(1.0, 1.5, 3.0, 3.2, 3.3), buckets)
+    assert step.seconds == pytest.approx(2.3) and step.reducing == pytest.approx(1.1)
+    assert step.exposed == pytest.approx(0.2)
+    draw(step, tmp_path / "step.svg")
+    text = (tmp_path / "step.svg").read_text()
+    for label in ("step 7: 2300.0 ms, reductions 1100.0 ms, exposed 200.0 ms", "bucket 2", "selection", "in line"):
+        assert f"<!-- {label} -->" in text
+    assert "<!-- bucket 3 -->" not in text
+
+
+def test_a_step_of_median_length_is_drawn(tmp_path):
+    class Reduction:
+        trace = ()
+
+        def record(self):
+            pass
+
+    recorder = Recorder(Reduction(), tmp_path / "new" / "t.png")
+    for number, seconds in ((1, 9.0), (2, 2.0), (3, 1.0)):
+        recorder.add(number, Stamps(0.0, 0.1, 0.2, 0.3, seconds))
+    assert recorder.draw().startswith("timeline of step 2 in ") and (tmp_path / "new" / "t.png").stat().st_size > 5000
+
+
+def test_training_draws_what_rank_0_did(tmp_path, capsys):
+    args = settings(timeline=tmp_path / "step.png", max_steps=5)
+    World(2).run(lambda comm: train(comm, args, bucket_cap_mb=1e-4))
+    assert capsys.readouterr().out.count("timeline of step") == 1
+    assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
