@@ -170,14 +170,13 @@ def shape_options(parser: ArgumentParser, shapes: Mapping[str, Shape]) -> None:
         group.add_argument(f"--{name}", type=integer(1), metavar="N", help=f"{text} (default: {defaults})")
 
 
-def shape_of(args: Namespace, shapes: Mapping[str, Shape], tiny: Shape) -> Shape:
-    """The shape for ``args.data``, or the one for --tiny, with what other options change.
+def shape_of(args: Namespace, shape: Shape) -> Shape:
+    """``shape`` with what is given with the options of `shape_options`.
 
     Raises:
         ValueError: the width cannot be split among the heads.
     """
-    given = {name: value for name in Shape._fields if (value := getattr(args, name)) is not None}
-    shape = (tiny if args.tiny else shapes[args.data])._replace(**given)
+    shape = shape._replace(**{name: value for name in Shape._fields if (value := getattr(args, name)) is not None})
     if shape.width % shape.heads:
         raise ValueError(
             f"width must be a multiple of the {shape.heads} heads, got {shape.width}; "
