@@ -27,7 +27,7 @@ SHAPES = {
     "wikitext-2": Shape(*SIZES["small"], block=1024, vocabulary=50_257),
     "wikitext-103": Shape(*SIZES["small"], block=1024, vocabulary=50_257),
 }
-TINY = Shape(layers=2, width=64, heads=4, block=64, vocabulary=256)
+TINY_SHAPE = Shape(layers=2, width=64, heads=4, block=64, vocabulary=256)
 
 SETTINGS = {
     # Ours: small models bear ten times the rate that continues the training of a large one
@@ -73,7 +73,9 @@ SETTINGS = {
         schedule="linear",
     ),
 }
-TINY_SETTINGS = Settings(density=0.05, epochs=1, batch_size=32, lr=3e-3, warmup_epochs=0, optimizer="adamw")
+TINY = Tiny(
+    "python-reference", Settings(density=0.05, epochs=1, batch_size=16, lr=3e-3, warmup_epochs=0, optimizer="adamw")
+)
 
 
 class GPT2(nn.Module):
@@ -116,7 +118,7 @@ class GPT2(nn.Module):
 
 def make(args: Namespace, comm: Comm) -> LanguageTask:
     """See `program.Program`."""
-    shape = TINY if args.tiny else SHAPES[args.data]
+    shape = TINY_SHAPE if args.tiny else SHAPES[args.data]
     if args.size:
         shape = Shape(*SIZES[args.size], shape.block, shape.vocabulary)
     shape = shape_of(args, shape)
@@ -132,7 +134,7 @@ def extend(parser: ArgumentParser) -> None:
     parser.add_argument("--size", choices=tuple(SIZES), help="layers, width and heads as published")
 
 
-PROGRAM = Program("gpt2", __doc__ or "", make, SETTINGS, FOLDERS, Tiny("python-reference", TINY_SETTINGS), extend)
+PROGRAM = Program("gpt2", __doc__ or "", make, SETTINGS, FOLDERS, TINY, extend)
 
 if __name__ == "__main__":
     PROGRAM.run()

@@ -29,8 +29,11 @@ from models.word_lstm import WordLSTM
 from sparse_mpi.comm import Comm
 from task import Sums
 
+MOST_LOSS = 700  # whose exponential is a float64
+TINY_TEXT = 100_000  # characters to train on with --tiny
 Batch = tuple[Tensor, Tensor]  # tokens and those that follow them, (B, block) int64 both
 Choose = Callable[[Text, Namespace, Comm], Vocabulary]
+Build = Callable[[int], nn.Module]  # for a vocabulary of so many tokens
 
 
 class Shape(NamedTuple):
@@ -95,7 +98,7 @@ class LanguageTask:
         """See `task.Task`."""
         tokens, total = sums.tolist()
         loss = total / tokens
-        return {"loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf}  # which exp cannot tell from it
+        return {"loss": loss, "perplexity": math.inf if loss > MOST_LOSS else math.exp(loss)}
 
     def _blocks(self, tokens: np.ndarray) -> int:
         return (len(tokens) - 1) // self._block
@@ -109,22 +112,22 @@ class LanguageTask:
         return chosen[:, :-1], chosen[:, 1:]
 
 
-def language_task(
-    args: Namespace, comm: Comm, block: int, choose: Choose, build: Callable[[int], nn.Module]
-) -> LanguageTask:
-    """Read the text that ``args`` asks for, and make a task of it.
+def language_task(args: Namespace, comm: Comm, block: int, choose: Choose, build: Build) -> LanguageTask:
+    """Read the text that ``args`` asks for, the beginning of it with --tiny, and make a task of it.
 
     Args:
         args: see `program.Program.parse`.
         comm: between the replicas.
         block: see `LanguageTask`.
         choose: its vocabulary.
-        build: a model for a vocabulary of so many tokens.
+        build: its model.
 
     Raises:
         Refused: on all ranks, when files, values or packages are not there on any.
     """
     text = agreed(comm, lambda: TEXTS[args.data].load(args.data_dir))
+    if args.tiny:
+        text = Text(text.train[:TINY_TEXT], text.test[: TINY_TEXT // 10])
     vocabulary = choose(text, args, comm)
     train, test = vocabulary.encode(text.train), vocabulary.encode(text.test)
     return LanguageTask(build(vocabulary.size), train, test, block, args, comm)

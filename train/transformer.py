@@ -22,7 +22,7 @@ SHAPES = {
     "wikitext-103": Shape(layers=8, width=400, heads=10, block=100, vocabulary=50_000),
     "ptb": Shape(layers=8, width=400, heads=10, block=100, vocabulary=10_000),
 }
-TINY = Shape(layers=2, width=64, heads=4, block=64, vocabulary=256)
+TINY_SHAPE = Shape(layers=2, width=64, heads=4, block=64, vocabulary=256)
 
 # ADTopk, HPDC 2024, for WikiText-2; the numbers of epochs are ours
 PUBLISHED = Settings(
@@ -42,8 +42,8 @@ SETTINGS = {
         batch_size=16,
         lr=0.001,
         warmup_epochs=1,
-        optimizer='adam',
-        schedule='linear',
+        optimizer="adam",
+        schedule="linear",
     ),
     "shakespeare": Settings(
         density=0.01,
@@ -51,19 +51,21 @@ SETTINGS = {
         batch_size=32,
         lr=0.001,
         warmup_epochs=0.2,
-        optimizer='adam',
-        schedule='linear',
+        optimizer="adam",
+        schedule="linear",
     ),
     "wikitext-2": PUBLISHED,
     "wikitext-103": replace(PUBLISHED, epochs=3),
     "ptb": PUBLISHED,
 }
-TINY_SETTINGS = Settings(density=0.05, epochs=1, batch_size=32, lr=3e-3, warmup_epochs=0, optimizer="adam")
+TINY = Tiny(
+    "python-reference", Settings(density=0.05, epochs=1, batch_size=16, lr=3e-3, warmup_epochs=0, optimizer="adam")
+)
 
 
 def make(args: Namespace, comm: Comm) -> LanguageTask:
     """See `program.Program`."""
-    shape = shape_of(args, TINY if args.tiny else SHAPES[args.data])
+    shape = shape_of(args, TINY_SHAPE if args.tiny else SHAPES[args.data])
     dropout = 0.0 if args.tiny else 0.2
 
     def build(tokens: int) -> Transformer:
@@ -77,7 +79,7 @@ def extend(parser: ArgumentParser) -> None:
     shape_options(parser, SHAPES)
 
 
-PROGRAM = Program("transformer", __doc__ or "", make, SETTINGS, FOLDERS, Tiny("python-reference", TINY_SETTINGS), extend)
+PROGRAM = Program("transformer", __doc__ or "", make, SETTINGS, FOLDERS, TINY, extend)
 
 if __name__ == "__main__":
     PROGRAM.run()

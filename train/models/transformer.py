@@ -26,9 +26,11 @@ class Transformer(nn.Module):
     def __init__(self, tokens: int, block: int, width: int, layers: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.embedding, self.position = nn.Embedding(tokens, width), nn.Embedding(block, width)
-        options = {"activation": "gelu", "batch_first": True, "norm_first": True}
         self.layers = nn.ModuleList(  # not nn.TransformerEncoder, whose layers all start with the same weights
-            nn.TransformerEncoderLayer(width, heads, 4 * width, dropout, **options) for _ in range(layers)
+            nn.TransformerEncoderLayer(
+                width, heads, 4 * width, dropout, activation="gelu", batch_first=True, norm_first=True
+            )
+            for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
