@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
-pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
 from gpt2 import GPT2, PROGRAM, SHAPES, SIZES
 from language import Shape
 from sparse_mpi.comm import NullComm
+
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 
 
 @pytest.mark.parametrize("gradients", [True, False])
