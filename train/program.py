@@ -34,7 +34,8 @@ class Program:
         name: for the folder of results.
         description: for --help: what it does, then a few command lines.
         make: the task of this rank, made right after ``torch.manual_seed``. What it raises as OSError, ValueError or
-            ImportError on any rank ends the job on all of them with a line from each; it does not communicate.
+            ImportError on any rank ends the job on all of them with a line from each; it communicates
+            only after `job.agreed`, where all ranks are sure to go on.
         settings: by data set; the first is the default.
         folders: where each data set is looked for unless --data-dir is given.
         tiny: what --tiny trains with; ``make`` finds ``args.tiny`` and builds a small model.
