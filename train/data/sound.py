@@ -1,0 +1,62 @@
+"""Sound files of one channel of 16 bits: RIFF (``.wav``), NIST SPHERE (``.sph``), and bare samples (``.raw``)."""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+RAW_RATE = 16_000  # of files that cannot say, which are AN4's, as is their order of bytes
+_ORDERS = {b"01": "<i2", b"10": ">i2"}  # how SPHERE names little and big endian
+
+
+class Sound(NamedTuple):
+    """What a sound file holds."""
+
+    samples: np.ndarray  # (N,) int16
+    rate: int  # samples a second
+
+
+def read(path: Path) -> Sound:
+    """The sound in ``path``, whose ending tells the format.
+
+    Raises:
+        ValueError: no such file inside, more than one channel, samples other than 16-bit integers.
+    """
+    if path.suffix == ".raw":
+        return _sound(path, path.read_bytes(), ">i2", RAW_RATE)
+    return _read_sphere(path) if path.suffix == ".sph" else _read_wav(path)
+
+
+def _read_wav(path: Path) -> Sound:
+    try:
+        with wave.open(str(path)) as file:
+            kind, rate, content = file.getparams()[:2], file.getframerate(), file.readframes(file.getnframes())
+    except (wave.Error, EOFError) as error:
+        raise ValueError(f"{path} is no RIFF file of plain samples: {error}") from None
+    if kind != (1, 2):
+        raise ValueError(f"{path} has {kind[0]} channels of {kind[1]} bytes a sample; expected 1 of 2 bytes")
+    return _sound(path, content, "<i2", rate)
+
+
+def _read_sphere(path: Path) -> Sound:
+    content = path.read_bytes()
+    title, _, rest = content.partition(b"\n")
+    length = rest.partition(b"\n")[0].strip()  # of the header, with these two lines
+    if title != b"NIST_1A" or not length.isdigit():
+        raise ValueError(f"{path} is no SPHERE file: it starts with {content[:8]!r}")
+    lines = (line.split(None, 2) for line in content[: int(length)].splitlines()[2:])
+    fields = {line[0]: line[2] for line in lines if len(line) == 3}
+    channels, coding = fields.get(b"channel_count", b"1"), fields.get(b"sample_coding", b"pcm")
+    order, rate = _ORDERS.get(fields.get(b"sample_byte_format", b"")), fields.get(b"sample_rate", b"")
+    if channels != b"1" or coding != b"pcm" or order is None or not rate.isdigit():
+        raise ValueError(f"{path} is no SPHERE file of one channel of plain 16-bit samples: its header says {fields}")
+    return _sound(path, content[int(length) :], order, int(rate))
+
+
+def _sound(path: Path, content: bytes, order: str, rate: int) -> Sound:
+    if len(content) % 2 or not content:
+        raise ValueError(f"{path} is damaged: {len(content)} bytes of samples of 2 bytes; fetch it again")
+    return Sound(np.frombuffer(content, order).astype(np.int16), rate)
