@@ -1,6 +1,192 @@
-"""Train BERT: --task pretrain tells masked words in plain text, --task squad answers questions about a text.
+"""Train BERT: --task pretrain tells masked words of plain text, --task squad answers questions by a span of a text.
 
-mpiexec -n 4 python train/bert.py --tiny                              the Python reference, a small model
-srun -n 32 python train/bert.py --data-dir ~/wiki                     Wikipedia as WikiExtractor wrote it
+mpiexec -n 4 python train/bert.py --tiny                        a small model on the Python reference
+mpiexec -n 4 python train/bert.py --task squad --tiny           the same on questions made up from it
+srun -n 32 python train/bert.py --data-dir ~/wikipedia          as published for Ok-Topk; leaves a vocab.txt in --out
 srun -n 8 python train/bert.py --task squad --data-dir ~/squad --model-from MODEL.pt --vocab-file VOCAB.txt
+
+--help lists the options of pretrain, --task squad --help those of squad.
 """
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+import masked
+from converters import integer
+from data import cloze, corpus, reference, squad, wikipedia, wordpiece
+from data.reference import Document
+from data.wordpiece import WordPiece
+from job import agreed
+from masked import Examples, Pretraining
+from models import bert
+from models.bert import Shape
+from program import Program, Settings, Tiny
+from sparse_mpi.comm import Comm
+from squad import Answering
+from windows import Windows
+
+BASE, SMALL = Shape(layers=12, width=768, heads=12), Shape(layers=2, width=64, heads=2)
+PIECES, FEW_PIECES = 30_522, 1_000
+VOCABULARY_TEXT = 200_000_000  # characters that a vocabulary is trained with at most
+ASKED = 64  # most pieces of a question
+TEXTS: dict[str, Callable[[Path], Iterable[Document]]] = {
+    "wikipedia": wikipedia.documents,
+    "python-reference": lambda folder: reference.documents(),
+}
+QUESTIONS: dict[str, Callable[[Path], squad.Questions]] = {"squad": squad.load, "python-cloze": cloze.load}
+ELSEWHERE = "(comes with Python)"
+
+
+def settings(epochs: int, batch_size: int, lr: float, density: float = 0.01) -> Settings:
+    """As BERT is trained: AdamW, the rate up in the first tenth and down to 0 from there on."""
+    return Settings(
+        density=density,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        warmup_epochs=epochs / 10,
+        weight_decay=0.01,
+        optimizer="adamw",
+        schedule="linear",
+    )
+
+
+def pretraining(args: Namespace, comm: Comm) -> Pretraining:
+    """The task of pre-training; the ranks share the work of cutting text into pieces."""
+
+    def documents() -> Iterator[Document]:
+        return islice(TEXTS[args.data](args.data_dir), args.documents)
+
+    special = vocabulary(args, comm, lambda: (document.text for document in corpus.training(documents())))
+    length = args.sequence or (48 if args.tiny else 128)
+    if length > bert.POSITIONS:
+        raise ValueError(f"--sequence must be at most {bert.POSITIONS}, got {length}")
+    pieces, lengths = agreed(comm, lambda: corpus.encoded(documents(), special, comm))
+    runs = corpus.gathered(pieces, lengths, length - masked.FRAME, comm)
+    model = bert.for_pretraining(shape(args), len(special.vocabulary))
+    return Pretraining(model, Examples(runs, special, length), args, comm)
+
+
+def answering(args: Namespace, comm: Comm) -> Answering:
+    """The task of answering questions, with the encoder of --model-from if given."""
+    if args.model_from and not args.vocab_file:
+        raise ValueError("--model-from needs the vocabulary of that model: give its vocab.txt with --vocab-file")
+    questions = agreed(comm, lambda: QUESTIONS[args.data](args.data_dir))
+    special = vocabulary(args, comm, lambda: dict.fromkeys(question.context for question in questions.train))
+    length = args.sequence or (96 if args.tiny else 384)
+    if length > bert.POSITIONS:
+        raise ValueError(f"--sequence must be at most {bert.POSITIONS}, got {length}")
+    train, test = (
+        Windows(part, special, length, args.stride or length // 3, min(ASKED, length // 3)) for part in questions
+    )
+    model = bert.for_answering(shape(args), len(special.vocabulary))
+    if args.model_from:
+        bert.load_encoder(model, args.model_from)
+    return Answering(model, train, test, args, comm)
+
+
+def shape(args: Namespace) -> Shape:
+    """The size of the model that is asked for."""
+    usual = SMALL if args.tiny else BASE
+    return Shape(*(getattr(args, name) or getattr(usual, name) for name in Shape._fields))
+
+
+def vocabulary(args: Namespace, comm: Comm, texts: Callable[[], Iterable[str]]) -> WordPiece:
+    """That of --vocab-file, or one that rank 0 trains; rank 0 leaves it as vocab.txt in the folder of results.
+
+    Raises:
+        Refused: on all ranks, when a file or a package is missing or damaged.
+    """
+
+    def work() -> list[str]:
+        if comm.rank:
+            return []
+        size = args.vocabulary or (FEW_PIECES if args.tiny else PIECES)
+        pieces = wordpiece.read(args.vocab_file) if args.vocab_file else wordpiece.trained(_some(texts()), size)
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+        return pieces
+
+    letters = np.frombuffer("\n".join(agreed(comm, work)).encode(), np.uint8)
+    return WordPiece(comm.bcast(letters).tobytes().decode().split("\n"))
+
+
+def _some(texts: Iterable[str]) -> Iterator[str]:
+    """The first of ``texts``, up to a length that a vocabulary needs."""
+    total = 0
+    for text in texts:
+        if total > VOCABULARY_TEXT:
+            return
+        total += len(text)
+        yield text
+
+
+def _extend(parser: ArgumentParser, task: str, sequence: int) -> None:
+    """The options of both tasks."""
+    add = parser.add_argument_group("BERT").add_argument
+    add("--task", choices=tuple(PROGRAMS), default=task, help="what is trained (default: pretrain)")
+    for name, size in BASE._asdict().items():
+        add(f"--{name}", type=integer(1), metavar="N", help=f"of the encoder (default: {size})")
+    text = f"pieces of a sequence, at most {bert.POSITIONS} (default: {sequence})"
+    add("--sequence", type=integer(16), metavar="S", help=text)
+    text = f"pieces of the vocabulary that is trained on the training text (default: {PIECES})"
+    add("--vocabulary", type=integer(1), metavar="V", help=text)
+    add("--vocab-file", type=Path, metavar="FILE", help="a vocabulary to take instead: a piece of WordPiece a line")
+
+
+def extend_pretraining(parser: ArgumentParser) -> None:
+    """Add the options of pre-training."""
+    _extend(parser, "pretrain", sequence=128)
+    text = "take the first N documents only; every rank holds the pieces of all (default: no limit)"
+    parser.add_argument("--documents", type=integer(1), metavar="N", help=text)
+
+
+def extend_answering(parser: ArgumentParser) -> None:
+    """Add the options of answering questions."""
+    _extend(parser, "squad", sequence=384)
+    text = "pieces from one window of a context to the next (default: a third of --sequence)"
+    parser.add_argument("--stride", type=integer(1), metavar="N", help=text)
+    text = "take the encoder's weights from this state dict of pre-training; needs its --vocab-file"
+    parser.add_argument("--model-from", type=Path, metavar="FILE", help=text)
+
+
+# Li and Hoefler, Ok-Topk, PPoPP 2022: 32 ranks and more, density, batch and rate of wikipedia. Devlin and others, BERT,
+# NAACL 2019: weight decay, and what goes for squad. Epochs of wikipedia and all of the Python reference: ours.
+PROGRAMS = {
+    "pretrain": Program(
+        "bert",
+        __doc__ or "",
+        pretraining,
+        {"wikipedia": settings(3, 8, 2e-4), "python-reference": settings(10, 8, 2e-4)},
+        {"wikipedia": "wikipedia", "python-reference": ELSEWHERE},
+        Tiny("python-reference", settings(1, 32, 3e-3, density=0.05)),
+        extend_pretraining,
+    ),
+    "squad": Program(
+        "bert-squad",
+        __doc__ or "",
+        answering,
+        {"squad": settings(2, 4, 3e-5), "python-cloze": settings(3, 4, 3e-5)},
+        {"squad": "squad", "python-cloze": ELSEWHERE},
+        Tiny("python-cloze", settings(1, 16, 3e-3, density=0.05)),
+        extend_answering,
+    ),
+}
+PROGRAM = PROGRAMS["pretrain"]
+
+
+def chosen(argv: list[str] | None = None) -> Program:
+    """The program that ``--task`` asks for, since the tasks have data sets and options of their own."""
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--task", choices=tuple(PROGRAMS), default="pretrain")
+    return PROGRAMS[parser.parse_known_args(argv)[0].task]
+
+
+if __name__ == "__main__":
+    chosen().run()

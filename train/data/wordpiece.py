@@ -82,7 +82,7 @@ def read(path: Path) -> list[str]:
         ValueError: special tokens are missing, or pieces come twice.
     """
     try:
-        pieces = path.read_text(encoding="utf-8").splitlines()
+        pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except FileNotFoundError:
         raise FileNotFoundError(
             f"no vocabulary {path}; expected a file with a piece of WordPiece a line, such as the vocab.txt that "

@@ -1,0 +1,56 @@
+"""Questions made up from the Python reference, in the form of SQuAD: a sentence with a term left out asks for it.
+
+The text is real, the questions are not: nobody wrote them. They are there without any download, to try and to test.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from data.reference import documents
+from data.squad import Answer, Question, Questions
+
+PARAGRAPH = 400  # characters; a paragraph ends with the sentence that reaches them
+EVERY = 10  # paragraphs 0, 10, 20 and so on, with their questions, are the test part
+BLANK = "what"  # in the place of the term
+SENTENCES = re.compile(r'(?<=[.:!?]) +(?=[A-Z"])')
+TERMS = re.compile(r'(?<=")[A-Za-z_][\w.]*(?:\(\))?(?=")')
+
+
+def load(folder: Path) -> Questions:
+    """The questions to all paragraphs; ``folder`` is not looked at.
+
+    Raises:
+        ImportError: this Python was installed without its documentation.
+    """
+    parts = Questions([], [])
+    for number, (name, sentences) in enumerate(_paragraphs()):
+        (parts.train if number % EVERY else parts.test).extend(ask(name, sentences))
+    return parts
+
+
+def ask(name: str, sentences: list[str]) -> Iterator[Question]:
+    """A question to each of the ``sentences`` that has a quoted term which their paragraph has but once.
+
+    It asks for the longest such term, the first of equals.
+    """
+    context = " ".join(sentences)
+    once = {term.group(): term.start() for term in TERMS.finditer(context) if context.count(term.group()) == 1}
+    for number, sentence in enumerate(sentences):
+        if terms := [term for term in TERMS.findall(sentence) if term in once]:
+            term = max(terms, key=len)
+            answer = Answer(term, once[term])
+            yield Question(f"{name}-{number}", sentence.replace(f'"{term}"', BLANK), context, (answer,))
+
+
+def _paragraphs() -> Iterator[tuple[str, list[str]]]:
+    """The reference as names and sentences of paragraphs."""
+    for title, text in documents():
+        sentences: list[str] = []
+        for number, sentence in enumerate([*SENTENCES.split(text), ""]):
+            if sentences and (not sentence or sum(map(len, sentences)) >= PARAGRAPH):
+                yield f"{title}-{number}", sentences
+                sentences = []
+            sentences.append(sentence)
