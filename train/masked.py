@@ -62,7 +62,7 @@ class Examples:
         self.train, self.test = np.flatnonzero(~test), np.flatnonzero(test)  # the numbers of their runs
 
     def example(self, run: int, rng: np.random.Generator) -> Example:
-        """A run as an example; ``rng`` cuts it, masks it, and takes the second half from elsewhere with even chances."""
+        """A run as an example; ``rng`` cuts and masks it, and takes its second half from elsewhere one time in two."""
         special = self._wordpiece
         pieces = self._corpus.run(run).astype(np.int64)
         quarter = len(pieces) // 4

@@ -85,11 +85,12 @@ class Answering:
         answers: dict[int, tuple[float, str]] = {}
         for window, span in zip(batch.windows, spans, strict=True):
             answers[window.question] = max(span, answers.get(window.question, span), key=lambda one: one[0])
-        total = np.zeros(2)
+        overlap = matches = 0.0
         for question, (_, text) in answers.items():
             given = [answer.text for answer in self._test.questions[question].answers]
-            total += best_of(f1, text, given), best_of(exact, text, given)
-        return float(len(answers)), *total.tolist()
+            overlap += best_of(f1, text, given)
+            matches += best_of(exact, text, given)
+        return len(answers), overlap, matches
 
     def scores(self, sums: Sums) -> dict[str, float]:
         """Loss of the windows; F1 and exact matches of the questions, in [0, 1], NaN but in evaluation."""

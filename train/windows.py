@@ -87,8 +87,10 @@ class Windows:
             tokens[row, : len(shown)], attended[row, : len(shown)] = shown, 1
             parts[row, len(asked) + 2 : len(shown)] = 1
             labels[:, row] = self._label(window)
-        arrays = (tokens, parts, attended, *labels)
-        return Read(*(torch.from_numpy(array) for array in arrays), list(windows))
+        tensor = torch.from_numpy
+        return Read(
+            tensor(tokens), tensor(parts), tensor(attended), tensor(labels[0]), tensor(labels[1]), list(windows)
+        )
 
     def _part(self, window: Window) -> Pieces:
         context, until = self._contexts[window.question], window.first + self._room(window.question)

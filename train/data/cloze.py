@@ -46,11 +46,16 @@ def ask(name: str, sentences: list[str]) -> Iterator[Question]:
 
 
 def _paragraphs() -> Iterator[tuple[str, list[str]]]:
-    """The reference as names and sentences of paragraphs."""
+    """The reference as names and sentences of paragraphs; a sentence comes once, though topics repeat each other."""
+    seen: set[str] = set()
     for title, text in documents():
         sentences: list[str] = []
-        for number, sentence in enumerate([*SENTENCES.split(text), ""]):
-            if sentences and (not sentence or sum(map(len, sentences)) >= PARAGRAPH):
+        for number, sentence in enumerate(SENTENCES.split(text)):
+            if sentence not in seen:
+                seen.add(sentence)
+                sentences.append(sentence)
+            if sum(map(len, sentences)) >= PARAGRAPH:
                 yield f"{title}-{number}", sentences
                 sentences = []
-            sentences.append(sentence)
+        if sentences:
+            yield f"{title}-end", sentences

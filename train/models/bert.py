@@ -9,6 +9,7 @@ import pickle
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+from zipfile import is_zipfile
 
 import torch
 
@@ -51,18 +52,23 @@ def for_answering(shape: Shape, vocabulary: int) -> Any:
 def load_encoder(model: Any, path: Path) -> None:
     """Give ``model`` the encoder's weights from a state dict that ``torch.save`` wrote, and leave its head as it is.
 
+    The state dict may also be what a dictionary holds as ``"model"``.
+
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it holds something else, or weights of other names or shapes.
     """
+    if not path.is_file():
+        raise FileNotFoundError(f"no {path}; --model-from expects the model that a pre-training run left")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"no {path}; --model-from expects the model that a pre-training run left") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(f"{path} holds no weights that torch.save wrote ({str(error).splitlines()[0]})") from None
+        state = torch.load(path, map_location="cpu", weights_only=True) if is_zipfile(path) else None
+    except (pickle.UnpicklingError, RuntimeError):
+        state = None
+    state = state.get("model", state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise ValueError(f"{path} holds no state dict; expected tensors by name, as torch.save(model.state_dict()) does")
+        raise ValueError(
+            f"{path} is no state dict, or damaged; expected tensors by name, as torch.save(model.state_dict(), FILE) writes"
+        )
     theirs = {name: w for name, w in state.items() if name.startswith(ENCODER) and not name.startswith(POOLER)}
     mine = {name: weight for name, weight in model.state_dict().items() if name.startswith(ENCODER)}
     for name in sorted(mine.keys() | theirs.keys()):
