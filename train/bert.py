@@ -152,7 +152,8 @@ def extend_answering(parser: ArgumentParser) -> None:
     _extend(parser, "squad", sequence=384)
     text = "pieces from one window of a context to the next (default: a third of --sequence)"
     parser.add_argument("--stride", type=integer(1), metavar="N", help=text)
-    text = "take the encoder's weights from this state dict of pre-training; needs its --vocab-file"
+    text = "take the encoder's weights from this state dict of pre-training, or model.bin of a checkpoint; needs its "
+    text += "--vocab-file"
     parser.add_argument("--model-from", type=Path, metavar="FILE", help=text)
 
 

@@ -76,7 +76,9 @@ class Answering:
         starts, ends = found.start_logits, found.end_logits
         loss = (cross_entropy(starts, batch.starts) + cross_entropy(ends, batch.ends)) / 2
         count = len(batch.windows)
-        judged = (0.0, 0.0, 0.0) if self.model.training else self._answers(batch, starts.numpy(), ends.numpy())
+        judged = (0.0, 0.0, 0.0)
+        if not self.model.training:
+            judged = self._answers(batch, starts.detach().numpy(), ends.detach().numpy())
         return loss, np.array([count, float(loss.detach()) * count, *judged])
 
     def _answers(self, batch: Read, starts: np.ndarray, ends: np.ndarray) -> tuple[float, float, float]:

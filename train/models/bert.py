@@ -52,7 +52,7 @@ def for_answering(shape: Shape, vocabulary: int) -> Any:
 def load_encoder(model: Any, path: Path) -> None:
     """Give ``model`` the encoder's weights from a state dict that ``torch.save`` wrote, and leave its head as it is.
 
-    The state dict may also be what a dictionary holds as ``"model"``.
+    The state dict may also be what a dictionary holds as ``"model"``, as the ``model.bin`` of a checkpoint does.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -66,9 +66,7 @@ def load_encoder(model: Any, path: Path) -> None:
         state = None
     state = state.get("model", state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise ValueError(
-            f"{path} is no state dict, or damaged; expected tensors by name, as torch.save(model.state_dict(), FILE) writes"
-        )
+        raise ValueError(f"{path} is no state dict, or damaged; expected tensors by name, saved by torch.save")
     theirs = {name: w for name, w in state.items() if name.startswith(ENCODER) and not name.startswith(POOLER)}
     mine = {name: weight for name, weight in model.state_dict().items() if name.startswith(ENCODER)}
     for name in sorted(mine.keys() | theirs.keys()):
