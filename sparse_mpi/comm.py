@@ -1,11 +1,13 @@
 """The transport as algorithms see it: the `Comm` protocol, how to get one, and one that moves nothing.
 
-A `Comm` is `mpi.MPIComm` over MPI, a rank of `world.World` in one process, or `NullComm`. What each call adds
-to its `Traffic` is told in `counting`. *Rows* are the entries of the first axis.
+A `Comm` is `mpi.MPIComm` over MPI, `process_group.ProcessGroupComm` over torch.distributed, a rank of `world.World` in
+one process, or `NullComm`. What each call adds to its `Traffic` is told in `counting`. *Rows* are the entries of the
+first axis.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
@@ -71,9 +73,10 @@ class Comm(Protocol):
 
 
 def as_comm(comm: Any = None) -> Comm:
-    """``comm`` as a `Comm`: None is MPI's COMM_WORLD, an mpi4py communicator is wrapped, a `Comm` is itself.
+    """``comm`` as a `Comm`: None is MPI's COMM_WORLD, a `Comm` is itself.
 
-    The wrapper is kept on the mpi4py communicator; the first call for it is collective.
+    An mpi4py communicator or a torch.distributed process group is wrapped. The wrapper is kept as long as that is; the
+    first call for it is collective.
 
     Raises:
         TypeError: neither of these.
@@ -81,9 +84,14 @@ def as_comm(comm: Any = None) -> Comm:
     """
     if hasattr(comm, "traffic"):  # which no mpi4py communicator has
         return comm
-    from sparse_mpi.mpi import wrapped
+    torch = sys.modules.get("torch.distributed")
+    if torch is not None and torch.is_available() and isinstance(comm, torch.ProcessGroup):
+        from sparse_mpi import process_group
 
-    return wrapped(comm)
+        return process_group.wrapped(comm)
+    from sparse_mpi import mpi
+
+    return mpi.wrapped(comm)
 
 
 class NullComm(CountingComm):

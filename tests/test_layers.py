@@ -39,7 +39,7 @@ LEVELS = """
     select.*
     select
     runtime  counting  baton  staging
-    mpi  world
+    mpi  world  process_group
     comm
     streams
     overlap
@@ -85,6 +85,7 @@ OUTSIDE = {
         "arrays": INSIDE,
         "cli.*": INSIDE,
         "streams": INSIDE,
+        "process_group": ANYWHERE,
         "optim": ANYWHERE,
         "ddp": ANYWHERE,
         "buckets": ANYWHERE,
