@@ -67,7 +67,11 @@ class ProcessGroupComm(CountingComm):
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         if source == self.rank:
             return send.copy()
-        works = [] if dest in (None, self.rank) else [*self._isend(_head(send), dest, _HEAD), *self._isend(send, dest)]
+        works = (
+            []
+            if dest is None or dest == self.rank
+            else [*self._isend(_head(send), dest, _HEAD), *self._isend(send, dest)]
+        )
         came = None
         if source is not None:
             head = np.empty_like(_head(send))
@@ -146,7 +150,7 @@ class ProcessGroupComm(CountingComm):
             works += self._irecv(arriving[source], source, tag) + self._isend(leaving[dest], dest, tag)
         return works
 
-    def _isend(self, rows: Array, dest: int | None, tag: int = _ROWS) -> list[Any]:
+    def _isend(self, rows: Array, dest: int, tag: int = _ROWS) -> list[Any]:
         return [dist.isend(_bytes(rows), self._ranks[dest], self._group, tag)] if rows.size else []
 
     def _irecv(self, rows: Array, source: int, tag: int = _ROWS) -> list[Any]:

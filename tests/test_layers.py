@@ -61,7 +61,7 @@ LEVELS = """
     plan.planners
     plan.*
     plan
-    buckets
+    buckets  ddp_buckets
     reduction
     optim  ddp
     doctor.base  doctor.child
@@ -88,6 +88,7 @@ OUTSIDE = {
         "process_group": ANYWHERE,
         "optim": ANYWHERE,
         "ddp": ANYWHERE,
+        "ddp_buckets": ANYWHERE,
         "buckets": ANYWHERE,
         "reduction": ANYWHERE,
     },
