@@ -40,7 +40,7 @@ class SparseState:
             checkpoint.
         density, algorithm, memory, options: as for `SparseAllreduce`, for each bucket.
         comm: a communicator or process group of the ranks of the model's process group, in its order. None is
-            MPI.COMM_WORLD where MPI's launcher started the job, else the default process group.
+            MPI.COMM_WORLD where MPI's launcher started the job, else the default process group. Duplicated.
         dense_steps: so many steps at the beginning are dense.
         check_every: assert both laws in every so many-th step, 0 for never; costs two dense allreduces.
 
@@ -62,11 +62,11 @@ class SparseState:
         check_every: int = 0,
         **options: Any,
     ) -> None:
-        self.comm: Comm = as_comm(comm) if comm is not None else _default_comm()
+        transport = as_comm(comm) if comm is not None else _default_comm()
 
         def prepare() -> tuple[dict[torch.Tensor, str], Algorithm, Memory]:
             if comm is None:
-                _check_same_ranks(self.comm)
+                _check_same_ranks(transport)
             names = _names_of(named_parameters)
             chosen, kind = make_algorithm(algorithm, options), make_memory(memory, None, False)
             check_together(kind, chosen)
@@ -77,13 +77,14 @@ class SparseState:
             return names, chosen, kind
 
         self._names, self.algorithm, kind = prepare_alike(
-            self.comm,
+            transport,
             prepare,
             lambda made: (
                 f"density={density} algorithm={made[1]} memory={made[2]} dense_steps={dense_steps} "
                 f"check_every={check_every} named_parameters={list(made[0].values())}"
             ),
         )
+        self.comm: Comm = transport.duplicate()
         self.density, self.dense_steps, self.check_every = density, dense_steps, check_every
         self.steps = 0  # that were made
         shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
@@ -187,7 +188,8 @@ class SparseState:
 def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The mean of the bucket over the ranks, sparsely reduced; in the bucket's own memory, dtype and device.
 
-    Half precision is added in float32. Not for ``model.join()``, nor for parameters with sparse gradients.
+    Half precision is added in float32. Not for ``model.join()``, for parameters with sparse gradients, or for a loss
+    scaler that changes its scale, in which residuals are kept: `DistributedOptimizer` takes those.
 
     Raises:
         ValueError: a parameter that ``state`` does not have.

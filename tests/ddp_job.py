@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from sparse_mpi.ddp import SparseState, sparse_hook
+from sparse_mpi.optim import DistributedOptimizer
 
 STEPS = 6
 SMALL, LARGE = 0.03, 25.0  # MB of a bucket, from the second step on: four buckets, or one
@@ -44,7 +45,6 @@ class Run:
         if self.options is not None:
             self.state = SparseState(self.net.named_parameters(), **self.options)
             self.model.register_comm_hook(self.state, self._hook)
-            self.before = self.state.comm.traffic.copy()
 
     def _hook(self, state, bucket):
         self.saw["buckets"].append(len(bucket.parameters()))
@@ -70,13 +70,13 @@ class Run:
         if self.options is not None:
             left = self.state.residuals()
             self.saw["residual"] = torch.cat([torch.from_numpy(left[n]) for n, _ in self.net.named_parameters()])
-            self.saw["sent"] = (self.state.comm.traffic - self.before).sent
+            self.saw["sent"] = self.state.comm.traffic.sent
         flat = {"parameters": list(self.net.parameters()), "given": self.given, "applied": self.applied}
         return self.saw | {name: torch.cat([x.detach().flatten() for x in parts]) for name, parts in flat.items()}
 
 
-def straight(options: dict | None, dtype: torch.dtype = torch.float32) -> dict:
-    run = Run(options, dtype)
+def straight(options: dict | None, dtype: torch.dtype = torch.float32, bucket_cap_mb: float = SMALL) -> dict:
+    run = Run(options, dtype, bucket_cap_mb)
     for number in range(STEPS):
         run.step(number)
     return run.save()
@@ -96,6 +96,18 @@ def resumed(options: dict, at: int = 3, bucket_cap_mb: float = SMALL) -> dict:
     for number in range(at, STEPS):
         after.step(number)
     return after.save()
+
+
+def by_optimizer(options: dict) -> dict:
+    """Without DDP: the gradients of all parameters are reduced as one by `DistributedOptimizer`."""
+    run = Run(None)
+    run.model = run.net
+    run.optimizer = DistributedOptimizer(
+        run.optimizer, run.net.named_parameters(), comm=dist.group.WORLD, bucket_cap_mb=None, **options
+    )
+    for number in range(STEPS):
+        run.step(number)
+    return run.save()
 
 
 def refused(call) -> str:
@@ -139,6 +151,7 @@ def mistakes(options: dict) -> dict:
     }
 
 
+EXACT = {"density": 0.05, "selector": "exact"}  # the same entries in whatever order parameters stand
 SPARSE = {"density": 0.05, "check_every": 1}
 RUNS = {
     "plain": lambda: straight(None),
@@ -150,6 +163,8 @@ RUNS = {
     "dgc-resumed": lambda: resumed({"density": 0.05, "memory": "dgc", "algorithm": "gtopk"}),
     "at once": lambda: straight(SPARSE | {"dense_steps": 0}),
     "other buckets": lambda: resumed(SPARSE, bucket_cap_mb=LARGE),
+    "exact": lambda: straight(EXACT | {"algorithm": "topka", "dense_steps": 0}, bucket_cap_mb=LARGE),
+    "optimizer": lambda: by_optimizer(EXACT | {"compression": "topka"}),
     "bfloat16": lambda: straight({"density": 0.05}, torch.bfloat16),
     "float16": lambda: straight({"density": 0.05}, torch.float16),
     "mistakes": lambda: mistakes(SPARSE),
