@@ -50,7 +50,9 @@ def test_methods_of_an_algorithm_are_those_of_the_protocol():
         assert arguments.split(", ") == list(inspect.signature(getattr(Algorithm, name)).parameters)
 
 
-@pytest.mark.parametrize("command", re.findall(r"^    (?:mpiexec|srun) -n \d+ python (train/.*|-m .*)$", README, re.MULTILINE))
+@pytest.mark.parametrize(
+    "command", re.findall(r"^    (?:mpiexec|srun) -n \d+ python (train/.*|-m .*)$", README, re.MULTILINE)
+)
 def test_programs_have_the_options_shown(command):
     """They are read from left to right, so that a wrong one is found before --help ends the program."""
     done = subprocess.run(
