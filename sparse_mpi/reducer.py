@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, fields, is_dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from sparse_mpi.laws import check_agreement, check_conservation
 from sparse_mpi.overlap import Handle, busy, lane_of
 from sparse_mpi.select.timed import Timed
 from sparse_mpi.sparse import Layout, SparseVector, leave
+from sparse_mpi.states import added, check_identity, on_host, restore
 
 
 class StepReport(NamedTuple):
@@ -189,22 +191,17 @@ class SparseAllreduce:
         """Everything a resumed run needs to go on to the same bits: numbers, strings and NumPy arrays."""
         arrays.settle(self.residual)
         remembered = {name: to_host(array).copy() for name, array in self.memory.state().items()}
-        return self._identity() | {"state": asdict(self._state, dict_factory=_on_host)} | remembered
+        return self._identity() | {"state": asdict(self._state, dict_factory=on_host)} | remembered
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` returned, on the same rank of as many ranks.
+        """Take up what `state_dict` returned, on the same rank of as many ranks; `take_over` is for other numbers.
 
         Raises:
             ValueError: it is of another algorithm, memory, gradient, k or rank; on every rank alike.
         """
 
         def prepare() -> dict[str, Any]:
-            for key, expected in self._identity().items():
-                if state.get(key) != expected:
-                    raise ValueError(
-                        f"state[{key!r}] must be {expected!r}, got {state.get(key)!r}; "
-                        "load it into a SparseAllreduce made with the arguments it was saved from"
-                    )
+            check_identity(state, self._identity())
             if "state" not in state:
                 raise ValueError(
                     f"state must have a 'state', got {sorted(state)}; load what state_dict() returned, whole"
@@ -213,8 +210,40 @@ class SparseAllreduce:
             return state
 
         loaded = prepare_alike(self.comm, prepare, lambda made: "load_state_dict")
-        self._state = _restore(self._state, loaded["state"])
+        self._state = restore(self._state, loaded["state"])
         self.memory.load(loaded)
+
+    def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
+        """Take up what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out.
+
+        On as many ranks as before this is `load_state_dict`. On others memories are added up, so that what the old
+        ranks owed together is owed by the new ones, to rounding; algorithm and selector start anew.
+
+        Args:
+            states: of the old ranks r, r + P, r + 2 P, ... on rank r; none where there is no such rank.
+            ranks: how many there were.
+
+        Raises:
+            ValueError: a state is missing, or of another algorithm, memory, gradient or k; on every rank alike.
+        """
+
+        def prepare() -> dict[str, Any]:
+            expected = list(range(self.comm.rank, ranks, self.comm.size))
+            if [state.get("rank") for state in states] != expected:
+                raise ValueError(
+                    f"states must be those of ranks {expected} of {ranks}, got those of "
+                    f"{[state.get('rank') for state in states]}; deal them out as sparse_mpi.checkpoint.load does"
+                )
+            for state in states:
+                check_identity(state, self._identity() | {"rank": state["rank"], "ranks": ranks})
+                self.memory.check_state(state)
+            return {name: added(states, name, self.layout.size) for name in self.memory.state()}
+
+        memories = prepare_alike(self.comm, prepare, lambda made: f"take_over of {ranks} ranks")
+        if ranks == self.comm.size:
+            return self.load_state_dict(states[0])
+        self._state = self._watched.init(self.layout, self.k, self.comm.size)
+        self.memory.load(memories)
 
     def _identity(self) -> dict[str, Any]:
         """What a state must share with this reducer to be loaded into it."""
@@ -271,21 +300,6 @@ def _unselected(algorithm: Algorithm, layout: Layout) -> int:
         dense = [part for part in algorithm.parts if not hasattr(part.algorithm, "selector")]
         return sum(layout.sizes[tensor] for part in dense for tensor in part.tensors)
     return 0 if hasattr(algorithm, "selector") else layout.size
-
-
-def _on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The fields of a state as a dict, without arrays on a device."""
-    return {name: to_host(value) for name, value in items}
-
-
-def _restore(template: Any, saved: Any) -> Any:
-    """The inverse of ``asdict``: a state of ``template``'s type, nested states included."""
-    if isinstance(template, tuple) and any(map(is_dataclass, template)):
-        return tuple(_restore(was, part) for was, part in zip(template, saved, strict=True))
-    if not is_dataclass(template) or isinstance(template, type):
-        return saved
-    values = {field.name: _restore(getattr(template, field.name), saved[field.name]) for field in fields(template)}
-    return type(template)(**values)
 
 
 def _raise_nonfinite(total: SparseVector | Array) -> None:

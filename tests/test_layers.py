@@ -51,7 +51,9 @@ LEVELS = """
     feedback.residual
     feedback.*
     feedback
-    arguments  laws  costs  provenance
+    arguments  laws  costs  provenance  states  checkpoint.manifest  checkpoint.trees  checkpoint.together
+    checkpoint.*
+    checkpoint
     allreduce  reducer
     plan.base
     plan.fit  plan.timeline  plan.records  plan.soundness

@@ -45,7 +45,7 @@ class Memory(Protocol):
         sum of it over the ranks is the step's total."""
 
     def state(self) -> dict[str, Array]:
-        """All that is remembered: named arrays ``(n,)``, not copied."""
+        """All that is remembered: named arrays ``(n,)``, not copied; of several ranks, their sums mean the same."""
 
     def check_state(self, state: dict[str, Array]) -> None:
         """Raise ValueError unless `load` can take ``state``; nothing changes."""

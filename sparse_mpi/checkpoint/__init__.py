@@ -1,0 +1,19 @@
+"""Checkpoints of a job of many ranks: written whole or not at all, checked before anything of them is used.
+
+A checkpoint is a folder ``step-00000042`` on a file system that all ranks share. It holds ``model.bin``, which rank 0
+writes, ``rank-00003-of-00004.npz`` with the state of each rank, and ``checkpoint.json``: what it is of, and size and
+SHA-256 of every file. Until it is complete and on the disk, the folder has another name, one that begins with a dot.
+
+    save("run/checkpoints", step, {"model": "vgg16"}, model_bytes, reducer.state_dict(), comm, keep=2)
+    found = load("run/checkpoints", comm)
+    reducer.take_over(found.states, found.ranks)
+"""
+
+from __future__ import annotations
+
+from sparse_mpi.checkpoint.manifest import latest
+from sparse_mpi.checkpoint.reading import Checkpoint, load
+from sparse_mpi.checkpoint.together import CheckpointError
+from sparse_mpi.checkpoint.writing import save
+
+__all__ = ["Checkpoint", "CheckpointError", "latest", "load", "save"]

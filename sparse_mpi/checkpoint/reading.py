@@ -1,0 +1,86 @@
+"""Loading a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparse_mpi.checkpoint import manifest
+from sparse_mpi.checkpoint.manifest import MANIFEST, MODEL, Entry
+from sparse_mpi.checkpoint.together import tell, together
+from sparse_mpi.checkpoint.trees import load_tree
+from sparse_mpi.comm import Comm
+
+
+class Checkpoint(NamedTuple):
+    """What was saved, as one rank of P gets it."""
+
+    path: Path
+    step: int
+    identity: dict[str, Any]
+    model: bytes  # the same on every rank
+    states: list[Any]  # of the old ranks r, r + P, r + 2 P, ...: on as many ranks as before, this rank's own
+    ranks: int  # that wrote it
+
+
+def load(place: Path | str, comm: Comm) -> Checkpoint:
+    """Read a checkpoint, on any number of ranks; collective.
+
+    Args:
+        place: its folder, or one with checkpoints, of which the newest is taken; rank 0's counts.
+        comm: between the ranks.
+
+    Raises:
+        CheckpointError: there is none, or a file is missing, truncated, altered or of another format; names the file
+            and the checkpoint before.
+    """
+    lead, path, text, advice = comm.rank == 0, Path(place), "", ""
+    with together(comm, f"no checkpoint can be read from {place}", "look at that folder"):
+        if lead:
+            path, advice = _chosen(path)
+    path, advice = Path(tell(comm, str(path))), tell(comm, advice)
+    words = f"checkpoint {path} cannot be used", advice
+    with together(comm, *words):
+        if lead:
+            text = _text(path)
+    found = manifest.loads(tell(comm, text), path / MANIFEST)
+    model, states = b"", []
+    with together(comm, *words):
+        if lead:
+            _verify(path / MODEL, found.files[MODEL])
+            model = (path / MODEL).read_bytes()
+        for rank in range(comm.rank, found.ranks, comm.size):
+            name = manifest.rank_name(rank, found.ranks)
+            _verify(path / name, found.files[name])
+            states.append(load_tree(path / name))
+    model = comm.bcast(np.frombuffer(model, np.uint8)).tobytes()
+    return Checkpoint(path, found.step, found.identity, model, states, found.ranks)
+
+
+def _chosen(place: Path) -> tuple[Path, str]:
+    """The checkpoint that is meant, and what to do if it cannot be used."""
+    within = manifest.complete(place)
+    if not within and not manifest.NAME.fullmatch(place.name):
+        return place, "name a checkpoint's folder (step-...), or one that has some"
+    path = within[-1] if within else place
+    others = manifest.complete(path.parent)
+    older = others[: others.index(path)] if path in others else others
+    return path, f"resume from {older[-1]}" if older else "there is none before it; start anew"
+
+
+def _text(path: Path) -> str:
+    """The manifest as it stands, checked."""
+    text = (path / MANIFEST).read_text(encoding="utf-8")
+    manifest.loads(text, path / MANIFEST)
+    return text
+
+
+def _verify(path: Path, expected: Entry) -> None:
+    """Raise ValueError or OSError unless the file is what was written."""
+    size = path.stat().st_size
+    if size != expected.bytes:
+        raise ValueError(f"{path} has {size} bytes instead of {expected.bytes}")
+    if manifest.examine(path) != expected:
+        raise ValueError(f"{path} was altered after it was written")

@@ -1,0 +1,53 @@
+"""Work with files that succeeds on all ranks or fails on all, with one message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from sparse_mpi.comm import Comm
+
+QUOTED = 3  # ranks whose problems are told
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written or read; raised on every rank, with the same message."""
+
+
+@contextmanager
+def together(comm: Comm, failure: str, advice: str) -> Iterator[None]:
+    """Agree on how the body went on all ranks; the body itself must not communicate.
+
+    Args:
+        comm: between the ranks.
+        failure: begins the error; the same on all ranks, like ``advice``, which ends it.
+
+    Raises:
+        CheckpointError: the body raised an exception on any rank; it quotes the first ones.
+    """
+    problem: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        problem = error
+    if not comm.allreduce(np.array([problem is not None], np.int32), "max", control=True)[0]:
+        return
+    said = "" if problem is None else f"rank {comm.rank}: {_told(problem)}"
+    rows, counts = comm.allgatherv(np.frombuffer(said.encode(), np.uint8))
+    parts = np.split(np.asarray(rows), np.cumsum(counts)[:-1])
+    problems = [part.tobytes().decode() for part in parts if len(part)]
+    more = f" and {len(problems) - QUOTED} more ranks" if len(problems) > QUOTED else ""
+    raise CheckpointError(f"{failure}: {'; '.join(problems[:QUOTED])}{more}; {advice}") from problem
+
+
+def tell(comm: Comm, text: str) -> str:
+    """``text`` of rank 0, on every rank."""
+    return comm.bcast(np.frombuffer(text.encode(), np.uint8)).tobytes().decode()
+
+
+def _told(problem: Exception) -> str:
+    if isinstance(problem, OSError) and problem.strerror:
+        return f"{problem.strerror}: {problem.filename}"
+    return f"{problem}" if isinstance(problem, ValueError) else f"{type(problem).__name__}: {problem}"

@@ -1,0 +1,79 @@
+"""Nested states as files: a tree of dicts, lists, tuples, numbers, strings and NumPy arrays in one ``.npz``.
+
+Its arrays are ordinary members of the archive, the tree around them is JSON; nothing in it is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+TREE = "tree"  # the member that holds the JSON
+PLAIN = (bool, int, float, str, type(None))
+
+
+def dump_tree(tree: Any, file: BinaryIO) -> None:
+    """Write ``tree`` to an open file.
+
+    Raises:
+        TypeError: something in it is none of None, bool, int, float, str, list, tuple, dict and NumPy arrays or scalars
+            without Python objects; nothing is written then.
+        OSError: the file cannot be written.
+    """
+    members: dict[str, Any] = {}
+    text = json.dumps(_encode(tree, members, "state"))
+    members[TREE] = np.frombuffer(text.encode(), np.uint8)
+    np.savez(file, **members)
+
+
+def load_tree(path: Path) -> Any:
+    """The tree that `dump_tree` wrote: equal to the bit, types included.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds no tree.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as members:
+            return _decode(json.loads(members[TREE].tobytes()), members)
+    except (KeyError, TypeError, EOFError, zipfile.BadZipFile) as problem:
+        raise ValueError(f"{path} must be a tree of arrays, but {problem}") from None
+
+
+def _encode(node: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
+    """``node`` as JSON: what JSON lacks is an object whose one key says what it is. Arrays go to ``arrays``."""
+    if type(node) in PLAIN:
+        return node
+    if isinstance(node, (np.ndarray, np.generic)) and not node.dtype.hasobject:
+        name = f"array{len(arrays)}"
+        arrays[name] = np.asarray(node)
+        return {"array" if isinstance(node, np.ndarray) else "scalar": name}
+    if type(node) is list:
+        return [_encode(each, arrays, f"{where}[{number}]") for number, each in enumerate(node)]
+    if type(node) is tuple:
+        return {"tuple": _encode(list(node), arrays, where)}
+    if type(node) is dict:
+        pairs = [[key, _encode(value, arrays, f"{where}[{key!r}]")] for key, value in node.items()]
+        if all(type(key) in (str, int) for key in node):
+            return {"dict": pairs}
+    raise TypeError(
+        f"{where} must be made of dicts with names or integers as keys, lists, tuples, numbers, strings and NumPy "
+        f"arrays, got {type(node).__name__}; convert it, for example with to_host or float"
+    )
+
+
+def _decode(node: Any, arrays: Any) -> Any:
+    if isinstance(node, list):
+        return [_decode(each, arrays) for each in node]
+    if not isinstance(node, dict):
+        return node
+    ((kind, content),) = node.items()
+    if kind == "dict":
+        return {key: _decode(value, arrays) for key, value in content}
+    if kind == "tuple":
+        return tuple(_decode(each, arrays) for each in content)
+    return arrays[content][()] if kind == "scalar" else arrays[content]

@@ -1,0 +1,148 @@
+"""Saving a checkpoint."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from sparse_mpi.checkpoint import manifest
+from sparse_mpi.checkpoint.manifest import MANIFEST, MODEL, Entry, Manifest
+from sparse_mpi.checkpoint.together import CheckpointError, tell, together
+from sparse_mpi.checkpoint.trees import dump_tree
+from sparse_mpi.comm import Comm
+
+UNFINISHED = ".unfinished-"  # begins the name of a folder that is being written or removed
+
+
+def save(
+    folder: Path | str, step: int, identity: Mapping[str, Any], model: Any, state: Any, comm: Comm, keep: int = 2
+) -> Path:
+    """Write a checkpoint, or leave everything as it was; collective.
+
+    Args:
+        folder: of the checkpoints of one job, which its ranks share; made if need be.
+        step: of training; names the checkpoint, and replaces one of the same name.
+        identity: JSON values that tell what it is of; `load` hands them back for the caller to compare.
+        model: bytes or a buffer, of rank 0; what other ranks give is ignored.
+        state: this rank's, see `trees.dump_tree`.
+        comm: between the ranks.
+        keep: how many checkpoints may stay, this one included; older ones go once this one is on the disk.
+
+    Returns:
+        The folder of this checkpoint.
+
+    Raises:
+        ValueError: step is below 0 or keep below 1.
+        CheckpointError: a rank could not write; names rank, file and cause. Older checkpoints are as they were.
+    """
+    if step < 0 or keep < 1:
+        raise ValueError(f"step must be at least 0 and keep at least 1, got step={step} and keep={keep}")
+    folder, lead = Path(folder), comm.rank == 0
+    before = _before(folder) if lead else []
+    partial, place = folder / f"{UNFINISHED}{manifest.folder_name(step)}", folder / manifest.folder_name(step)
+    intact = tell(comm, f"{before[-1]} is intact" if before else "there is no earlier one")
+    words = f"the checkpoint of step {step} was not written", f"{intact}; make room, or choose another folder"
+    try:
+        with together(comm, *words):
+            if lead:
+                _begin(folder, partial)
+        with together(comm, *words):
+            own = _write(partial / manifest.rank_name(comm.rank, comm.size), lambda file: dump_tree(state, file))
+            model_entry = _write(partial / MODEL, lambda file: file.write(model)) if lead else None
+        entries = _gathered(own, comm)
+        with together(comm, *words):
+            if model_entry is not None:
+                number = 1 + max([int(n) for n in map(manifest.number_of, before) if n < math.inf], default=0)
+                described = Manifest(number, step, comm.size, dict(identity), {MODEL: model_entry, **entries})
+                _write(partial / MANIFEST, lambda file: file.write(manifest.dumps(described).encode()))
+                _finish(partial, place)
+    except CheckpointError:
+        if lead:
+            shutil.rmtree(partial, ignore_errors=True)
+        comm.barrier()
+        raise
+    if lead:
+        _remove_older([path for path in before if path != place], keep)
+    comm.barrier()
+    return place
+
+
+def _before(folder: Path) -> list[Path]:
+    """The checkpoints there are; none in a folder that cannot be read, which will not be written to either."""
+    try:
+        return manifest.complete(folder)
+    except OSError:
+        return []
+
+
+def _begin(folder: Path, partial: Path) -> None:
+    """Make the folder to write into, and remove what jobs left that were killed while they wrote."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(leftover)
+    partial.mkdir()
+
+
+def _write(path: Path, write: Callable[[BinaryIO], Any]) -> Entry:
+    """Write a new file, on to the disk."""
+    try:
+        with path.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        return manifest.examine(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _gathered(own: Entry, comm: Comm) -> dict[str, Entry]:
+    """The files of all ranks."""
+    row = np.frombuffer(own.bytes.to_bytes(8, "little") + bytes.fromhex(own.sha256), np.uint8)
+    rows = [bytes(row) for row in comm.allgather(row, control=True)]
+    entries = [Entry(int.from_bytes(row[:8], "little"), row[8:].hex()) for row in rows]
+    return {manifest.rank_name(rank, comm.size): entry for rank, entry in enumerate(entries)}
+
+
+def _finish(partial: Path, place: Path) -> None:
+    """Give the folder its name, on the disk as well; one that has the name already makes room for it."""
+    _sync(partial)
+    replaced = place.with_name(f"{UNFINISHED}replaced-{place.name}")
+    if place.exists():
+        place.rename(replaced)
+    try:
+        partial.rename(place)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(place)
+        raise
+    _sync(place.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _remove_older(before: list[Path], keep: int) -> None:
+    """Remove checkpoints that are damaged, and all but the newest ``keep - 1``; what cannot be removed stays."""
+    whole = [path for path in before if manifest.number_of(path) < math.inf]
+    stay = whole[-(keep - 1) :] if keep > 1 else []
+    for path in before:
+        if path not in stay:
+            doomed = path.with_name(f"{UNFINISHED}removed-{path.name}")  # at no time half a checkpoint
+            try:
+                path.rename(doomed)
+            except OSError:
+                continue
+            shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
