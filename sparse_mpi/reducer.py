@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -18,9 +18,9 @@ from sparse_mpi.feedback import Memory
 from sparse_mpi.feedback.clipping import clip
 from sparse_mpi.laws import check_agreement, check_conservation
 from sparse_mpi.overlap import Handle, busy, lane_of
-from sparse_mpi.select.timed import Timed
 from sparse_mpi.sparse import Layout, SparseVector, leave
 from sparse_mpi.states import added, check_identity, on_host, restore
+from sparse_mpi.watched import unselected, watch
 
 
 class StepReport(NamedTuple):
@@ -93,10 +93,10 @@ class SparseAllreduce:
         self._memory_kind = repr(kind)
         self._most_norm = math.inf if clip_norm is None else clip_norm / math.sqrt(self.comm.size)
         self._nonfinite = nonfinite
-        self._timed, self._watched = _watch(self.algorithm)
+        self._timed, self._watched = watch(self.algorithm)
         # the one selector that sees all of acc and can add the gradient to it on its way
         self._fusing = self._timed[0] if hasattr(self.algorithm, "selector") else None
-        self._unselected = _unselected(self.algorithm, self.layout)
+        self._unselected = unselected(self.algorithm, self.layout)
         self._state = self._watched.init(self.layout, self.k, self.comm.size)
 
     @property
@@ -280,26 +280,6 @@ class SparseAllreduce:
             timed.seconds, timed.selected = 0.0, 0
         entries = total.nnz if isinstance(total, SparseVector) else len(total)
         return StepReport(selected, entries, select, traffic.seconds, seconds - select - traffic.seconds, traffic)
-
-
-def _watch(algorithm: Algorithm) -> tuple[list[Timed], Algorithm]:
-    """The algorithm with its selectors timed: its own, or those of the parts it is made of."""
-    if hasattr(algorithm, "selector"):
-        timed = Timed(algorithm.selector)
-        return [timed], replace(algorithm, selector=timed)  # type: ignore[type-var]
-    if not hasattr(algorithm, "parts"):
-        return [], algorithm
-    watched = [_watch(part.algorithm) for part in algorithm.parts]
-    parts = [replace(part, algorithm=made) for part, (_, made) in zip(algorithm.parts, watched, strict=True)]
-    return sum((timed for timed, _ in watched), []), replace(algorithm, parts=tuple(parts))  # type: ignore[type-var]
-
-
-def _unselected(algorithm: Algorithm, layout: Layout) -> int:
-    """How many elements no selector looks at, because they are reduced densely."""
-    if hasattr(algorithm, "parts"):
-        dense = [part for part in algorithm.parts if not hasattr(part.algorithm, "selector")]
-        return sum(layout.sizes[tensor] for part in dense for tensor in part.tensors)
-    return 0 if hasattr(algorithm, "selector") else layout.size
 
 
 def _raise_nonfinite(total: SparseVector | Array) -> None:

@@ -195,18 +195,32 @@ class GradientReduction:
         Raises:
             ValueError: it is of other buckets, or see `SparseAllreduce.load_state_dict`; on every rank alike.
         """
-
-        def prepare() -> list[dict[str, Any]]:
-            states = state.get("buckets", ())
-            if len(states) != len(self.buckets):
-                raise ValueError(
-                    f"state['buckets'] must hold {len(self.buckets)} buckets, got {len(states)}; load it into a "
-                    "reduction of the same parameters with the same bucket_cap_mb"
-                )
-            return list(states)
-
-        for bucket, saved in zip(self.buckets, prepare_alike(self.comm, prepare, lambda _: "load"), strict=True):
+        for bucket, (saved,) in zip(self.buckets, self._by_bucket([state]), strict=True):
             bucket.reducer.load_state_dict(saved)
+
+    def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
+        """Take up what ``ranks`` ranks saved, on any number of ranks, see `SparseAllreduce.take_over`.
+
+        Raises:
+            ValueError: a state is of other buckets, or see there; on every rank alike.
+        """
+        for bucket, saved in zip(self.buckets, self._by_bucket(states), strict=True):
+            bucket.reducer.take_over(saved, ranks)
+
+    def _by_bucket(self, states: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+        """``states`` cut up: for every bucket a list of what each of them has for it."""
+
+        def prepare() -> list[list[dict[str, Any]]]:
+            for state in states:
+                count = len(state.get("buckets", ()))
+                if count != len(self.buckets):
+                    raise ValueError(
+                        f"state['buckets'] must hold {len(self.buckets)} buckets, got {count}; load it into a "
+                        "reduction of the same parameters with the same bucket_cap_mb"
+                    )
+            return [[state["buckets"][number] for state in states] for number in range(len(self.buckets))]
+
+        return prepare_alike(self.comm, prepare, lambda _: "load a state")
 
     def _reducer(self, shapes: Sequence[tuple[int, ...]]) -> SparseAllreduce:
         """For a bucket of parameters of these shapes."""

@@ -51,7 +51,7 @@ LEVELS = """
     feedback.residual
     feedback.*
     feedback
-    arguments  laws  costs  provenance  states  checkpoint.manifest  checkpoint.trees  checkpoint.together
+    arguments  laws  costs  provenance  watched  states  checkpoint.manifest  checkpoint.trees  checkpoint.together
     checkpoint.*
     checkpoint
     allreduce  reducer

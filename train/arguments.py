@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import checkpoints
 import sparse_mpi
 from converters import densities, figure, integer, norm, number, share
 from optimizers import OPTIMIZERS
@@ -81,13 +82,15 @@ def parse(
     extend(parser)
     _add_training(parser, settings)
     _add_run(parser)
+    checkpoints.extend(parser)
     args = parser.parse_args(argv)
     _check_algorithm(parser, args)
     _fill_in(parser, args, settings, tiny)
     _settle_memory(parser, args)
     _settle_buckets(parser, args)
     args.data_dir = args.data_dir or Path(folders[args.data])
-    args.out = args.out or Path("runs") / f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}"
+    new = Path("runs") / f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}"
+    checkpoints.settle(parser, args, new)
     return args
 
 

@@ -23,11 +23,16 @@ class Refused(Exception):
     """The job cannot be done as asked for; raised on all ranks together."""
 
 
+class Stopped(Exception):
+    """The job was told to end before it was done, and can be resumed; raised on all ranks together."""
+
+
 def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
     """Run ``program`` on the ranks that MPI started, and exit with a status other than 0 if it fails.
 
-    What all ranks agree to refuse ends with a line from each. Any other exception on any rank aborts the
-    whole job with its traceback, because the others would wait for that rank for ever.
+    What all ranks agree to refuse ends with a line from each, a job that was told to stop with status 75 (EX_TEMPFAIL).
+    Any other exception on any rank aborts the whole job with its traceback, because the others would wait for that rank
+    for ever.
     """
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
@@ -40,6 +45,11 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
         print(f"error on rank {comm.rank}: {error}", file=sys.stderr, flush=True)
         comm.barrier()  # a launcher ends the job at the first exit: let everybody speak before
         sys.exit(1)
+    except Stopped as stopped:
+        if comm.rank == 0:
+            print(stopped, flush=True)
+        comm.barrier()
+        sys.exit(os.EX_TEMPFAIL)
     except Exception as error:
         comm.abort(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from argparse import Namespace
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ class Outcome(NamedTuple):
     seconds: float
     step_seconds: float | None  # median of the last reducer's unchecked steps, but its first two; mean over the ranks
     predicted_seconds: float | None  # of a step, by the plan if there is one
+    digest: str  # of parameters and buffers, see `replicas.digest`
 
 
 class Journal:
@@ -47,15 +48,20 @@ class Journal:
 
     def __init__(self, task: Task, args: Namespace, comm: Comm, metrics: Metrics, steps: int) -> None:
         self._task, self._args, self._comm, self._metrics = task, args, comm, metrics
-        self._coverages: deque[float] = deque(maxlen=2)  # see `cover`
+        self.coverages: deque[float] = deque(maxlen=2)  # see `cover`
         hidden = comm.rank != 0 or not args.progress
         self.bar = tqdm(total=steps, disable=hidden, mininterval=0.5, unit="step")
+
+    def resume(self, step: int, coverages: Iterable[float]) -> None:
+        """Go on after ``step``, with what `coverages` had then."""
+        self.bar.initial = self.bar.n = step
+        self.coverages.extend(coverages)
 
     def cover(self, step: int, totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseAllreduce]) -> None:
         """Note the share of the tensors' rows that have an entry, in steps with a record and in those before them:
         selectors may take turns, and a record tells the mean of two steps."""
         if step % self._args.log_every < 2:
-            self._coverages.append(coverage(totals, reducers))
+            self.coverages.append(coverage(totals, reducers))
 
     def step(self, now: Mapping[str, Any], step: Meter, epoch: Meter, seconds: float) -> None:
         """Move the bar on, and write the record if it is the step's turn.
@@ -68,7 +74,7 @@ class Journal:
         """
         if (now["step"] - 1) % self._args.log_every == 0:
             scores = known(self._task.scores(step.sums))
-            covered = float(np.mean(self._coverages))
+            covered = float(np.mean(self.coverages))
             self._metrics.write("step", **now, coverage=covered, **scores, **step.means())
         self.bar.set_description(f"epoch {now['epoch']}/{self._args.epochs}", refresh=False)
         self.bar.set_postfix_str(self._bar_text(step, epoch, seconds), refresh=False)

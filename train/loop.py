@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 import time
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from checkpoints import Checkpoints, State
 from evaluation import evaluate
+from job import Stopped
 from journal import Journal, Outcome
 from meter import Meter
 from metrics import Metrics
 from planning import Planning, Stamps
-from replicas import identical
+from replicas import digest, identical
 from schedule import density, learning_rate
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
+from sparse_mpi.plan import store
 from sparse_mpi.reduction import GradientReduction
 from task import Task
 from timeline import Recorder
@@ -35,6 +39,7 @@ class Training:
         comm: between the replicas.
         metrics: where records go.
         planning: may replace reducers after any step.
+        checkpoints: writes them; None writes none.
     """
 
     def __init__(
@@ -45,20 +50,23 @@ class Training:
         comm: Comm,
         metrics: Metrics,
         planning: Planning | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
-        self.task, self.optimizer, self.args, self.comm, self.planning = task, optimizer, args, comm, planning
+        self.task, self.optimizer, self.args, self.comm = task, optimizer, args, comm
+        self.planning, self.checkpoints = planning, checkpoints
         self.reduction: GradientReduction = optimizer.reduction
         self.limit = min(args.epochs * task.steps, args.max_steps or math.inf)  # steps
         self.steps = 0
+        self.meter, self.seconds = Meter(), 0.0  # of the running epoch: what this rank did, and how long
+        self.recorded = True  # whether there is nothing in them yet
+        self.scores: dict[str, float] = {}  # of the last epoch
         self.durations: list[float] = []  # seconds of each step with these reducers
         self.recorder = Recorder(self.reduction, args.timeline) if args.timeline and comm.rank == 0 else None
         self.journal = Journal(task, args, comm, metrics, int(self.limit))
         broadcast_parameters(task.model.state_dict(), comm=comm)
         self.sparse = self.reducers
         self.final_density = sum(r.k for r in self.sparse) / sum(r.layout.size for r in self.sparse)
-        if args.dense_warmup:
-            for bucket in self.reduction.buckets:
-                bucket.reducer = dense_like(bucket.reducer)
+        self.dense = [dense_like(reducer) for reducer in self.sparse] if args.dense_warmup else []
 
     @property
     def reducers(self) -> list[SparseAllreduce]:
@@ -69,48 +77,124 @@ class Training:
         """Train for ``args.epochs`` epochs or ``args.max_steps`` steps, whichever ends first."""
         began = time.perf_counter()
         with self.journal.bar:
-            while self.steps < self.limit:
+            while self.steps < self.limit or not self.recorded:
                 epoch, first = divmod(self.steps, self.task.steps)
-                meter, seconds = self._epoch(epoch, first)
-                scores = evaluate(self.task, self.comm)
-                self.journal.epoch(self._now(epoch), meter, seconds, scores)
+                self._epoch(epoch, first)
+                self.scores = evaluate(self.task, self.comm)
+                self.journal.epoch(self._now(epoch), self.meter, self.seconds, self.scores)
+                self.meter, self.seconds, self.recorded = Meter(), 0.0, True
+                if self.steps % self.task.steps == 0:
+                    self._save()
         if self.recorder is not None:
             print(self.recorder.draw())
         headline, same = self.task.headline, identical(self.task.model, self.comm)
         seconds = time.perf_counter() - began
         plan = self.planning and self.planning.plan
         predicted = plan.predicted if plan else None
-        return Outcome(
-            headline, scores[headline], scores["loss"], same, self.steps, seconds, self._usual_step(), predicted
-        )
+        score, loss, usual = self.scores[headline], self.scores["loss"], self._usual_step()
+        return Outcome(headline, score, loss, same, self.steps, seconds, usual, predicted, digest(self.task.model))
 
-    def _epoch(self, epoch: int, first: int) -> tuple[Meter, float]:
-        """Train for an epoch from step ``first`` on, or as far as the limit; what this rank did, and the seconds."""
+    def _epoch(self, epoch: int, first: int) -> None:
+        """Train for an epoch from step ``first`` on, or as far as the limit."""
         self.task.model.train()
-        meter = Meter()
-        began = start = time.perf_counter()
-        for number, batch in enumerate(self.task.train(epoch, first), first):
+        start = time.perf_counter()
+        began = start - self.seconds
+        numbers = range(first, int(min(self.task.steps, first + self.limit - self.steps)))
+        for number, batch in zip(numbers, self.task.train(epoch, first), strict=False):
             self._prepare(epoch + number / self.task.steps)
             step = self._step(batch, start)
-            meter.add(step)
+            self.meter.add(step)
+            self.recorded = False
             start = time.perf_counter()
-            self.journal.step(self._now(epoch), step, meter, start - began)
-            if self.steps == self.limit:
-                break
-        return meter, time.perf_counter() - began
+            self.seconds = start - began
+            self.journal.step(self._now(epoch), step, self.meter, self.seconds)
+            if self.steps % self.task.steps:  # at the end of an epoch the test comes first
+                self._save()
+
+    def _save(self) -> None:
+        """Write a checkpoint if it is time for one.
+
+        Raises:
+            Stopped: the job is to end.
+        """
+        if self.checkpoints is None:
+            return
+        ended, interrupted = self.steps == self.limit, self.checkpoints.interrupted(self.steps)
+        if ended or interrupted or self.checkpoints.due(self.steps):
+            written = self.checkpoints.write(self.steps, self.state())
+            if interrupted and not ended:
+                then = "--resume goes on from there" if written else "but there is no checkpoint of it, see above"
+                raise Stopped(f"stopped after step {self.steps} as told; {then}")
+
+    def state(self) -> State:
+        """All that `resume` needs to go on to the same bits, by value."""
+        epoch, first = divmod(self.steps, self.task.steps)
+        plan = self.planning and self.planning.plan
+        shared = {
+            "model": self.task.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "plan": store.dumps(plan) if plan else "",
+            "epoch": epoch,
+            "first": first,
+            "epoch_steps": self.task.steps,
+            "recorded": self.recorded,
+            "sums": len(self.meter.sums),
+            "scores": {name: float(score) for name, score in self.scores.items()},
+            "coverages": list(self.journal.coverages),
+        }
+        own = {
+            "reduction": self.reduction.state_dict(),
+            "buffers": {name: buffer.numpy().copy() for name, buffer in self.task.model.named_buffers()},
+            "meter": vars(self.meter).copy(),
+            "seconds": self.seconds,
+        }
+        return State(shared, own)
+
+    def resume(self, shared: Mapping[str, Any], own: Sequence[Mapping[str, Any]], ranks: int) -> None:
+        """Go on where a run was when it had this `state`.
+
+        Args:
+            shared: what was the same on all its ranks.
+            own: what ranks r, r + P, r + 2 P, ... had of their own on rank r of P.
+            ranks: how many there were. On another number, the epoch goes on at the same share of its steps.
+        """
+        self.task.model.load_state_dict(shared["model"])
+        chosen = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(shared["optimizer"])
+        for group, options in zip(self.optimizer.param_groups, chosen, strict=True):
+            group.update(options)  # those of this run
+        if own:
+            for name, buffer in self.task.model.named_buffers():
+                buffer.copy_(torch.from_numpy(own[0]["buffers"][name]))
+            self.seconds = own[0]["seconds"]
+        self.meter = Meter(np.zeros(shared["sums"]))
+        for state in own:
+            self.meter.add(Meter(**state["meter"]))
+        done = round(shared["first"] * self.task.steps / shared["epoch_steps"])
+        self.steps = shared["epoch"] * self.task.steps + min(done, self.task.steps - 1)
+        self._warm_up()
+        self.reduction.take_over([state["reduction"] for state in own], ranks)
+        self.recorded, self.scores = shared["recorded"], shared["scores"]
+        self.journal.resume(self.steps, shared["coverages"])
 
     def _prepare(self, epoch: float) -> None:
         """Set learning rate and density for ``epoch``, and torch's generator for the step: a function of its number
         and the rank alone, so that dropout is the same in a run that is resumed here."""
         self.reduction.density = density(epoch, self.final_density, self.args.density_warmup)
         self.reduction.check = self._is_checked(self.steps + 1)
-        if self.args.dense_warmup and self.steps == self.args.dense_warmup:
-            self.durations = []
-            for bucket, reducer in zip(self.reduction.buckets, self.sparse, strict=True):
-                bucket.reducer = reducer
+        self._warm_up()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(epoch, self.args, self.comm.size)
         torch.manual_seed(step_seed(self.args.seed, self.steps, self.comm.rank))
+
+    def _warm_up(self) -> None:
+        """Reduce everything in the first steps, if asked to."""
+        if self.dense and self.steps in (0, self.args.dense_warmup):
+            self.durations = []
+        if self.dense:
+            chosen = self.dense if self.steps < self.args.dense_warmup else self.sparse
+            for bucket, reducer in zip(self.reduction.buckets, chosen, strict=True):
+                bucket.reducer = reducer
 
     def _step(self, batch: Any, start: float) -> Meter:
         """Forward, backward, reduce, update; ``start`` is when the batch began to be made."""

@@ -7,7 +7,7 @@ import math
 from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.provenance import provenance
@@ -15,24 +15,37 @@ from sparse_mpi.provenance import provenance
 FILE = "metrics.jsonl"
 
 
+class Resumed(NamedTuple):
+    """How far a run had come that is resumed."""
+
+    step: int
+    epochs: int  # that are over
+    path: str  # of the checkpoint
+
+
 class Metrics:
     """The records of a run, written as they come.
 
     Args:
         folder: made if need be; holds ``metrics.jsonl`` and TensorBoard's events. None records nothing.
+        resumed: where a run is resumed, whose records stay up to there; None starts new ones.
 
     Raises:
         OSError: the folder cannot be made or written to.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, resumed: Resumed | None = None) -> None:
         self._file = self._board = None
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / FILE).open("w")
+        if resumed:
+            retain(folder / FILE, resumed)
+        self._file = (folder / FILE).open("a" if resumed else "w")
         try:
-            self._board = import_module("torch.utils.tensorboard").SummaryWriter(str(folder))
+            self._board = import_module("torch.utils.tensorboard").SummaryWriter(
+                str(folder), purge_step=resumed.step + 1 if resumed else None
+            )
         except ImportError:
             print("no TensorBoard events, because the package tensorboard is not installed")
 
@@ -54,8 +67,27 @@ class Metrics:
             self._board.close()
 
 
-def record(args: Namespace, comm: Comm, **more: Any) -> Metrics:
+def retain(file: Path, resumed: Resumed) -> None:
+    """Take away the records of what a run did after it had come so far, because it will do that again."""
+    kept = []
+    for line in file.read_text().splitlines() if file.exists() else []:
+        try:
+            values = json.loads(line)
+        except ValueError:  # the job was killed while it wrote
+            continue
+        epoch, step = values.get("epoch", 0), values.get("step", 0)
+        done = epoch <= resumed.epochs if values["event"] == "epoch" else step <= resumed.step
+        if done and values["event"] != "final":
+            kept.append(line + "\n")
+    new = file.with_suffix(".new")
+    new.write_text("".join(kept))
+    new.replace(file)
+
+
+def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: Any) -> Metrics:
     """The metrics of this run, in ``args.out``, with its configuration first; on ranks but 0 they go nowhere.
+
+    One that is resumed there goes on in the same file, with a record of where it was resumed and how.
 
     Raises:
         ImportError: a plot is wanted and matplotlib is not installed.
@@ -63,9 +95,11 @@ def record(args: Namespace, comm: Comm, **more: Any) -> Metrics:
     """
     if args.plot or args.timeline:
         plotting()
-    metrics = Metrics(args.out if comm.rank == 0 else None)
+    begun = resumed is not None and (args.out / FILE).exists()
+    metrics = Metrics(args.out if comm.rank == 0 else None, resumed)
     options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-    metrics.write("config", **(options | more), ranks=comm.size, **provenance())
+    more |= {"ranks": comm.size, "resumed": resumed and resumed._asdict()}
+    metrics.write("resume" if begun else "config", **(options | more), **provenance())
     return metrics
 
 

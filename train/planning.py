@@ -89,14 +89,15 @@ class Planning:
         model: to be trained.
         args: see `arguments.parse`.
         comm: between the replicas.
+        found: the text of a plan that ``--algo auto`` found before the run was resumed; kept on any number of ranks.
     """
 
-    def __init__(self, model: nn.Module, args: Namespace, comm: Comm) -> None:
-        self.plan: Plan | None = None
+    def __init__(self, model: nn.Module, args: Namespace, comm: Comm, found: str = "") -> None:
+        self.plan: Plan | None = store.loads(found) if found and args.algo == AUTO else None
         self._args, self._comm = args, comm
         self._model = model
         self._tensors = tuple((name, tuple(p.shape)) for name, p in model.named_parameters())
-        self._profiler = Profiler(model) if args.algo == AUTO else None
+        self._profiler = Profiler(model) if args.algo == AUTO and self.plan is None else None
         if args.plan:
             self.plan = agreed(comm, lambda: self._load(args.plan))
             args.density = self.plan.density

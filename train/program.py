@@ -11,9 +11,10 @@ import torch
 import arguments
 import job
 from arguments import Settings, Tiny
+from checkpoints import Checkpoints, check_identity, find, identity_of
 from journal import Outcome, conclude
 from loop import Training
-from metrics import record
+from metrics import Metrics, Resumed, record
 from optimizers import OPTIMIZERS
 from planning import Planning
 from sparse_mpi.comm import Comm
@@ -59,12 +60,24 @@ class Program:
 
         Raises:
             Refused: on all ranks alike, when that cannot be done as asked for, diverges, or ends in different replicas.
+            Stopped: on all ranks alike, when one of them was told to end; there is a checkpoint to resume from.
         """
         args.threads = args.threads or job.threads_per_rank(comm)
         torch.set_num_threads(args.threads)
+        training, metrics = self._prepared(args, comm)
+        outcome = training.run()
+        conclude(outcome, args, comm, metrics)
+        return outcome
+
+    def _prepared(self, args: Namespace, comm: Comm) -> tuple[Training, Metrics]:
+        """Training as it is to begin, or to go on where a checkpoint says."""
+        found = find(args, comm)
         torch.manual_seed(args.seed)
         task = job.agreed(comm, lambda: self.make(args, comm))
-        planning = Planning(task.model, args, comm)
+        identity = identity_of(self.name, args, task.model)
+        if found:
+            job.agreed(comm, lambda: check_identity(found, identity))
+        planning = Planning(task.model, args, comm, found.shared["plan"] if found else "")
         plain = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
         optimizer = job.agreed(comm, lambda: planning.distribute(plain))
         reducers = [bucket.reducer for bucket in optimizer.reduction.buckets]
@@ -75,10 +88,13 @@ class Program:
             "items": task.items,
             "headline": task.headline,
         }
-        metrics = job.agreed(comm, lambda: record(args, comm, **facts))
-        outcome = Training(task, optimizer, args, comm, metrics, planning).run()
-        conclude(outcome, args, comm, metrics)
-        return outcome
+        resumed = Resumed(found.step, found.shared["epoch"], str(found.path)) if found else None
+        metrics = job.agreed(comm, lambda: record(args, comm, resumed, **facts))
+        checkpoints = Checkpoints(args, identity, comm, metrics) if args.checkpoint_every else None
+        training = Training(task, optimizer, args, comm, metrics, planning, checkpoints)
+        if found:
+            training.resume(found.shared, found.own, found.ranks)
+        return training, metrics
 
     def run(self) -> None:
         """Read the command line and train on the ranks that MPI started; failure is an exit status other than 0."""

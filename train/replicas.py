@@ -26,10 +26,15 @@ def average_buffers(model: nn.Module, comm: Comm) -> None:
         buffer.copy_(part.view_as(buffer))
 
 
+def digest(model: nn.Module) -> str:
+    """The SHA-256 of parameters and buffers, in hexadecimal digits."""
+    seen = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        seen.update(tensor.contiguous().numpy())
+    return seen.hexdigest()
+
+
 def identical(model: nn.Module, comm: Comm) -> bool:
     """Whether parameters and buffers are the same on all ranks, to the last bit."""
-    digest = hashlib.sha256()
-    for tensor in model.state_dict().values():
-        digest.update(tensor.contiguous().numpy())
-    digests = comm.allgather(np.frombuffer(digest.digest(), np.uint8), control=True)
+    digests = comm.allgather(np.frombuffer(bytes.fromhex(digest(model)), np.uint8), control=True)
     return bool((digests == digests[0]).all())

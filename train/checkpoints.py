@@ -1,0 +1,181 @@
+"""When a training run writes a checkpoint, what it is of, and where a run is resumed from."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from converters import integer
+from interruption import Interruption
+from job import Refused, agreed
+from metrics import Metrics
+from sparse_mpi import checkpoint
+from sparse_mpi.checkpoint.manifest import NAME
+from sparse_mpi.comm import Comm
+
+FOLDER = "checkpoints"  # within the folder of a run
+NEWEST = True  # --resume without a value
+
+
+class State(NamedTuple):
+    """All that a run needs to go on, to the same bits on as many ranks."""
+
+    shared: dict[str, Any]  # the same on all ranks: what torch.save takes and torch.load gives with weights_only
+    own: dict[str, Any]  # of this rank: see `sparse_mpi.checkpoint.trees`
+
+
+class Found(NamedTuple):
+    """A checkpoint to resume from."""
+
+    path: Path
+    step: int
+    identity: dict[str, Any]
+    shared: dict[str, Any]  # see `State`
+    own: list[dict[str, Any]]  # of those old ranks that this one goes on for
+    ranks: int  # that wrote it
+
+
+class Checkpoints:
+    """Writes the checkpoints of a run, every ``args.checkpoint_every`` steps.
+
+    Args:
+        args: see `extend` and `settle`.
+        identity: see `identity_of`.
+        comm: between the ranks.
+        metrics: where a record of each goes.
+    """
+
+    def __init__(self, args: Namespace, identity: dict[str, Any], comm: Comm, metrics: Metrics) -> None:
+        self._every, self._folder, self._keep = args.checkpoint_every, args.checkpoint_dir, args.keep
+        self._identity, self._comm, self._metrics = identity, comm, metrics
+        self._interruption = Interruption()
+
+    def interrupted(self, step: int) -> bool:
+        """Whether the run is to end after ``step``; the same on all ranks."""
+        return self._interruption.anywhere(step, self._comm)
+
+    def due(self, step: int) -> bool:
+        """Whether it is ``step``'s turn."""
+        return step % self._every == 0
+
+    def write(self, step: int, state: State) -> bool:
+        """Write a checkpoint; where that fails, say so, return False and let training go on: older ones are intact."""
+        began, lead = time.perf_counter(), self._comm.rank == 0
+        model = io.BytesIO()
+        if lead:
+            torch.save(state.shared, model)
+        try:
+            path = checkpoint.save(
+                self._folder, step, self._identity, model.getbuffer(), state.own, self._comm, self._keep
+            )
+        except checkpoint.CheckpointError as error:
+            self._metrics.write("checkpoint", step=step, error=str(error))
+            if lead:
+                tqdm.write(f"WARNING: {error}", file=sys.stderr)
+            return False
+        self._metrics.write("checkpoint", step=step, path=str(path), seconds=time.perf_counter() - began)
+        return True
+
+
+def find(args: Namespace, comm: Comm) -> Found | None:
+    """The checkpoint to resume from, if the options ask for one; None, said aloud, where there is none yet.
+
+    Raises:
+        Refused: it cannot be used, or a new run would mix its checkpoints with those of another; on all ranks.
+    """
+    if args.resume is None:
+        if args.checkpoint_every:
+            agreed(comm, lambda: _check_empty(args.checkpoint_dir))
+        return None
+    place = args.checkpoint_dir if args.resume is NEWEST else args.resume
+    if args.resume is NEWEST:
+        there = agreed(comm, lambda: comm.rank == 0 and checkpoint.latest(place) is not None)
+        if not comm.allreduce(np.array([there], np.int32), "max", control=True)[0]:
+            if comm.rank == 0:
+                print(f"nothing to resume in {place} yet: starting from scratch")
+            return None
+    try:
+        loaded = checkpoint.load(place, comm)
+    except checkpoint.CheckpointError as error:
+        raise Refused(str(error)) from None
+    shared = torch.load(io.BytesIO(loaded.model), weights_only=True)
+    if comm.rank == 0:
+        print(f"resuming from {loaded.path}")
+    return Found(loaded.path, loaded.step, loaded.identity, shared, loaded.states, loaded.ranks)
+
+
+def identity_of(program: str, args: Namespace, model: nn.Module) -> dict[str, Any]:
+    """What a run must share with a checkpoint to go on from it, by option where there is one."""
+    names = ("data", "tiny", "algo", "selector", "rank", "memory", "optimizer", "seed", "bucket_mb")
+    tensors = [(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()]
+    size = sum(parameter.numel() for parameter in model.parameters())
+    plan = args.plan and sha256(args.plan.read_bytes()).hexdigest()[:16]
+    return {
+        "program": program,
+        "model": f"{type(model).__name__} of {size} parameters, {sha256(repr(tensors).encode()).hexdigest()[:8]}",
+        **{name: getattr(args, name) for name in names},
+        "plan": plan,
+        "k" if args.k else "density": args.k or args.density,
+        "momentum of dgc": args.correction,
+    }
+
+
+def check_identity(found: Found, identity: Mapping[str, Any]) -> None:
+    """Raise ValueError unless ``found`` is a checkpoint of a run like this."""
+    for name in dict.fromkeys((*identity, *found.identity)):
+        saved, given = found.identity.get(name), identity.get(name)
+        if saved != given:
+            raise ValueError(
+                f"{found.path} is of a run with {name} {saved}, but this one has {given}; resume with what it was "
+                "saved with, or leave out --resume to start a new run"
+            )
+
+
+def extend(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument_group("checkpoints").add_argument
+    text = "write a checkpoint every N steps, at the end and on SIGTERM or SIGUSR1 (default: 0, never)"
+    add("--checkpoint-every", type=integer(0), default=0, metavar="N", help=text)
+    add("--checkpoint-dir", type=Path, metavar="DIR", help=f"folder for them (default: OUT/{FOLDER})")
+    add("--keep", type=integer(1), metavar="N", help="how many to keep (default: 2)")
+    text = (
+        "go on from a checkpoint or from the newest of a run, whose folder DIR is; without DIR from the newest in "
+        "--checkpoint-dir, or from scratch if there is none"
+    )
+    add("--resume", type=Path, nargs="?", const=NEWEST, metavar="DIR", help=text)
+
+
+def settle(parser: ArgumentParser, args: Namespace, new: Path) -> None:
+    """Settle where a run is resumed from, and where its results and checkpoints go; ``new`` is a folder for results."""
+    if args.keep and not args.checkpoint_every:
+        parser.error("argument --keep: no checkpoints are written without --checkpoint-every; add it")
+    args.keep = args.keep or 2
+    if args.resume is NEWEST and not args.out and not args.checkpoint_dir:
+        parser.error("argument --resume: say where from, or give --out or --checkpoint-dir as in the run before")
+    there = args.checkpoint_dir
+    if args.resume not in (None, NEWEST):
+        inside = args.resume / FOLDER
+        args.resume = inside if inside.is_dir() else args.resume
+        there = there or (args.resume.parent if NAME.fullmatch(args.resume.name) else args.resume)
+    if args.out is None:
+        args.out = there.parent if there and there.name == FOLDER else new
+        args.checkpoint_dir = there or args.out / FOLDER
+    args.checkpoint_dir = args.checkpoint_dir or args.out / FOLDER
+
+
+def _check_empty(folder: Path) -> None:
+    if checkpoint.latest(folder):
+        raise ValueError(
+            f"--checkpoint-dir {folder} has checkpoints of an earlier run: --resume it, or choose another folder"
+        )
