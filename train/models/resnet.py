@@ -1,0 +1,134 @@
+"""ResNets of He et al., Deep Residual Learning for Image Recognition, CVPR 2016.
+
+Of 20 layers as they are used on CIFAR, of 50, 101 and 152 as on ImageNet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.functional import pad, relu
+
+SMALL = 64  # pixels: smaller images enter the first stage at their own size
+
+
+class Residual(nn.Module):
+    """``relu(body(x) + shortcut(x))``."""
+
+    def __init__(self, body: nn.Sequential, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.body, self.shortcut = body, shortcut
+
+    def forward(self, images: Tensor) -> Tensor:
+        """``(B, channels, H, W)``, fewer pixels and more channels than entered where a stage begins."""
+        return relu(self.body(images) + self.shortcut(images))
+
+
+class Subsample(nn.Module):
+    """A shortcut without parameters: every ``stride``-th pixel, ``more`` channels of zeros (option A of the paper)."""
+
+    def __init__(self, stride: int, more: int) -> None:
+        super().__init__()
+        self._stride, self._more = stride, more
+
+    def forward(self, images: Tensor) -> Tensor:
+        return pad(images[:, :, :: self._stride, :: self._stride], (0, 0, 0, 0, 0, self._more))
+
+
+def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+    """A convolution that keeps an image's size, but for ``stride``, and its normalisation."""
+    return [nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs)]
+
+
+def basic(inputs: int, width: int, stride: int) -> Residual:
+    """Two convolutions of 3 x 3, ``width`` channels out."""
+    body = nn.Sequential(*convolution(inputs, width, 3, stride), nn.ReLU(inplace=True), *convolution(width, width, 3))
+    return Residual(body, nn.Identity() if inputs == width else Subsample(stride, width - inputs))
+
+
+def bottleneck(inputs: int, width: int, stride: int) -> Residual:
+    """Convolutions of 1 x 1, 3 x 3 and 1 x 1, ``4 width`` channels out; that of 3 x 3 strides, as is usual today."""
+    outputs = 4 * width
+    body = nn.Sequential(
+        *convolution(inputs, width, 1),
+        nn.ReLU(inplace=True),
+        *convolution(width, width, 3, stride),
+        nn.ReLU(inplace=True),
+        *convolution(width, outputs, 1),
+    )
+    same = inputs == outputs and stride == 1
+    return Residual(body, nn.Identity() if same else nn.Sequential(*convolution(inputs, outputs, 1, stride)))
+
+
+class Form(NamedTuple):
+    """What a depth stands for."""
+
+    blocks: tuple[int, ...]  # of each stage
+    block: Callable[[int, int, int], Residual]
+    expansion: int  # channels that leave a block, in widths
+    width: int  # of the first stage; each further one has twice as many
+    pools: bool  # whether large images are brought to a quarter of their size ahead of the first stage
+
+
+FORMS = {
+    20: Form((3, 3, 3), basic, 1, 16, pools=False),
+    50: Form((3, 4, 6, 3), bottleneck, 4, 64, pools=True),
+    101: Form((3, 4, 23, 3), bottleneck, 4, 64, pools=True),
+    152: Form((3, 8, 36, 3), bottleneck, 4, 64, pools=True),
+}
+
+
+class ResNet(nn.Module):
+    """A ResNet for square images.
+
+    ResNet-20 has 269,722 parameters for 10 classes of 3 channels; ResNet-50, 101 and 152 have 25,557,032, 44,549,160
+    and 60,192,808 for the 1000 classes of ImageNet. Images of less than 64 pixels a side enter the last three by a
+    convolution of 3 x 3 instead of one of 7 x 7 and a maximum, which together leave a sixteenth of the pixels.
+
+    Args:
+        depth: a key of `FORMS`.
+        classes, channels: of the images.
+        image_size: their height and width.
+        width: channels of the first stage; None takes the paper's, 16 or 64.
+        zero_gamma: whether every block starts as its shortcut alone, its last normalisation giving zeros
+            (Goyal et al., 2017).
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        classes: int = 10,
+        channels: int = 3,
+        image_size: int = 32,
+        width: int | None = None,
+        zero_gamma: bool = False,
+    ) -> None:
+        super().__init__()
+        form = FORMS[depth]
+        width = width or form.width
+        if form.pools and image_size >= SMALL:
+            stem = [*convolution(channels, width, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, padding=1)]
+        else:
+            stem = [*convolution(channels, width, 3), nn.ReLU(inplace=True)]
+        self.stem = nn.Sequential(*stem)
+        stages, inputs = [], width
+        for stage, count in enumerate(form.blocks):
+            for number in range(count):
+                stages.append(form.block(inputs, width << stage, 2 if stage and not number else 1))
+                inputs = form.expansion * (width << stage)
+        self.blocks = nn.Sequential(*stages)
+        self.classifier = nn.Linear(inputs, classes)
+        self._initialise(stages, zero_gamma)
+
+    def _initialise(self, blocks: list[Residual], zero_gamma: bool) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        for block in blocks if zero_gamma else []:
+            nn.init.zeros_(block.body[-1].get_parameter("weight"))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits ``(B, classes)`` of images ``(B, channels, H, W)``."""
+        return self.classifier(self.blocks(self.stem(images)).mean((2, 3)))
