@@ -11,12 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from converters import integer
 from data import DATASETS
-from data.batches import Batches
+from data.source import Batch, ImageBatches
 from sparse_mpi.comm import Comm
 from task import Sums
 
 FOLDERS = {name: source.folder for name, source in DATASETS.items()}  # where each data set is looked for
-Batch = tuple[Tensor, Tensor]  # (B, channels, height, width) float32, (B,) int64
 
 
 class ImageTask:
@@ -30,17 +29,17 @@ class ImageTask:
     items = "images"
     headline = "accuracy"
 
-    def __init__(self, model: nn.Module, batches: Batches) -> None:
+    def __init__(self, model: nn.Module, batches: ImageBatches) -> None:
         self.model: nn.Module = model
         self.steps: int = batches.steps
         self._batches = batches
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """See `Batches.train`."""
+        """See `ImageBatches.train`."""
         return self._batches.train(epoch, first)
 
     def test(self) -> Iterator[Batch]:
-        """See `Batches.test`."""
+        """See `ImageBatches.test`."""
         return self._batches.test()
 
     def judge(self, batch: Batch) -> tuple[Tensor, Sums]:
@@ -57,28 +56,25 @@ class ImageTask:
         return {"loss": loss / count, "accuracy": correct / count}
 
 
-def image_task(args: Namespace, comm: Comm, build: Callable[[int, int], nn.Module]) -> ImageTask:
+def image_task(args: Namespace, comm: Comm, build: Callable[[ImageBatches], nn.Module]) -> ImageTask:
     """The task of this rank on the images that ``args`` asks for.
 
     Args:
         args: see `arguments.parse` and `extend`.
         comm: tells which share of the images is this rank's; nothing is communicated.
-        build: the model for so many classes and channels.
+        build: the model for batches of such classes, channels and size.
 
     Raises:
         OSError, ValueError, ImportError: the images cannot be read, or are too few.
     """
-    source = DATASETS[args.data]
-    images = source.load(args.data_dir)
-    padding, flip = (source.padding, source.flip) if args.augment else (0, False)
-    batches = Batches(images, args.batch_size, comm.rank, comm.size, args.seed, args.image_size, padding, flip)
-    return ImageTask(build(images.classes, batches.channels), batches)
+    batches = DATASETS[args.data].batches(args, comm)
+    return ImageTask(build(batches), batches)
 
 
 def extend(parser: ArgumentParser) -> None:
     """Add the options for images."""
     add = parser.add_argument_group("images").add_argument
-    text = "resize images to S x S (default: leave them as they are)"
+    text = "resize images to S x S (default: 224 with imagenet, leave others as they are)"
     add("--image-size", type=integer(1), metavar="S", help=text)
     text = "shift and, where it makes sense, mirror training images at random (default: --augment)"
     add("--augment", action=BooleanOptionalAction, default=True, help=text)

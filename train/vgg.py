@@ -63,7 +63,8 @@ TINY = Tiny("digits", Settings(density=0.02, epochs=2, batch_size=20, lr=0.1, wa
 
 def make(args: Namespace, comm: Comm) -> ImageTask:
     """VGG-16, with an eighth of the channels if it is to be tiny."""
-    return image_task(args, comm, lambda classes, channels: VGG16(classes, channels, 8 if args.tiny else 1))
+    slimness = 8 if args.tiny else 1
+    return image_task(args, comm, lambda batches: VGG16(batches.classes, batches.channels, slimness))
 
 
 PROGRAM = Program("vgg", __doc__ or "", make, SETTINGS, FOLDERS, TINY, extend)

@@ -1,10 +1,7 @@
-"""What a data set is: labelled images in memory, where they come from, and how they may be varied."""
+"""What a data set is: labelled images in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,13 +20,3 @@ class Images(NamedTuple):
     train: Split
     test: Split
     classes: int
-
-
-@dataclass(frozen=True)
-class Source:
-    """An entry of `DATASETS`: how to read a data set, and how its training images may be varied."""
-
-    load: Callable[[Path], Images]  # raises FileNotFoundError or ValueError, saying what was expected where
-    folder: str  # where it is looked for unless --data-dir says otherwise
-    padding: int  # pixels of zeros around an image before one of its size is cut out at random
-    flip: bool  # whether an image may be mirrored left to right

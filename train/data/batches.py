@@ -42,7 +42,7 @@ class Batches:
         rank, size: this rank, and how many there are.
         seed: what the order and the variations depend on; the same on all ranks.
         image_size: height and width that images are resized to; None leaves them as they are.
-        padding, flip: see `Source`; 0 and False vary nothing.
+        padding, flip: see `data.source.InMemory`; 0 and False vary nothing.
     """
 
     def __init__(
@@ -63,12 +63,13 @@ class Batches:
             size,
             seed,
         )
-        self._image_size, self._padding, self._flip = image_size, padding, flip
+        self._resizes, self._padding, self._flip = image_size is not None, padding, flip
         pixels = images.train.images
         pixels = pixels[:: max(1, len(pixels) // SAMPLE)]
         self._mean = torch.tensor(pixels.mean((0, 2, 3)), dtype=torch.float32)[:, None, None]
         self._deviation = torch.tensor(pixels.std((0, 2, 3)), dtype=torch.float32)[:, None, None].clamp(min=1)
-        self.channels: int = pixels.shape[1]
+        self.classes, self.channels = images.classes, int(pixels.shape[1])
+        self.image_size: int = image_size or pixels.shape[2]
         self.steps = len(self._shard(0))  # a training epoch, on every rank
 
     def _shard(self, epoch: int) -> list[np.ndarray]:
@@ -101,9 +102,9 @@ class Batches:
         return (images - self._mean) / self._deviation, torch.from_numpy(split.labels[positions])
 
     def _resize(self, images: Tensor) -> Tensor:
-        if self._image_size is None:
+        if not self._resizes:
             return images
-        return interpolate(images, size=(self._image_size, self._image_size), mode="bilinear", antialias=True)
+        return interpolate(images, size=(self.image_size, self.image_size), mode="bilinear", antialias=True)
 
 
 def crop(images: Tensor, padding: int, rng: np.random.Generator) -> Tensor:

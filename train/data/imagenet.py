@@ -102,7 +102,7 @@ class FolderBatches:
         """
 
         def read(position: int) -> np.ndarray:
-            rng = np.random.default_rng((self._seed, epoch, position)) if self._augment else None
+            rng = np.random.default_rng((self._seed, epoch, position + 1)) if self._augment else None
             return read_image(self._train.paths[position], self.image_size, rng)
 
         return self._batches(self._train, self._shard(epoch)[first:], read)

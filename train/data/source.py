@@ -1,0 +1,78 @@
+"""Where a data set of images comes from, and the batches a rank gets of it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from data.base import Images
+from data.batches import Batches
+from data.imagenet import SIZE, FolderBatches
+from sparse_mpi.comm import Comm
+
+Batch = tuple[Tensor, Tensor]  # (B, channels, height, width) float32, (B,) int64
+
+
+class ImageBatches(Protocol):
+    """A rank's share of labelled images."""
+
+    classes: int
+    channels: int
+    image_size: int  # height and width
+    steps: int  # of a training epoch, the same on all ranks
+
+    def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """This rank's training batches of ``epoch``, from step ``first`` on."""
+
+    def test(self) -> Iterator[Batch]:
+        """This rank's share of the test batches; possibly none."""
+
+
+class Source(Protocol):
+    """An entry of `data.DATASETS`."""
+
+    @property
+    def folder(self) -> str:
+        """Where it is looked for unless --data-dir says otherwise."""
+
+    def batches(self, args: Namespace, comm: Comm) -> ImageBatches:
+        """The share of rank ``comm.rank``, as ``args`` wants it; nothing is communicated.
+
+        Raises:
+            OSError, ValueError, ImportError: the images cannot be read, or are too few.
+        """
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """A data set that every rank holds: how to read it, and how its training images may be varied."""
+
+    load: Callable[[Path], Images]  # raises FileNotFoundError or ValueError, saying what was expected where
+    folder: str
+    padding: int  # pixels of zeros around an image before one of its size is cut out at random
+    flip: bool  # whether an image may be mirrored left to right
+
+    def batches(self, args: Namespace, comm: Comm) -> Batches:
+        """See `Source.batches`."""
+        padding, flip = (self.padding, self.flip) if args.augment else (0, False)
+        images = self.load(args.data_dir)
+        return Batches(images, args.batch_size, comm.rank, comm.size, args.seed, args.image_size, padding, flip)
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """A tree of class folders, see `data.imagenet`."""
+
+    folder: str
+
+    def batches(self, args: Namespace, comm: Comm) -> FolderBatches:
+        """See `Source.batches`."""
+        size, threads = args.image_size or SIZE, args.threads
+        return FolderBatches(
+            args.data_dir, args.batch_size, comm.rank, comm.size, args.seed, size, args.augment, threads
+        )

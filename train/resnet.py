@@ -1,0 +1,91 @@
+"""Train a ResNet on images: a replica on every MPI rank, gradients reduced sparsely.
+
+mpiexec -n 4 python train/resnet.py                                      ResNet-20, digits, Ok-Topk, density 1 %
+srun -n 4 python train/resnet.py --data cifar10 --data-dir ~/datasets    ResNet-20 as published
+srun -n 8 python train/resnet.py --data cifar100 --data-dir ~/datasets   ResNet-50 as published for ADTopk
+srun -n 8 python train/resnet.py --data imagenet --data-dir ~/imagenet   ResNet-152 likewise
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+
+from torch import nn
+
+import images
+from data.source import ImageBatches
+from models.resnet import FORMS, ResNet
+from program import Program, Settings, Tiny
+from sparse_mpi.comm import Comm
+from task import Task
+
+# ADTopk, HPDC 2024: 8 ranks
+ADTOPK = Settings(
+    density=0.01,
+    epochs=80,
+    batch_size=32,
+    lr=0.0125,
+    lr_times_ranks=True,
+    warmup_epochs=5,
+    milestones=(30, 60, 80),
+    weight_decay=5e-5,
+)
+
+SETTINGS = {
+    # Little momentum: at 1 % the residual already lets a gradient act for many steps
+    "digits": Settings(
+        density=0.01,
+        epochs=12,
+        batch_size=16,
+        lr=0.1,
+        warmup_epochs=2,
+        milestones=(9,),
+        momentum=0.5,
+        weight_decay=1e-4,
+    ),
+    "fashion-mnist": Settings(
+        density=0.01,
+        epochs=20,
+        batch_size=32,
+        lr=0.1,
+        warmup_epochs=1,
+        milestones=(12, 17),
+        momentum=0.5,
+        weight_decay=1e-4,
+    ),
+    # He et al., CVPR 2016: 128 images a step, here on 4 ranks
+    "cifar10": Settings(
+        density=0.01, epochs=164, batch_size=32, lr=0.1, warmup_epochs=0, milestones=(81, 122), weight_decay=1e-4
+    ),
+    "cifar100": ADTOPK,
+    "imagenet": ADTOPK,
+}
+DEPTHS = {"cifar100": 50, "imagenet": 152}  # that go with these settings; 20 with the others
+TINY = Tiny("digits", Settings(density=0.05, epochs=2, batch_size=16, lr=0.1, warmup_epochs=0.5, momentum=0.5))
+
+
+def make(args: Namespace, comm: Comm) -> Task:
+    """The ResNet of ``args.depth`` and its images; of a quarter of the paper's width if ``args.tiny``."""
+    args.depth = args.depth or (20 if args.tiny else DEPTHS.get(args.data, 20))
+    width = FORMS[args.depth].width // (4 if args.tiny else 1)
+
+    def build(batches: ImageBatches) -> nn.Module:
+        return ResNet(args.depth, batches.classes, batches.channels, batches.image_size, width, args.zero_gamma)
+
+    return images.image_task(args, comm, build)
+
+
+def extend(parser: ArgumentParser) -> None:
+    """Add the options for images, and those for a ResNet."""
+    images.extend(parser)
+    add = parser.add_argument_group("ResNet").add_argument
+    published = ", ".join(f"{depth} for {data}" for data, depth in DEPTHS.items())
+    add("--depth", type=int, choices=tuple(FORMS), help=f"layers (default: 20, {published})")
+    text = "start every block as its shortcut alone, which steadies the first epochs of deep ones"
+    add("--zero-gamma", action=BooleanOptionalAction, default=False, help=f"{text} (default: --no-zero-gamma)")
+
+
+PROGRAM = Program("resnet", __doc__ or "", make, SETTINGS, images.FOLDERS, tiny=TINY, extend=extend)
+
+if __name__ == "__main__":
+    PROGRAM.run()
