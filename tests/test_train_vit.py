@@ -28,7 +28,7 @@ def test_vits_have_the_published_number_of_parameters(size, parameters):
 
 
 @pytest.mark.parametrize(
-    ("image_size", "patch", "patches"), [(8, None, 16), (28, None, 49), (32, None, 64), (96, None, 36), (8, 4, 4)]
+    ("image_size", "patch", "patches"), [(8, None, 4), (28, None, 49), (32, None, 64), (96, None, 36), (8, 2, 16)]
 )
 def test_small_images_have_small_patches(image_size, patch, patches):
     model = ViT("micro", classes=7, channels=1, image_size=image_size, patch=patch)
@@ -65,7 +65,12 @@ def test_every_data_set_has_its_settings(data, expected):
 
 def test_sizes_go_with_their_data(monkeypatch):
     monkeypatch.setattr(vit.images, "image_task", lambda args, comm, build: args.size)
-    for options, size in ((["--data", "imagenet"], "base"), (["--tiny"], "micro"), ([], "mini")):
+    for options, size in (
+        (["--data", "imagenet"], "base"),
+        (["--tiny"], "micro"),
+        ([], "micro"),
+        (["--data", "cifar10"], "mini"),
+    ):
         assert vit.make(vit.PROGRAM.parse(options), None) == size
     assert vit.make(vit.PROGRAM.parse(["--tiny", "--size", "small"]), None) == "small"
 

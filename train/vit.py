@@ -1,7 +1,7 @@
 """Train a Vision Transformer on images: a replica on every MPI rank, gradients reduced sparsely.
 
-mpiexec -n 4 python train/vit.py                                     6 layers, digits, Ok-Topk, density 1 %
-srun -n 8 python train/vit.py --data cifar10 --data-dir ~/datasets   the same, patches of 4 x 4
+mpiexec -n 4 python train/vit.py                                     4 layers, digits, Ok-Topk, density 1 %
+srun -n 8 python train/vit.py --data cifar10 --data-dir ~/datasets   6 layers, patches of 4 x 4
 srun -n 8 python train/vit.py --data imagenet --data-dir ~/imagenet  ViT-Base/16
 """
 
@@ -40,8 +40,8 @@ SETTINGS = {
     # ADTopk, HPDC 2024. That rate suits trained weights: --lr 5e-4, DeiT's for 512 images a step, learns more from none
     "imagenet": replace(SCRATCH, lr=5e-5, weight_decay=0.0),
 }
-SIZE = {"imagenet": "base"}  # that goes with these settings; mini with the others
-TINY = Tiny("digits", replace(SCRATCH, density=0.05, epochs=2, batch_size=16, warmup_epochs=0.5))
+SIZE = {"digits": "micro", "imagenet": "base"}  # that goes with these settings; mini with the others
+TINY = Tiny("digits", replace(SCRATCH, density=0.05, epochs=2, batch_size=16, lr=3e-3, warmup_epochs=0.5))
 
 
 def make(args: Namespace, comm: Comm) -> Task:
@@ -58,8 +58,12 @@ def extend(parser: ArgumentParser) -> None:
     """Add the options for images, and those for a ViT."""
     images.extend(parser)
     add = parser.add_argument_group("ViT").add_argument
-    add("--size", choices=tuple(SIZES), help="of the Transformer (default: mini, base for imagenet, micro with --tiny)")
-    text = "cut images into patches of P x P (default: 2 for images of up to 16 pixels, 4 up to 64, 16 above)"
+    add(
+        "--size",
+        choices=tuple(SIZES),
+        help="of the Transformer (default: mini, base for imagenet, micro for digits and with --tiny)",
+    )
+    text = "cut images into patches of P x P (default: 4 for images below 64 pixels, else 16)"
     add("--patch-size", type=integer(1), metavar="P", help=text)
 
 

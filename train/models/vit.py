@@ -21,7 +21,7 @@ SIZES = {
     "mini": Size(6, 192, 3),  # for small images, of which there are few
     "micro": Size(4, 64, 2),
 }
-PATCHES = {16: 2, 64: 4}  # pixels of a patch's side in images of up to so many; 16, as published, in larger ones
+SMALL = 64  # pixels: smaller images are cut into patches of 4 x 4, others of 16 x 16 as published
 
 
 class ViT(nn.Module):
@@ -46,7 +46,7 @@ class ViT(nn.Module):
             from transformers import ViTConfig, ViTForImageClassification
         except ImportError:
             raise ImportError("a ViT needs transformers: pip install 'transformers>=4.50'") from None
-        patch = patch or next((side for most, side in PATCHES.items() if image_size <= most), 16)
+        patch = patch or (4 if image_size < SMALL else 16)
         if image_size % patch:
             near = max(patch, image_size // patch * patch)
             raise ValueError(
@@ -62,6 +62,7 @@ class ViT(nn.Module):
             image_size=image_size,
             patch_size=patch,
             num_channels=channels,
+            initializer_range=width**-0.5,  # with transformers' 0.02 narrow ones hardly start to learn
         )
         config.num_labels = classes
         self.classifier = ViTForImageClassification(config)
