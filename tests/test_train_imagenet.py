@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
+from data import DATASETS
 from data.imagenet import DEVIATION, MEAN, FolderBatches, ahead, cut, middle, read_image
+from sparse_mpi.world import World
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -64,6 +67,14 @@ def test_batches_depend_on_seed_and_epoch_and_can_start_anywhere(tree):
     assert run(1, 0, threads=3).equal(whole) and run(1, 0, first=1).equal(whole[1:])
     assert not run(2, 0).equal(whole) and not run(1, 1).equal(whole)
     assert not run(1, 0, augment=False).equal(whole)
+
+
+@pytest.mark.parametrize(("wanted", "size"), [(None, 224), (32, 32)])
+def test_the_data_set_imagenet_is_such_a_tree(tree, wanted, size):
+    args = Namespace(data_dir=tree, batch_size=3, seed=1, image_size=wanted, augment=True, threads=1)
+    (batches,) = World(1).run(lambda comm: DATASETS["imagenet"].batches(args, comm))
+    assert (batches.steps, batches.classes, batches.image_size) == (4, 3, size)
+    assert next(batches.test())[0].shape == (6, 3, size, size)
 
 
 def test_an_image_is_normalised_from_any_mode(tmp_path):

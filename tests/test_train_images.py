@@ -20,9 +20,7 @@ from sparse_mpi import World
 def digits(comm, **changes):
     values = {"data": "digits", "data_dir": Path("nowhere"), "batch_size": 16, "seed": 1}
     args = SimpleNamespace(**(values | {"augment": True, "image_size": None} | changes))
-    return image_task(
-        args, comm, lambda classes, channels: nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, classes))
-    )
+    return image_task(args, comm, lambda seen: nn.Sequential(nn.Flatten(), nn.Linear(64 * seen.channels, seen.classes)))
 
 
 def test_ranks_share_the_images_and_their_model_fits_them():
