@@ -19,20 +19,32 @@ def cut(parameters: Sequence[Tensor], most_bytes: float) -> list[list[Tensor]]:
     """Parameters as buckets, in about the order in which a backward pass finishes their gradients: the last come first.
 
     A bucket holds neighbours of one dtype and device, in the order they came in, and at most ``most_bytes`` unless it
-    is a single parameter.
+    is a single parameter. The last to be finished holds an eighth of that: no backward pass is left to hide it.
     """
+    first = _leading(parameters, most_bytes / 8)
     buckets: list[list[Tensor]] = []
-    for _, same in groupby(reversed(parameters), key=lambda p: (p.dtype, p.device)):
-        buckets.append([])
-        held = 0
-        for parameter in same:
-            size = parameter.numel() * parameter.element_size()
-            if held and held + size > most_bytes:
-                buckets.append([])
-                held = 0
-            buckets[-1].append(parameter)
-            held += size
-    return [bucket[::-1] for bucket in buckets]
+    for _, same in groupby(reversed(parameters[len(first) :]), key=_kind):
+        rest = list(same)
+        while rest:
+            buckets.append(_leading(rest, most_bytes)[::-1])
+            rest = rest[len(buckets[-1]) :]
+    return [*buckets, first] if first else buckets
+
+
+def _leading(parameters: Sequence[Tensor], most_bytes: float) -> list[Tensor]:
+    """As many of the first, of one dtype and device, as fit; one at least if there is any."""
+    taken: list[Tensor] = []
+    held = 0
+    for parameter in parameters:
+        held += parameter.numel() * parameter.element_size()
+        if taken and (held > most_bytes or _kind(parameter) != _kind(taken[0])):
+            break
+        taken.append(parameter)
+    return taken
+
+
+def _kind(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
+    return parameter.dtype, parameter.device
 
 
 class Bucket:

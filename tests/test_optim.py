@@ -222,7 +222,7 @@ def test_state_resumes_to_the_bit(ranks):
         again.load_state_dict(model.state_dict())
         resumed = made(again)
         resumed.reduction.load_state_dict(saved)
-        with pytest.raises(ValueError, match="must hold 4 buckets, got 1"):
+        with pytest.raises(ValueError, match=r"must hold \d buckets, got 1"):
             resumed.reduction.load_state_dict({"buckets": saved["buckets"][:1]})
         return steps(model, optimizer, range(3, 6)), steps(again, resumed, range(3, 6))
 

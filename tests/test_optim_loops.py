@@ -37,11 +37,12 @@ def equal(results) -> bool:
     return all(np.array_equal(one, results[0]) for one in results)
 
 
-def test_buckets_are_cut_from_the_end():
-    p = [nn.Parameter(torch.zeros(n)) for n in (10, 20, 30, 5)] + [nn.Parameter(torch.zeros(3, dtype=torch.float64))]
-    assert [[q.numel() for q in bucket] for bucket in cut(p, 4 * 35)] == [[3], [30, 5], [10, 20]]
-    assert [[q.numel() for q in bucket] for bucket in cut(p, 1)] == [[3], [5], [30], [20], [10]]
-    assert [[q.numel() for q in bucket] for bucket in cut(p, float("inf"))] == [[3], [10, 20, 30, 5]]
+def test_buckets_are_cut_from_the_end_and_the_last_is_small():
+    p = [nn.Parameter(torch.zeros(n)) for n in (2, 2, 10, 20, 30, 5)] + [nn.Parameter(torch.zeros(3).double())]
+    assert [[q.numel() for q in bucket] for bucket in cut(p, 4 * 35)] == [[3], [30, 5], [10, 20], [2, 2]]
+    assert [[q.numel() for q in bucket] for bucket in cut(p, 1)] == [[3], [5], [30], [20], [10], [2], [2]]
+    assert [[q.numel() for q in bucket] for bucket in cut(p, float("inf"))] == [[3], [2, 2, 10, 20, 30, 5]]
+    assert cut([], 1) == [] and [len(bucket) for bucket in cut(p[:1], 1)] == [1]
 
 
 def test_it_is_still_the_optimizer_it_was():

@@ -74,7 +74,7 @@ class Program:
         found = find(args, comm)
         torch.manual_seed(args.seed)
         task = job.agreed(comm, lambda: self.make(args, comm))
-        identity = identity_of(self.name, args, task.model)
+        identity = job.agreed(comm, lambda: identity_of(self.name, args, task.model))
         if found:
             job.agreed(comm, lambda: check_identity(found, identity))
         planning = Planning(task.model, args, comm, found.shared["plan"] if found else "")
