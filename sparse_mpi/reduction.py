@@ -94,7 +94,7 @@ class GradientReduction:
         self._divisor = float(self.comm.size) if average else 1.0
         self._options: dict[str, Any] = {"algorithm": algorithm, "in_place": in_place, **options}
         self._known: set[Tensor] = set()
-        self._hooks: list[RemovableHandle] = []
+        self._hooks: dict[Tensor, RemovableHandle] = {}
         self._left: list[list[int]] = []  # backward passes that each parameter of each bucket has yet to see
         self._next = 0  # the bucket to be started next
         self._scale: float | None = None  # of the gradients under way
@@ -113,15 +113,15 @@ class GradientReduction:
 
     def open(self) -> None:
         """Take part in the backward passes that follow, from the first on; until `close`."""
-        self.close()
         for number, bucket in enumerate(self.buckets):
             for i, parameter in enumerate(bucket.parameters):
-                hook = partial(self._arrived, number, i)
-                self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
+                if parameter.requires_grad and parameter not in self._hooks:
+                    hook = partial(self._arrived, number, i)
+                    self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(hook)
 
     def close(self) -> None:
         """Leave backward passes alone: gradients stay on their rank."""
-        for hook in self._hooks:
+        for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
 

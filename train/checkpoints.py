@@ -116,17 +116,12 @@ def find(args: Namespace, comm: Comm) -> Found | None:
 
 
 def identity_of(program: str, args: Namespace, model: nn.Module) -> dict[str, Any]:
-<<<<<<< HEAD
-    """What a run must share with a checkpoint to go on from it, by option where there is one."""
-    names = ("data", "tiny", "algo", "selector", "rank", "memory", "optimizer", "seed", "bucket_mb")
-=======
     """What a run must share with a checkpoint to go on from it, by option where there is one.
 
     Raises:
         OSError: the file of ``args.plan`` cannot be read.
     """
-    names = ("data", "tiny", "algo", "selector", "rank", "memory", "optimizer", "seed")
->>>>>>> 0e2846c (A plan's file that cannot be read is refused on all ranks; outcomes of tests have a digest)
+    names = ("data", "tiny", "algo", "selector", "rank", "memory", "optimizer", "seed", "bucket_mb")
     tensors = [(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()]
     size = sum(parameter.numel() for parameter in model.parameters())
     plan = args.plan and sha256(args.plan.read_bytes()).hexdigest()[:16]
