@@ -68,8 +68,11 @@ class Comm(Protocol):
     def abort(self, error: BaseException) -> NoReturn:
         """End the run of all ranks because of ``error``."""
 
-    def duplicate(self) -> Comm:
-        """The same ranks with traffic of their own, whose messages meet no others. Collective."""
+    def duplicate(self, patient: bool = False) -> Comm:
+        """The same ranks with traffic of their own, whose messages meet no others. Collective.
+
+        A ``patient`` one leaves the core to others while it waits, at the price of some latency.
+        """
 
 
 def as_comm(comm: Any = None) -> Comm:
@@ -103,7 +106,7 @@ class NullComm(CountingComm):
         super().__init__(rank, size)
         self._check_rank("rank", rank)
 
-    def duplicate(self) -> NullComm:
+    def duplicate(self, patient: bool = False) -> NullComm:
         return NullComm(self.size, self.rank)
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 from functools import cache
+from time import perf_counter, sleep
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,6 +20,7 @@ from sparse_mpi.counting import CountingComm, Counts, row_bytes
 from sparse_mpi.runtime import refuse_singletons, takes_device_pointers
 from sparse_mpi.staging import Staging
 
+SPIN, SHORTEST, LONGEST = 1e-4, 5e-5, 1e-3  # seconds: a patient rank asks without a pause, then with ever longer ones
 CHUNK = 2**30  # rows or elements of one MPI message
 MOST_ROWS = 2**31 - 1  # of one MPI_Allgatherv
 _SENDRECV, _ALLTOALLV = 1, 2  # tags
@@ -29,14 +32,15 @@ class MPIComm(CountingComm):
     MPI gets device pointers if it takes them on all ranks: as told by ``cuda_aware``, else by the variable
     SPARSE_MPI_CUDA_AWARE (0 or 1), else by the MPI library itself. Otherwise device arrays go through pinned
     host memory that is kept from call to call. An alltoallv talks to ``bucket`` peers at a time, so that no
-    rank is flooded.
+    rank is flooded. ``patient`` sleeps between looks at what has come instead of taking a core, as MPI does: for
+    a thread that waits while others compute.
 
     Raises:
         TypeError: ``comm`` is no intracommunicator.
         RuntimeError: MPI was started by a launcher that is not its own.
     """
 
-    def __init__(self, comm: Any, cuda_aware: bool | None = None, bucket: int = 8) -> None:
+    def __init__(self, comm: Any, cuda_aware: bool | None = None, bucket: int = 8, patient: bool = False) -> None:
         from mpi4py import MPI
 
         refuse_singletons(MPI.COMM_WORLD.size)
@@ -50,13 +54,13 @@ class MPIComm(CountingComm):
         wanted = takes_device_pointers(MPI, self._comm) if cuda_aware is None else cuda_aware
         self.staged = not self._comm.allreduce(wanted, MPI.LAND)
         self._staging = Staging()
-        self._bucket = bucket
+        self._bucket, self._patient = bucket, patient
         self.concurrent = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._rowtypes: dict[int, Any] = {}
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
 
-    def duplicate(self) -> MPIComm:
-        return MPIComm(self._comm, not self.staged, self._bucket)
+    def duplicate(self, patient: bool = False) -> MPIComm:
+        return MPIComm(self._comm, not self.staged, self._bucket, patient)
 
     def free(self) -> None:
         """Give the duplicated communicator back. Collective."""
@@ -87,7 +91,7 @@ class MPIComm(CountingComm):
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         requests = [] if dest is None else self._start_sending(send, dest, _SENDRECV)
         came = None if source is None else self._receive(send, source, _SENDRECV)
-        self._mpi.Request.Waitall(requests)
+        self._wait(requests)
         return came
 
     def _allgather(self, send: Array) -> Array:
@@ -96,7 +100,7 @@ class MPIComm(CountingComm):
             return gathered.reshape(self.size, *send.shape)
         out = self._empty((self.size, *send.shape), send)
         element = self._rowtype(send.itemsize)
-        self._comm.Allgather([send, send.size, element], [out, send.size, element])
+        self._together("allgather", [send, send.size, element], [out, send.size, element])
         return out
 
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
@@ -106,7 +110,7 @@ class MPIComm(CountingComm):
         out = self._empty((total, *send.shape[1:]), send)
         rowtype = self._rowtype(row_bytes(send))
         if total <= MOST_ROWS:
-            self._comm.Allgatherv([send, len(send), rowtype], [out, counts, rowtype])
+            self._together("allgatherv", [send, len(send), rowtype], [out, counts, rowtype])
             return out, counts.copy()
         for root, part in enumerate(_cut(out, counts)):
             if root == self.rank:
@@ -128,7 +132,7 @@ class MPIComm(CountingComm):
             for step in steps:
                 source = (self.rank - step) % self.size
                 arriving[source] = self._receive(send, source, _ALLTOALLV)
-            self._mpi.Request.Waitall(requests)
+            self._wait(requests)
         counts = np.array([len(part) for part in arriving], np.int64)
         return self._join(arriving), counts
 
@@ -150,7 +154,7 @@ class MPIComm(CountingComm):
                 if len(leaving[dest]):
                     requests += self._start_sending(leaving[dest], dest, _ALLTOALLV)
             statuses = [self._mpi.Status() for _ in requests]
-            self._mpi.Request.Waitall(requests, statuses)
+            self._wait(requests, statuses)
             for (source, (_, rows, rowtype)), status in zip(pieces, statuses, strict=False):
                 if status.Get_count(rowtype) != rows:
                     raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
@@ -161,12 +165,12 @@ class MPIComm(CountingComm):
         out = self._empty(send.shape, send)
         flat, total = send.reshape(-1), out.reshape(-1)
         for at in range(0, max(send.size, 1), CHUNK):
-            self._comm.Allreduce(flat[at : at + CHUNK], total[at : at + CHUNK], self._ops[op])
+            self._together("allreduce", flat[at : at + CHUNK], total[at : at + CHUNK], self._ops[op])
         return out
 
     def _bcast(self, send: Array, root: int) -> Array:
         rows = np.array([len(send)], np.int64)
-        self._comm.Bcast(rows, root)
+        self._together("bcast", rows, root)
         out = self._empty((int(rows[0]), *send.shape[1:]), send)
         if self.rank == root:
             out[...] = send
@@ -175,11 +179,33 @@ class MPIComm(CountingComm):
         return out
 
     def _barrier(self) -> None:
-        self._comm.Barrier()
+        self._together("barrier")
 
     def _bcast_rows(self, rows: Array, root: int) -> None:
         for piece in self._pieces(rows):
-            self._comm.Bcast(piece, root)
+            self._together("bcast", piece, root)
+
+    def _together(self, name: str, *args: Any) -> None:
+        """The collective operation ``name``."""
+        if self._patient:
+            self._wait([getattr(self._comm, f"I{name}")(*args)])
+        else:
+            getattr(self._comm, name.capitalize())(*args)
+
+    def _wait(self, requests: list[Any], statuses: list[Any] | None = None) -> None:
+        if self._patient:
+            self._until(lambda: self._mpi.Request.Testall(requests, statuses))
+        else:
+            self._mpi.Request.Waitall(requests, statuses)
+
+    def _until(self, arrived: Callable[[], Any]) -> Any:
+        """What ``arrived()`` returns once that is something."""
+        spinning, pause = perf_counter() + SPIN, SHORTEST
+        while not (came := arrived()):
+            if perf_counter() > spinning:
+                sleep(pause)
+                pause = min(2 * pause, LONGEST)
+        return came
 
     def _buckets(self) -> list[range]:
         return [range(at, min(at + self._bucket, self.size)) for at in range(1, self.size, self._bucket)]
@@ -192,14 +218,20 @@ class MPIComm(CountingComm):
         rowtype, status = self._rowtype(row_bytes(like)), self._mpi.Status()
         pieces: list[Array] = []
         while not pieces or len(pieces[-1]) == CHUNK:
-            message = self._comm.Mprobe(source, tag, status)
+            message = self._probe(source, tag, status)
             rows = status.Get_count(rowtype)
             if rows < 0:
                 raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
             piece = self._empty((rows, *like.shape[1:]), like)
-            message.Recv([piece, rows, rowtype])
+            self._wait([message.Irecv([piece, rows, rowtype])])
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else self._join(pieces)
+
+    def _probe(self, source: int, tag: int, status: Any) -> Any:
+        """The next message from ``source``."""
+        if self._patient:
+            return self._until(lambda: self._comm.Improbe(source, tag, status))
+        return self._comm.Mprobe(source, tag, status)
 
     def _join(self, parts: list[Array]) -> Array:
         """All rows of ``parts`` in one array."""

@@ -48,7 +48,7 @@ class ProcessGroupComm(CountingComm):
         super().__init__(dist.get_rank(self._group), len(self._ranks))
         self._staging = Staging()
 
-    def duplicate(self) -> ProcessGroupComm:
+    def duplicate(self, patient: bool = False) -> ProcessGroupComm:
         return ProcessGroupComm(self._group)
 
     def abort(self, error: BaseException) -> NoReturn:

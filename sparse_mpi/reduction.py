@@ -67,7 +67,7 @@ class GradientReduction:
         scaler: Any = None,
         **options: Any,
     ) -> None:
-        self.comm = as_comm(comm).duplicate()
+        self.comm = as_comm(comm).duplicate(patient=overlap)
         self.buckets: list[Bucket] = []
         self.density: float | None = None  # of the next steps, instead of the reducers' own
         self.check = False  # whether the next steps assert both laws

@@ -50,7 +50,7 @@ class _WorldComm(CountingComm):
         super().__init__(rank, run.size)
         self._run = run
 
-    def duplicate(self) -> _WorldComm:
+    def duplicate(self, patient: bool = False) -> _WorldComm:
         return _WorldComm(self.rank, self._run)
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
