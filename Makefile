@@ -35,7 +35,7 @@ export PYTHONUNBUFFERED ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup train test lint test-in-process test-mpi bench clean
+.PHONY: help setup train test lint test-in-process test-mpi test-slurm bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -48,7 +48,7 @@ setup: $(READY)  ## create the virtual environment with an MPI in it; the other 
 train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Ok-Topk at density 1 %
 	$(MPIEXEC) -n $(NP) $(RUN) train/vgg.py $(ARGS)
 
-test: lint test-in-process test-mpi  ## lint, and all tests: in one process, then on 1, 2, 3 and 4 MPI ranks
+test: lint test-in-process test-mpi test-slurm  ## lint, and all tests: in one process, on 1 to 4 MPI ranks, under Slurm
 
 lint: $(READY)
 	$(RUN) -m ruff check
@@ -56,13 +56,17 @@ lint: $(READY)
 	$(RUN) -m mypy
 
 test-in-process: $(READY)
-	$(LIMIT) 1200 $(RUN) -m pytest -q $(ARGS)
+	$(LIMIT) 1200 $(RUN) -m pytest -m "not slurm" -q $(ARGS)
 
 test-mpi: $(READY)
 	@set -e; for n in $(SIZES); do \
 	    echo "pytest on $$n MPI ranks"; \
 	    $(LIMIT) 600 $(MPIEXEC) -n $$n $(RUN) -m pytest --with-mpi -m mpi -q --color=no --timeout 120 $(ARGS) </dev/null; \
 	done
+
+# Skipped where Slurm is not installed, or nobody is root
+test-slurm: $(READY)
+	$(LIMIT) 900 $(RUN) -m pytest -m slurm -q -rs $(ARGS) tests/test_slurm.py
 
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)
 	$(MPIEXEC) -n $(NP) $(RUN) -m sparse_mpi bench allreduce $(ARGS)

@@ -1,0 +1,107 @@
+"""Draw step time and bytes over the number of ranks from the records of slurm/scaling.sh.
+
+python slurm/plot_scaling.py runs/scaling-20250101-120000 --out scaling.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Point(NamedTuple):
+    """One algorithm on one number of ranks."""
+
+    panel: str  # what was measured: points of one panel can be compared
+    algorithm: str
+    ranks: int
+    seconds: float  # of a step
+    megabytes: float  # that a rank sends in a step
+
+
+def read(file: Path) -> list[Point]:
+    """The points of one record of ``bench allreduce`` or ``train/throughput.py``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        record = json.loads(file.read_text())
+        options = record["options"]
+        training = "algos" in options
+        seconds, sent = ("step_seconds", "bytes_per_step_and_rank") if training else ("step", "bytes")
+        what = options["model"] or f"n = {options['n']:,}"
+        panel = f"{what}, {'training' if training else 'reduction'}, density {options['density']:g}"
+        return [
+            Point(panel, name, record["ranks"], found[seconds], found[sent] / 1e6)
+            for name, found in record["algorithms"].items()
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file} must be a record of bench allreduce --json or train/throughput.py --json, got {error!r}; "
+            f"draw only files that slurm/scaling.sh has made"
+        ) from None
+
+
+def draw(points: Iterable[Point], out: Path) -> None:
+    """Two panels side by side, step time and MB, for everything that was measured; a line for each algorithm.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    points = sorted(points, key=lambda point: point.ranks)
+    panels, algorithms = sorted({p.panel for p in points}), list(dict.fromkeys(p.algorithm for p in points))
+    ticks = sorted({p.ranks for p in points})
+    figure = import_module("matplotlib.figure").Figure(figsize=(10, 3.6 * len(panels)), layout="constrained")
+    for row, panel in zip(figure.subplots(len(panels), 2, squeeze=False), panels, strict=True):
+        for axes, field, label in zip(row, ("seconds", "megabytes"), ("s a step", "MB a step and rank"), strict=True):
+            for number, algorithm in enumerate(algorithms):
+                line = [p for p in points if (p.panel, p.algorithm) == (panel, algorithm)]
+                values = [getattr(p, field) for p in line]
+                style = {"marker": "os^vD"[number // 10 % 5], "color": f"C{number}", "label": algorithm}
+                axes.plot([p.ranks for p in line], values, linewidth=1, markersize=4, **style)
+            axes.set(title=panel, xlabel="ranks", ylabel=label, yscale="log")
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(ticks, [str(count) for count in ticks])
+            axes.minorticks_off()
+    figure.legend(*row[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    figure.savefig(out, dpi=120)
+
+
+def records(paths: Sequence[Path]) -> list[Path]:
+    """The files among ``paths``, and those that the folders among them hold.
+
+    Raises:
+        ValueError: there is none.
+    """
+    files = [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+    if not files:
+        raise ValueError(
+            f"there is no *.json in {', '.join(map(str, paths))}; did the jobs of slurm/scaling.sh end well?"
+        )
+    return files
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read, and draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="records, or folders of them")
+    text = "figure (default: scaling.png beside the first record)"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=text)
+    args: Any = parser.parse_args(argv)
+    try:
+        files = records(args.paths)
+        out = args.out or files[0].parent / "scaling.png"
+        draw([point for file in files for point in read(file)], out)
+    except (OSError, ValueError, ImportError) as error:
+        sys.exit(f"error: {error}")
+    print(out)
+
+
+if __name__ == "__main__":
+    main()
