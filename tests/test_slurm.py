@@ -167,8 +167,6 @@ def test_benchmarks_leave_records_that_can_be_drawn(queue):
     assert done.returncode == 0 and (queue.folder / "runs" / "scaling.png").exists(), done.stderr
 
 
-def test_the_example_that_reads_itself_in_three_lines(queue):
-    if not (ROOT / "examples" / "three_lines.py").exists():
-        pytest.skip("examples/three_lines.py is not there")
-    done = queue.run("srun", "--mpi=pmix", "-N", "2", "-n", "2", "python", "examples/three_lines.py")
+def test_the_example_of_three_lines(queue):
+    done = queue.run("srun", "--mpi=pmix", "-N", "2", "-n", "2", "python", "examples/distributed.py")
     assert done.returncode == 0, done.stdout + done.stderr
