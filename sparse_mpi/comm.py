@@ -68,6 +68,9 @@ class Comm(Protocol):
     def abort(self, error: BaseException) -> NoReturn:
         """End the run of all ranks because of ``error``."""
 
+    def guard(self) -> None:
+        """From here on an exception that nothing in this process catches ends the run of all ranks."""
+
     def duplicate(self, patient: bool = False) -> Comm:
         """The same ranks with traffic of their own, whose messages meet no others. Collective.
 

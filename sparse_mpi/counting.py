@@ -178,6 +178,10 @@ class CountingComm(ABC):
     def abort(self, error: BaseException) -> NoReturn:
         raise error
 
+    def guard(self) -> None:
+        """Nothing, where the ranks are threads of one process; see `Comm.guard`."""
+        return
+
     @abstractmethod
     def duplicate(self, patient: bool = False) -> CountingComm: ...
 

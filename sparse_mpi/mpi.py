@@ -17,7 +17,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, namespace, synchronize
 from sparse_mpi.counting import CountingComm, Counts, row_bytes
-from sparse_mpi.runtime import refuse_singletons, takes_device_pointers
+from sparse_mpi.runtime import on_uncaught, refuse_singletons, takes_device_pointers
 from sparse_mpi.staging import Staging
 
 SPIN, SHORTEST, LONGEST = 1e-4, 5e-5, 1e-3  # seconds: a patient rank asks without a pause, then with ever longer ones
@@ -75,6 +75,10 @@ class MPIComm(CountingComm):
         print(f"rank {self.rank} of {self.size} aborts the job\n{text}", file=sys.stderr, flush=True)
         self._comm.Abort(1)
         raise error
+
+    def guard(self) -> None:
+        if self.size > 1:
+            on_uncaught(self.abort)
 
     def _stage(self, send: Array) -> np.ndarray:
         return self._staging.download(send)

@@ -71,13 +71,9 @@ class _Reducing:
         """Clear the gradients.
 
         Raises:
-            RuntimeError: they are being reduced.
+            RuntimeError: they are being reduced, see `GradientReduction.discard`.
         """
-        if self.reduction.under_way:
-            raise RuntimeError(
-                "zero_grad() must not be called between backward() and step(), when gradients are being reduced; "
-                "call step() or synchronize() first"
-            )
+        self.reduction.discard()
         self._synchronized = False
         self.reduction.detach()
         super().zero_grad(set_to_none)  # type: ignore[misc]
@@ -89,7 +85,7 @@ class _Reducing:
         self.reduction.add(self.param_groups[-1]["params"])  # type: ignore[attr-defined]
 
     def _reduce(self) -> None:
-        if self._synchronizes and not self._synchronized:
+        if self._synchronizes and not (self._synchronized and not self.reduction.arrived):
             self.synchronize()
 
 
@@ -129,8 +125,11 @@ def DistributedOptimizer(
         memory, clip_norm, nonfinite, options: see `SparseAllreduce`.
         in_place: gradients are added into the residual's own memory, which spares a pass over both; then clear
             gradients with the optimizer's ``zero_grad``, not the model's.
-        scaler: the ``torch.amp.GradScaler`` in use, if any. Before ``scaler.step`` call ``synchronize()``, and that
-            within ``skip_synchronize()``.
+        scaler: the ``torch.amp.GradScaler`` in use, if any: reductions begin in ``synchronize()``, when it is known
+            that no rank's gradient has overflowed. Call that before ``scaler.step``, which goes into
+            ``skip_synchronize()``.
+
+    An exception that nobody catches ends the whole job from here on: other ranks would wait for this one for ever.
 
     Returns:
         An optimizer of a class derived from that of ``optimizer``, with ``synchronize()``, ``skip_synchronize()`` and
@@ -140,6 +139,7 @@ def DistributedOptimizer(
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank alike.
     """
     transport = as_comm(comm)
+    transport.guard()
 
     def prepare() -> list[Tensor]:
         if op not in OPS:
@@ -224,7 +224,7 @@ def _ordered(optimizer: Any, named: Iterable[tuple[str, Tensor]] | None) -> list
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"named_parameters must have unique names, got {twice[0]!r} twice; pass those of one model")
     mine = set(held)
-    ordered = [p for _, p in listed if p in mine]
+    ordered = list(dict.fromkeys(p for _, p in listed if p in mine))  # tied ones may have several names
     if len(ordered) < len(mine):
         raise ValueError(
             f"named_parameters must have all {len(mine)} parameters of the optimizer, got {len(ordered)} of them; "

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from sparse_mpi.arrays import Array, is_device
 from sparse_mpi.counting import CountingComm, Counts, row_bytes
+from sparse_mpi.runtime import on_uncaught
 from sparse_mpi.staging import Staging
 
 _HEAD, _ROWS = 1, 2  # tags
@@ -63,6 +64,10 @@ class ProcessGroupComm(CountingComm):
 
     def _unstage(self, came: Array, send: Array) -> Array:
         return self._staging.upload(came, send) if is_device(send) else came
+
+    def guard(self) -> None:
+        if self.size > 1:
+            on_uncaught(self.abort)
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         if source == self.rank:

@@ -182,10 +182,10 @@ class SparseAllreduce:
         """When the selections of the last step began and ended, in `time.perf_counter` seconds."""
         return [timed.span for timed in self._timed]
 
-    def forget_nonfinite(self) -> None:
-        """Set to zero what this rank still owes and is not finite: what a loss scale that was too high has left."""
-        for owed in self.memory.state().values():
-            owed[~namespace(owed).isfinite(owed)] = 0
+    def adopt(self, buffer: Any) -> None:
+        """With ``in_place``, have ``buffer`` hold the residual from here on, as the first step's gradient would."""
+        with arrays.on_stream_of(buffer):
+            self.memory.adopt(self._enter(buffer))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to go on to the same bits: numbers, strings and NumPy arrays."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -13,21 +13,12 @@ from torch.utils.hooks import RemovableHandle
 
 from sparse_mpi.agreement import prepare_alike
 from sparse_mpi.arguments import resolve_k
-from sparse_mpi.buckets import Bucket, cut
+from sparse_mpi.buckets import Bucket, check_options, cut, cut_states
 from sparse_mpi.comm import as_comm
-from sparse_mpi.overlap import Span, lane_of
+from sparse_mpi.overlap import lane_of
 from sparse_mpi.reducer import SparseAllreduce, StepReport
 from sparse_mpi.sparse import SparseVector
-
-Interval = tuple[float, float]  # in `time.perf_counter` seconds
-
-
-class BucketTrace(NamedTuple):
-    """When what happened to a bucket in one step."""
-
-    span: Span  # all its gradients there, its reduction begun and ended
-    selections: list[Interval]
-    calls: list[Interval]  # of the communicator
+from sparse_mpi.trace import Tracer
 
 
 class GradientReduction:
@@ -45,7 +36,8 @@ class GradientReduction:
         passes: backward passes whose gradients are added up before a reduction.
         average: whether ``.grad`` becomes the mean over the ranks, or their sum.
         in_place: see `Bucket`.
-        scaler: the loss scaler of the training. What is reduced, and what is kept for later, is without its scale.
+        scaler: the loss scaler of the training. What is reduced, and what is kept for later, is without its scale; and
+            a step in which a gradient of any rank overflows leaves no trace. Reductions begin in `synchronize`.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank alike.
@@ -67,38 +59,34 @@ class GradientReduction:
         scaler: Any = None,
         **options: Any,
     ) -> None:
-        self.comm = as_comm(comm).duplicate(patient=overlap)
         self.buckets: list[Bucket] = []
         self.density: float | None = None  # of the next steps, instead of the reducers' own
         self.check = False  # whether the next steps assert both laws
-        self.trace: list[BucketTrace] | None = None  # of the last step, see `record`
+        self._tracer: Tracer | None = None
         first = [p for p in parameters if p.requires_grad]
-        elements = sum(p.numel() for p in first)
+        elements = self._elements = sum(p.numel() for p in first)
 
         def prepare() -> int:
-            _check(first, bucket_cap_mb, passes, in_place, scaler)
+            check_options(first, bucket_cap_mb, passes, in_place, scaler)
             return resolve_k(elements, k, density)
 
-        self._k = prepare_alike(
-            self.comm,
-            prepare,
-            lambda k: (
-                f"n={elements} k={k} bucket_cap_mb={bucket_cap_mb} passes={passes} average={average} "
-                f"scaler={scaler is not None}"
-            ),
-        )
+        transport = as_comm(comm)
+        statement = f"{bucket_cap_mb=} {overlap=} {passes=} {average=} scaled={scaler is not None}"
+        self._k = prepare_alike(transport, prepare, lambda k: f"n={elements} {k=} {statement}")
+        self._overlap = overlap and scaler is None
+        self.comm = transport.duplicate(patient=self._overlap)
         self._share = self._k / elements if k is not None else density
-        self._elements = elements
         self._most_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
-        self._overlap, self._passes, self._in_place, self._scaler = overlap, passes, in_place, scaler
-        self._divisor = float(self.comm.size) if average else 1.0
+        self._passes, self._in_place, self._scaler = passes, in_place, scaler
+        self._average, self._divisor = average, float(self.comm.size) if average else 1.0
         self._options: dict[str, Any] = {"algorithm": algorithm, "in_place": in_place, **options}
         self._known: set[Tensor] = set()
         self._hooks: dict[Tensor, RemovableHandle] = {}
         self._left: list[list[int]] = []  # backward passes that each parameter of each bucket has yet to see
         self._next = 0  # the bucket to be started next
         self._scale: float | None = None  # of the gradients under way
-        self._agreed = 0  # buckets of which all ranks know whose gradients are sparse tensors
+        self._kinds_known = False  # whether all ranks know whose gradients are sparse tensors
+        self._open = True
         self.add(first)
 
     def add(self, parameters: Iterable[Tensor]) -> None:
@@ -108,11 +96,13 @@ class GradientReduction:
         for held in cut(new, self._most_bytes):
             self.buckets.append(Bucket(held, self._reducer, self._in_place, self._divisor))
             self._left.append([self._passes] * len(held))
-        if new:
+            self._kinds_known = False
+        if self._open:
             self.open()
 
     def open(self) -> None:
         """Take part in the backward passes that follow, from the first on; until `close`."""
+        self._open = True
         for number, bucket in enumerate(self.buckets):
             for i, parameter in enumerate(bucket.parameters):
                 if parameter.requires_grad and parameter not in self._hooks:
@@ -121,14 +111,20 @@ class GradientReduction:
 
     def close(self) -> None:
         """Leave backward passes alone: gradients stay on their rank."""
+        self._open = False
         for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
 
     @property
     def under_way(self) -> bool:
-        """Whether gradients have begun to be reduced, and `synchronize` has yet to be called."""
+        """Whether gradients are being reduced that `synchronize` has yet to be called for."""
         return self._next > 0
+
+    @property
+    def arrived(self) -> bool:
+        """Whether there are gradients that `synchronize` has yet to be called for."""
+        return any(passes < self._passes for left in self._left for passes in left)
 
     @property
     def report(self) -> StepReport:
@@ -145,31 +141,55 @@ class GradientReduction:
         """Start what has not been started, wait for all, and leave the results in ``.grad``. Collective.
 
         Returns:
-            The sum over the ranks of each bucket, without a loss scale.
+            The sum over the ranks of each bucket, without a loss scale; none where a gradient has overflowed.
 
         Raises:
             Exception: what `SparseAllreduce.step` raises; on every rank alike, with nothing under way any more.
         """
         scale = self._current_scale()
-        for bucket, left in list(zip(self.buckets, self._left, strict=True))[self._next :]:
+        waiting = list(zip(self.buckets, self._left, strict=True))[self._next :]
+        for bucket, left in waiting:
             for number, passes in enumerate(left):
                 if passes > 0:
                     bucket.take(number, scale)
+        if self._overflowed():
+            self._reset()
+            for bucket in self.buckets:
+                bucket.fail()
+            return []
+        for bucket, _ in waiting:
             self._start(bucket)
-        self._agree_on_sparse()
+        self._agree_on_kinds()
         totals, errors = [], []
         for bucket in self.buckets:
             try:
                 totals.append(bucket.finish(scale))
             except Exception as error:
                 errors.append(error)
-            if self._scaler is not None:
-                bucket.reducer.forget_nonfinite()
-        self._next, self._scale = 0, None
-        self._left = [[self._passes] * len(left) for left in self._left]
+        if self._tracer is not None:
+            self._tracer.end()
+        self._reset()
         if errors:
             raise errors[0]
         return totals
+
+    def discard(self) -> None:
+        """Forget the gradients that have arrived since the last step.
+
+        Raises:
+            RuntimeError: they are being reduced; or, in place, they are in the residual already.
+        """
+        if self.under_way or (self._in_place and self.arrived):
+            why = "are being reduced" if self.under_way else "are in the residual already (in_place=True)"
+            raise RuntimeError(
+                f"gradients must not be cleared between backward() and step(), when they {why}; call step() or "
+                "synchronize() first"
+            )
+        self._reset()
+
+    def _reset(self) -> None:
+        self._next, self._scale = 0, None
+        self._left = [[self._passes] * len(left) for left in self._left]
 
     def attach(self) -> None:
         """In place, have the next backward pass add to the residual; elsewhere nothing."""
@@ -181,9 +201,10 @@ class GradientReduction:
         for bucket in self.buckets if self._in_place else ():
             bucket.detach()
 
-    def record(self) -> None:
-        """From the next step on, have ``trace`` tell when what happened to each bucket."""
-        self.trace, self.comm.calls = [], []
+    def record(self) -> Tracer:
+        """What notes, from the next step on, when what happens to each bucket."""
+        self._tracer = Tracer(self.comm)
+        return self._tracer
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank's reducers need to go on, see `SparseAllreduce.state_dict`; between steps."""
@@ -201,26 +222,21 @@ class GradientReduction:
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Take up what ``ranks`` ranks saved, on any number of ranks, see `SparseAllreduce.take_over`.
 
+        What they owed together arrives in ``.grad`` as it would have there: where that is the mean, the share of all
+        that is owed is kept, not the sum.
+
         Raises:
             ValueError: a state is of other buckets, or see there; on every rank alike.
         """
+        divisor = ranks if self._average else 1
         for bucket, saved in zip(self.buckets, self._by_bucket(states), strict=True):
             bucket.reducer.take_over(saved, ranks)
+            for owed in bucket.reducer.memory.state().values():
+                owed *= self._divisor / divisor
 
     def _by_bucket(self, states: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         """``states`` cut up: for every bucket a list of what each of them has for it."""
-
-        def prepare() -> list[list[dict[str, Any]]]:
-            for state in states:
-                count = len(state.get("buckets", ()))
-                if count != len(self.buckets):
-                    raise ValueError(
-                        f"state['buckets'] must hold {len(self.buckets)} buckets, got {count}; load it into a "
-                        "reduction of the same parameters with the same bucket_cap_mb"
-                    )
-            return [[state["buckets"][number] for state in states] for number in range(len(self.buckets))]
-
-        return prepare_alike(self.comm, prepare, lambda _: "load a state")
+        return prepare_alike(self.comm, lambda: cut_states(states, len(self.buckets)), lambda _: "load a state")
 
     def _reducer(self, shapes: Sequence[tuple[int, ...]]) -> SparseAllreduce:
         """For a bucket of parameters of these shapes."""
@@ -243,23 +259,21 @@ class GradientReduction:
         left[i] -= 1
         if left[i] == 0:
             bucket.take(i, self._current_scale())
-        while self._overlap and self._next < len(self.buckets) and not any(self._left[self._next]):
+        while self._overlap and self._next < len(self.buckets) and self._is_complete(self._next):
             self._start(self.buckets[self._next])
 
-    def _start(self, bucket: Bucket) -> None:
-        if self.trace is not None and self._next == 0:
-            self.trace.clear()
-            self.comm.calls = []
-        bucket.start(self.check, self.density)
-        self._next += 1
-        if self.trace is not None and bucket.handle is not None:
-            bucket.handle.add_done_callback(lambda handle: self._traced(bucket, handle.span))
+    def _is_complete(self, number: int) -> bool:
+        """Whether all gradients of a bucket are there that will come."""
+        awaited = zip(self.buckets[number].parameters, self._left[number], strict=True)
+        return not any(passes and parameter.requires_grad for parameter, passes in awaited)
 
-    def _traced(self, bucket: Bucket, span: Span) -> None:
-        """Note what is over; on the thread that did it, before it does anything else."""
-        calls, self.comm.calls = self.comm.calls, []
-        if self.trace is not None:
-            self.trace.append(BucketTrace(span, bucket.reducer.selections, calls or []))
+    def _start(self, bucket: Bucket) -> None:
+        if self._tracer is not None and self._next == 0:
+            self._tracer.begin()
+        self._next += 1
+        handle = bucket.start(self.check, self.density)
+        if self._tracer is not None:
+            self._tracer.watch(handle, bucket.reducer)
 
     def _current_scale(self) -> float:
         """The loss scale of the gradients under way: the scaler changes it between steps only."""
@@ -267,25 +281,19 @@ class GradientReduction:
             self._scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
         return self._scale
 
-    def _agree_on_sparse(self) -> None:
-        """In the first step with a bucket: whose gradient is a sparse tensor on one rank is one on all."""
-        new = self.buckets[self._agreed :]
-        if not new:
+    def _overflowed(self) -> bool:
+        """With a loss scaler, whether any rank has a gradient that is not finite; the same on all ranks."""
+        if self._scaler is None:
+            return False
+        mine = np.array([not all(bool(bucket.flat.isfinite().all()) for bucket in self.buckets)], np.uint8)
+        return bool(self.comm.allreduce(mine, "max", control=True)[0])
+
+    def _agree_on_kinds(self) -> None:
+        """What is a sparse tensor on one rank is one on all; until all gradients have been seen somewhere."""
+        if self._kinds_known:
             return
-        mine = np.array([i in bucket.sparse for bucket in new for i in range(len(bucket.parameters))], np.uint8)
-        all_ranks = lane_of(self.comm).start(lambda: self.comm.allreduce(mine, "max", control=True)).wait()
-        flags = iter(all_ranks.tolist())
-        for bucket in new:
-            bucket.sparse = {i for i in range(len(bucket.parameters)) if next(flags)}
-        self._agreed = len(self.buckets)
-
-
-def _check(parameters: list[Tensor], cap: float | None, passes: int, in_place: bool, scaler: Any) -> None:
-    if not parameters:
-        raise ValueError("parameters must have one that needs a gradient, got none; is the model frozen?")
-    if cap is not None and not cap > 0:
-        raise ValueError(f"bucket_cap_mb must be above 0, got {cap}; None reduces everything at once")
-    if passes < 1:
-        raise ValueError(f"backward_passes_per_step must be at least 1, got {passes}")
-    if in_place and scaler is not None:
-        raise ValueError("in_place must be False with a scaler, whose scale the residual must not have, got True")
+        mine = np.concatenate([bucket.seen for bucket in self.buckets])
+        kinds = lane_of(self.comm).start(lambda: self.comm.allreduce(mine, "max", control=True)).wait()
+        for bucket in self.buckets:
+            bucket.kinds, kinds = kinds[: len(bucket.seen)].copy(), kinds[len(bucket.seen) :]
+        self._kinds_known = all(bucket.kinds.all() for bucket in self.buckets)

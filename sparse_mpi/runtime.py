@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,9 @@ def _library_says_so(MPI: Any) -> bool:
         maps = Path("/proc/self/maps")
         return maps.exists() and "libmpi_gtl_cuda" in maps.read_text()
     return False
+
+
+def on_uncaught(end: Callable[[BaseException], Any]) -> None:
+    """Have ``end(error)`` called for an exception that nothing catches, instead of what Python does: it would wait in
+    MPI_Finalize for ranks that wait for this one."""
+    sys.excepthook = lambda kind, error, trace: end(error)

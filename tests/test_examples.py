@@ -6,6 +6,8 @@ import difflib
 import re
 from pathlib import Path
 
+import pytest
+
 from .launch import launch, needs_mpi
 
 ROOT = Path(__file__).parents[1]
@@ -38,3 +40,16 @@ def test_ranks_end_with_one_model():
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 3 and len(set(lines)) == 1, done.stderr
     assert float(re.search(r"accuracy ([\d.]+)", lines[0])[1]) > 0.8
+
+
+@needs_mpi
+@pytest.mark.parametrize("where", ["    optimizer.step()", "broadcast_parameters(model.state_dict())"])
+def test_a_mistake_on_one_rank_ends_the_job(tmp_path, where):
+    """The others wait for that rank, in a step or at the end: nothing hangs."""
+    script = tmp_path / "wrong.py"
+    text = (ROOT / "examples" / "distributed.py").read_text()
+    assert where in text
+    wrong = f"{where}\n{' ' * (len(where) - len(where.lstrip()))}assert os.environ['OMPI_COMM_WORLD_RANK'] != '1', 'oh'"
+    script.write_text(text.replace("import numpy", "import os\n\nimport numpy").replace(where, wrong))
+    done = launch(3, str(script), seconds=90)
+    assert done.returncode != 0 and "rank 1 of 3 aborts the job" in done.stderr and "AssertionError: oh" in done.stderr

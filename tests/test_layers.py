@@ -63,7 +63,7 @@ LEVELS = """
     plan.planners
     plan.*
     plan
-    buckets  ddp_buckets
+    buckets  ddp_buckets  trace
     reduction
     optim  ddp
     doctor.base  doctor.child

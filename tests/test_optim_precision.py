@@ -30,7 +30,8 @@ def test_a_loss_scaler_skips_a_step_on_all_ranks_and_leaves_no_trace(ranks):
             with optimizer.skip_synchronize():
                 scaler.step(optimizer)
             scaler.update()
-            history.append((weights(model), scaler.get_scale()))
+            owed = np.concatenate([bucket.reducer.residual for bucket in optimizer.reduction.buckets])
+            history.append((weights(model), scaler.get_scale(), owed.copy()))
         return history
 
     plain, scaled = ([one[-1][0] for one in ranks.run(lambda comm, s=s: run(comm, s))] for s in (False, True))
@@ -38,7 +39,9 @@ def test_a_loss_scaler_skips_a_step_on_all_ranks_and_leaves_no_trace(ranks):
     np.testing.assert_allclose(scaled[0], plain[0], rtol=1e-4, atol=1e-6)
     over = ranks.run(lambda comm: run(comm, True, overflow=2))
     assert equal([one[-1][0] for one in over])
-    (before, _), (after, halved), (later, _) = over[0][1], over[0][2], over[0][3]
+    for rank in over:  # what is owed stays as it was
+        assert np.array_equal(rank[1][2], rank[2][2]) and not np.array_equal(rank[2][2], rank[3][2])
+    (before, _, _), (after, halved, _), (later, _, _) = over[0][1], over[0][2], over[0][3]
     assert np.array_equal(before, after) and halved == 2.0**9  # a step that was skipped, on every rank
     assert np.isfinite(later).all() and not np.array_equal(after, later)  # and the next is not
 

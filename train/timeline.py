@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from metrics import plotting
 from planning import Stamps
-from sparse_mpi.reduction import BucketTrace, GradientReduction, Interval
+from sparse_mpi.reduction import GradientReduction
+from sparse_mpi.trace import BucketTrace, Interval
 
 RECENT = 21  # steps, of which the one of median length is drawn
 COLOURS = {
@@ -56,13 +57,12 @@ class Recorder:
     """
 
     def __init__(self, reduction: GradientReduction, file: Path) -> None:
-        reduction.record()
-        self._reduction, self._file = reduction, file
+        self._tracer, self._file = reduction.record(), file
         self._steps: deque[StepTrace] = deque(maxlen=RECENT)
 
     def add(self, number: int, stamps: Stamps) -> None:
         """Note step ``number``, which is over."""
-        self._steps.append(StepTrace(number, stamps, list(self._reduction.trace or ())))
+        self._steps.append(StepTrace(number, stamps, list(self._tracer.buckets)))
 
     def draw(self) -> str:
         """Draw the recent step of median length; a line that tells what is to be seen.

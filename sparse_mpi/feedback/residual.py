@@ -60,6 +60,10 @@ class ErrorFeedback:
                 self._residual -= sent
             self._residual[~namespace(sent).isfinite(sent)] = 0
 
+    def adopt(self, buffer: Array) -> None:
+        """Not of this kind."""
+        raise ValueError("in_place must be True for a buffer to be adopted; make the reducer with in_place=True")
+
     def given(self, acc: Array, sent: SparseVector | Array) -> Array:
         """What acc has lost."""
         with np.errstate(invalid="ignore"):
@@ -120,6 +124,11 @@ class AdoptedFeedback(ErrorFeedback):
         self._residual = gradient
         owed, self._owed = self._owed, None
         return gradient, None if owed is None else fitted(owed, gradient)
+
+    def adopt(self, buffer: Array) -> None:
+        """Make ``buffer``, which holds nothing, the residual."""
+        buffer[...] = namespace(buffer).asarray(self.residual)
+        self._residual, self._owed = buffer, None
 
     def check_state(self, state: dict[str, Array]) -> None:
         """Raise ValueError unless it has the residual, with no more precision than the adopted buffer has."""
