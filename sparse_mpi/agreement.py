@@ -56,6 +56,11 @@ def agree(comm: Comm, statement: str, problem: Exception | None = None) -> None:
     raise ValueError(f"all ranks must call with the same arguments, but\n{_quote(said)}")
 
 
+def tell(comm: Comm, text: str, root: int = 0) -> str:
+    """``text`` of the rank ``root``, on every rank; what others give is ignored."""
+    return bytes(comm.bcast(np.frombuffer(text.encode(), np.uint8), root, control=True)).decode()
+
+
 def _quote(said: list[str]) -> str:
     """One line for each different statement, with the ranks that made it."""
     lines = []

@@ -29,6 +29,18 @@ def test_what_fails_on_one_rank_is_refused_on_all(ranks):
         assert ("no such folder" if rank == 1 else "rank 1") in said and agreed == rank
 
 
+def test_a_failure_without_words_is_a_failure_too():
+    def fail():
+        raise ValueError
+
+    def body(comm):
+        with pytest.raises(job.Refused) as error:
+            job.agreed(comm, fail if comm.rank == 0 else lambda: None)
+        return str(error.value)
+
+    assert World(2).run(body) == ["ValueError", "stopping because of rank 0; see its error"]
+
+
 @pytest.mark.parametrize(
     ("cpus", "threads"),
     [([{0, 1, 2, 3}] * 2, [2, 2]), ([{0, 1}, {2, 3}], [2, 2]), ([{5}] * 3, [1, 1, 1]), ([{0, 1, 2}], [3])],

@@ -64,7 +64,7 @@ def agreed(comm: Comm, work: Callable[[], T]) -> T:
     try:
         result = work()
     except (OSError, ValueError, ImportError) as error:
-        complaint = str(error)
+        complaint = str(error) or type(error).__name__
     failed = np.flatnonzero(comm.allgather(np.array([bool(complaint)], np.int32), control=True))
     if len(failed):
         raise Refused(complaint or f"stopping because of rank {failed[0]}; see its error")

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from arguments import AUTO, algorithm_options, memory_options
 from job import agreed
 from sparse_mpi import SparseAllreduce
+from sparse_mpi.agreement import tell
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import DistributedOptimizer
@@ -151,7 +152,7 @@ class Planning:
         text = ""
         if self._comm.rank == 0:
             text = store.dumps({"best": best, **PLANNERS}[self._args.planner](profile, False, False))
-        return store.loads(bytes(self._comm.bcast(np.frombuffer(text.encode(), np.uint8))).decode())
+        return store.loads(tell(self._comm, text))
 
     def _load(self, file: Path) -> Plan:
         plan = store.load(file)

@@ -42,11 +42,6 @@ def together(comm: Comm, failure: str, advice: str) -> Iterator[None]:
     raise CheckpointError(f"{failure}: {'; '.join(problems[:QUOTED])}{more}; {advice}") from problem
 
 
-def tell(comm: Comm, text: str) -> str:
-    """``text`` of rank 0, on every rank."""
-    return comm.bcast(np.frombuffer(text.encode(), np.uint8)).tobytes().decode()
-
-
 def _told(problem: Exception) -> str:
     if isinstance(problem, OSError) and problem.strerror:
         return f"{problem.strerror}: {problem.filename}"

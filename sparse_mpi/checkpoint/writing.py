@@ -11,9 +11,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from sparse_mpi.agreement import tell
 from sparse_mpi.checkpoint import manifest
 from sparse_mpi.checkpoint.manifest import MANIFEST, MODEL, Entry, Manifest
-from sparse_mpi.checkpoint.together import CheckpointError, tell, together
+from sparse_mpi.checkpoint.together import CheckpointError, together
 from sparse_mpi.checkpoint.trees import dump_tree
 from sparse_mpi.comm import Comm
 
