@@ -82,6 +82,12 @@ def ranks(request):
 
 
 @pytest.fixture
+def no_signals(monkeypatch):
+    """Training in this process leaves its ways with signals alone."""
+    monkeypatch.setattr("interruption.Interruption.__init__", lambda self: setattr(self, "noticed", False))
+
+
+@pytest.fixture
 def device(monkeypatch):
     """A pretended device with a pretended CuPy, and the record of what happens on it."""
     from .fake_array import install

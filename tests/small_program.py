@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -16,10 +17,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 from data import Images
 from data.batches import Batches
 from images import ImageTask
+from journal import Outcome
+from metrics import FILE
 from program import Program, Settings, Tiny
+from sparse_mpi import World
 
 from .small_training import network, two_classes
 
+LOG = ["--no-progress", "--log-every", "1", "--threads", "1", "--epochs", "3"]
 SETTINGS = Settings(density=0.2, epochs=3, batch_size=10, lr=0.2, warmup_epochs=1, milestones=(2,), momentum=0.5)
 
 
@@ -49,6 +54,19 @@ def make(args, comm) -> Struck:
 
 
 PROGRAM = Program("small", "Small.", make, {"halves": SETTINGS}, {"halves": "nowhere"}, Tiny("halves", SETTINGS))
+
+
+def train(size: int, folder: Path, *options: str) -> Outcome:
+    """The outcome of the program on ``size`` ranks in this process."""
+    args = [PROGRAM.parse(["--out", str(folder), *LOG, *options]) for _ in range(size)]
+    return World(size).run(lambda comm: PROGRAM.train(args[comm.rank], comm))[0]
+
+
+def records(folder: Path, *events: str) -> list[dict[str, Any]]:
+    """Those of a run, in their order."""
+    lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+    return [line for line in lines if line["event"] in events]
+
 
 if __name__ == "__main__":
     PROGRAM.run()

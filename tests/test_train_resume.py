@@ -14,35 +14,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 import checkpoints
 from job import Refused
 from metrics import FILE, Resumed, retain
-from sparse_mpi import World
 from sparse_mpi.checkpoint import CheckpointError, latest
 
 from .launch import launch, needs_mpi
-from .small_program import PROGRAM
-
-LOG = ["--no-progress", "--log-every", "1", "--threads", "1", "--epochs", "3"]
+from .small_program import LOG, PROGRAM, records, train
 
 
-class Uninterrupted:
-    def anywhere(self, step, comm):
-        return False
 
-
-@pytest.fixture(autouse=True)
-def no_signals(monkeypatch):
-    """The process of the tests keeps its own ways with signals."""
-    monkeypatch.setattr(checkpoints, "Interruption", Uninterrupted)
-
-
-def train(size: int, folder: Path, *options: str):
-    """The outcome of the program on ``size`` ranks in this process."""
-    args = [PROGRAM.parse(["--out", str(folder), *LOG, *options]) for _ in range(size)]
-    return World(size).run(lambda comm: PROGRAM.train(args[comm.rank], comm))[0]
-
-
-def records(folder: Path, *events: str) -> list[dict]:
-    lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
-    return [line for line in lines if line["event"] in events]
+pytestmark = pytest.mark.usefixtures("no_signals")
 
 
 def lasting(record: dict) -> dict:

@@ -21,6 +21,7 @@ from interruption import Interruption
 from job import Refused, agreed
 from metrics import Metrics
 from sparse_mpi import checkpoint
+from sparse_mpi.agreement import tell
 from sparse_mpi.checkpoint.manifest import NAME
 from sparse_mpi.comm import Comm
 
@@ -86,6 +87,12 @@ class Checkpoints:
             return False
         self._metrics.write("checkpoint", step=step, path=str(path), seconds=time.perf_counter() - began)
         return True
+
+
+def agree_on_folders(args: Namespace, comm: Comm) -> None:
+    """Take rank 0's folders on all ranks: the default is named after the time, at which they did not start alike."""
+    for name in ("out", "checkpoint_dir"):
+        setattr(args, name, Path(tell(comm, str(getattr(args, name)))))
 
 
 def find(args: Namespace, comm: Comm) -> Found | None:

@@ -11,7 +11,7 @@ import torch
 import arguments
 import job
 from arguments import Settings, Tiny
-from checkpoints import Checkpoints, check_identity, find, identity_of
+from checkpoints import Checkpoints, agree_on_folders, check_identity, find, identity_of
 from journal import Outcome, conclude
 from loop import Training
 from metrics import Metrics, Resumed, record
@@ -62,6 +62,7 @@ class Program:
             Refused: on all ranks alike, when that cannot be done as asked for, diverges, or ends in different replicas.
             Stopped: on all ranks alike, when one of them was told to end; there is a checkpoint to resume from.
         """
+        agree_on_folders(args, comm)
         args.threads = args.threads or job.threads_per_rank(comm)
         torch.set_num_threads(args.threads)
         training, metrics = self._prepared(args, comm)

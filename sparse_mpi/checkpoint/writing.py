@@ -27,7 +27,7 @@ def save(
     """Write a checkpoint, or leave everything as it was; collective.
 
     Args:
-        folder: of the checkpoints of one job, which its ranks share; made if need be.
+        folder: of the checkpoints of one job, which its ranks share; made if need be. Rank 0's counts.
         step: of training; names the checkpoint, and replaces one of the same name.
         identity: JSON values that tell what it is of; `load` hands them back for the caller to compare.
         model: bytes or a buffer, of rank 0; what other ranks give is ignored.
@@ -44,7 +44,7 @@ def save(
     """
     if step < 0 or keep < 1:
         raise ValueError(f"step must be at least 0 and keep at least 1, got step={step} and keep={keep}")
-    folder, lead = Path(folder), comm.rank == 0
+    folder, lead = Path(tell(comm, str(folder))), comm.rank == 0
     before = _before(folder) if lead else []
     partial, place = folder / f"{UNFINISHED}{manifest.folder_name(step)}", folder / manifest.folder_name(step)
     intact = tell(comm, f"{before[-1]} is intact" if before else "there is no earlier one")
