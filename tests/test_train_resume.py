@@ -37,6 +37,8 @@ OPTIONS = {
     "adtopk": ["--algo", "adtopk"],
     "dgc": ["--algo", "topka", "--memory", "dgc", "--clip-norm", "1"],
     "dense warm-up": ["--dense-warmup", "6"],
+    "dense warm-up over": ["--dense-warmup", "3"],
+    "dense warm-up, dgc": ["--dense-warmup", "3", "--memory", "dgc"],
     "density warm-up": ["--density-warmup", "2"],
     "adam": ["--optimizer", "adam", "--lr", "0.01"],
     "selector": ["--algo", "topkdsa", "--selector", "random"],
@@ -76,6 +78,14 @@ def test_a_run_goes_on_on_other_numbers_of_ranks(memory, tmp_path):
         assert outcome.identical and outcome.steps == steps
     last = records(tmp_path, "resume")[-1]
     assert last["ranks"] == 8 and last["resumed"]["step"] == 7
+
+
+def test_a_dense_warm_up_may_end_between_or_beyond_checkpoints(tmp_path):
+    """4 steps an epoch on 2 ranks, 8 on one; on both sides of the boundary, which may have moved meanwhile."""
+    warm, every = "--dense-warmup", ["--checkpoint-every", "1", "--check-every", "1", "--resume"]
+    for size, limit, steps in ((2, 3, "3"), (1, 6, "6"), (1, 7, "0"), (2, 4, "9"), (4, 3, "1")):
+        outcome = train(size, tmp_path, *every, warm, steps, "--max-steps", str(limit))
+        assert outcome.identical and outcome.steps == limit
 
 
 def test_the_plan_of_algo_auto_survives(tmp_path, monkeypatch):

@@ -142,6 +142,7 @@ class Training:
             "scores": {name: float(score) for name, score in self.scores.items()},
             "coverages": list(self.journal.coverages),
         }
+        self._reduce_with(self.sparse)
         own = {
             "reduction": self.reduction.state_dict(),
             "buffers": {name: buffer.numpy().copy() for name, buffer in self.task.model.named_buffers()},
@@ -172,7 +173,7 @@ class Training:
             self.meter.add(Meter(**state["meter"]))
         done = round(shared["first"] * self.task.steps / shared["epoch_steps"])
         self.steps = shared["epoch"] * self.task.steps + min(done, self.task.steps - 1)
-        self._warm_up()
+        self._reduce_with(self.sparse)
         self.reduction.take_over([state["reduction"] for state in own], ranks)
         self.recorded, self.scores = shared["recorded"], shared["scores"]
         self.journal.resume(self.steps, shared["coverages"])
@@ -191,10 +192,16 @@ class Training:
         """Reduce everything in the first steps, if asked to."""
         if self.dense and self.steps in (0, self.args.dense_warmup):
             self.durations = []
-        if self.dense:
-            chosen = self.dense if self.steps < self.args.dense_warmup else self.sparse
-            for bucket, reducer in zip(self.reduction.buckets, chosen, strict=True):
-                bucket.reducer = reducer
+        self._reduce_with(self.dense if self.steps < self.args.dense_warmup else self.sparse)
+
+    def _reduce_with(self, chosen: Sequence[SparseAllreduce]) -> None:
+        """Have the next steps reduced by these; without a dense warm-up reducers stay who they are.
+
+        Checkpoints are of the sparse ones: they share their memory with the dense ones, which have nothing else to
+        remember, and so it does not matter when the warm-up ended, or ends now.
+        """
+        for bucket, reducer in zip(self.reduction.buckets, chosen, strict=True) if self.dense else ():
+            bucket.reducer = reducer
 
     def _step(self, batch: Any, start: float) -> Meter:
         """Forward, backward, reduce, update; ``start`` is when the batch began to be made."""
