@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 FORMAT, VERSION = "sparse_mpi checkpoint", 1
 MANIFEST, MODEL = "checkpoint.json", "model.bin"
 NAME = re.compile(r"step-\d{8,}")
+UNFINISHED = ".unfinished-"  # begins the name of a folder that is being written or removed
+REPLACED = f"{UNFINISHED}replaced-"  # and of a whole checkpoint that makes room for another of its step
 BLOCK = 1 << 20  # bytes read at a time
+
+
+class OtherVersion(ValueError):
+    """A checkpoint that another version of sparse_mpi can use."""
+
+    def __init__(self, message: str, number: Any) -> None:
+        super().__init__(message)
+        self.number = number if isinstance(number, int) else math.inf
 
 
 class Entry(NamedTuple):
@@ -70,18 +80,23 @@ def loads(text: str, path: Path) -> Manifest:
         path: of the file, for errors.
 
     Raises:
-        ValueError: no manifest, one of another version, or an altered one.
+        OtherVersion: it is one of another version.
+        ValueError: no manifest, or an altered one.
     """
     try:
         data = json.loads(text)
-        kind, version, known = data.pop("format"), data.pop("version"), data.pop("hash")
+        kind, version = data.pop("format"), data.pop("version")
+        if kind != FORMAT or version != VERSION:
+            raise OtherVersion(
+                f"{path} has format {kind!r} {version!r}, but {FORMAT!r} {VERSION} is known here; "
+                "use the sparse_mpi that wrote it",
+                data.get("number"),
+            )
+        known = data.pop("hash")
+    except OtherVersion:
+        raise
     except (ValueError, KeyError, AttributeError, TypeError):
         raise ValueError(f"{path} is damaged") from None
-    if kind != FORMAT or version != VERSION:
-        raise ValueError(
-            f"{path} has format {kind!r} {version!r}, but {FORMAT!r} {VERSION} is known here; "
-            "use the sparse_mpi that wrote it"
-        )
     if known != _hash(data):
         raise ValueError(f"{path} was altered after it was written")
     return Manifest(**data | {"files": {name: Entry(**entry) for name, entry in data["files"].items()}})
@@ -100,15 +115,26 @@ def number_of(checkpoint: Path) -> float:
     """The number of a checkpoint, infinite if its manifest cannot be used: nobody may take an older one unawares."""
     try:
         return read(checkpoint).number
+    except OtherVersion as other:
+        return other.number
     except (OSError, ValueError):
         return math.inf
 
 
 def complete(folder: Path) -> list[Path]:
-    """The checkpoints in ``folder``, newest last; what a killed job left half-written is none."""
-    found = folder.iterdir() if folder.is_dir() else []
-    whole = [path for path in found if NAME.fullmatch(path.name) and (path / MANIFEST).is_file()]
+    """The checkpoints in ``folder``, newest last; what a killed job left half-written is none.
+
+    One that made room for another, which then did not come, is there under its other name.
+    """
+    found = sorted(folder.iterdir()) if folder.is_dir() else []  # where both names are taken, its own counts
+    named = {place_of(path).name: path for path in found}
+    whole = [path for name, path in named.items() if NAME.fullmatch(name) and (path / MANIFEST).is_file()]
     return sorted(whole, key=lambda path: (number_of(path), path.name))
+
+
+def place_of(checkpoint: Path) -> Path:
+    """Where a checkpoint belongs, if it still had to make room for another."""
+    return checkpoint.with_name(checkpoint.name.removeprefix(REPLACED))
 
 
 def latest(folder: Path | str) -> Path | None:

@@ -13,12 +13,10 @@ import numpy as np
 
 from sparse_mpi.agreement import tell
 from sparse_mpi.checkpoint import manifest
-from sparse_mpi.checkpoint.manifest import MANIFEST, MODEL, Entry, Manifest
+from sparse_mpi.checkpoint.manifest import MANIFEST, MODEL, REPLACED, UNFINISHED, Entry, Manifest, OtherVersion
 from sparse_mpi.checkpoint.together import CheckpointError, together
 from sparse_mpi.checkpoint.trees import dump_tree
 from sparse_mpi.comm import Comm
-
-UNFINISHED = ".unfinished-"  # begins the name of a folder that is being written or removed
 
 
 def save(
@@ -75,8 +73,12 @@ def save(
 
 
 def _before(folder: Path) -> list[Path]:
-    """The checkpoints there are; none in a folder that cannot be read, which will not be written to either."""
+    """The checkpoints there are, all under their own names; none in a folder that cannot be read, which will not be
+    written to either."""
     try:
+        for path in manifest.complete(folder):
+            if path != manifest.place_of(path):
+                path.rename(manifest.place_of(path))
         return manifest.complete(folder)
     except OSError:
         return []
@@ -113,7 +115,7 @@ def _gathered(own: Entry, comm: Comm) -> dict[str, Entry]:
 def _finish(partial: Path, place: Path) -> None:
     """Give the folder its name, on the disk as well; one that has the name already makes room for it."""
     _sync(partial)
-    replaced = place.with_name(f"{UNFINISHED}replaced-{place.name}")
+    replaced = place.with_name(f"{REPLACED}{place.name}")
     if place.exists():
         place.rename(replaced)
     try:
@@ -127,10 +129,12 @@ def _finish(partial: Path, place: Path) -> None:
 
 
 def _remove_older(before: list[Path], keep: int) -> None:
-    """Remove checkpoints that are damaged, and all but the newest ``keep - 1``; what cannot be removed stays."""
-    whole = [path for path in before if manifest.number_of(path) < math.inf]
+    """Remove checkpoints that are damaged, and all but the newest ``keep - 1``; what cannot be removed stays, and what
+    another version of sparse_mpi can use."""
+    mine = [path for path in before if not _foreign(path)]
+    whole = [path for path in mine if manifest.number_of(path) < math.inf]
     stay = whole[-(keep - 1) :] if keep > 1 else []
-    for path in before:
+    for path in mine:
         if path not in stay:
             doomed = path.with_name(f"{UNFINISHED}removed-{path.name}")  # at no time half a checkpoint
             try:
@@ -138,6 +142,16 @@ def _remove_older(before: list[Path], keep: int) -> None:
             except OSError:
                 continue
             shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _foreign(checkpoint: Path) -> bool:
+    try:
+        manifest.read(checkpoint)
+    except OtherVersion:
+        return True
+    except (OSError, ValueError):
+        pass
+    return False
 
 
 def _sync(folder: Path) -> None:
