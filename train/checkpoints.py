@@ -19,7 +19,7 @@ from tqdm import tqdm
 from converters import integer
 from interruption import Interruption
 from job import Refused, agreed
-from metrics import Metrics
+from metrics import FILE, Metrics
 from sparse_mpi import checkpoint
 from sparse_mpi.agreement import tell
 from sparse_mpi.checkpoint.manifest import NAME
@@ -70,8 +70,8 @@ class Checkpoints:
         """Whether it is ``step``'s turn."""
         return step % self._every == 0
 
-    def write(self, step: int, state: State) -> bool:
-        """Write a checkpoint; where that fails, say so, return False and let training go on: older ones are intact."""
+    def write(self, step: int, state: State) -> Path | None:
+        """Write a checkpoint; where that fails, say so, return None and let training go on: older ones are intact."""
         began, lead = time.perf_counter(), self._comm.rank == 0
         model = io.BytesIO()
         if lead:
@@ -84,9 +84,9 @@ class Checkpoints:
             self._metrics.write("checkpoint", step=step, error=str(error))
             if lead:
                 tqdm.write(f"WARNING: {error}", file=sys.stderr)
-            return False
+            return None
         self._metrics.write("checkpoint", step=step, path=str(path), seconds=time.perf_counter() - began)
-        return True
+        return path
 
 
 def agree_on_folders(args: Namespace, comm: Comm) -> None:
@@ -116,6 +116,7 @@ def find(args: Namespace, comm: Comm) -> Found | None:
         loaded = checkpoint.load(place, comm)
     except checkpoint.CheckpointError as error:
         raise Refused(str(error)) from None
+    agreed(comm, lambda: _check_fork(args, loaded.path.parent))
     shared = torch.load(io.BytesIO(loaded.model), weights_only=True)
     if comm.rank == 0:
         print(f"resuming from {loaded.path}")
@@ -171,6 +172,11 @@ def settle(parser: ArgumentParser, args: Namespace, new: Path) -> None:
     """Settle where a run is resumed from, and where its results and checkpoints go; ``new`` is a folder for results."""
     if args.keep and not args.checkpoint_every:
         parser.error("argument --keep: no checkpoints are written without --checkpoint-every; add it")
+    if args.checkpoint_dir and not args.checkpoint_every and args.resume is None:
+        parser.error(
+            "argument --checkpoint-dir: no checkpoints are written or read without --checkpoint-every or --resume; "
+            "add one of them"
+        )
     args.keep = args.keep or 2
     if args.resume is NEWEST and not args.out and not args.checkpoint_dir:
         parser.error("argument --resume: say where from, or give --out or --checkpoint-dir as in the run before")
@@ -183,6 +189,22 @@ def settle(parser: ArgumentParser, args: Namespace, new: Path) -> None:
         args.out = there.parent if there and there.name == FOLDER else new
         args.checkpoint_dir = there or args.out / FOLDER
     args.checkpoint_dir = args.checkpoint_dir or args.out / FOLDER
+
+
+def _check_fork(args: Namespace, source: Path) -> None:
+    """Raise ValueError if a run that goes on from a checkpoint in ``source`` would write over the results of another."""
+    if args.checkpoint_dir.resolve() == source.resolve():
+        return
+    taken = {
+        f"--checkpoint-dir {args.checkpoint_dir} has checkpoints": args.checkpoint_every
+        and checkpoint.latest(args.checkpoint_dir),
+        f"--out {args.out} has records": (args.out / FILE).exists(),
+    }
+    for what, there in taken.items():
+        if there:
+            raise ValueError(
+                f"{what} of another run than the one to resume in {source}: --resume that one, or choose another folder"
+            )
 
 
 def _check_empty(folder: Path) -> None:
