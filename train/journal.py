@@ -95,8 +95,7 @@ class Journal:
         everybody = meter.summed(self._comm)
         train = known(self._task.scores(everybody.sums))
         if not math.isfinite(train["loss"] + test["loss"]):
-            epoch, loss = now["epoch"], train["loss"]
-            raise Refused(f"training diverged in epoch {epoch}: the loss is {loss}; try a lower --lr")
+            raise _diverged(now["epoch"], f"the loss is {train['loss']}")
         means = everybody.means() | {"items_per_second": everybody.items / seconds, "seconds": seconds}
         tested = {f"test_{name}": value for name, value in test.items()}
         self._metrics.write("epoch", **now, **train, **tested, **means)
@@ -104,6 +103,23 @@ class Journal:
             scores = self._shown(test, "test ", 4), self._shown(train, "", 4)
             tqdm.write(f"epoch {now['epoch']}: {', '.join(filter(None, scores))}, lr {now['lr']:.4g}")
             tqdm.write(f"    {self._work_text(means, meter.steps)}")
+
+    def check(self, step: int, meter: Meter) -> None:
+        """Make sure that it is worth going on from here; collective.
+
+        Args:
+            step: that is over.
+            meter: what this rank did in its epoch so far.
+
+        Raises:
+            Refused: the loss, or a weight since then, is no finite number any more; on all ranks alike.
+        """
+        everybody = meter.summed(self._comm)
+        loss = self._task.scores(everybody.sums)["loss"] if everybody.steps else 0.0
+        finite = math.isfinite(loss) and all(bool(p.isfinite().all()) for p in self._task.model.parameters())
+        if self._comm.allreduce(np.array([not finite], np.int32), "max", control=True)[0]:
+            which = f"the loss is {loss}" if not math.isfinite(loss) else "weights are no finite numbers any more"
+            raise _diverged((step - 1) // self._task.steps + 1, which)
 
     def _bar_text(self, step: Meter, epoch: Meter, seconds: float) -> str:
         """Means of the epoch so far, entries and traffic of the last step."""
@@ -144,6 +160,10 @@ def coverage(totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseA
     return dimension_coverage(SparseVector(entries, entries, start), layout)
 
 
+def _diverged(epoch: int, how: str) -> Refused:
+    return Refused(f"training diverged in epoch {epoch}: {how}; try a lower --lr")
+
+
 def known(scores: Mapping[str, float]) -> dict[str, float]:
     """``scores`` without those that are NaN because they are worked out in evaluation alone; the loss never is."""
     return {name: value for name, value in scores.items() if name == "loss" or not math.isnan(value)}
@@ -156,7 +176,6 @@ def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics) ->
         Refused: the replicas are not identical.
     """
     metrics.write("final", **outcome._asdict())
-    metrics.close()
     if comm.rank == 0:
         print(f"metrics in {args.out}" + (f", plot in {plot(args.out)}" if args.plot else ""))
         if outcome.predicted_seconds and outcome.step_seconds:

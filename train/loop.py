@@ -115,15 +115,17 @@ class Training:
         """Write a checkpoint if it is time for one.
 
         Raises:
+            Refused: there is nothing to go on from, see `Journal.check`.
             Stopped: the job is to end.
         """
         if self.checkpoints is None:
             return
         ended, interrupted = self.steps == self.limit, self.checkpoints.interrupted(self.steps)
         if ended or interrupted or self.checkpoints.due(self.steps):
+            self.journal.check(self.steps, self.meter)
             written = self.checkpoints.write(self.steps, self.state())
             if interrupted and not ended:
-                then = "--resume goes on from there" if written else "but there is no checkpoint of it, see above"
+                then = f"--resume {written} goes on from there" if written else "but there is no checkpoint of it, see above"
                 raise Stopped(f"stopped after step {self.steps} as told; {then}")
 
     def state(self) -> State:
@@ -167,7 +169,8 @@ class Training:
         if own:
             for name, buffer in self.task.model.named_buffers():
                 buffer.copy_(torch.from_numpy(own[0]["buffers"][name]))
-            self.seconds = own[0]["seconds"]
+        lasted = own[0]["seconds"] if own else 0.0
+        self.seconds = float(self.comm.allreduce(np.array([lasted]), "max", control=True)[0])
         self.meter = Meter(np.zeros(shared["sums"]))
         for state in own:
             self.meter.add(Meter(**state["meter"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -66,8 +67,9 @@ class Program:
         args.threads = args.threads or job.threads_per_rank(comm)
         torch.set_num_threads(args.threads)
         training, metrics = self._prepared(args, comm)
-        outcome = training.run()
-        conclude(outcome, args, comm, metrics)
+        with closing(metrics):
+            outcome = training.run()
+            conclude(outcome, args, comm, metrics)
         return outcome
 
     def _prepared(self, args: Namespace, comm: Comm) -> tuple[Training, Metrics]:
