@@ -77,7 +77,9 @@ def test_a_run_goes_on_on_other_numbers_of_ranks(memory, tmp_path):
         outcome = train(size, tmp_path, *options, "--max-steps", str(limit))
         assert outcome.identical and outcome.steps == steps
     last = records(tmp_path, "resume")[-1]
-    assert last["ranks"] == 8 and last["resumed"]["step"] == 7
+    assert last["ranks"] == 8 and (last["resumed"]["step"], last["resumed"]["before"]) == (1, 7)
+    steps = [record["step"] for record in records(tmp_path, "step", "epoch", "checkpoint")]
+    assert steps == sorted(steps) and steps[-1] == 3
 
 
 def test_a_dense_warm_up_may_end_between_or_beyond_checkpoints(tmp_path):
@@ -152,8 +154,19 @@ def test_records_after_the_checkpoint_are_taken_away(tmp_path):
     gone = [{"event": "step", "step": 9}, {"event": "epoch", "epoch": 2, "step": 7}, {"event": "final"}]
     lines = [json.dumps(record) for record in [*kept, *gone]]
     (tmp_path / FILE).write_text("\n".join([*lines, '{"event": "st']))
-    retain(tmp_path / FILE, Resumed(8, 1, ""))
+    retain(tmp_path / FILE, Resumed(8, 1, "", 8))
     assert [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()] == kept
+
+
+@pytest.mark.parametrize(
+    ("now", "step", "expected"), [(4, 8, [1, 4, 5, 8]), (8, 16, [2, 8, 10, 16]), (1, 1, [1, 1, 1, 1]), (3, 6, [1, 3, 4, 6])]
+)
+def test_records_are_renumbered_for_other_numbers_of_ranks(now, step, expected, tmp_path):
+    """Steps 1, 4, 5 and 8 of epochs of 4; a run that goes on at step 8 has epochs of ``now`` steps."""
+    saved = [{"event": "step", "step": number} for number in (1, 4, 5, 8, 9)]
+    (tmp_path / FILE).write_text("".join(json.dumps(record) + "\n" for record in saved))
+    retain(tmp_path / FILE, Resumed(step, 1, "", 8, (now, 4)))
+    assert [record["step"] for record in records(tmp_path, "step")] == expected
 
 
 SETTLED = {
@@ -206,5 +219,6 @@ def test_a_job_killed_while_it_trains_is_resumed_to_the_same_bits(tmp_path):
 def test_a_job_that_is_told_to_end_leaves_a_checkpoint_and_says_so(tmp_path):
     stopped = start(tmp_path, STRIKE=f"2 1 {int(signal.SIGUSR1)}")
     assert stopped.returncode == 75, stopped.stderr
-    assert "stopped after step 5 as told; --resume goes on from there" in stopped.stdout
+    checkpoint = tmp_path / "checkpoints" / "step-00000005"
+    assert f"stopped after step 5 as told; --resume {checkpoint} goes on from there" in stopped.stdout
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000005"]

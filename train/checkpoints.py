@@ -19,7 +19,7 @@ from tqdm import tqdm
 from converters import integer
 from interruption import Interruption
 from job import Refused, agreed
-from metrics import FILE, Metrics
+from metrics import FILE, Metrics, Resumed
 from sparse_mpi import checkpoint
 from sparse_mpi.agreement import tell
 from sparse_mpi.checkpoint.manifest import NAME
@@ -121,6 +121,19 @@ def find(args: Namespace, comm: Comm) -> Found | None:
     if comm.rank == 0:
         print(f"resuming from {loaded.path}")
     return Found(loaded.path, loaded.step, loaded.identity, shared, loaded.states, loaded.ranks)
+
+
+def step_of(shared: Mapping[str, Any], epoch_steps: int) -> int:
+    """How many steps are done, see `State`, where an epoch has ``epoch_steps`` of them: as great a share of it is over."""
+    done = round(shared["first"] * epoch_steps / shared["epoch_steps"])
+    return int(shared["epoch"]) * epoch_steps + min(done, epoch_steps - 1)
+
+
+def resumed(found: Found, epoch_steps: int) -> Resumed:
+    """What records are to know of a run that goes on from ``found`` with epochs of so many steps."""
+    shared = found.shared
+    steps = epoch_steps, shared["epoch_steps"]
+    return Resumed(step_of(shared, epoch_steps), shared["epoch"], str(found.path), found.step, steps)
 
 
 def identity_of(program: str, args: Namespace, model: nn.Module) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from checkpoints import Checkpoints, State
+from checkpoints import Checkpoints, State, step_of
 from evaluation import evaluate
 from job import Stopped
 from journal import Journal, Outcome
@@ -174,8 +174,7 @@ class Training:
         self.meter = Meter(np.zeros(shared["sums"]))
         for state in own:
             self.meter.add(Meter(**state["meter"]))
-        done = round(shared["first"] * self.task.steps / shared["epoch_steps"])
-        self.steps = shared["epoch"] * self.task.steps + min(done, self.task.steps - 1)
+        self.steps = step_of(shared, self.task.steps)
         self._reduce_with(self.sparse)
         self.reduction.take_over([state["reduction"] for state in own], ranks)
         self.recorded, self.scores = shared["recorded"], shared["scores"]

@@ -21,6 +21,13 @@ class Resumed(NamedTuple):
     step: int
     epochs: int  # that are over
     path: str  # of the checkpoint
+    before: int  # that step as the run before counted, whose epochs had as many steps only on as many ranks
+    epoch_steps: tuple[int, int] = (1, 1)  # of an epoch now, and before
+
+    def renumbered(self, step: int) -> int:
+        """The step now that a step of the run before is part of; of those up to `before`."""
+        now, before = self.epoch_steps
+        return min(-(-step * now // before), self.step)
 
 
 class Metrics:
@@ -44,7 +51,7 @@ class Metrics:
         self._file = (folder / FILE).open("a" if resumed else "w")
         try:
             self._board = import_module("torch.utils.tensorboard").SummaryWriter(
-                str(folder), purge_step=resumed.step + 1 if resumed else None
+                str(folder), purge_step=min(resumed.step, resumed.before) + 1 if resumed else None
             )
         except ImportError:
             print("no TensorBoard events, because the package tensorboard is not installed")
@@ -68,7 +75,8 @@ class Metrics:
 
 
 def retain(file: Path, resumed: Resumed) -> None:
-    """Take away the records of what a run did after it had come so far, because it will do that again."""
+    """Take away the records of what a run did after it had come so far, because it will do that again; in the others
+    have the steps counted as from here on."""
     kept = []
     for line in file.read_text().splitlines() if file.exists() else []:
         try:
@@ -76,9 +84,10 @@ def retain(file: Path, resumed: Resumed) -> None:
         except ValueError:  # the job was killed while it wrote
             continue
         epoch, step = values.get("epoch", 0), values.get("step", 0)
-        done = epoch <= resumed.epochs if values["event"] == "epoch" else step <= resumed.step
+        done = epoch <= resumed.epochs if values["event"] == "epoch" else step <= resumed.before
         if done and values["event"] != "final":
-            kept.append(line + "\n")
+            counted = {"step": resumed.renumbered(step)} if "step" in values else {}
+            kept.append(json.dumps(values | counted) + "\n")
     new = file.with_suffix(".new")
     new.write_text("".join(kept))
     new.replace(file)

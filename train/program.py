@@ -12,10 +12,10 @@ import torch
 import arguments
 import job
 from arguments import Settings, Tiny
-from checkpoints import Checkpoints, agree_on_folders, check_identity, find, identity_of
+from checkpoints import Checkpoints, agree_on_folders, check_identity, find, identity_of, resumed
 from journal import Outcome, conclude
 from loop import Training
-from metrics import Metrics, Resumed, record
+from metrics import Metrics, record
 from optimizers import OPTIMIZERS
 from planning import Planning
 from sparse_mpi.comm import Comm
@@ -91,8 +91,8 @@ class Program:
             "items": task.items,
             "headline": task.headline,
         }
-        resumed = Resumed(found.step, found.shared["epoch"], str(found.path)) if found else None
-        metrics = job.agreed(comm, lambda: record(args, comm, resumed, **facts))
+        before = resumed(found, task.steps) if found else None
+        metrics = job.agreed(comm, lambda: record(args, comm, before, **facts))
         checkpoints = Checkpoints(args, identity, comm, metrics) if args.checkpoint_every else None
         training = Training(task, optimizer, args, comm, metrics, planning, checkpoints)
         if found:
