@@ -13,11 +13,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
 import torch
 
-from job import Refused
+from job import Refused, Stopped
+from metrics import Metrics
 from sparse_mpi import World
 from sparse_mpi.checkpoint import latest
 
-from .small_program import LOG, PROGRAM, records, train
+from .small_program import LOG, PROGRAM, Struck, records, train
 
 pytestmark = pytest.mark.usefixtures("no_signals")
 
@@ -86,3 +87,34 @@ def test_checkpoint_dir_needs_checkpoints(tmp_path, capsys):
     with pytest.raises(SystemExit):
         PROGRAM.parse(["--checkpoint-dir", str(tmp_path)])
     assert "argument --checkpoint-dir: no checkpoints are written or read" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(Struck, "fingerprint", "one", raising=False)
+    train(1, tmp_path, "--checkpoint-every", "1", "--max-steps", "1")
+    monkeypatch.setattr(Struck, "fingerprint", "other")
+    with pytest.raises(Refused, match="is of a run with data fingerprint one, but this one has other"):
+        train(1, tmp_path, "--resume")
+
+
+def test_other_options_than_before_are_told(tmp_path, capsys):
+    train(2, tmp_path, "--checkpoint-every", "1", "--max-steps", "1")
+    train(2, tmp_path, "--resume", "--max-steps", "2", "--checkpoint-every", "2", "--log-every", "1")
+    assert "other options" not in capsys.readouterr().out
+    train(2, tmp_path, "--resume", "--max-steps", "3", "--lr", "0.1", "--batch-size", "5", "--epochs", "3")
+    said = [line for line in capsys.readouterr().out.splitlines() if "other options" in line]
+    assert said == ["with other options than before: batch_size 5 instead of 10, lr 0.1 instead of 0.2"]
+
+
+@pytest.mark.parametrize("end", [Refused, Stopped])
+def test_records_are_closed_however_a_run_ends(end, tmp_path, monkeypatch):
+    closed, close = [], Metrics.close
+    monkeypatch.setattr(Metrics, "close", lambda self: closed.append(close(self)))
+
+    def broken(self):
+        raise end("enough")
+
+    monkeypatch.setattr("loop.Training._save", broken)
+    with pytest.raises(end):
+        train(1, tmp_path)
+    assert len(closed) == 1

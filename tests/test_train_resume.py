@@ -20,7 +20,6 @@ from .launch import launch, needs_mpi
 from .small_program import LOG, PROGRAM, records, train
 
 
-
 pytestmark = pytest.mark.usefixtures("no_signals")
 
 
@@ -159,7 +158,8 @@ def test_records_after_the_checkpoint_are_taken_away(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("now", "step", "expected"), [(4, 8, [1, 4, 5, 8]), (8, 16, [2, 8, 10, 16]), (1, 1, [1, 1, 1, 1]), (3, 6, [1, 3, 4, 6])]
+    ("now", "step", "expected"),
+    [(4, 8, [1, 4, 5, 8]), (8, 16, [2, 8, 10, 16]), (1, 1, [1, 1, 1, 1]), (3, 6, [1, 3, 4, 6])],
 )
 def test_records_are_renumbered_for_other_numbers_of_ranks(now, step, expected, tmp_path):
     """Steps 1, 4, 5 and 8 of epochs of 4; a run that goes on at step 8 has epochs of ``now`` steps."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
+from metrics import record
 from planning import Stamps
 from sparse_mpi import World
 from sparse_mpi.comm import NullComm
@@ -43,6 +45,31 @@ def test_a_step_of_median_length_is_drawn(tmp_path):
     for number, seconds in ((1, 9.0), (2, 2.0), (3, 1.0)):
         recorder.add(number, Stamps(0.0, 0.1, 0.2, 0.3, seconds))
     assert recorder.draw().startswith("timeline of step 2 in ") and (tmp_path / "new" / "t.png").stat().st_size > 5000
+
+
+def test_without_steps_there_is_nothing_to_draw(tmp_path):
+    """As in a run that is resumed where it was over."""
+    recorder = Recorder(SimpleNamespace(record=lambda: None), tmp_path / "step.png")
+    assert "there was no step to draw" in recorder.draw() and not (tmp_path / "step.png").exists()
+
+
+def test_a_file_that_cannot_be_drawn_is_refused_before_training(tmp_path, monkeypatch):
+    def refused(file):
+        args = settings(timeline=file, out=tmp_path / "run")
+        with pytest.raises((OSError, ImportError)) as error:
+            record(args, World(1).run(lambda comm: comm)[0])
+        return str(error.value)
+
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.png").mkdir()
+    assert "--timeline" in refused(tmp_path / "file" / "step.png") and "Is a dir" in refused(tmp_path / "folder.png")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "old.png").write_text("old")
+    for file in (tmp_path / "old.png", tmp_path / "new.png"):
+        record(settings(timeline=file, out=tmp_path / "run"), World(1).run(lambda comm: comm)[0]).close()
+    assert (tmp_path / "old.png").read_text() == "old" and not (tmp_path / "new.png").exists()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert refused(tmp_path / "new.png").startswith("--timeline needs matplotlib")
 
 
 def test_training_draws_what_rank_0_did(tmp_path, capsys):

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 from tqdm import tqdm
 
 from converters import integer
@@ -24,9 +23,34 @@ from sparse_mpi import checkpoint
 from sparse_mpi.agreement import tell
 from sparse_mpi.checkpoint.manifest import NAME
 from sparse_mpi.comm import Comm
+from task import Task
 
 FOLDER = "checkpoints"  # within the folder of a run
 NEWEST = True  # --resume without a value
+HARMLESS = {
+    "data_dir",
+    "plan",
+    "threads",
+    "max_steps",
+    "check_every",
+    "out",
+    "log_every",
+    "plot",
+    "timeline",
+    "progress",
+}
+HARMLESS |= {"checkpoint_every", "checkpoint_dir", "keep", "resume"}  # options that may change without a word
+IDENTITY = (
+    "data",
+    "tiny",
+    "algo",
+    "selector",
+    "rank",
+    "memory",
+    "optimizer",
+    "seed",
+    "bucket_mb",
+)  # those that may not
 
 
 class State(NamedTuple):
@@ -60,6 +84,7 @@ class Checkpoints:
     def __init__(self, args: Namespace, identity: dict[str, Any], comm: Comm, metrics: Metrics) -> None:
         self._every, self._folder, self._keep = args.checkpoint_every, args.checkpoint_dir, args.keep
         self._identity, self._comm, self._metrics = identity, comm, metrics
+        self._options = options_of(args)
         self._interruption = Interruption()
 
     def interrupted(self, step: int) -> bool:
@@ -75,7 +100,7 @@ class Checkpoints:
         began, lead = time.perf_counter(), self._comm.rank == 0
         model = io.BytesIO()
         if lead:
-            torch.save(state.shared, model)
+            torch.save(state.shared | {"options": self._options}, model)
         try:
             path = checkpoint.save(
                 self._folder, step, self._identity, model.getbuffer(), state.own, self._comm, self._keep
@@ -136,20 +161,39 @@ def resumed(found: Found, epoch_steps: int) -> Resumed:
     return Resumed(step_of(shared, epoch_steps), shared["epoch"], str(found.path), found.step, steps)
 
 
-def identity_of(program: str, args: Namespace, model: nn.Module) -> dict[str, Any]:
+def options_of(args: Namespace) -> dict[str, str]:
+    """The options that another run on from a checkpoint may have, and should know of, as text."""
+    return {
+        name: str(value) for name, value in vars(args).items() if name not in {*HARMLESS, *IDENTITY, "density", "k"}
+    }
+
+
+def changes(found: Found, args: Namespace) -> str:
+    """What is to be said of options that are not those of the run that wrote ``found``; empty if they are the same."""
+    now = options_of(args)
+    other = [
+        f"{name} {now.get(name)} instead of {was}"
+        for name, was in found.shared["options"].items()
+        if now.get(name) != was
+    ]
+    return f"with other options than before: {', '.join(other)}" if other else ""
+
+
+def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
     """What a run must share with a checkpoint to go on from it, by option where there is one.
 
     Raises:
         OSError: the file of ``args.plan`` cannot be read.
     """
-    names = ("data", "tiny", "algo", "selector", "rank", "memory", "optimizer", "seed", "bucket_mb")
+    model = task.model
     tensors = [(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()]
     size = sum(parameter.numel() for parameter in model.parameters())
     plan = args.plan and sha256(args.plan.read_bytes()).hexdigest()[:16]
     return {
         "program": program,
         "model": f"{type(model).__name__} of {size} parameters, {sha256(repr(tensors).encode()).hexdigest()[:8]}",
-        **{name: getattr(args, name) for name in names},
+        "data fingerprint": getattr(task, "fingerprint", ""),
+        **{name: getattr(args, name) for name in IDENTITY},
         "plan": plan,
         "k" if args.k else "density": args.k or args.density,
         "momentum of dgc": args.correction,

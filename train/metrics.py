@@ -100,10 +100,13 @@ def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: 
 
     Raises:
         ImportError: a plot is wanted and matplotlib is not installed.
-        OSError: the folder cannot be made or written to.
+        OSError: the folder cannot be made or written to, or not the file of ``args.timeline``, whose folder is made.
     """
-    if args.plot or args.timeline:
-        plotting()
+    for option in ("plot", "timeline"):
+        if getattr(args, option):
+            plotting(f"--{option}")
+    if args.timeline and comm.rank == 0:
+        _check_writable(args.timeline, "--timeline")
     begun = resumed is not None and (args.out / FILE).exists()
     metrics = Metrics(args.out if comm.rank == 0 else None, resumed)
     options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
@@ -120,7 +123,7 @@ def plot(folder: Path) -> Path:
     """
     config, *records = (json.loads(line) for line in (folder / FILE).read_text().splitlines())
     steps, epochs = _columns(records, "step"), _columns(records, "epoch")
-    figure = plotting().Figure(figsize=(12, 3.6), layout="constrained")
+    figure = plotting("--plot").Figure(figsize=(12, 3.6), layout="constrained")
     headline = config["headline"]
     loss, score, traffic = figure.subplots(1, 3)
     loss.plot(steps["step"], steps["loss"], linewidth=0.7, alpha=0.6, label="training, rank 0")
@@ -139,8 +142,8 @@ def plot(folder: Path) -> Path:
     return folder / "plot.png"
 
 
-def plotting() -> Any:
-    """The module that draws.
+def plotting(option: str) -> Any:
+    """The module that draws what ``option`` asks for.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -148,7 +151,19 @@ def plotting() -> Any:
     try:
         return import_module("matplotlib.figure")
     except ImportError:
-        raise ImportError("--plot needs matplotlib: pip install matplotlib") from None
+        raise ImportError(f"{option} needs matplotlib: pip install matplotlib") from None
+
+
+def _check_writable(file: Path, option: str) -> None:
+    """Raise OSError unless ``file`` can be written; leave it as it is."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = not file.exists()
+        file.open("ab").close()
+        if new:
+            file.unlink()
+    except OSError as error:
+        raise OSError(f"{option} {file} cannot be written: {error.strerror}; name another file") from None
 
 
 def _columns(records: list[dict[str, Any]], event: str) -> dict[str, list[float]]:

@@ -12,7 +12,7 @@ import torch
 import arguments
 import job
 from arguments import Settings, Tiny
-from checkpoints import Checkpoints, agree_on_folders, check_identity, find, identity_of, resumed
+from checkpoints import Checkpoints, agree_on_folders, changes, check_identity, find, identity_of, resumed
 from journal import Outcome, conclude
 from loop import Training
 from metrics import Metrics, record
@@ -77,9 +77,11 @@ class Program:
         found = find(args, comm)
         torch.manual_seed(args.seed)
         task = job.agreed(comm, lambda: self.make(args, comm))
-        identity = job.agreed(comm, lambda: identity_of(self.name, args, task.model))
+        identity = job.agreed(comm, lambda: identity_of(self.name, args, task))
         if found:
             job.agreed(comm, lambda: check_identity(found, identity))
+            if comm.rank == 0 and (said := changes(found, args)):
+                print(said)
         planning = Planning(task.model, args, comm, found.shared["plan"] if found else "")
         plain = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
         optimizer = job.agreed(comm, lambda: planning.distribute(plain))

@@ -12,7 +12,11 @@ Sums = np.ndarray  # (any,) float64: sums over items, to be added up over batche
 
 
 class Task(Protocol):
-    """A model and the data it learns from, on one rank."""
+    """A model and the data it learns from, on one rank.
+
+    It may have a ``fingerprint``: text that tells the data from others that the model would fit as well, a digest of a
+    vocabulary say. A checkpoint of a task is refused by one of another fingerprint.
+    """
 
     model: nn.Module
     steps: int  # of a training epoch, the same on all ranks

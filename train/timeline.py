@@ -65,11 +65,13 @@ class Recorder:
         self._steps.append(StepTrace(number, stamps, list(self._tracer.buckets)))
 
     def draw(self) -> str:
-        """Draw the recent step of median length; a line that tells what is to be seen.
+        """Draw the recent step of median length, if there was one; a line that tells what is to be seen.
 
         Raises:
             OSError, ValueError: the file cannot be written, or its extension means nothing.
         """
+        if not self._steps:
+            return f"no timeline in {self._file}: there was no step to draw"
         step = sorted(self._steps, key=lambda step: step.seconds)[len(self._steps) // 2]
         self._file.parent.mkdir(parents=True, exist_ok=True)
         draw(step, self._file)
@@ -81,7 +83,7 @@ class Recorder:
 
 def draw(step: StepTrace, file: Path) -> None:
     """One row for the passes over the model, one for every bucket; milliseconds from the beginning of the step."""
-    figure = plotting().Figure(figsize=(11, 1.8 + 0.4 * len(step.buckets)), layout="constrained")
+    figure = plotting("--timeline").Figure(figsize=(11, 1.8 + 0.4 * len(step.buckets)), layout="constrained")
     axes = figure.subplots()
     origin, stamps = step.stamps.start, step.stamps
     passes: dict[str, list[Interval]] = {
