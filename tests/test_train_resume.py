@@ -19,7 +19,6 @@ from sparse_mpi.checkpoint import CheckpointError, latest
 from .launch import launch, needs_mpi
 from .small_program import LOG, PROGRAM, records, train
 
-
 pytestmark = pytest.mark.usefixtures("no_signals")
 
 

@@ -7,7 +7,6 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import torch
 from tqdm import tqdm
 
 from converters import integer
+from identity import options_of
 from interruption import Interruption
 from job import Refused, agreed
 from metrics import FILE, Metrics, Resumed
@@ -23,34 +23,9 @@ from sparse_mpi import checkpoint
 from sparse_mpi.agreement import tell
 from sparse_mpi.checkpoint.manifest import NAME
 from sparse_mpi.comm import Comm
-from task import Task
 
 FOLDER = "checkpoints"  # within the folder of a run
 NEWEST = True  # --resume without a value
-HARMLESS = {
-    "data_dir",
-    "plan",
-    "threads",
-    "max_steps",
-    "check_every",
-    "out",
-    "log_every",
-    "plot",
-    "timeline",
-    "progress",
-}
-HARMLESS |= {"checkpoint_every", "checkpoint_dir", "keep", "resume"}  # options that may change without a word
-IDENTITY = (
-    "data",
-    "tiny",
-    "algo",
-    "selector",
-    "rank",
-    "memory",
-    "optimizer",
-    "seed",
-    "bucket_mb",
-)  # those that may not
 
 
 class State(NamedTuple):
@@ -76,7 +51,7 @@ class Checkpoints:
 
     Args:
         args: see `extend` and `settle`.
-        identity: see `identity_of`.
+        identity: see `identity.identity_of`.
         comm: between the ranks.
         metrics: where a record of each goes.
     """
@@ -149,7 +124,7 @@ def find(args: Namespace, comm: Comm) -> Found | None:
 
 
 def step_of(shared: Mapping[str, Any], epoch_steps: int) -> int:
-    """How many steps are done, see `State`, where an epoch has ``epoch_steps`` of them: as great a share of it is over."""
+    """How many steps are done, see `State`, where an epoch has so many of them: as great a share of it is over."""
     done = round(shared["first"] * epoch_steps / shared["epoch_steps"])
     return int(shared["epoch"]) * epoch_steps + min(done, epoch_steps - 1)
 
@@ -159,56 +134,6 @@ def resumed(found: Found, epoch_steps: int) -> Resumed:
     shared = found.shared
     steps = epoch_steps, shared["epoch_steps"]
     return Resumed(step_of(shared, epoch_steps), shared["epoch"], str(found.path), found.step, steps)
-
-
-def options_of(args: Namespace) -> dict[str, str]:
-    """The options that another run on from a checkpoint may have, and should know of, as text."""
-    return {
-        name: str(value) for name, value in vars(args).items() if name not in {*HARMLESS, *IDENTITY, "density", "k"}
-    }
-
-
-def changes(found: Found, args: Namespace) -> str:
-    """What is to be said of options that are not those of the run that wrote ``found``; empty if they are the same."""
-    now = options_of(args)
-    other = [
-        f"{name} {now.get(name)} instead of {was}"
-        for name, was in found.shared["options"].items()
-        if now.get(name) != was
-    ]
-    return f"with other options than before: {', '.join(other)}" if other else ""
-
-
-def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
-    """What a run must share with a checkpoint to go on from it, by option where there is one.
-
-    Raises:
-        OSError: the file of ``args.plan`` cannot be read.
-    """
-    model = task.model
-    tensors = [(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()]
-    size = sum(parameter.numel() for parameter in model.parameters())
-    plan = args.plan and sha256(args.plan.read_bytes()).hexdigest()[:16]
-    return {
-        "program": program,
-        "model": f"{type(model).__name__} of {size} parameters, {sha256(repr(tensors).encode()).hexdigest()[:8]}",
-        "data fingerprint": getattr(task, "fingerprint", ""),
-        **{name: getattr(args, name) for name in IDENTITY},
-        "plan": plan,
-        "k" if args.k else "density": args.k or args.density,
-        "momentum of dgc": args.correction,
-    }
-
-
-def check_identity(found: Found, identity: Mapping[str, Any]) -> None:
-    """Raise ValueError unless ``found`` is a checkpoint of a run like this."""
-    for name in dict.fromkeys((*identity, *found.identity)):
-        saved, given = found.identity.get(name), identity.get(name)
-        if saved != given:
-            raise ValueError(
-                f"{found.path} is of a run with {name} {saved}, but this one has {given}; resume with what it was "
-                "saved with, or leave out --resume to start a new run"
-            )
 
 
 def extend(parser: ArgumentParser) -> None:
@@ -249,7 +174,7 @@ def settle(parser: ArgumentParser, args: Namespace, new: Path) -> None:
 
 
 def _check_fork(args: Namespace, source: Path) -> None:
-    """Raise ValueError if a run that goes on from a checkpoint in ``source`` would write over the results of another."""
+    """Raise ValueError if a run that goes on from one in ``source`` would write over the results of another."""
     if args.checkpoint_dir.resolve() == source.resolve():
         return
     taken = {

@@ -12,7 +12,8 @@ import torch
 import arguments
 import job
 from arguments import Settings, Tiny
-from checkpoints import Checkpoints, agree_on_folders, changes, check_identity, find, identity_of, resumed
+from checkpoints import Checkpoints, agree_on_folders, find, resumed
+from identity import changes, check_identity, identity_of
 from journal import Outcome, conclude
 from loop import Training
 from metrics import Metrics, record
@@ -79,8 +80,8 @@ class Program:
         task = job.agreed(comm, lambda: self.make(args, comm))
         identity = job.agreed(comm, lambda: identity_of(self.name, args, task))
         if found:
-            job.agreed(comm, lambda: check_identity(found, identity))
-            if comm.rank == 0 and (said := changes(found, args)):
+            job.agreed(comm, lambda: check_identity(found.path, found.identity, identity))
+            if comm.rank == 0 and (said := changes(found.shared["options"], args)):
                 print(said)
         planning = Planning(task.model, args, comm, found.shared["plan"] if found else "")
         plain = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
