@@ -125,11 +125,8 @@ class Training:
             self.journal.check(self.steps, self.meter)
             written = self.checkpoints.write(self.steps, self.state())
             if interrupted and not ended:
-                then = (
-                    f"--resume {written} goes on from there"
-                    if written
-                    else "but there is no checkpoint of it, see above"
-                )
+                lost = "but there is no checkpoint of it, see above"
+                then = f"--resume {written} goes on from there" if written else lost
                 raise Stopped(f"stopped after step {self.steps} as told; {then}")
 
     def state(self) -> State:

@@ -99,7 +99,7 @@ class Program:
         checkpoints = Checkpoints(args, identity, comm, metrics) if args.checkpoint_every else None
         training = Training(task, optimizer, args, comm, metrics, planning, checkpoints)
         if found:
-            training.resume(found.shared, found.own, found.ranks)
+            job.agreed(comm, lambda: training.resume(found.shared, found.own, found.ranks))
         return training, metrics
 
     def run(self) -> None:
