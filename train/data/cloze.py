@@ -9,13 +9,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from data.reference import documents
+from data.reference import SENTENCES, documents
 from data.squad import Answer, Question, Questions
 
 PARAGRAPH = 400  # characters; a paragraph ends with the sentence that reaches them
 EVERY = 10  # paragraphs 0, 10, 20 and so on, with their questions, are the test part
 BLANK = "what"  # in the place of the term
-SENTENCES = re.compile(r'(?<=[.:!?]) +(?=[A-Z"])')
 TERMS = re.compile(r'(?<=")[A-Za-z_][\w.]*(?:\(\))?(?=")')
 
 
@@ -26,7 +25,7 @@ def load(folder: Path) -> Questions:
         ImportError: this Python was installed without its documentation.
     """
     parts = Questions([], [])
-    for number, (name, sentences) in enumerate(_paragraphs()):
+    for number, (name, sentences) in enumerate(paragraphs()):
         (parts.train if number % EVERY else parts.test).extend(ask(name, sentences))
     return parts
 
@@ -45,15 +44,12 @@ def ask(name: str, sentences: list[str]) -> Iterator[Question]:
             yield Question(f"{name}-{number}", sentence.replace(f'"{term}"', BLANK), context, (answer,))
 
 
-def _paragraphs() -> Iterator[tuple[str, list[str]]]:
-    """The reference as names and sentences of paragraphs; a sentence comes once, though topics repeat each other."""
-    seen: set[str] = set()
+def paragraphs() -> Iterator[tuple[str, list[str]]]:
+    """The reference as names and sentences of paragraphs."""
     for title, text in documents():
         sentences: list[str] = []
         for number, sentence in enumerate(SENTENCES.split(text)):
-            if sentence not in seen:
-                seen.add(sentence)
-                sentences.append(sentence)
+            sentences.append(sentence)
             if sum(map(len, sentences)) >= PARAGRAPH:
                 yield f"{title}-{number}", sentences
                 sentences = []

@@ -1,8 +1,14 @@
-"""The Python Language Reference, 460 kB of technical English in some 80 topics, which every Python brings along."""
+"""The Python Language Reference, 350 kB of technical English in some 80 topics, which every Python brings along."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
+
+PARAGRAPHS = re.compile(r"\n\s*\n")
+SENTENCES = re.compile(r'(?<=[.:!?]) +(?=[A-Z"])')
 
 
 class Document(NamedTuple):
@@ -15,6 +21,9 @@ class Document(NamedTuple):
 def documents() -> list[Document]:
     """The topics, sorted by title; they differ a little from one version of Python to the next.
 
+    Topics repeat each other, and two are the same: a sentence is in the first of them alone, or a test on some topics
+    would ask for what was learned by heart from others. A topic that has nothing of its own is left out.
+
     Raises:
         ImportError: this Python was installed without its documentation.
     """
@@ -25,4 +34,14 @@ def documents() -> list[Document]:
             "the data set python-reference is the module pydoc_data.topics, which this Python was installed without; "
             "take another --data"
         ) from None
-    return [Document(title, " ".join(topics[title].split())) for title in sorted(topics)]
+    first: dict[str, str] = {}  # by sentence: the topic it is in
+    for title in sorted(topics):
+        for part in parts(topics[title]):
+            first.setdefault(part, title)
+    return [Document(title, " ".join(own)) for title, own in groupby(first, first.__getitem__)]
+
+
+def parts(text: str) -> Iterator[str]:
+    """The sentences of ``text`` without its line breaks; the end of a paragraph ends a sentence, as after a heading."""
+    for paragraph in PARAGRAPHS.split(text):
+        yield from filter(None, SENTENCES.split(" ".join(paragraph.split())))
