@@ -95,6 +95,20 @@ def test_batches_depend_on_seed_epoch_step_and_rank_alone():
     assert task(0, 3).steps == task(2, 3).steps == len(list(task(1, 3).train(0)))
 
 
+def test_no_two_things_are_drawn_from_the_same_random_numbers(monkeypatch):
+    drawn, make = [], np.random.default_rng
+
+    def noted(seed):
+        drawn.append(make(seed).random())
+        return make(seed)
+
+    made = [task(rank, 2) for rank in range(2)]
+    monkeypatch.setattr(np.random, "default_rng", noted)
+    for one in made:
+        _ = [batch for _, batch in zip(range(3), one.train(0), strict=False)]
+    assert len(drawn) == 2 * (1 + 3) and len(set(drawn)) == 1 + 2 * 3  # the order of the shards is for all ranks
+
+
 def test_the_test_is_the_same_whoever_evaluates_it():
     def rows(size):
         return sorted(row for rank in range(size) for batch in tokens(task(rank, size).test()) for row in batch)

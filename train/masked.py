@@ -25,7 +25,7 @@ CHOSEN = 0.15  # of the pieces of a text are to be told; at least one
 MASKED, REPLACED = 0.8, 0.1  # of those are masked, and replaced by any piece; the rest stay as they are
 FRAME = 3  # special tokens around and between the two halves
 TEST_BATCH = 32  # sequences evaluated at once; bounds memory only
-TEST = 2**32 - 1  # in place of an epoch: what the test's texts are masked with
+TEST = 2**32 - 1  # in place of a seed: what the test's texts are masked with
 
 
 class Example(NamedTuple):
@@ -132,7 +132,8 @@ class Pretraining:
         """See `task.Task`: texts are cut and masked anew in every epoch."""
         make = self._examples
         for step, positions in enumerate(self._shard(epoch)[first:], first):
-            rng = np.random.default_rng((self._args.seed, epoch, step, self._comm.rank))
+            # 0, 0 would be the shards' stream
+            rng = np.random.default_rng((self._args.seed, epoch, step, self._comm.rank + 1))
             yield make.batch([make.example(run, rng) for run in make.train[positions]])
 
     def test(self) -> Iterator[Masked]:
