@@ -190,7 +190,7 @@ def test_shards_depend_on_seed_and_epoch_alone():
 
     assert order(1, 0) == order(1, 0)
     assert order(1, 0) != order(1, 1) != order(2, 1)
-    with pytest.raises(ValueError, match="too few for 4 ranks"):
+    with pytest.raises(ValueError, match="7 training samples are too few for 4 ranks"):
         shard(7, 2, 0, 4, 1, 0)
 
 

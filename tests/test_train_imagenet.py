@@ -140,7 +140,7 @@ def test_a_tree_that_is_none_is_refused_with_the_remedy(tree):
             FolderBatches(folder, 2, 0, 1, seed=1)
 
     refused(FileNotFoundError, "no train in .*absent; --data-dir must name", tree / "absent")
-    with pytest.raises(ValueError, match="12 training images are too few for 7 ranks"):
+    with pytest.raises(ValueError, match="12 training samples are too few for 7 ranks"):
         FolderBatches(tree, 2, 0, 7, seed=1)
     (tree / "val" / CLASSES[0]).rename(tree / "val" / "n0")
     refused(ValueError, f"2 are in one alone: n0, {CLASSES[0]}")

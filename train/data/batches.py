@@ -19,15 +19,15 @@ def shard(count: int, batch_size: int, rank: int, size: int, seed: int, epoch: i
     """The positions that ``rank`` trains on in ``epoch``, one array a step.
 
     All ranks draw the same order from ``seed`` and ``epoch``, cut it into equal steps and those into equal
-    parts: together they see each of ``count`` images once, in the same number of steps. A batch has
-    ``batch_size`` images, or a few more where ``count`` is no multiple of them; never one alone, which batch
+    parts: together they see each of ``count`` samples once, in the same number of steps. A batch has
+    ``batch_size`` samples, or a few more where ``count`` is no multiple of them; never one alone, which batch
     normalisation cannot take.
 
     Raises:
-        ValueError: fewer than 2 images a rank.
+        ValueError: fewer than 2 samples a rank.
     """
     if count < 2 * size:
-        raise ValueError(f"{count} training images are too few for {size} ranks: each needs at least 2")
+        raise ValueError(f"{count} training samples are too few for {size} ranks: each needs at least 2")
     steps = max(1, count // (batch_size * size))
     order = np.random.default_rng((seed, epoch)).permutation(count)
     return np.array_split(order, steps * size)[rank::size]
