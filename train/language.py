@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from arguments import Settings
 from converters import integer
 from data.batches import shard
+from data.fingerprint import fingerprint
 from data.text import TEXTS, Text
 from data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Words, train_byte_pairs
 from job import agreed
@@ -76,6 +77,7 @@ class LanguageTask:
                     f"leaves {self._blocks(tokens)} of its {len(tokens)} tokens; take a smaller --block"
                 )
         self.steps = len(self._shard(0))
+        self.fingerprint = fingerprint((), train)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """See `task.Task`."""

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from data.batches import shard
 from data.corpus import Corpus, is_test
+from data.fingerprint import fingerprint
 from data.wordpiece import WordPiece
 from sparse_mpi.comm import Comm
 from task import Sums
@@ -60,6 +61,8 @@ class Examples:
         self._corpus, self._wordpiece, self._length = corpus, wordpiece, length
         test = is_test(corpus.document)
         self.train, self.test = np.flatnonzero(~test), np.flatnonzero(test)  # the numbers of their runs
+        # The order of the pieces depends on the number of ranks, and the runs on the length: both may change in a run
+        self.fingerprint = fingerprint(wordpiece.vocabulary, np.array(len(corpus.pieces)))
 
     def example(self, run: int, rng: np.random.Generator) -> Example:
         """A run as an example; ``rng`` cuts and masks it, and takes its second half from elsewhere one time in two."""
@@ -122,7 +125,7 @@ class Pretraining:
     def __init__(self, model: Any, examples: Examples, args: Namespace, comm: Comm) -> None:
         self.model: nn.Module = model
         self._bert, self._examples, self._args, self._comm = model, examples, args, comm
-        self.steps = len(self._shard(0))
+        self.steps, self.fingerprint = len(self._shard(0)), examples.fingerprint
 
     def _shard(self, epoch: int) -> list[np.ndarray]:
         args, comm = self._args, self._comm

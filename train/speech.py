@@ -15,6 +15,7 @@ from torch.nn.functional import ctc_loss, log_softmax
 
 from arguments import Settings, Tiny
 from data import an4, asterisk, espeak
+from data.fingerprint import fingerprint
 from data.spectrogram import BINS, log_spectrogram
 from data.speech import Clip, Speech, decode, encode
 from models.speech_lstm import SpeechLSTM
@@ -76,6 +77,8 @@ class SpeechTask:
         self._batch_size, self._rank, self._size, self._seed = batch_size, rank, size, seed
         self._seconds = np.array([len(clip.samples) / clip.rate for clip in speech.train])
         self.steps = len(self._buckets(0))
+        lengths = np.array([len(clip.samples) for clip in speech.train])
+        self.fingerprint = fingerprint((clip.text for clip in speech.train), lengths)
 
     def _buckets(self, epoch: int) -> list[np.ndarray]:
         return buckets(self._seconds, self._batch_size, self._rank, self._size, self._seed, epoch)

@@ -47,7 +47,7 @@ class Answering:
     def __init__(self, model: Any, train: Windows, test: Windows, args: Namespace, comm: Comm) -> None:
         self.model: nn.Module = model
         self._train, self._test, self._args, self._comm = train, test, args, comm
-        self.steps = len(self._shard(0))
+        self.steps, self.fingerprint = len(self._shard(0)), train.fingerprint
 
     def _shard(self, epoch: int) -> list[np.ndarray]:
         args, comm = self._args, self._comm

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data.fingerprint import fingerprint
 from data.squad import Question
 from data.wordpiece import Pieces, WordPiece
 
@@ -65,6 +66,8 @@ class Windows:
         contexts = list(dict.fromkeys(question.context for question in questions))
         read = dict(zip(contexts, wordpiece.encode(contexts), strict=True))
         self._contexts = [read[question.context] for question in questions]
+        lengths = np.array([len(context.ids) for context in self._contexts])
+        self.fingerprint = fingerprint([*wordpiece.vocabulary, *(question.text for question in questions)], lengths)
         self.all = [
             Window(number, first)
             for number, context in enumerate(self._contexts)
