@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 import masked
 from converters import integer
 from data import cloze, corpus, reference, squad, wikipedia, wordpiece
@@ -27,6 +25,7 @@ from masked import Examples, Pretraining
 from models import bert
 from models.bert import Shape
 from program import Program, Settings, Tiny
+from sparse_mpi.agreement import tell
 from sparse_mpi.comm import Comm
 from squad import Answering
 from windows import Windows
@@ -113,8 +112,7 @@ def vocabulary(args: Namespace, comm: Comm, texts: Callable[[], Iterable[str]]) 
         (args.out / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
         return pieces
 
-    letters = np.frombuffer("\n".join(agreed(comm, work)).encode(), np.uint8)
-    return WordPiece(comm.bcast(letters).tobytes().decode().split("\n"))
+    return WordPiece(tell(comm, "\n".join(agreed(comm, work))).split("\n"))
 
 
 def _some(texts: Iterable[str]) -> Iterator[str]:

@@ -27,6 +27,7 @@ from data.text import TEXTS, Text
 from data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Words, train_byte_pairs
 from job import agreed
 from models.word_lstm import WordLSTM
+from sparse_mpi.agreement import tell
 from sparse_mpi.comm import Comm
 from task import Sums
 
@@ -154,8 +155,8 @@ def byte_pairs(most: int) -> Choose:
         if most == BYTES:
             return Bytes()
         found = agreed(comm, lambda: train_byte_pairs(text.train, most) if comm.rank == 0 else "")
-        told = comm.bcast(np.frombuffer(found.encode(), np.uint8), control=True)
-        return agreed(comm, lambda: BytePairs(told.tobytes().decode()))
+        told = tell(comm, found)
+        return agreed(comm, lambda: BytePairs(told))
 
     return choose
 
