@@ -190,6 +190,14 @@ def test_a_missing_vocabulary_is_refused_on_all_ranks(ranks, tmp_path):
     assert "no vocabulary" in first and all("because of rank 0" in text for text in others)
 
 
+@pytest.mark.parametrize("name", bert.PROGRAMS)
+def test_a_vocabulary_is_read_or_trained(name, tmp_path):
+    given = ["--tiny", "--vocabulary", "300", "--vocab-file", "vocab.txt", "--out", str(tmp_path / "out")]
+    with pytest.raises(ValueError, match="--vocabulary 300 has no effect beside --vocab-file vocab.txt"):
+        bert.PROGRAMS[name].make(bert.PROGRAMS[name].parse(given), NullComm())
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_model_is_of_no_use_without_its_vocabulary(tmp_path):
     args = bert.PROGRAMS["squad"].parse(["--tiny", "--task", "squad", "--model-from", "x", "--out", str(tmp_path)])
     with pytest.raises(ValueError, match="--model-from needs .* --vocab-file"):

@@ -138,8 +138,15 @@ def test_all_ranks_refuse_byte_pairs_that_rank_0_cannot_find(ranks):
 def test_256_byte_pairs_are_bytes_and_so_are_tiny_words():
     text = Text("words", "words")
     assert byte_pairs(256)(text, options(), NullComm()).size == 256
-    assert words(10)(text, options(tiny=True), NullComm()).size == 256
-    assert words(10)(text, options(tiny=False), NullComm()).size == 2
+    assert words(10)(text, options(vocabulary=None), NullComm()).size == 256
+    assert words(10)(text, options(tiny=False, vocabulary=10), NullComm()).size == 2
+
+
+def test_a_vocabulary_for_bytes_is_refused():
+    with pytest.raises(ValueError, match="--vocabulary 300 has no effect with --tiny, .* 256 bytes; leave it out"):
+        words(300)(Text("words", "words"), options(vocabulary=300), NullComm())
+    with pytest.raises(ValueError, match="--vocabulary 300 has no effect"):
+        lstm_language_task(lstm_options("--vocabulary", "300"), NullComm())
 
 
 def test_options_change_a_shape():
@@ -174,6 +181,14 @@ def test_lstm_settings_are_of_texts_that_there_are():
     assert set(LSTM_SETTINGS) <= set(TEXTS)
     assert (LSTM_SETTINGS["wikitext-2"].lr, LSTM_SETTINGS["wikitext-2"].clip_norm) == (1e-3, 0.1)
     assert lstm_options().block == 70 and lstm_options("--tied").tied
+
+
+@pytest.mark.parametrize(("given", "tokens"), [([], 4), (["--vocabulary", "3"], 3)])
+def test_the_vocabulary_of_an_lstm_is_as_large_as_asked_for(tmp_path, given, tokens):
+    for part in ("train", "test"):
+        (tmp_path / f"ptb.{part}.txt").write_text("yes no yes no yes \n" * 40)
+    args = lstm_options("--block", "4", *given, data="ptb", data_dir=tmp_path, tiny=False)
+    assert lstm_language_task(args, NullComm()).model(torch.zeros(1, 4, dtype=torch.int64)).shape == (1, 4, tokens)
 
 
 def test_a_tiny_lstm_learns():

@@ -64,6 +64,11 @@ def test_settings_of_wikitext_2_are_those_published():
     assert (args.batch_size, args.lr, args.lr_times_ranks, args.optimizer) == (64, 2e-3, True, "adam")
 
 
+def test_a_vocabulary_for_bytes_is_refused():
+    with pytest.raises(ValueError, match="--vocabulary 300 has no effect with --tiny"):
+        PROGRAM.make(PROGRAM.parse(["--tiny", "--vocabulary", "300"]), NullComm())
+
+
 def test_a_width_that_heads_cannot_share_is_refused():
     with pytest.raises(ValueError, match="width must be a multiple of the 5 heads, got 201; 200 is"):
         PROGRAM.make(PROGRAM.parse(["--width", "201"]), NullComm())

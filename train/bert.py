@@ -101,7 +101,13 @@ def vocabulary(args: Namespace, comm: Comm, texts: Callable[[], Iterable[str]]) 
 
     Raises:
         Refused: on all ranks, when a file or a package is missing or damaged.
+        ValueError: there is a file, and a size to train one with.
     """
+    if args.vocabulary and args.vocab_file:
+        raise ValueError(
+            f"--vocabulary {args.vocabulary} has no effect beside --vocab-file {args.vocab_file}, which has its own "
+            "size; leave one of them out"
+        )
 
     def work() -> list[str]:
         if comm.rank:

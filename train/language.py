@@ -137,10 +137,17 @@ def language_task(args: Namespace, comm: Comm, block: int, choose: Choose, build
 
 
 def words(most: int) -> Choose:
-    """The ``most`` words of the training text that occur most; with --tiny the bytes."""
+    """The ``most`` words of the training text that occur most; with --tiny the bytes, and no other number of tokens."""
 
     def choose(text: Text, args: Namespace, comm: Comm) -> Vocabulary:
-        return Bytes() if args.tiny else Words(text.train, most, TEXTS[args.data].words)
+        if not args.tiny:
+            return Words(text.train, most, TEXTS[args.data].words)
+        if args.vocabulary not in (None, BYTES):
+            raise ValueError(
+                f"--vocabulary {args.vocabulary} has no effect with --tiny, whose tokens are the {BYTES} bytes; "
+                "leave it out"
+            )
+        return Bytes()
 
     return choose
 
@@ -217,7 +224,7 @@ def extend_lstm(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("language model").add_argument
     add("--block", type=integer(1), default=LSTM_BLOCK, metavar="N", help=f"words at a time (default: {LSTM_BLOCK})")
     text = f"most words of the vocabulary (default: {LSTM_WORDS:,})"
-    add("--vocabulary", type=integer(2), default=LSTM_WORDS, metavar="N", help=text)
+    add("--vocabulary", type=integer(2), metavar="N", help=text)
     add("--tied", action="store_true", help="use the weights of the embedding for the output too")
 
 
@@ -226,9 +233,10 @@ def lstm_language_task(args: Namespace, comm: Comm) -> LanguageTask:
 
     Raises:
         Refused: on all ranks, when the text is not there on any.
-        ValueError: the text is too short.
+        ValueError: the text is too short, or an option has no effect.
     """
     width, dropout = (64, 0.0) if args.tiny else (500, 0.5)
+    most = args.vocabulary or LSTM_WORDS
     return language_task(
-        args, comm, args.block, words(args.vocabulary), lambda tokens: WordLSTM(tokens, width, 2, dropout, args.tied)
+        args, comm, args.block, words(most), lambda tokens: WordLSTM(tokens, width, 2, dropout, args.tied)
     )
