@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,16 @@ def test_defaults_are_those_of_the_data_set():
     args = options("--data", "large", "--epochs", "7", "--milestones", "2", "6.5", "--data-dir", "d", "--log-dir", "o")
     assert (args.density, args.epochs, args.milestones, args.batch_size) == (0.02, 7, [2, 6.5], 32)
     assert (args.data_dir, args.out) == (Path("d"), Path("o"))
+
+
+def test_a_warmup_that_is_a_share_of_the_epochs_goes_with_their_number():
+    shared = {"long": replace(SETTINGS["text"], epochs=4, warmup_epochs=0.5, warmup_scales=True), **SETTINGS}
+
+    def warmup(*argv):
+        return parse("net", "Train net.", shared, FOLDERS | {"long": "."}, TINY, extend, argv).warmup_epochs
+
+    assert (warmup(), warmup("--epochs", "12"), warmup("--epochs", "12", "--warmup-epochs", "2")) == (0.5, 1.5, 2)
+    assert warmup("--data", "text", "--epochs", "12") == 0.1
 
 
 def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():

@@ -40,6 +40,7 @@ class Settings:
     schedule: str = "steps"
     decay: float = 1.0  # of the schedule exponential
     clip_norm: float | None = None
+    warmup_scales: bool = False  # whether warmup_epochs goes with the number of epochs; no option, nor for those given
 
 
 class Tiny(NamedTuple):
@@ -101,10 +102,13 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
         parser.error(f"argument --data: {args.data} is for --tiny alone; add it, or take {', '.join(settings)}")
     chosen = tiny.settings if args.tiny else settings[args.data]
     args.lr_times_ranks = chosen.lr_times_ranks and args.lr is None
+    args.warmup_scales = chosen.warmup_scales and args.warmup_epochs is None
     given = {field.name for field in fields(Settings) if getattr(args, field.name) is not None}
     for field in fields(Settings):
         if field.name not in given and not (field.name == "density" and (args.k or args.plan)):
             setattr(args, field.name, getattr(chosen, field.name))
+    if args.warmup_scales:
+        args.warmup_epochs *= args.epochs / chosen.epochs
     for name, choice, needed in (
         ("momentum", "optimizer", "sgd"),
         ("milestones", "schedule", "steps"),
@@ -278,6 +282,9 @@ def _defaults(settings: Mapping[str, Settings], field: str) -> str:
     values = {name: _show(getattr(chosen, field)) for name, chosen in settings.items()}
     if field == "lr":
         values = {name: text + " x ranks" * settings[name].lr_times_ranks for name, text in values.items()}
+    if field == "warmup_epochs":
+        for name, chosen in settings.items():
+            values[name] += f" of {chosen.epochs}" * chosen.warmup_scales
     if len(set(values.values())) == 1:
         return f"(default: {next(iter(values.values()))})"
     return f"(default: {', '.join(f'{name} {text}' for name, text in values.items())})"
