@@ -165,6 +165,14 @@ def test_the_task_decides_on_data_and_options(argv, name):
 
 
 @pytest.mark.parametrize("name", bert.PROGRAMS)
+def test_a_tenth_of_any_number_of_epochs_is_warm_up(name):
+    for given in ([], ["--tiny"], ["--epochs", "7"], ["--tiny", "--epochs", "5"]):
+        args = bert.PROGRAMS[name].parse(given)
+        assert args.warmup_epochs == pytest.approx(args.epochs / 10)
+    assert bert.PROGRAMS[name].parse(["--epochs", "7", "--warmup-epochs", "1"]).warmup_epochs == 1
+
+
+@pytest.mark.parametrize("name", bert.PROGRAMS)
 @pytest.mark.ranks(2)
 def test_all_ranks_agree_on_vocabulary_and_model(ranks, name, tmp_path):
     def made(comm):

@@ -50,6 +50,7 @@ def settings(epochs: int, batch_size: int, lr: float, density: float = 0.01) -> 
         batch_size=batch_size,
         lr=lr,
         warmup_epochs=epochs / 10,
+        warmup_scales=True,
         weight_decay=0.01,
         optimizer="adamw",
         schedule="linear",
