@@ -30,6 +30,11 @@ def is_device(x: Any) -> bool:
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
+def is_on_device(x: Any) -> bool:
+    """Whether ``x``, CuPy array or torch tensor, is in a GPU's memory, and CuPy is there to work on it."""
+    return is_device(x) or (_is_torch(x) and x.device.type == "cuda" and _cupy() is not None)
+
+
 def namespace(x: Array) -> ModuleType:
     """The module whose functions work on ``x``: ``numpy`` or ``cupy``."""
     return sys.modules["cupy"] if is_device(x) else np
@@ -67,10 +72,10 @@ def on_stream_of(x: Any) -> Iterator[None]:
         with x.device:
             yield
         return
-    cupy = _cupy() if _is_torch(x) and x.device.type == "cuda" else None
-    if cupy is None:
+    if not is_on_device(x):
         yield
         return
+    cupy = sys.modules["cupy"]
     stream = sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
     with cupy.cuda.Device(x.device.index), cupy.cuda.ExternalStream(stream):
         yield

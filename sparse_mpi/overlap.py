@@ -14,10 +14,10 @@ from contextlib import nullcontext
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary, finalize
+from weakref import ReferenceType, WeakKeyDictionary, finalize, ref
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.streams import Branch, branch
+from sparse_mpi.streams import Branch, Side, branch
 
 T = TypeVar("T")
 _Work = tuple["Handle[Any]", Callable[[], Any]]
@@ -37,24 +37,27 @@ class Handle(Generic[T]):
     def __init__(self, fork: Branch | None = None) -> None:
         self._future: Future[T] = Future()
         self._fork = fork
-        self._own: T | None = None  # the result on the caller's stream
         self._given = self._began = self._ended = perf_counter()
 
     def wait(self) -> T:
         """What the work returned, when it is done; the same however often it is called.
 
+        On a device, what the caller queues on its stream after this comes after the work, which need not have ended
+        when this returns. The result belongs to the stream that is the current one when it is first asked for.
+
         Raises:
             Exception: what the work raised.
         """
+        error = self._future.exception()
+        if self._fork is not None:
+            self._fork.follow()
+        if error is not None:
+            raise error
         result = self._future.result()
-        if self._fork is None:
-            return result
-        if self._own is None:
-            self._own = self._fork.join(result)
-        return self._own
+        return result if self._fork is None else self._fork.own(result)
 
     def done(self) -> bool:
-        """Whether `wait` would return, or raise, at once."""
+        """Whether `wait` would return, or raise, at once; what it leaves to the device may go on."""
         return self._future.done()
 
     def add_done_callback(self, call: Callable[[Handle[T]], None]) -> None:
@@ -87,9 +90,9 @@ class Lane:
 
     def __init__(self, comm: Comm) -> None:
         self.threaded = comm.concurrent
-        self._streams: dict[int, Any] = {}
+        self._sides: dict[int, Side] = {}
         self._given: SimpleQueue[_Work | None] = SimpleQueue()
-        self._last: Handle[Any] | None = None
+        self._last: ReferenceType[Handle[Any]] | None = None  # nobody holds it any more when it is done and forgotten
         self._thread: threading.Thread | None = None
 
     def start(self, work: Callable[[], T], x: Any = None) -> Handle[T]:
@@ -107,14 +110,21 @@ class Lane:
             self._thread = threading.Thread(target=_serve, args=(self._given,), name="sparse_mpi lane", daemon=True)
             self._thread.start()
             finalize(self, self._given.put, None)
-        handle = self._last = Handle(branch(x, self._streams))
+        handle = Handle(branch(x, self._sides))
+        self._last = ref(handle)
         self._given.put((handle, work))
         return handle
 
     @property
     def busy(self) -> bool:
-        """Whether work is under way that the calling thread is not itself doing."""
-        return self._last is not None and not self._last.done() and threading.current_thread() is not self._thread
+        """Whether work is under way that the calling thread is not itself doing.
+
+        Once there was work on a device this says so: what that queued there may go on after it is done here.
+        """
+        last = self._last and self._last()
+        return threading.current_thread() is not self._thread and (
+            bool(self._sides) or (last is not None and not last.done())
+        )
 
 
 _lanes: WeakKeyDictionary[Comm, Lane] = WeakKeyDictionary()

@@ -19,7 +19,7 @@ from sparse_mpi.feedback.clipping import clip
 from sparse_mpi.laws import check_agreement, check_conservation
 from sparse_mpi.overlap import Handle, busy, lane_of
 from sparse_mpi.sparse import Layout, SparseVector, leave
-from sparse_mpi.states import added, check_identity, on_host, restore
+from sparse_mpi.states import added, check_identity, on_host, restore, settle
 from sparse_mpi.watched import unselected, watch
 
 
@@ -101,7 +101,10 @@ class SparseAllreduce:
 
     @property
     def residual(self) -> Array:
-        """``(n,)`` what this rank has not sent yet: float32, or float64 for float64 gradients; NumPy or CuPy."""
+        """``(n,)`` what this rank has not sent yet: float32, or float64 for float64 gradients; NumPy or CuPy.
+
+        On a device it is there once the stream on which the last step was made, or waited for, has come that far.
+        """
         return self.memory.residual
 
     def step(self, gradient: Any, check: bool = False, *, k: int | None = None, density: float | None = None) -> Any:
@@ -189,7 +192,7 @@ class SparseAllreduce:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to go on to the same bits: numbers, strings and NumPy arrays."""
-        arrays.settle(self.residual)
+        settle((self.residual, self._state))
         remembered = {name: to_host(array).copy() for name, array in self.memory.state().items()}
         return self._identity() | {"state": asdict(self._state, dict_factory=on_host)} | remembered
 
@@ -211,7 +214,7 @@ class SparseAllreduce:
 
         loaded = prepare_alike(self.comm, prepare, lambda made: "load_state_dict")
         self._state = restore(self._state, loaded["state"])
-        self.memory.load(loaded)
+        self._load(loaded)
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Take up what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out.
@@ -243,7 +246,13 @@ class SparseAllreduce:
         if ranks == self.comm.size:
             return self.load_state_dict(states[0])
         self._state = self._watched.init(self.layout, self.k, self.comm.size)
+        self._load(memories)
+
+    def _load(self, memories: dict[str, Any]) -> None:
+        """Have ``memory`` take them up, after all work on it and before all that follows, on whichever stream."""
+        settle(self.residual)
         self.memory.load(memories)
+        settle(self.residual)
 
     def _identity(self) -> dict[str, Any]:
         """What a state must share with this reducer to be loaded into it."""

@@ -8,7 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from sparse_mpi import arrays
 from sparse_mpi.arrays import Array, to_host
+
+
+def settle(state: Any) -> None:
+    """Wait for all work on the devices where arrays of ``state`` are: an array, a state, or a tuple of them."""
+    if is_dataclass(state):
+        state = tuple(getattr(state, field.name) for field in fields(state))
+    if isinstance(state, tuple):
+        for part in state:
+            settle(part)
+    else:
+        arrays.settle(state)
 
 
 def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,12 @@
-"""Work on a device from another thread: on a stream of its own, in order with the caller's where their data meet."""
+"""Work on a device from another thread: on a stream of its own, in order with the caller's where their data meet.
+
+CuPy keeps freed memory for the stream on which it was allocated, torch likewise, and neither waits for others who use
+it. So a result made beside the caller's stream is copied there, and its memory stays untouched until that is over.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -10,57 +15,93 @@ from sparse_mpi import arrays
 from sparse_mpi.sparse import SparseVector
 
 
+class Side:
+    """A stream beside the callers', for one thread's work on one device; others touch only what is lent."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self._lent: deque[tuple[Any, Any]] = deque()
+
+    def lend(self, result: Any, copied: Any) -> None:
+        """Keep ``result`` whole until the event ``copied``."""
+        self._lent.append((copied, result))
+
+    def come_after(self, event: Any) -> None:
+        """What follows on the stream comes after ``event`` and after the copies of all that was lent.
+
+        Only then is lent memory free for the next work: MPI, which writes device memory without regard to streams,
+        does so when the stream has been waited for.
+        """
+        self.stream.wait_event(event)
+        while self._lent:
+            copied, result = self._lent.popleft()
+            self.stream.wait_event(copied)
+            del result
+
+
 class Branch:
     """Begins after what the caller has queued on its stream so far, and goes on beside it.
 
     Args:
-        x: CuPy array or torch tensor on a CUDA device, that the work is about.
-        streams: the stream of each device, by its number; what is missing is made.
+        x: CuPy array or torch tensor on a CUDA device, that the work is about; kept until the branch is dropped.
+        sides: the one of each device, by its number; what is missing is made.
     """
 
-    def __init__(self, x: Any, streams: dict[int, Any]) -> None:
+    def __init__(self, x: Any, sides: dict[int, Side]) -> None:
         import cupy
 
         self._x, self._cupy = x, cupy
         with arrays.on_stream_of(x):
             self._begun = cupy.cuda.get_current_stream().record()
             self._device = cupy.cuda.Device()
-            if self._device.id not in streams:
-                streams[self._device.id] = cupy.cuda.Stream(non_blocking=True)
-        self._side = streams[self._device.id]
+            if self._device.id not in sides:
+                sides[self._device.id] = Side(cupy.cuda.Stream(non_blocking=True))
+        self._side = sides[self._device.id]
         self._ended: Any = None
+        self._own: Any = None  # the caller's copy of the result, and the event of its end
+        self._copied: Any = None
 
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Within, CuPy and torch work on the branch's stream; for the thread that does the work."""
+        side = self._side.stream
         with ExitStack() as stack:
             stack.enter_context(self._device)
-            stack.enter_context(self._side)
+            stack.enter_context(side)
             if not arrays.is_device(self._x):
                 import torch
 
-                stack.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(self._side.ptr, self._x.device)))
-            self._side.wait_event(self._begun)
-            yield
-            self._ended = self._side.record()
+                stack.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(side.ptr, self._x.device)))
+            self._side.come_after(self._begun)
+            try:
+                yield
+            finally:
+                self._ended = side.record()
 
-    def join(self, result: Any) -> Any:
-        """A copy of ``result`` that belongs to the caller's stream, which from here on comes after the branch.
+    def follow(self) -> None:
+        """The caller's stream comes after the branch from here on; of work that is done, well or with an error."""
+        if self._ended is not None:
+            with arrays.on_stream_of(self._x):
+                self._cupy.cuda.get_current_stream().wait_event(self._ended)
 
-        The memory of ``result`` is the branch's to use again; it must not do so before the copy is made.
+    def own(self, result: Any) -> Any:
+        """A copy of ``result`` (array, tensor or `SparseVector`) in memory of the stream that first asks for it.
+
+        Others who ask come after the copy; as always, that memory must not be freed while they use it.
         """
         with arrays.on_stream_of(self._x):
             here = self._cupy.cuda.get_current_stream()
-            here.wait_event(self._ended)
-            own = _copy(result)
-            self._side.wait_event(here.record())
-        return own
+            if self._copied is None:
+                self._own = _copy(result)
+                self._copied = here.record()
+                self._side.lend(result, self._copied)
+            here.wait_event(self._copied)
+        return self._own
 
 
-def branch(x: Any, streams: dict[int, Any]) -> Branch | None:
-    """A `Branch` for ``x`` on a CUDA device; None for host memory."""
-    on_device = arrays.is_device(x) or getattr(getattr(x, "device", None), "type", "cpu") == "cuda"
-    return Branch(x, streams) if on_device else None
+def branch(x: Any, sides: dict[int, Side]) -> Branch | None:
+    """A `Branch` for ``x`` on a CUDA device that CuPy can work on; None for everything else."""
+    return Branch(x, sides) if arrays.is_on_device(x) else None
 
 
 def _copy(result: Any) -> Any:
