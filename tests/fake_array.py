@@ -20,7 +20,7 @@ from sparse_mpi import kernels
 from sparse_mpi.kernels import array
 
 from . import fake_cuda
-from .fake_device import DEVICE, Device, SelectedDevice, memory_of
+from .fake_device import CUDA, DEVICE, Device, SelectedDevice, TorchStream, memory_of
 
 # What the library may use of CuPy, where CuPy's function does what NumPy's does
 FUNCTIONS = """
@@ -30,13 +30,12 @@ nonzero ones partition searchsorted sign sort sqrt stack sum take take_along_axi
 """.split()
 BINARY = "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift lt le gt ge eq ne matmul".split()
 METHODS = "all any argsort cumsum dot max mean min nonzero partition prod ravel reshape sum take transpose".split()
-TORCH_STREAM = 0x70C4  # the current stream of torch
 
 
 def host_of(x):
-    """The memory behind an argument; host arrays are refused."""
+    """The memory behind an argument, which is read; host arrays are refused."""
     if isinstance(x, ndarray):
-        return x._a
+        return DEVICE.read(x._a)
     if isinstance(x, (tuple, list)):
         return type(x)(map(host_of, x))
     if isinstance(x, np.ndarray):
@@ -100,7 +99,9 @@ class ndarray:
 
     def __getitem__(self, key):
         found = self._a[host_of(key)]
-        return wrap(found, worked=not is_view(found, self._a))
+        if is_view(found, self._a):
+            return wrap(found, worked=False)
+        return wrap(host_of(self)[host_of(key)])
 
     def __setitem__(self, key, value):
         DEVICE.work(self._a)
@@ -108,7 +109,7 @@ class ndarray:
 
     def _scalar(self, kind):
         DEVICE.stack[-1].synchronize()
-        DEVICE.copied("host", self._a)
+        DEVICE.copied("host", DEVICE.read(self._a))
         return kind(self._a)
 
     def item(self):
@@ -118,10 +119,10 @@ class ndarray:
         return wrap(self._a.view(dtype), worked=False)
 
     def astype(self, dtype, copy=True):
-        return wrap(self._a.astype(dtype, copy=copy))
+        return wrap(host_of(self).astype(dtype, copy=copy))
 
     def copy(self):
-        return wrap(self._a.copy())
+        return wrap(host_of(self).copy())
 
     def fill(self, value):
         DEVICE.work(self._a)
@@ -133,7 +134,7 @@ class ndarray:
         assert out.flags.c_contiguous and (out.shape, out.dtype) == (self.shape, self.dtype)
         stream.flush("device")
         DEVICE.copied("host", out)
-        stream.pending.append(("host", out, self._a.copy()))
+        stream.pending.append(("host", out, DEVICE.read(self._a).copy()))
         if blocking:
             stream.synchronize()
         return out
@@ -141,6 +142,7 @@ class ndarray:
     def set(self, host, stream=None):
         assert type(host) is np.ndarray and (host.shape, host.dtype) == (self.shape, self.dtype)
         DEVICE.copied("device", host)
+        DEVICE.touch(self._a, write=True)
         (stream or DEVICE.stack[-1]).pending.append(("device", self._a, host))
 
     def tobytes(self):
@@ -167,16 +169,16 @@ class ndarray:
 
 def _operator(name: str):
     function = getattr(operator, name)
-    return lambda self, other: wrap(function(self._a, host_of(other)))
+    return lambda self, other: wrap(function(host_of(self), host_of(other)))
 
 
 def _unary(name: str):
-    return lambda self: wrap(getattr(operator, name)(self._a))
+    return lambda self: wrap(getattr(operator, name)(host_of(self)))
 
 
 def _reflected(name: str):
     function = getattr(operator, name)
-    return lambda self, other: wrap(function(host_of(other), self._a))
+    return lambda self, other: wrap(function(host_of(other), host_of(self)))
 
 
 def _in_place(name: str):
@@ -192,7 +194,7 @@ def _in_place(name: str):
 
 def _method(name: str):
     def call(self, *arguments, **options):
-        found = getattr(self._a, name)(*map(host_of, arguments), **options)
+        found = getattr(host_of(self), name)(*map(host_of, arguments), **options)
         return wrap(found, worked=not is_view(found, self._a))
 
     return call
@@ -219,7 +221,7 @@ def asnumpy(a, stream=None, order="C", out=None, *, blocking=True):
 def create(a, dtype=None, copy=True, order="K"):
     """``cupy.array``."""
     if isinstance(a, ndarray):
-        return wrap(np.array(a._a, dtype, copy=copy or None, order=order))
+        return wrap(np.array(host_of(a), dtype, copy=copy or None, order=order))
     made = np.array(a, dtype, order="C")
     DEVICE.copied("device", made)
     return wrap(made)
@@ -246,11 +248,6 @@ def to_torch(a: ndarray) -> CudaTensor:
     return torch.from_numpy(a._a).as_subclass(CudaTensor)
 
 
-def pin(size: int) -> np.ndarray:
-    DEVICE.pinned.append(np.empty(size, np.uint8))
-    return DEVICE.pinned[-1]
-
-
 def _function(name: str):
     def call(*arguments, **options):
         found = getattr(np, name)(*map(host_of, arguments), **{key: host_of(value) for key, value in options.items()})
@@ -273,15 +270,12 @@ def install(monkeypatch) -> Device:
         setattr(cupy, name, _function(name))
     cupy.linalg = SimpleNamespace(qr=lambda a: wrap(tuple(np.linalg.qr(host_of(a)))))
     cupy.RawModule = fake_cuda.RawModule
-    cupy.cuda = SimpleNamespace(
-        Device=SelectedDevice,
-        ExternalStream=DEVICE.stream,
-        get_current_stream=lambda: DEVICE.stack[-1],
-        alloc_pinned_memory=pin,
-    )
+    cupy.cuda = CUDA
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(torch, "from_dlpack", to_torch)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: SimpleNamespace(cuda_stream=TORCH_STREAM))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: TorchStream(DEVICE.torch[-1]))
+    monkeypatch.setattr(torch.cuda, "ExternalStream", TorchStream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
     monkeypatch.setattr(kernels, "_device", lambda: array)
     DEVICE.__init__()
     return DEVICE

@@ -1,15 +1,20 @@
 """A device that is no device: streams, pinned memory and copies, pretended in host memory, for CPU tests.
 
 Everything is recorded. Copies that do not block take place when their stream is synchronised, and memory that was
-written since then must not be handed to others, such as MPI: `Device.early` tells who did.
+written since then must not be handed to others, such as MPI: `Log.early` tells who did. `Log.races` tells where streams
+meet in memory in an order that nothing enforces.
 """
 
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
+from weakref import ref
 
 import numpy as np
+
+TORCH_STREAM, FIRST = 0x70C4, 1000  # the current stream of torch; the first that is made
 
 
 class Copy(NamedTuple):
@@ -21,18 +26,41 @@ class Copy(NamedTuple):
     pinned: bool  # the host's side
 
 
-class Stream:
-    """A CUDA stream: work on arrays happens at once, copies that do not block when it is synchronised."""
+class Event:
+    """``cupy.cuda.Event``."""
 
-    def __init__(self, device: Device, ptr: int) -> None:
-        self.device, self.ptr, self.pending = device, ptr, []
+    def __init__(self, **_) -> None:
+        self.ptr, self.clock = None, {}
+
+
+class Stream:
+    """A CUDA stream: work on arrays happens at once, copies that do not block when it is synchronised.
+
+    None waits for another one unless told to. ``clock`` says up to which epoch of each stream it comes after that; an
+    event ends an epoch.
+    """
+
+    def __init__(self, log: Log, ptr: int) -> None:
+        self.log, self.ptr, self.pending, self.clock = log, ptr, [], {ptr: 1}
 
     def __enter__(self):
-        self.device.stack.append(self)
+        DEVICE.join(self.log)
+        DEVICE.stack.append(self)
         return self
 
     def __exit__(self, *_):
-        assert self.device.stack.pop() is self
+        assert DEVICE.stack.pop() is self
+
+    def record(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        later(self.clock, DEVICE.known)
+        event.ptr, event.clock = self.ptr, dict(self.clock)
+        self.clock[self.ptr] += 1
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        later(self.clock, event.clock)
+        self.log.waits.append((self.ptr, event.ptr))
 
     def flush(self, to: str) -> None:
         """Do what waits in the order in which it was queued, as far as it goes to the host or the device."""
@@ -43,33 +71,95 @@ class Stream:
     def synchronize(self) -> None:
         self.flush("device")
         self.flush("host")
-        self.device.written.clear()
-        self.device.synchronised.append(self.ptr)
+        for key in [key for key, (_, stream) in list(self.log.written.items()) if stream is self]:
+            self.log.written.pop(key, None)
+        self.log.synchronised.append(self.ptr)
+        later(DEVICE.known, self.record().clock)
 
 
-class Device(threading.local):
-    """What a thread did to the device; ranks of a `World` are threads."""
+def later(clock: dict[int, int], other: dict[int, int]) -> None:
+    """Make ``clock`` come after ``other`` too."""
+    clock.update({ptr: epoch for ptr, epoch in other.items() if epoch > clock.get(ptr, 0)})
+
+
+class Touched(NamedTuple):
+    """Who has last written some memory, and who has read it since: the epoch of each stream."""
+
+    owner: ref
+    wrote: dict[int, int]
+    read: dict[int, int]
+
+
+class Log:
+    """What was done to a device, by one thread and by those that enter its streams."""
 
     def __init__(self) -> None:
         self.copies: list[Copy] = []
         self.pinned: list[np.ndarray] = []
         self.synchronised: list[int] = []
+        self.waits: list[tuple[int, int]] = []  # a stream, and the one whose event it waits for
         self.worked: set[int] = set()  # streams on which something was computed
-        self.written: dict[int, np.ndarray] = {}  # memory written since the last synchronisation
+        self.written: dict[int, tuple[np.ndarray, Stream]] = {}  # memory written since the last synchronisation
         self.early: list[int] = []  # bytes handed out before they were there
+        self.races: list[str] = []  # memory that was touched on two streams, and neither waited for the other
         self.streams: dict[int, Stream] = {}
-        self.stack = [self.stream(0)]
-        self.current: list[int] = []
+        self._touched: dict[int, Touched] = {}
 
     def stream(self, ptr: int) -> Stream:
         return self.streams.setdefault(ptr, Stream(self, ptr))
+
+    def touch(self, a: np.ndarray, write: bool) -> None:
+        """The current stream reads or writes ``a``, whose memory must not be another one's at the same time."""
+        stream, owner = DEVICE.stack[-1], memory_of(a)
+        later(stream.clock, DEVICE.known)
+        at = owner.ctypes.data
+        if at not in self._touched:
+            self._touched[at] = Touched(ref(owner, lambda _: self._touched.pop(at, None)), {}, {})
+        _, wrote, read = self._touched[at]
+        for ptr, epoch in [*wrote.items(), *(read.items() if write else ())]:
+            if stream.clock.get(ptr, 0) < epoch:
+                self.races.append(f"{'write' if write else 'read'} on stream {stream.ptr} beside stream {ptr}")
+        if write:
+            wrote.clear()
+            read.clear()
+        (wrote if write else read)[stream.ptr] = stream.clock[stream.ptr]
+
+
+class Device(threading.local):
+    """What a thread does to the device; ranks of a `World` are threads, each with a device of its own.
+
+    What the log has can be asked for here.
+    """
+
+    def __init__(self) -> None:
+        self.current: list[int] = []
+        self.enter(Log(), TORCH_STREAM)
+
+    def __getattr__(self, name: str):
+        return getattr(self.log, name)
+
+    def enter(self, log: Log, torch_stream: int) -> None:
+        self.log, self.stack, self.torch = log, [log.stream(0)], [torch_stream]
+        self.known: dict[int, int] = {}  # epochs that this thread has waited for
+
+    def join(self, log: Log) -> None:
+        """A thread that enters a stream of another one works on the other's device; torch's stream is the null one."""
+        if self.log is not log:
+            self.enter(log, 0)
 
     def work(self, *results: np.ndarray) -> None:
         """The current stream computes ``results``."""
         stream = self.stack[-1]
         stream.flush("device")
         self.worked.add(stream.ptr)
-        self.written.update((id(memory_of(a)), memory_of(a)) for a in results)
+        for a in results:
+            self.written[id(memory_of(a))] = memory_of(a), stream
+            self.touch(a, write=True)
+
+    def read(self, a: np.ndarray) -> np.ndarray:
+        """``a``, which the current stream reads."""
+        self.touch(a, write=False)
+        return a
 
     def copied(self, to: str, host: np.ndarray | np.generic) -> Copy:
         """Record a copy on the current stream."""
@@ -81,6 +171,20 @@ class Device(threading.local):
     def moved(self) -> int:
         """Bytes copied so far."""
         return sum(copy.bytes for copy in self.copies)
+
+
+class TorchStream:
+    """``torch.cuda.ExternalStream``, and torch's own."""
+
+    def __init__(self, ptr: int, device: object = None) -> None:
+        self.cuda_stream = ptr
+
+    def __enter__(self):
+        DEVICE.torch.append(self.cuda_stream)
+        return self
+
+    def __exit__(self, *_):
+        assert DEVICE.torch.pop() == self.cuda_stream
 
 
 def memory_of(a: np.ndarray) -> np.ndarray:
@@ -110,4 +214,23 @@ class SelectedDevice:
             stream.synchronize()
 
 
+def pin(size: int) -> np.ndarray:
+    DEVICE.pinned.append(np.empty(size, np.uint8))
+    return DEVICE.pinned[-1]
+
+
+def new_stream(*, non_blocking: bool) -> Stream:
+    """``cupy.cuda.Stream``; others would wait for the null stream."""
+    assert non_blocking
+    return DEVICE.stream(FIRST + len(DEVICE.streams))
+
+
+CUDA = SimpleNamespace(  # ``cupy.cuda``
+    Device=SelectedDevice,
+    Event=Event,
+    Stream=new_stream,
+    ExternalStream=lambda ptr: DEVICE.stream(ptr),
+    get_current_stream=lambda: DEVICE.stack[-1],
+    alloc_pinned_memory=pin,
+)
 DEVICE = Device()

@@ -12,7 +12,8 @@ from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, arrays, sparse
 from sparse_mpi.arguments import takes_selector
 from sparse_mpi.mpi import MPIComm
 
-from .fake_array import TORCH_STREAM, CudaTensor, to_torch
+from .fake_array import CudaTensor, to_torch
+from .fake_device import TORCH_STREAM
 
 N, K = 100_000, 1000
 PAIRS = 8 * K  # bytes of one rank's selection
