@@ -118,6 +118,9 @@ class ndarray:
     def view(self, dtype=None):
         return wrap(self._a.view(dtype), worked=False)
 
+    def __deepcopy__(self, _):
+        return self.copy()
+
     def astype(self, dtype, copy=True):
         return wrap(host_of(self).astype(dtype, copy=copy))
 

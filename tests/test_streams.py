@@ -77,9 +77,9 @@ def test_the_same_bytes_as_in_the_foreground(device, here, name, memory):
     (side,) = device.worked - {HERE}
     assert side >= FIRST and (HERE, side) in device.waits
     assert {copy.stream for copy in device.copies if copy.to == "host"} <= {side}
-    assert bytes_of(*totals, background.residual) == bytes_of(*expected, plain.residual)
     with device.stream(0):
         assert background.state_dict().keys() == plain.state_dict().keys()
+    assert bytes_of(*totals, background.residual) == bytes_of(*expected, plain.residual)
 
 
 def test_tensors_are_worked_on_beside_torchs_stream(device):
@@ -209,8 +209,11 @@ def test_a_lane_holds_nothing_of_what_was_waited_for(here):
     comm = Threaded(2)
     handle = SparseAllreduce(N, K, comm=comm).start(gradients(1)[0])
     total, held = handle.wait(), ref(handle)
-    lane_of(comm).start(lambda: None).wait()
     del handle
+    for _ in range(1000):
+        if held() is None:
+            break
+        sleep(0.001)  # the lane's thread is about to let it go
     assert held() is None and total.nnz > 0
 
 
@@ -221,17 +224,23 @@ def test_residuals_of_ddps_buckets_are_read_after_the_steps_on_another_stream(de
     assert np.count_nonzero(buckets.residuals()["w"]) > N / 2
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
 def test_a_loss_scale_is_forgotten_on_the_callers_stream(device, monkeypatch):
     """Parameters of a pretended CUDA model: what is left in residuals is cleared in order with the steps."""
-    cupy = sys.modules["cupy"]
-    monkeypatch.setattr("sparse_mpi.buckets.torch.zeros", lambda n, **_: to_torch(cupy.zeros(n, np.float32)))
-    weights = {comm: to_torch(cupy.ones(N, np.float32)).requires_grad_() for comm in (NullComm(2), Threaded(2))}
+
+    def made(n, **_):
+        return torch.from_numpy(np.zeros(n, np.float32)).as_subclass(CudaTensor)
+
+    monkeypatch.setattr("sparse_mpi.buckets.torch.zeros", made)
+    weights = {comm: made(N).requires_grad_() for comm in (NullComm(2), Threaded(2))}
     for comm, weight in weights.items():
         scaler = SimpleNamespace(get_scale=lambda: 4.0)
         optimizer = DistributedOptimizer(torch.optim.SGD([weight], 0.1), None, "topka", comm=comm, scaler=scaler)
         for step in range(4):
             optimizer.zero_grad()
-            ((weight * torch.arange(N)).sum() * (float("inf") if step == 1 else 4.0)).backward()
+            slope = 4.0 * torch.arange(N)
+            slope[5] = np.inf if step == 1 else 1.0
+            (weight * slope).sum().as_subclass(torch.Tensor).backward()  # in whose hooks a CudaTensor is one
             optimizer.synchronize()
         assert np.isfinite(optimizer.reduction.state_dict()["buckets"][0]["residual"]).all()
     one, other = (weight.grad.as_subclass(torch.Tensor) for weight in weights.values())
