@@ -65,7 +65,7 @@ def finished(handle):
 def test_the_same_bytes_as_in_the_foreground(device, here, name, memory):
     """Though the caller writes its next gradient into the same memory as soon as `wait` returns."""
     plain, background = (
-        SparseAllreduce(N, K, comm=c, algorithm=name, memory=memory) for c in (NullComm(2), Threaded(2))
+        SparseAllreduce([(40, 100)], K, comm=c, algorithm=name, memory=memory) for c in (NullComm(2), Threaded(2))
     )
     expected = [plain.step(gradient) for gradient in gradients()]
     device.worked.clear()
