@@ -121,7 +121,7 @@ class Lane:
 
         Once there was work on a device this says so: what that queued there may go on after it is done here.
         """
-        last = self._last and self._last()
+        last = self._last() if self._last is not None else None
         return threading.current_thread() is not self._thread and (
             bool(self._sides) or (last is not None and not last.done())
         )
