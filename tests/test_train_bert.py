@@ -156,29 +156,31 @@ def test_other_files_are_no_models(tmp_path, content):
         load_encoder(for_answering(Shape(1, 16, 2), 50), tmp_path / "absent")
 
 
-@pytest.mark.parametrize(("argv", "name"), [([], "bert"), (["--k", "3", "--task", "squad", "--tiny"], "bert-squad")])
-def test_the_task_decides_on_data_and_options(argv, name):
-    program = bert.chosen(argv)
-    args = program.parse(argv)
-    assert program.name == name and args.optimizer == "adamw" and args.schedule == "linear"
-    assert args.data == {"bert": "wikipedia", "bert-squad": "python-cloze"}[name]
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [([], "bert"), (["--k", "3", "--task", "squad", "--tiny"], "bert-squad"), (["--data", "squad"], "bert-squad")],
+)
+def test_the_task_decides_on_options(argv, name):
+    args = bert.PROGRAM.parse(argv)
+    assert bert.PROGRAM.chosen(argv).name == name and args.optimizer == "adamw" and args.schedule == "linear"
+    assert args.data in bert.PROGRAM.programs[args.task].folders
 
 
-@pytest.mark.parametrize("name", bert.PROGRAMS)
+@pytest.mark.parametrize("name", bert.PROGRAM.programs)
 def test_a_tenth_of_any_number_of_epochs_is_warm_up(name):
     for given in ([], ["--tiny"], ["--epochs", "7"], ["--tiny", "--epochs", "5"]):
-        args = bert.PROGRAMS[name].parse(given)
+        args = bert.PROGRAM.programs[name].parse(given)
         assert args.warmup_epochs == pytest.approx(args.epochs / 10)
-    assert bert.PROGRAMS[name].parse(["--epochs", "7", "--warmup-epochs", "1"]).warmup_epochs == 1
+    assert bert.PROGRAM.programs[name].parse(["--epochs", "7", "--warmup-epochs", "1"]).warmup_epochs == 1
 
 
-@pytest.mark.parametrize("name", bert.PROGRAMS)
+@pytest.mark.parametrize("name", bert.PROGRAM.programs)
 @pytest.mark.ranks(2)
 def test_all_ranks_agree_on_vocabulary_and_model(ranks, name, tmp_path):
     def made(comm):
-        args = bert.PROGRAMS[name].parse(["--tiny", "--vocabulary", "300", "--out", str(tmp_path)])
+        args = bert.PROGRAM.programs[name].parse(["--tiny", "--vocabulary", "300", "--out", str(tmp_path)])
         torch.manual_seed(args.seed)
-        found = bert.PROGRAMS[name].make(args, comm)
+        found = bert.PROGRAM.programs[name].make(args, comm)
         return found.steps, parameters(found.model), next(iter(found.train(0))).tokens.shape
 
     (one, other) = ranks.run(made)
@@ -191,32 +193,32 @@ def test_a_missing_vocabulary_is_refused_on_all_ranks(ranks, tmp_path):
     def refused(comm):
         args = bert.PROGRAM.parse(["--tiny", "--vocab-file", str(tmp_path / "absent"), "--out", str(tmp_path)])
         with pytest.raises(Refused) as error:
-            bert.PROGRAM.make(args, comm)
+            bert.PROGRAM.programs["pretrain"].make(args, comm)
         return str(error.value)
 
     first, *others = ranks.run(refused)
     assert "no vocabulary" in first and all("because of rank 0" in text for text in others)
 
 
-@pytest.mark.parametrize("name", bert.PROGRAMS)
+@pytest.mark.parametrize("name", bert.PROGRAM.programs)
 def test_a_vocabulary_is_read_or_trained(name, tmp_path):
     given = ["--tiny", "--vocabulary", "300", "--vocab-file", "vocab.txt", "--out", str(tmp_path / "out")]
     with pytest.raises(ValueError, match="--vocabulary 300 has no effect beside --vocab-file vocab.txt"):
-        bert.PROGRAMS[name].make(bert.PROGRAMS[name].parse(given), NullComm())
+        bert.PROGRAM.programs[name].make(bert.PROGRAM.programs[name].parse(given), NullComm())
     assert not (tmp_path / "out").exists()
 
 
 def test_a_model_is_of_no_use_without_its_vocabulary(tmp_path):
-    args = bert.PROGRAMS["squad"].parse(["--tiny", "--task", "squad", "--model-from", "x", "--out", str(tmp_path)])
+    args = bert.PROGRAM.programs["squad"].parse(["--tiny", "--task", "squad", "--model-from", "x"])
     with pytest.raises(ValueError, match="--model-from needs .* --vocab-file"):
-        bert.PROGRAMS["squad"].make(args, NullComm())
+        bert.PROGRAM.programs["squad"].make(args, NullComm())
 
 
-@pytest.mark.parametrize("name", bert.PROGRAMS)
+@pytest.mark.parametrize("name", bert.PROGRAM.programs)
 def test_the_loss_falls(name, tmp_path):
-    args = bert.PROGRAMS[name].parse(["--tiny", "--out", str(tmp_path)])
+    args = bert.PROGRAM.programs[name].parse(["--tiny", "--out", str(tmp_path)])
     torch.manual_seed(args.seed)
-    made = bert.PROGRAMS[name].make(args, NullComm())
+    made = bert.PROGRAM.programs[name].make(args, NullComm())
     optimizer, losses = torch.optim.AdamW(made.model.train().parameters(), 3e-3), []
     for _, batch in zip(range(20), made.train(0), strict=False):
         optimizer.zero_grad()

@@ -11,7 +11,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
-from lstm import PROGRAMS, choose
+from lstm import PROGRAM
 from models.speech_lstm import LOOKAHEAD, SpeechLSTM
 from sparse_mpi.world import World
 
@@ -86,33 +86,32 @@ def test_a_frame_hears_the_past_and_a_little_of_the_future():
     ],
 )
 def test_the_task_is_that_of_the_data(options, task):
-    assert choose(options.split()) is PROGRAMS[task]
+    assert PROGRAM.chosen(options.split()) is PROGRAM.programs[task]
 
 
 @pytest.mark.parametrize(("task", "data", "meant"), [("text", "an4", "speech"), ("speech", "ptb", "text")])
 def test_data_of_the_other_task_are_refused(capsys, task, data, meant):
     with pytest.raises(SystemExit) as stop:
-        choose(["--task", task, "--data", data])
+        PROGRAM.chosen(["--task", task, "--data", data])
     error = capsys.readouterr().err
     assert stop.value.code == 2 and error.count("\n") == 1
     assert f"{data} is for --task {meant}, not {task}" in error
 
 
 def test_settings_are_those_published():
-    args = PROGRAMS["speech"].parse(["--data", "an4"])
+    args = PROGRAM.parse(["--data", "an4"])
     assert (args.density, args.batch_size, args.lr, args.clip_norm, args.momentum) == (0.02, 2, 1e-3, 400, 0.9)
     assert args.schedule == "exponential" and round(1 / args.decay, 12) == 1.01 and args.task == "speech"
-    assert PROGRAMS["text"].parse([]).task == "text"
+    assert PROGRAM.parse(["--task", "text"]).task == "text"
 
 
 @pytest.mark.parametrize(("task", "headline"), [("speech", "wer"), ("text", "perplexity")])
 def test_a_tiny_model_is_trained(tmp_path, task, headline):
     if task == "speech":
         pytest.importorskip("espeakng_loader")
-    program = PROGRAMS[task]
-    options = "--tiny --max-steps 3 --batch-size 2 --log-every 1 --check-every 2 --no-progress --threads 1 --out"
-    args = program.parse([*options.split(), str(tmp_path)])
-    (outcome,) = World(1).run(lambda comm: program.train(args, comm))
+    options = "--tiny --max-steps 3 --batch-size 2 --log-every 1 --check-every 2 --no-progress --threads 1"
+    args = PROGRAM.parse([*options.split(), "--task", task, "--out", str(tmp_path)])
+    (outcome,) = World(1).run(lambda comm: PROGRAM.train(args, comm))
     assert outcome.identical and outcome.steps == 3 and outcome.headline == headline
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [record["event"] for record in records] == ["config", *["step"] * 3, "epoch", "final"]

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 import masked
+from by_task import ByTask
 from converters import integer
 from data import cloze, corpus, reference, squad, wikipedia, wordpiece
 from data.reference import Document
@@ -132,10 +133,9 @@ def _some(texts: Iterable[str]) -> Iterator[str]:
         yield text
 
 
-def _extend(parser: ArgumentParser, task: str, sequence: int) -> None:
+def _extend(parser: ArgumentParser, sequence: int) -> None:
     """The options of both tasks."""
     add = parser.add_argument_group("BERT").add_argument
-    add("--task", choices=tuple(PROGRAMS), default=task, help="what is trained (default: pretrain)")
     for name, size in BASE._asdict().items():
         add(f"--{name}", type=integer(1), metavar="N", help=f"of the encoder (default: {size})")
     text = f"pieces of a sequence, at most {bert.POSITIONS} (default: {sequence})"
@@ -147,14 +147,14 @@ def _extend(parser: ArgumentParser, task: str, sequence: int) -> None:
 
 def extend_pretraining(parser: ArgumentParser) -> None:
     """Add the options of pre-training."""
-    _extend(parser, "pretrain", sequence=128)
+    _extend(parser, sequence=128)
     text = "take the first N documents only; every rank holds the pieces of all (default: no limit)"
     parser.add_argument("--documents", type=integer(1), metavar="N", help=text)
 
 
 def extend_answering(parser: ArgumentParser) -> None:
     """Add the options of answering questions."""
-    _extend(parser, "squad", sequence=384)
+    _extend(parser, sequence=384)
     text = "pieces from one window of a context to the next (default: a third of --sequence)"
     parser.add_argument("--stride", type=integer(1), metavar="N", help=text)
     text = "take the encoder's weights from this state dict of pre-training, or model.bin of a checkpoint; needs its "
@@ -164,35 +164,29 @@ def extend_answering(parser: ArgumentParser) -> None:
 
 # Li and Hoefler, Ok-Topk, PPoPP 2022: 32 ranks and more, density, batch and rate of wikipedia. Devlin and others, BERT,
 # NAACL 2019: weight decay, and what goes for squad. Epochs of wikipedia and all of the Python reference: ours.
-PROGRAMS = {
-    "pretrain": Program(
-        "bert",
-        __doc__ or "",
-        pretraining,
-        {"wikipedia": settings(3, 8, 2e-4), "python-reference": settings(10, 8, 2e-4)},
-        {"wikipedia": "wikipedia", "python-reference": ELSEWHERE},
-        Tiny("python-reference", settings(1, 32, 3e-3, density=0.05)),
-        extend_pretraining,
-    ),
-    "squad": Program(
-        "bert-squad",
-        __doc__ or "",
-        answering,
-        {"squad": settings(2, 4, 3e-5), "python-cloze": settings(3, 4, 3e-5)},
-        {"squad": "squad", "python-cloze": ELSEWHERE},
-        Tiny("python-cloze", settings(1, 16, 3e-3, density=0.05)),
-        extend_answering,
-    ),
-}
-PROGRAM = PROGRAMS["pretrain"]
-
-
-def chosen(argv: list[str] | None = None) -> Program:
-    """The program that ``--task`` asks for, since the tasks have data sets and options of their own."""
-    parser = ArgumentParser(add_help=False)
-    parser.add_argument("--task", choices=tuple(PROGRAMS), default="pretrain")
-    return PROGRAMS[parser.parse_known_args(argv)[0].task]
-
+PROGRAM = ByTask(
+    {
+        "pretrain": Program(
+            "bert",
+            __doc__ or "",
+            pretraining,
+            {"wikipedia": settings(3, 8, 2e-4), "python-reference": settings(10, 8, 2e-4)},
+            {"wikipedia": "wikipedia", "python-reference": ELSEWHERE},
+            Tiny("python-reference", settings(1, 32, 3e-3, density=0.05)),
+            extend_pretraining,
+        ),
+        "squad": Program(
+            "bert-squad",
+            __doc__ or "",
+            answering,
+            {"squad": settings(2, 4, 3e-5), "python-cloze": settings(3, 4, 3e-5)},
+            {"squad": "squad", "python-cloze": ELSEWHERE},
+            Tiny("python-cloze", settings(1, 16, 3e-3, density=0.05)),
+            extend_answering,
+        ),
+    },
+    "pretrain: masked words; squad: answers (default: the one that --data is for, or pretrain)",
+)
 
 if __name__ == "__main__":
-    chosen().run()
+    PROGRAM.run()
