@@ -35,7 +35,7 @@ export PYTHONUNBUFFERED ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup train test lint test-in-process test-mpi test-slurm bench clean
+.PHONY: help setup train programs test lint test-in-process test-mpi test-slurm bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -47,6 +47,9 @@ setup: $(READY)  ## create the virtual environment with an MPI in it; the other 
 
 train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Ok-Topk at density 1 %
 	$(MPIEXEC) -n $(NP) $(RUN) train/vgg.py $(ARGS)
+
+programs: $(READY)  ## every training program with every algorithm on 4 ranks, killed and resumed: runs/programs.json
+	$(LIMIT) 3600 $(RUN) -m tests.program_jobs runs/programs.json
 
 test: lint test-in-process test-mpi test-slurm  ## lint, and all tests: in one process, on 1 to 4 MPI ranks, under Slurm
 

@@ -26,15 +26,12 @@ ALLOWED = {
 }
 
 
-def launch(
-    ranks: int | None, *arguments: str, seconds: float = 120, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """Run ``python *arguments`` on ``ranks`` MPI ranks, None for no launcher; kills the whole job if it hangs."""
+def start(ranks: int | None, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start ``python *arguments`` on ``ranks`` MPI ranks, None for no launcher, in a session of its own."""
     launcher = [str(MPIEXEC), "-n", str(ranks)] if ranks else []
-    command = [*launcher, sys.executable, *arguments]
     kept = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
-    process = subprocess.Popen(
-        command,
+    return subprocess.Popen(
+        [*launcher, sys.executable, *arguments],
         cwd=ROOT,
         env=ALLOWED | kept | {"PYTHONPATH": str(ROOT)} | variables,
         stdout=subprocess.PIPE,
@@ -42,9 +39,16 @@ def launch(
         text=True,
         start_new_session=True,
     )
+
+
+def launch(
+    ranks: int | None, *arguments: str, seconds: float = 120, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """What came of such a job; kills all of it if it hangs."""
+    process = start(ranks, *arguments, **variables)
     try:
         out, error = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    return subprocess.CompletedProcess(command, process.returncode, out, error)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
