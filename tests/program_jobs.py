@@ -81,20 +81,22 @@ def finished(name: str, folder: Path, *options: str) -> subprocess.CompletedProc
 def killed(name: str, folder: Path) -> int:
     """The step of the checkpoint after which a job was killed: mpiexec and all ranks, without warning."""
     process = start(RANKS, *command(name, folder), TMPDIR=str(folder.parent))  # for what Open MPI leaves behind
-    try:
-        deadline = time.monotonic() + 300
-        while not latest(folder / "checkpoints"):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{name} wrote no checkpoint")
-            time.sleep(0.01)
-    finally:
-        kill(process)
-    return int(latest(folder / "checkpoints").name.removeprefix("step-"))
+    deadline = time.monotonic() + 300
+    while not latest(folder / "checkpoints") and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if process.poll() is not None:
+        raise RuntimeError(f"{name} ended before it was killed: {process.communicate()}")
+    kill(process)
+    checkpoint = latest(folder / "checkpoints")
+    if checkpoint is None:
+        raise RuntimeError(f"{name} wrote no checkpoint in time")
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """Kill a job and everything that it started, and take away its shared memory."""
-    everybody = [process.pid, *descendants(process.pid)]
+    """Kill a job, mpiexec and all that it started, and take away its shared memory."""
+    os.kill(process.pid, signal.SIGSTOP)  # it starts nobody any more, and buries nobody whose number others could get
+    everybody = [*descendants(process.pid), process.pid]
     shared = {path for pid in everybody for path in shared_memory(pid)}
     for pid in everybody:
         os.kill(pid, signal.SIGKILL)
