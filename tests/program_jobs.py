@@ -95,10 +95,12 @@ def killed(name: str, folder: Path) -> int:
 
 def kill(process: subprocess.Popen[str]) -> None:
     """Kill a job, mpiexec and all that it started, and take away its shared memory."""
-    os.kill(process.pid, signal.SIGSTOP)  # it starts nobody any more, and buries nobody whose number others could get
-    everybody = [*descendants(process.pid), process.pid]
-    shared = {path for pid in everybody for path in shared_memory(pid)}
+    os.kill(process.pid, signal.SIGSTOP)
+    everybody = [process.pid, *descendants(process.pid)]
     for pid in everybody:
+        os.kill(pid, signal.SIGSTOP)  # nobody starts or buries others any more
+    shared = {path for pid in everybody for path in shared_memory(pid)}
+    for pid in reversed(everybody):
         os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=60)
     while any(map(is_running, everybody)):
