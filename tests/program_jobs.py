@@ -54,13 +54,18 @@ KILLED = {
 }
 
 
-def trained(name: str, algorithms: Sequence[str], folder: Path, seconds: float = 600) -> list[dict[str, Any]]:
+def trained(name: str, algorithms: Sequence[str], folder: Path) -> list[dict[str, Any]]:
     """What program ``name`` came to with each of ``algorithms``; see `tests.every_algorithm`."""
-    arguments = "-m", "tests.every_algorithm", str(folder), ",".join(algorithms), *PROGRAMS[name]
-    done = launch(RANKS, *arguments, seconds=seconds)
-    if done.returncode:
-        raise RuntimeError(f"{name}: {done.stdout[-1000:]}{done.stderr[-4000:]}")
+    finished("-m", "tests.every_algorithm", str(folder), ",".join(algorithms), *PROGRAMS[name])
     return [{"program": name} | json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A job that came to its end without an error."""
+    done = launch(RANKS, *arguments, seconds=600)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)}: {done.stdout[-1000:]}{done.stderr[-4000:]}")
+    return done
 
 
 def command(name: str, folder: Path, *options: str) -> list[str]:
@@ -70,17 +75,10 @@ def command(name: str, folder: Path, *options: str) -> list[str]:
     return [f"train/{program}.py", *task, *usual.split(), "--out", str(folder), *options]
 
 
-def finished(name: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """A job that came to its end."""
-    done = launch(RANKS, *command(name, folder, *options), seconds=300)
-    if done.returncode:
-        raise RuntimeError(f"{name}: {done.stdout[-1000:]}{done.stderr[-4000:]}")
-    return done
-
-
 def killed(name: str, folder: Path) -> int:
     """The step of the checkpoint after which a job was killed: mpiexec and all ranks, without warning."""
-    process = start(RANKS, *command(name, folder), TMPDIR=str(folder.parent))  # for what Open MPI leaves behind
+    leftovers = str(folder.parent.absolute())  # of Open MPI
+    process = start(RANKS, *command(name, folder), TMPDIR=leftovers)
     deadline = time.monotonic() + 300
     while not latest(folder / "checkpoints") and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -147,9 +145,9 @@ def survived(name: str, folder: Path) -> dict[str, Any]:
     """Whether a job that was killed and resumed ends in the bits of one that was let alone, and what that one showed;
     ``folder`` gets them both."""
     straight, struck = folder / "straight", folder / "killed"
-    done = finished(name, straight, "--timeline", str(folder / "timeline.png"))
+    done = finished(*command(name, straight, "--timeline", str(folder / "timeline.png")))
     step = killed(name, struck)
-    finished(name, struck, "--resume")
+    finished(*command(name, struck, "--resume"))
     (expected,), (came,) = records(straight, "final"), records(struck, "final")
     same = [came[key] == expected[key] for key in ("digest", "loss", "score", "steps")]
     shows = {

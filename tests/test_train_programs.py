@@ -17,7 +17,7 @@ from sparse_mpi import ALGORITHMS
 from .launch import needs_mpi, start
 from .program_jobs import KILLED, PROGRAMS, descendants, is_running, kill, shared_memory, survived, trained
 
-pytestmark = [needs_mpi, pytest.mark.timeout(600)]
+pytestmark = [needs_mpi, pytest.mark.timeout(900)]
 
 
 def turn(program: int) -> list[str]:
