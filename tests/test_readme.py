@@ -39,7 +39,7 @@ def test_table_is_current(command, request):
 
 
 def test_files_of_the_layout_exist():
-    for path in re.findall(r"(?:sparse_mpi|train|tests|docs)/[\w/]*(?:\.(?:py|h))?", README):
+    for path in re.findall(r"(?:sparse_mpi|train|tests|docs|slurm|examples)/[\w/-]*(?:\.\w+)?", README):
         assert (ROOT / path).exists(), path
 
 
