@@ -59,7 +59,7 @@ lint: $(READY)
 	$(RUN) -m mypy
 
 test-in-process: $(READY)
-	$(LIMIT) 1200 $(RUN) -m pytest -m "not slurm" -q $(ARGS)
+	$(LIMIT) 1800 $(RUN) -m pytest -m "not slurm" -q $(ARGS)
 
 test-mpi: $(READY)
 	@set -e; for n in $(SIZES); do \

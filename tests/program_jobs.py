@@ -27,7 +27,7 @@ from sparse_mpi.provenance import provenance
 from .launch import launch, start
 
 RANKS = 4
-STEPS = 12  # of a job that is killed
+STEPS = 12  # at most, of a job that is killed
 PROGRAMS = {
     "vgg": ["vgg"],
     "resnet": ["resnet"],
@@ -151,7 +151,7 @@ def survived(name: str, folder: Path) -> dict[str, Any]:
     (expected,), (came,) = records(straight, "final"), records(struck, "final")
     same = [came[key] == expected[key] for key in ("digest", "loss", "score", "steps")]
     shows = {
-        "bar": re.search(rf"epoch \d+/\d+: .*\b{STEPS}/{STEPS} \[.*selected", done.stderr) is not None,
+        "bar": re.search(rf"epoch \d+/\d+: .*\b{came['steps']}/{came['steps']} \[.*selected", done.stderr) is not None,
         "scalars": {*SCALARS, f"epoch/test_{came['headline']}"} <= scalars(straight),
         "plot": is_picture(straight / "plot.png"),
         "timeline": is_picture(folder / "timeline.png"),
