@@ -190,7 +190,6 @@ def test_sparse_gradients_stay_sparse(ranks, make):
     ("options", "message"),
     [
         ({"op": "max"}, "op must be one of"),
-        ({"overlap": False}, "overlap=False"),
         ({"backward_passes_per_step": 0}, "backward_passes_per_step must be at least 1, got 0"),
         ({"bucket_cap_mb": 0}, "bucket_cap_mb must be above 0"),
         ({"density": 2.0}, "density must be in"),
@@ -235,3 +234,14 @@ def test_a_trace_of_every_bucket():
     for one in tracer.buckets:
         assert one.span.given <= one.span.began <= one.calls[0][0] <= one.calls[-1][1] <= one.span.ended
         assert one.span.began <= one.selections[0][0] <= one.selections[0][1] <= one.span.ended
+
+
+@pytest.mark.ranks(3)
+def test_ranks_agree_on_whether_to_overlap(ranks):
+    """Before a communicator is made that waits in another way than that of the others."""
+
+    def run(comm):
+        with pytest.raises(ValueError, match="overlap=False"):
+            wrapped(net(), comm, overlap=comm.rank != 1)
+
+    ranks.run(run)
