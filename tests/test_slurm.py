@@ -30,8 +30,9 @@ class Queue:
             (folder / part).symlink_to(ROOT / part)
         (folder / "runs").mkdir()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-        threads = {"OMP_NUM_THREADS": "1", "CLUSTER_VENV": sys.prefix, "PYTHONPATH": str(folder)}
-        self.environment = ALLOWED | kept | threads | cluster.environment
+        path = os.pathsep.join([f"{sys.prefix}/bin", os.environ.get("PATH", os.defpath)])
+        own = {"OMP_NUM_THREADS": "1", "CLUSTER_VENV": sys.prefix, "PYTHONPATH": str(folder), "PATH": path}
+        self.environment = ALLOWED | kept | own | cluster.environment
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run ``command`` to its end."""
