@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -100,7 +99,6 @@ class Bucket:
         self.reducer = make_reducer([tuple(p.shape) for p in parameters])
         self.in_place, self.divisor = in_place, divisor
         self.handle: Handle[Any] | None = None
-        self.waited = 0.0  # seconds that the last `finish` waited
         self.seen = np.zeros(len(self.parameters), np.uint8)  # of gradients of this rank: UNSEEN, DENSE or SPARSE
         self.kinds = self.seen.copy()  # of those of any rank
         self._sizes = [p.numel() for p in parameters]
@@ -161,11 +159,7 @@ class Bucket:
         """
         assert self.handle is not None, "finish follows start"
         handle, self.handle = self.handle, None
-        began = perf_counter()
-        try:
-            total = handle.wait()
-        finally:
-            self.waited = perf_counter() - began
+        total = handle.wait()
         self._write(total, self.divisor / scale)
         for number, parameter in enumerate(self.parameters):
             parameter.grad = self._gradient(number) if parameter.requires_grad else None

@@ -56,9 +56,7 @@ class Buckets:
 
         def make() -> Bucket:
             sparse = SparseAllreduce(shapes, None, self._density, self._comm, self._algorithm, memory=self._memory)
-            dense = SparseAllreduce(shapes, comm=self._comm, algorithm="dense", memory=self._memory)
-            dense.memory = sparse.memory
-            return Bucket(names, sparse, dense)
+            return Bucket(names, sparse, sparse.sibling("dense"))
 
         bucket = self.known[names] = lane_of(self._comm).start(make).wait()  # in order with what is under way
         owed = [self._owed.pop(name, {}) for name in names]

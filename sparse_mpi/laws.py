@@ -54,3 +54,11 @@ def _norm(acc: Array) -> Array:
     xp = namespace(acc)
     finite = xp.where(xp.isfinite(acc), acc, 0)
     return xp.sqrt(finite.dot(finite))
+
+
+def raise_nonfinite(total: SparseVector | Array) -> None:
+    """Raise FloatingPointError if ``total`` has NaN or Inf."""
+    values = total.values if isinstance(total, SparseVector) else total
+    bad = int(namespace(values).count_nonzero(~namespace(values).isfinite(values)))
+    if bad:
+        raise FloatingPointError(f"total has {bad} entries that are NaN or Inf; lower the loss scale or learning rate")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.agreement import prepare_alike
-from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm import as_comm
 from sparse_mpi.reduction import GradientReduction
 from sparse_mpi.sparse import SparseVector
 
@@ -192,7 +192,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> N
     with torch.no_grad():
         for _, p in tensors:
             flat = p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            came = torch.from_numpy(_broadcast(flat, root_rank, transport))
+            came = torch.from_numpy(transport.bcast(flat, root_rank))
             p.copy_(came.view(p.dtype).view(p.shape))
 
 
@@ -202,13 +202,9 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     file = io.BytesIO()
     if transport.rank == root_rank:
         torch.save(optimizer.state_dict(), file)
-    came = _broadcast(np.frombuffer(file.getvalue(), np.uint8), root_rank, transport)
+    came = transport.bcast(np.frombuffer(file.getvalue(), np.uint8), root_rank)
     if transport.rank != root_rank:
         optimizer.load_state_dict(torch.load(io.BytesIO(came.tobytes()), weights_only=True))
-
-
-def _broadcast(data: np.ndarray, root: int, comm: Comm) -> np.ndarray:
-    return comm.bcast(data if comm.rank == root else data[:0], root)
 
 
 def _ordered(optimizer: Any, named: Iterable[tuple[str, Tensor]] | None) -> list[Tensor]:

@@ -12,11 +12,11 @@ from sparse_mpi import arrays, kernels
 from sparse_mpi.agreement import prepare_alike
 from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.arguments import check_together, make_algorithm, make_memory, resolve_k
-from sparse_mpi.arrays import Array, namespace, to_host
+from sparse_mpi.arrays import Array, to_host
 from sparse_mpi.comm import Comm, Traffic, as_comm
 from sparse_mpi.feedback import Memory
 from sparse_mpi.feedback.clipping import clip
-from sparse_mpi.laws import check_agreement, check_conservation
+from sparse_mpi.laws import check_agreement, check_conservation, raise_nonfinite
 from sparse_mpi.overlap import Handle, busy, lane_of
 from sparse_mpi.sparse import Layout, SparseVector, leave
 from sparse_mpi.states import added, check_identity, on_host, restore, settle
@@ -49,8 +49,6 @@ class SparseAllreduce:
             and no pass over residual and gradient is left to do. Only for ``memory="residual"`` without clip_norm.
         nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
             every rank when ``total`` has one.
-
-    The attribute ``memory`` may be given to another reducer of the same layout, for the two to take turns.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank alike.
@@ -90,7 +88,7 @@ class SparseAllreduce:
         )
         self.clip_norm, self.in_place = clip_norm, in_place
         self.report: StepReport | None = None
-        self._memory_kind = repr(kind)
+        self._kind = kind
         self._most_norm = math.inf if clip_norm is None else clip_norm / math.sqrt(self.comm.size)
         self._nonfinite = nonfinite
         self._timed, self._watched = watch(self.algorithm)
@@ -177,7 +175,7 @@ class SparseAllreduce:
                 products_of = kept if getattr(self.algorithm, "normwise", False) else None
                 check_conservation(reduction.total, self.memory.given(kept, reduction.sent), self.comm, products_of)
         if self._nonfinite == "raise":
-            _raise_nonfinite(reduction.total)
+            raise_nonfinite(reduction.total)
         return leave(reduction.total, gradient)
 
     @property
@@ -189,6 +187,13 @@ class SparseAllreduce:
         """With ``in_place``, have ``buffer`` hold the residual from here on, as the first step's gradient would."""
         with arrays.on_stream_of(buffer):
             self.memory.adopt(self._enter(buffer))
+
+    def sibling(self, algorithm: str | Algorithm) -> SparseAllreduce:
+        """A reducer like this by another algorithm, to take turns with it: they share one memory. Collective."""
+        options: dict[str, Any] = {"clip_norm": self.clip_norm, "in_place": self.in_place, "nonfinite": self._nonfinite}
+        made = SparseAllreduce(self.layout, self.k, None, self.comm, algorithm, memory=self._kind, **options)
+        made.memory = self.memory
+        return made
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to go on to the same bits: numbers, strings and NumPy arrays."""
@@ -258,7 +263,7 @@ class SparseAllreduce:
         """What a state must share with this reducer to be loaded into it."""
         return {
             "algorithm": repr(self.algorithm),
-            "memory": self._memory_kind,
+            "memory": repr(self._kind),
             "shapes": self.layout.shapes,
             "k": self.k,
             "rank": self.comm.rank,
@@ -289,10 +294,3 @@ class SparseAllreduce:
             timed.seconds, timed.selected = 0.0, 0
         entries = total.nnz if isinstance(total, SparseVector) else len(total)
         return StepReport(selected, entries, select, traffic.seconds, seconds - select - traffic.seconds, traffic)
-
-
-def _raise_nonfinite(total: SparseVector | Array) -> None:
-    values = total.values if isinstance(total, SparseVector) else total
-    bad = int(namespace(values).count_nonzero(~namespace(values).isfinite(values)))
-    if bad:
-        raise FloatingPointError(f"total has {bad} entries that are NaN or Inf; lower the loss scale or learning rate")

@@ -132,11 +132,6 @@ class GradientReduction:
         reports = [bucket.reducer.report for bucket in self.buckets if bucket.reducer.report is not None]
         return reduce(lambda a, b: StepReport(*map(add, a, b)), reports)
 
-    @property
-    def waited(self) -> float:
-        """Seconds that the last `synchronize` waited for reductions: communication that nothing hid."""
-        return sum(bucket.waited for bucket in self.buckets)
-
     def synchronize(self) -> list[SparseVector | Tensor]:
         """Start what has not been started, wait for all, and leave the results in ``.grad``. Collective.
 

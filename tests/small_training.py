@@ -73,6 +73,18 @@ def train(comm, args, folder=None, momentum=0.5, task=task, **options):
     return Training(made, distributed, args, comm, metrics).run(), made.model
 
 
+def losses_of(task, optimizer, steps):
+    """The losses of the first ``steps`` steps of training a task in this process alone."""
+    losses = []
+    for _, batch in zip(range(steps), task.train(0), strict=False):
+        loss, _ = task.judge(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 class Slope:
     """A task whose score is worked out in evaluation alone, on rank 0's data: a line to be found, through dropout."""
 

@@ -20,6 +20,8 @@ from masked import Examples, Pretraining
 from models.bert import Shape, for_answering, for_pretraining, load_encoder
 from sparse_mpi.comm import NullComm
 
+from .small_training import losses_of
+
 TEXTS = documents()
 SPECIAL = WordPiece(trained([text for _, text in TEXTS], 600))
 EXAMPLES = Examples(gathered(*encoded(TEXTS, SPECIAL, NullComm()), 61, NullComm()), SPECIAL, 64)
@@ -219,11 +221,5 @@ def test_the_loss_falls(name, tmp_path):
     args = bert.PROGRAM.programs[name].parse(["--tiny", "--out", str(tmp_path)])
     torch.manual_seed(args.seed)
     made = bert.PROGRAM.programs[name].make(args, NullComm())
-    optimizer, losses = torch.optim.AdamW(made.model.train().parameters(), 3e-3), []
-    for _, batch in zip(range(20), made.train(0), strict=False):
-        optimizer.zero_grad()
-        loss, _ = made.judge(batch)
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
+    losses = losses_of(made, torch.optim.AdamW(made.model.train().parameters(), 3e-3), 20)
     assert np.mean(losses[-4:]) < losses[0] - 0.7

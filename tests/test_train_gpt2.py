@@ -16,6 +16,8 @@ from gpt2 import GPT2, PROGRAM, SHAPES, SIZES
 from language import Shape
 from sparse_mpi.comm import NullComm
 
+from .small_training import losses_of
+
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 
 
@@ -52,13 +54,7 @@ def test_tiny_learns_in_few_steps():
     task = PROGRAM.make(args, NullComm())
     assert sum(p.numel() for p in task.model.parameters()) < 300_000
     optimizer = torch.optim.AdamW(task.model.parameters(), args.lr)
-    losses = []
-    for _, batch in zip(range(15), task.train(0), strict=False):
-        loss, _ = task.judge(batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = losses_of(task, optimizer, 15)
     assert losses[0] == pytest.approx(math.log(256), abs=0.1) and losses[-1] < 3.9
 
 

@@ -30,6 +30,8 @@ from language import (
 from models.word_lstm import WordLSTM
 from sparse_mpi.comm import NullComm
 
+from .small_training import losses_of
+
 BLOCK = 4
 
 
@@ -196,13 +198,7 @@ def test_a_tiny_lstm_learns():
     task = lstm_language_task(lstm_options("--block", "32", batch_size=32), NullComm())
     assert sum(p.numel() for p in task.model.parameters()) < 300_000
     optimizer = torch.optim.Adam(task.model.parameters(), 1e-2)
-    losses = []
-    for _, batch in zip(range(15), task.train(0), strict=False):
-        loss, _ = task.judge(batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = losses_of(task, optimizer, 15)
     assert losses[0] == pytest.approx(math.log(256), abs=0.1) and losses[-1] < 3.6
 
 

@@ -15,6 +15,8 @@ from models.transformer import Transformer
 from sparse_mpi.comm import NullComm
 from transformer import PROGRAM
 
+from .small_training import losses_of
+
 
 @pytest.mark.parametrize("gradients", [True, False])
 def test_it_sees_only_what_came_before(gradients):
@@ -49,13 +51,7 @@ def test_tiny_learns_in_few_steps():
     task = PROGRAM.make(args, NullComm())
     assert sum(p.numel() for p in task.model.parameters()) < 300_000
     optimizer = torch.optim.Adam(task.model.parameters(), args.lr)
-    losses = []
-    for _, batch in zip(range(15), task.train(0), strict=False):
-        loss, _ = task.judge(batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = losses_of(task, optimizer, 15)
     assert losses[0] == pytest.approx(math.log(256), abs=0.2) and losses[-1] < 3.9
 
 

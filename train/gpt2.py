@@ -10,6 +10,7 @@ Tokens are pairs of bytes found in the training text; --vocabulary 256 takes the
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from importlib import import_module
 
 from torch import Tensor, nn
@@ -29,49 +30,24 @@ SHAPES = {
 }
 TINY_SHAPE = Shape(layers=2, width=64, heads=4, block=64, vocabulary=256)
 
+# Ours: small models bear ten times the rate that continues the training of a large one
+SCRATCH = Settings(
+    density=0.01,
+    epochs=8,
+    batch_size=8,
+    lr=6e-4,
+    warmup_epochs=0.5,
+    weight_decay=0.1,
+    optimizer="adamw",
+    schedule="linear",
+)
 SETTINGS = {
-    # Ours: small models bear ten times the rate that continues the training of a large one
-    "python-reference": Settings(
-        density=0.01,
-        epochs=20,
-        batch_size=8,
-        lr=6e-4,
-        warmup_epochs=1,
-        weight_decay=0.1,
-        optimizer="adamw",
-        schedule="linear",
-    ),
-    "shakespeare": Settings(
-        density=0.01,
-        epochs=8,
-        batch_size=8,
-        lr=6e-4,
-        warmup_epochs=0.5,
-        weight_decay=0.1,
-        optimizer="adamw",
-        schedule="linear",
-    ),
-    "wikitext-2": Settings(
-        density=0.01,
-        epochs=10,
-        batch_size=2,
-        lr=6e-4,
-        warmup_epochs=0.5,
-        weight_decay=0.1,
-        optimizer="adamw",
-        schedule="linear",
-    ),
+    "python-reference": replace(SCRATCH, epochs=20, warmup_epochs=1),
+    "shakespeare": SCRATCH,
+    "wikitext-2": replace(SCRATCH, epochs=10, batch_size=2),
     # ADTopk, HPDC 2024, and the usual three epochs; its rate continues the training of published weights,
     # from scratch it is slow
-    "wikitext-103": Settings(
-        density=0.01,
-        epochs=3,
-        batch_size=2,
-        lr=5e-5,
-        warmup_epochs=0,
-        optimizer="adamw",
-        schedule="linear",
-    ),
+    "wikitext-103": replace(SCRATCH, epochs=3, batch_size=2, lr=5e-5, warmup_epochs=0, weight_decay=0.0),
 }
 TINY = Tiny(
     "python-reference", Settings(density=0.05, epochs=1, batch_size=16, lr=3e-3, warmup_epochs=0, optimizer="adamw")

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from arguments import Settings
 from converters import integer
 from data import DATASETS
 from data.source import Batch, ImageBatches
@@ -16,6 +17,18 @@ from sparse_mpi.comm import Comm
 from task import Sums
 
 FOLDERS = {name: source.folder for name, source in DATASETS.items()}  # where each data set is looked for
+
+# Of ADTopk, HPDC 2024, for VGG-16 and ResNets: 8 ranks
+ADTOPK = Settings(
+    density=0.01,
+    epochs=80,
+    batch_size=32,
+    lr=0.0125,
+    lr_times_ranks=True,
+    warmup_epochs=5,
+    milestones=(30, 60, 80),
+    weight_decay=5e-5,
+)
 
 
 class ImageTask:

@@ -66,7 +66,7 @@ class Training:
         broadcast_parameters(task.model.state_dict(), comm=comm)
         self.sparse = self.reducers
         self.final_density = sum(r.k for r in self.sparse) / sum(r.layout.size for r in self.sparse)
-        self.dense = [dense_like(reducer) for reducer in self.sparse] if args.dense_warmup else []
+        self.dense = [reducer.sibling("dense") for reducer in self.sparse] if args.dense_warmup else []
 
     @property
     def reducers(self) -> list[SparseAllreduce]:
@@ -255,19 +255,6 @@ class Training:
     def _now(self, epoch: int) -> dict[str, Any]:
         """Where training stands, for records."""
         return {"epoch": epoch + 1, "step": self.steps, "lr": self.optimizer.param_groups[0]["lr"]}
-
-
-def dense_like(reducer: SparseAllreduce) -> SparseAllreduce:
-    """One that reduces everything, and shares the memory of ``reducer``: momentum and residual go on."""
-    dense = SparseAllreduce(
-        reducer.layout,
-        comm=reducer.comm,
-        algorithm="dense",
-        clip_norm=reducer.clip_norm,
-        in_place=reducer.in_place,
-    )
-    dense.memory = reducer.memory
-    return dense
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

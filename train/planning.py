@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from arguments import AUTO, algorithm_options, memory_options
 from job import agreed
-from sparse_mpi import SparseAllreduce
 from sparse_mpi.agreement import tell
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm import Comm
@@ -140,11 +139,7 @@ class Planning:
         profile = profiler.profile(dense.k / dense.layout.size, self._comm, self._args.progress)
         self.plan = self._planned(profile)
         agreed(self._comm, lambda: self._save(profile))
-        options = memory_options(self._args)
-        bucket.reducer = SparseAllreduce(
-            dense.layout, dense.k, comm=reduction.comm, algorithm=algorithm_of(self.plan), **options
-        )
-        bucket.reducer.memory = dense.memory
+        bucket.reducer = dense.sibling(algorithm_of(self.plan))
         return True
 
     def _planned(self, profile: Profile) -> Plan:

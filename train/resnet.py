@@ -19,18 +19,6 @@ from program import Program, Settings, Tiny
 from sparse_mpi.comm import Comm
 from task import Task
 
-# ADTopk, HPDC 2024: 8 ranks
-ADTOPK = Settings(
-    density=0.01,
-    epochs=80,
-    batch_size=32,
-    lr=0.0125,
-    lr_times_ranks=True,
-    warmup_epochs=5,
-    milestones=(30, 60, 80),
-    weight_decay=5e-5,
-)
-
 SETTINGS = {
     # Little momentum: at 1 % the residual already lets a gradient act for many steps
     "digits": Settings(
@@ -57,8 +45,8 @@ SETTINGS = {
     "cifar10": Settings(
         density=0.01, epochs=164, batch_size=32, lr=0.1, warmup_epochs=0, milestones=(81, 122), weight_decay=1e-4
     ),
-    "cifar100": ADTOPK,
-    "imagenet": ADTOPK,
+    "cifar100": images.ADTOPK,
+    "imagenet": images.ADTOPK,
 }
 DEPTHS = {"cifar100": 50, "imagenet": 152}  # that go with these settings; 20 with the others
 TINY = Tiny("digits", Settings(density=0.05, epochs=2, batch_size=16, lr=0.1, warmup_epochs=0.5, momentum=0.5))

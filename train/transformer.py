@@ -34,26 +34,11 @@ PUBLISHED = Settings(
     warmup_epochs=5,
     optimizer="adam",
 )
+# Ours
+SMALL = replace(PUBLISHED, epochs=20, batch_size=16, lr=1e-3, lr_times_ranks=False, warmup_epochs=1, schedule="linear")
 SETTINGS = {
-    # Ours
-    "python-reference": Settings(
-        density=0.01,
-        epochs=20,
-        batch_size=16,
-        lr=0.001,
-        warmup_epochs=1,
-        optimizer="adam",
-        schedule="linear",
-    ),
-    "shakespeare": Settings(
-        density=0.01,
-        epochs=8,
-        batch_size=32,
-        lr=0.001,
-        warmup_epochs=0.2,
-        optimizer="adam",
-        schedule="linear",
-    ),
+    "python-reference": SMALL,
+    "shakespeare": replace(SMALL, epochs=8, batch_size=32, warmup_epochs=0.2),
     "wikitext-2": PUBLISHED,
     "wikitext-103": replace(PUBLISHED, epochs=3, warmup_epochs=0.5),
     "ptb": PUBLISHED,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from images import FOLDERS, ImageTask, extend, image_task
+from images import ADTOPK, FOLDERS, ImageTask, extend, image_task
 from models.vgg import VGG16
 from program import Program, Settings, Tiny
 from sparse_mpi.comm import Comm
@@ -46,17 +46,7 @@ SETTINGS = {
         milestones=(81, 122, 155),
         weight_decay=1e-4,
     ),
-    # ADTopk, HPDC 2024: 8 ranks
-    "cifar100": Settings(
-        density=0.01,
-        epochs=80,
-        batch_size=32,
-        lr=0.0125,
-        lr_times_ranks=True,
-        warmup_epochs=5,
-        milestones=(30, 60, 80),
-        weight_decay=5e-5,
-    ),
+    "cifar100": ADTOPK,
 }
 TINY = Tiny("digits", Settings(density=0.02, epochs=2, batch_size=20, lr=0.1, warmup_epochs=0.5, momentum=0.5))
 
