@@ -72,16 +72,19 @@ class ProcessGroupComm(CountingComm):
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         if source == self.rank:
             return send.copy()
-        works = (
-            []
-            if dest is None or dest == self.rank
-            else [*self._isend(_head(send), dest, _HEAD), *self._isend(send, dest)]
-        )
+        told, works = [], []
+        if dest is not None and dest != self.rank:
+            told = self._isend(_head(send), dest, _HEAD)
+            works = told + self._isend(send, dest)
         came = None
         if source is not None:
             head = np.empty_like(_head(send))
             _wait(self._irecv(head, source, _HEAD))
-            came = _room(send, _rows_told(head, send, source))
+            try:
+                came = _room(send, _rows_told(head, send, source))
+            except TypeError:
+                _wait(told)  # gloo drops a message that nobody holds any more, and the other rank would wait for it
+                raise
             works += self._irecv(came, source)
         _wait(works)
         return came

@@ -48,7 +48,7 @@ if comm.rank != 1:
         assert f"expected[{1 - pair.rank}] must be what rank {1 - pair.rank} sends, got 1" in str(error)
     else:
         raise AssertionError("more rows than expected were taken")
-    print("met", flush=True)
+    print("met\\n", end="", flush=True)  # in one write: two ranks share the pipe
 comm.barrier()
 try:
     if comm.rank == 1:
