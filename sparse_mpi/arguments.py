@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.feedback import MEMORIES, Memory
 from sparse_mpi.select import SELECTORS, Selector
+from sparse_mpi.wire import WIRES, Wire
 
 DENSITY = 0.01  # where neither k nor density is given
 
@@ -69,17 +71,36 @@ def make_selector(selector: str | Selector) -> Selector:
     return SELECTORS[selector]()
 
 
+def make_wire(wire: str | Wire) -> Wire:
+    """The message format of that name, or the instance itself.
+
+    Raises:
+        ValueError: no such name.
+        TypeError: neither a name nor an instance.
+    """
+    if not isinstance(wire, str):
+        if isinstance(wire, type) or not hasattr(wire, "pack"):
+            raise TypeError(f"wire must be a name or an instance, got {wire!r}; names: {', '.join(WIRES)}")
+        return wire
+    if wire not in WIRES:
+        raise ValueError(f"wire must be one of {', '.join(WIRES)}, got {wire!r}")
+    return WIRES[wire]
+
+
+MADE: dict[str, Callable[[Any], Any]] = {"selector": make_selector, "wire": make_wire}  # options that may be names
+
+
 def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algorithm:
     """The algorithm of that name with these options, or the instance itself.
 
-    The option ``selector`` is a name, an instance or None, the algorithm's own.
+    The options ``selector`` and ``wire`` are a name, an instance or None, the algorithm's own.
 
     Raises:
         ValueError: no such name, or a bad value of an option.
         TypeError: no such option, a selector that the algorithm cannot work with, options beside an instance, or
             neither a name nor an instance.
     """
-    options = {name: value for name, value in options.items() if name != "selector" or value is not None}
+    options = {name: value for name, value in options.items() if name not in MADE or value is not None}
     if not isinstance(algorithm, str):
         if isinstance(algorithm, type) or not hasattr(algorithm, "reduce"):
             names = ", ".join(ALGORITHMS)
@@ -92,8 +113,7 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
     known = [field.name for field in fields(ALGORITHMS[algorithm])]
     if unknown := sorted(set(options) - set(known)):
         raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; it has: {', '.join(known) or 'none'}")
-    if "selector" in options:
-        options["selector"] = make_selector(options["selector"])
+    options |= {name: MADE[name](value) for name, value in options.items() if name in MADE}
     return ALGORITHMS[algorithm](**options)
 
 

@@ -33,6 +33,7 @@ SPARSE = [name for name in ALGORITHMS if takes_selector(name)]
 LOSSY = {"dense-bf16": 2**-7}  # relative error of a sum of everything
 SUMMING = ("dense", "powersgd", "acpsgd")  # by MPI_Allreduce, which may add in another order than World
 VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
+    "oktopk-owner": ("oktopk", {"residual": "owner"}),
     "topkdsa-doubling": ("topkdsa", {"exchange": "doubling"}),
     "adtopk-alldim": ("adtopk", {"selector": AllDim()}),
     "adtopk-axis1": ("adtopk", {"selector": Interleaved(rows="axis1")}),
@@ -103,7 +104,12 @@ def test_dense_limit(ranks, name):
 @pytest.mark.parametrize(
     ("name", "options"),
     [(name, {}) for name in ALGORITHMS]
-    + [("oktopk", {"selector": "sidco-exp"}), ("topkdsa", {"selector": "dgc"}), ("topka", {"selector": "random"})]
+    + [
+        ("oktopk", {"selector": "sidco-exp"}),
+        ("oktopk", {"residual": "owner"}),
+        ("topkdsa", {"selector": "dgc"}),
+        ("topka", {"selector": "random"}),
+    ]
     + [("topka", {"selector": "interleaved"}), ("adtopk", {"selector": Interleaved("axis1", always_alldim=0)})]
     + [("adtopk", {"selector": Interleaved(mode="threshold", steps=12, warmup=2, period=5)})],
 )

@@ -32,6 +32,8 @@ LEVELS = """
     kernels
     sparse
     rows
+    wire.base
+    wire.*
     wire
     select.base  select.draw
     select.exact
@@ -44,7 +46,7 @@ LEVELS = """
     streams
     overlap
     algorithms.base  agreement
-    algorithms.topka  algorithms.global_threshold  algorithms.low_rank  algorithms.hybrid
+    algorithms.topka  algorithms.rotated  algorithms.global_threshold  algorithms.low_rank  algorithms.hybrid
     algorithms.*
     algorithms
     feedback.base  feedback.clipping

@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparse_mpi import wire
 from sparse_mpi.algorithms.base import Bound, Reduction, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, SparseVector, concatenate, contains, merge, subtract, take, truncate
+from sparse_mpi.wire import Coo, Wire, pack_whole, unpack_whole
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,12 @@ class GTopk:
     Args:
         selector: picks the entries to send.
         residual: ``"keeper"`` (whoever drops a partial sum keeps it; nothing is lost) or ``"published"``.
+        wire: the message format.
     """
 
     selector: Selector = Threshold()
     residual: str = "keeper"
+    wire: Wire = Coo()
 
     def __post_init__(self) -> None:
         if self.residual not in ("keeper", "published"):
@@ -50,35 +52,37 @@ class GTopk:
     def reduce(self, acc: Array, k: int, comm: Comm, state: Any) -> tuple[Reduction, Any]:
         """``sent`` is this rank's selection minus the partial sums it dropped."""
         selected, state = self.selector.select(acc, k, state)
-        carried, dropped = _climb(truncate(selected, k), k, comm)
-        total = wire.decode(comm.bcast(wire.encode(carried)), len(acc), acc.dtype)
+        rows, dropped = self._climb(truncate(selected, k), k, comm)
+        rows = comm.bcast(rows)
+        total = unpack_whole(self.wire, rows, [len(rows)], len(acc), acc.dtype)
         if self.residual == "published":
             return Reduction(total, take(selected, contains(total, selected.indices))), state
         return Reduction(total, subtract(truncate(selected, k), dropped)), state
 
+    def _climb(self, carried: SparseVector, k: int, comm: Comm) -> tuple[Array, SparseVector]:
+        """One rank's way up the tree: the message of the sum it held last (at rank 0, the result) and all it dropped.
+
+        In round j, a rank whose lowest set bit is j hands its sum to the rank 2^j below it and is done.
+        """
+        dropped = [take(carried, slice(0, 0))]
+        gap = 1
+        while gap < comm.size and not comm.rank & gap:
+            if comm.rank + gap < comm.size:
+                rows = comm.sendrecv(pack_whole(self.wire, dropped[0]).rows, dest=None, source=comm.rank + gap)
+                assert rows is not None
+                received = unpack_whole(self.wire, rows, [len(rows)], carried.size, carried.values.dtype)
+                both = merge(concatenate([carried, received]))
+                carried = truncate(both, k)
+                dropped.append(take(both, ~contains(carried, both.indices)))
+            gap *= 2
+        packed = pack_whole(self.wire, carried)
+        if not self.wire.lossless:
+            dropped.append(subtract(carried, packed.vector))
+        if comm.rank:
+            comm.sendrecv(packed.rows, dest=comm.rank - gap, source=None)
+        return packed.rows, concatenate(dropped)
+
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """The root sends k pairs down in every round; nobody sends more."""
         down = rounds(ranks)
-        return Bound(k * down, 0, 2 * down, 8 * down)
-
-
-def _climb(carried: SparseVector, k: int, comm: Comm) -> tuple[SparseVector, SparseVector]:
-    """One rank's way up the tree: the sum it holds in the end (at rank 0, the result) and all that it dropped.
-
-    In round j, a rank whose lowest set bit is j hands its sum to the rank 2^j below it and is done.
-    """
-    n, dtype = carried.size, carried.values.dtype
-    dropped = [take(carried, slice(0, 0))]
-    gap = 1
-    while gap < comm.size:
-        rows = wire.encode(carried)
-        if comm.rank & gap:
-            comm.sendrecv(rows, dest=comm.rank - gap, source=None)
-            return take(carried, slice(0, 0)), concatenate(dropped)
-        if comm.rank + gap < comm.size:
-            received = comm.sendrecv(rows, dest=None, source=comm.rank + gap)
-            both = merge(concatenate([carried, wire.decode(received, n, dtype)]))
-            carried = truncate(both, k)
-            dropped.append(take(both, ~contains(carried, both.indices)))
-        gap *= 2
-    return carried, concatenate(dropped)
+        return Bound(k * down, 0, 2 * down, 8 * down, self.wire.overhead() * down)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sparse_mpi import wire
 from sparse_mpi.algorithms.base import Bound, Reduction, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
@@ -18,6 +17,7 @@ from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, merge
+from sparse_mpi.wire import Coo, Wire, pack_whole, unpack_whole
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,11 @@ class TopkA:
 
     Args:
         selector: picks the entries to send.
+        wire: the message format.
     """
 
     selector: Selector = Threshold()
+    wire: Wire = Coo()
 
     conserves: ClassVar[bool] = True
 
@@ -37,17 +39,19 @@ class TopkA:
         return self.selector.init(layout, k)
 
     def reduce(self, acc: Array, k: int, comm: Comm, state: Any) -> tuple[Reduction, Any]:
-        """``sent`` is this rank's selection."""
+        """``sent`` is this rank's selection, as it arrives."""
         selected, state = self.selector.select(acc, k, state)
         if self.selector.shared:
             total = selected._replace(values=comm.allreduce(selected.values))
             return Reduction(total, selected), state
-        rows, _ = comm.allgatherv(wire.encode(selected))
-        return Reduction(merge(wire.decode(rows, len(acc), acc.dtype)), selected), state
+        packed = pack_whole(self.wire, selected)
+        rows, counts = comm.allgatherv(packed.rows)
+        return Reduction(merge(unpack_whole(self.wire, rows, counts, len(acc), acc.dtype)), packed.vector), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """k(P-1) pairs, times what the selector may select beyond k; 2k(P-1)/P values where positions are shared."""
         most = most_selected(self.selector, layout, k)
         if self.selector.shared:
             return Bound(0, 2 * most * (ranks - 1) / ranks, 2 * rounds(ranks), 0)
-        return Bound(most * (ranks - 1), 0, 2 * rounds(ranks), 4 * (ranks - 1))
+        extra = self.wire.overhead() * (ranks - 1)
+        return Bound(most * (ranks - 1), 0, 2 * rounds(ranks), 4 * (ranks - 1), extra)

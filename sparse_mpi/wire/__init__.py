@@ -1,0 +1,28 @@
+"""Message formats: `SparseVector` <-> contiguous buffers, ready to be sent. Nothing else knows what is in a message."""
+
+from __future__ import annotations
+
+from sparse_mpi.wire.base import Packed, Wire, pack_whole, regions_of, unpack_whole
+from sparse_mpi.wire.coo import Coo, decode, encode, pair_bytes
+from sparse_mpi.wire.patterns import column_bytes, column_type, decode_rows, encode_rows
+
+WIRES: dict[str, Wire] = {
+    "coo32": Coo(),
+}
+
+__all__ = [
+    "WIRES",
+    "Coo",
+    "Packed",
+    "Wire",
+    "column_bytes",
+    "column_type",
+    "decode",
+    "decode_rows",
+    "encode",
+    "encode_rows",
+    "pack_whole",
+    "pair_bytes",
+    "regions_of",
+    "unpack_whole",
+]

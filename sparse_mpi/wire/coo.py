@@ -1,0 +1,105 @@
+"""Coordinates: an int32 index and the value as it is. A float32 pair is 8 bytes, a float64 pair 12, a half one 6.
+
+A message is a C-contiguous matrix with one row a pair: the index's bytes, then the value's. Rows are what the transport
+counts and cuts, so a vector encoded once can be split among all ranks by row counts, and a buffer of several ranks'
+messages decodes in one go, into arrays of its own. There is no header.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.sparse import SparseVector, concatenate
+from sparse_mpi.wire.base import Packed
+
+
+@dataclass(frozen=True)
+class Coo:
+    """Pairs of index and value."""
+
+    lossless: ClassVar[bool] = True
+
+    def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
+        """See `Wire.pack`; a row is a pair."""
+        return Packed(encode(vector), counts, vector)
+
+    def unpack(self, rows: Array, counts: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+        """See `Wire.unpack`; neither counts nor regions are needed."""
+        return decode(rows, size, dtype)
+
+    def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
+        """See `Wire.pack_sum`; rows are wire units.
+
+        Pairs are sent only if they are strictly smaller, so a message as long as the dense region *is* the dense
+        region.
+        """
+        values, (start, stop) = vector.values, region.tolist()
+        rows = encode(vector)
+        if rows.nbytes < (stop - start) * values.itemsize:
+            rows = rows.reshape(-1)
+        else:
+            dense = namespace(values).zeros(stop - start, values.dtype)
+            dense[vector.indices - start] = values
+            rows = dense.view(rows.dtype)
+        return Packed(rows, np.array([len(rows)]), vector)
+
+    def unpack_sums(self, rows: Array, counts: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+        """See `Wire.unpack_sums`."""
+        xp, units = namespace(rows), pair_bytes(size, dtype) // rows.itemsize
+        is_dense = counts * rows.itemsize == (regions[:, 1] - regions[:, 0]) * np.dtype(dtype).itemsize
+        if not is_dense.any():
+            return decode(rows.reshape(-1, units), size, dtype)
+        parts, at = [], 0
+        for (start, _), count, dense in zip(regions, counts, is_dense, strict=True):
+            message = rows[at : at + count]
+            at += count
+            if dense:
+                values = xp.ascontiguousarray(message).view(dtype)
+                nonzero = xp.flatnonzero(values)
+                parts.append(SparseVector((nonzero + start).astype(index_dtype(size)), values[nonzero], size))
+            else:
+                parts.append(decode(message.reshape(-1, units), size, dtype))
+        return concatenate(parts)
+
+    def rows_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
+        """See `Wire.rows_of`: a row is a pair."""
+        return entries
+
+    def overhead(self) -> int:
+        """Nothing but the pairs is sent."""
+        return 0
+
+
+def _unit(dtype: Any) -> np.dtype:
+    """The integer type rows are made of: the widest that divides an index and a value."""
+    return np.dtype(np.int32 if np.dtype(dtype).itemsize % 4 == 0 else np.int16)
+
+
+def pair_bytes(size: int, dtype: Any) -> int:
+    """Bytes of one (index, value) pair of a vector of length ``size``."""
+    return index_dtype(size).itemsize + np.dtype(dtype).itemsize
+
+
+def encode(vector: SparseVector) -> Array:
+    """The message: ``(nnz, w)`` int32 (int16 for half-precision values), C-contiguous, in the vector's library."""
+    unit = _unit(vector.values.dtype)
+    split = index_dtype(vector.size).itemsize // unit.itemsize
+    width = pair_bytes(vector.size, vector.values.dtype) // unit.itemsize
+    rows = namespace(vector.values).empty((vector.nnz, width), unit)
+    rows[:, :split] = vector.indices.view(unit).reshape(vector.nnz, split)
+    rows[:, split:] = vector.values.view(unit).reshape(vector.nnz, width - split)
+    return rows
+
+
+def decode(rows: Array, size: int, dtype: Any) -> SparseVector:
+    """The inverse of `encode`, for one message or several in one buffer; ``size`` and ``dtype`` are the vector's."""
+    xp = namespace(rows)
+    split = index_dtype(size).itemsize // _unit(dtype).itemsize
+    indices = xp.array(rows[:, :split], order="C").view(index_dtype(size)).reshape(-1)
+    values = xp.array(rows[:, split:], order="C").view(np.dtype(dtype)).reshape(-1)
+    return SparseVector(indices, values, size)
