@@ -4,6 +4,8 @@ PYTHON ?= python3
 NP ?= 4
 ARGS ?=
 SIZES ?= 1 2 3 4
+# processes that share the tests that need no MPI
+WORKERS ?= $(shell nproc)
 # wheel: an MPI of its own, from a Python package.  system: the machine's mpiexec, and mpi4py built against it.
 MPI ?= wheel
 
@@ -59,7 +61,7 @@ lint: $(READY)
 	$(RUN) -m mypy
 
 test-in-process: $(READY)
-	$(LIMIT) 1800 $(RUN) -m pytest -m "not slurm" -q $(ARGS)
+	$(LIMIT) 1800 $(RUN) -m pytest -m "not slurm" -q -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-mpi: $(READY)
 	@set -e; for n in $(SIZES); do \

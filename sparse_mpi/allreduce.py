@@ -7,8 +7,9 @@ from typing import Any
 from sparse_mpi import arrays
 from sparse_mpi.agreement import prepare_alike
 from sparse_mpi.algorithms import Algorithm, Reduction
-from sparse_mpi.arguments import make_algorithm, resolve_k
+from sparse_mpi.arguments import resolve_k
 from sparse_mpi.arrays import Array
+from sparse_mpi.auto import choose, make_candidate
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.sparse import Layout, leave
 
@@ -29,7 +30,8 @@ def sparse_allreduce(
         k: entries each rank may send, at least 1; more than n means n.
         density: k as a share of n, in (0, 1]. Give k or density; 0.01 if neither.
         comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
-        algorithm: a name in `ALGORITHMS` or an instance such as ``OkTopk(period=32)``.
+        algorithm: a name in `ALGORITHMS`, an instance such as ``OkTopk(period=32)``, or ``"auto"``, what is fastest
+            on this network by a few trial steps.
         options: hyperparameters of a named algorithm; ``selector`` is a name in `SELECTORS` or an instance such as
             ``DGC(seed=1)``.
 
@@ -54,19 +56,20 @@ def _reduce_once(
 ) -> Reduction:
     """`sparse_allreduce`, where device and stream are the caller's."""
 
-    def prepare() -> tuple[Array, int, Algorithm]:
+    def prepare() -> tuple[Array, int, Algorithm | None]:
         arrays.check(x, "x")
         flat = arrays.widened(arrays.enter(x))
         if len(flat) == 0:
             raise ValueError("x must have at least one element, got none; leave empty tensors out")
-        return flat, resolve_k(len(flat), k, density), make_algorithm(algorithm, options)
+        return flat, resolve_k(len(flat), k, density), make_candidate(algorithm, options)
 
-    flat, kept, chosen = prepare_alike(
+    flat, kept, made = prepare_alike(
         transport,
         prepare,
         lambda made: f"n={len(made[0])} dtype={made[0].dtype} k={made[1]} algorithm={made[2]}",
     )
     try:
+        chosen = made or choose(Layout.of(len(flat)), kept, transport)
         state = chosen.init(Layout.of(len(flat)), kept, transport.size)
         reduction, _ = chosen.reduce(flat, kept, transport, state)
     except Exception as error:

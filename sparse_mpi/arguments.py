@@ -45,7 +45,7 @@ def takes(algorithm: str, option: str, value: Any = None) -> bool:
         return False
     try:
         make_algorithm(algorithm, {} if value is None else {option: value})
-    except TypeError:
+    except (TypeError, ValueError):
         return False
     return True
 

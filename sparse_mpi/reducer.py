@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from sparse_mpi import arrays, kernels
 from sparse_mpi.agreement import prepare_alike
 from sparse_mpi.algorithms import Algorithm, Reduction
-from sparse_mpi.arguments import check_together, make_algorithm, make_memory, resolve_k
+from sparse_mpi.arguments import check_together, make_memory, resolve_k
 from sparse_mpi.arrays import Array, to_host
+from sparse_mpi.auto import choose, make_candidate
 from sparse_mpi.comm import Comm, Traffic, as_comm
 from sparse_mpi.feedback import Memory
 from sparse_mpi.feedback.clipping import clip
@@ -39,7 +40,8 @@ class SparseAllreduce:
 
     Args:
         layout: the gradient's length, the shapes of the tensors it is made of, or a `Layout`.
-        k, density, comm, algorithm, options: as for `sparse_allreduce`; a single step may have another k.
+        k, density, comm, algorithm, options: as for `sparse_allreduce`; a single step may have another k. What
+            ``"auto"`` chose is in ``reducer.algorithm``: give that to resume.
         memory: what becomes of what is not sent: ``"residual"`` adds it to the next gradient, ``"dgc"`` corrects its
             momentum too, ``"none"`` forgets it; or an instance such as ``MomentumCorrection(0.9, nesterov=True)``.
         clip_norm: every rank scales its gradient to an L2 norm of at most ``clip_norm / sqrt(P)`` before it joins the
@@ -70,15 +72,16 @@ class SparseAllreduce:
     ) -> None:
         self.comm: Comm = as_comm(comm)
 
-        def prepare() -> tuple[Layout, int, Algorithm, Memory, Memory]:
+        def prepare() -> tuple[Layout, int, Algorithm | None, Memory, Memory]:
             if nonfinite not in ("keep", "raise"):
                 raise ValueError(f"nonfinite must be 'keep' or 'raise', got {nonfinite!r}")
             made, kind = Layout.of(layout), make_memory(memory, clip_norm, in_place)
-            chosen = make_algorithm(algorithm, options)
-            check_together(kind, chosen)
+            chosen = make_candidate(algorithm, options)
+            if chosen is not None:
+                check_together(kind, chosen)
             return made, resolve_k(made.size, k, density), chosen, kind, kind.start(made.size, in_place)
 
-        self.layout, self.k, self.algorithm, kind, self.memory = prepare_alike(
+        self.layout, self.k, chosen, kind, self.memory = prepare_alike(
             self.comm,
             prepare,
             lambda made: (
@@ -86,6 +89,7 @@ class SparseAllreduce:
                 f"in_place={in_place} nonfinite={nonfinite} algorithm={made[2]}"
             ),
         )
+        self.algorithm: Algorithm = chosen or choose(self.layout, self.k, self.comm)
         self.clip_norm, self.in_place = clip_norm, in_place
         self.report: StepReport | None = None
         self._kind = kind

@@ -56,6 +56,7 @@ LEVELS = """
     arguments  laws  costs  provenance  watched  states  checkpoint.manifest  checkpoint.trees  checkpoint.together
     checkpoint.*
     checkpoint
+    auto
     allreduce  reducer
     plan.base
     plan.fit  plan.timeline  plan.records  plan.soundness

@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
-from arguments import Settings, Tiny, memory_options, parse
+from arguments import Settings, Tiny, parse
+from reduction_arguments import memory_options
 from sparse_mpi import ALGORITHMS, SELECTORS, MomentumCorrection
 
 SETTINGS = {

@@ -115,6 +115,7 @@ def test_fashion_mnist_is_read_from_idx_files(tmp_path, suffix):
         (gzip.compress(idx(np.zeros((2, 3), np.uint8)))[:-12], "damaged"),
         (b"not compressed", "damaged"),
     ],
+    ids=["short", "html", "empty", "cut", "plain"],
 )
 def test_damaged_idx_files_are_refused(tmp_path, content, says):
     path = tmp_path / "x.gz"
@@ -182,6 +183,19 @@ def test_shards_are_a_partition_of_equal_steps(count, batch, size):
     assert sorted(np.concatenate([part for mine in shards for part in mine])) == list(range(count))
     lengths = {len(part) for mine in shards for part in mine}
     assert max(lengths) - min(lengths) <= 1 and min(lengths) >= min(batch, count // size)
+
+
+def test_sorted_shards_are_a_partition_by_label_in_a_new_order_each_epoch():
+    labels = np.random.default_rng(0).integers(0, 10, 103)
+
+    def shards(epoch):
+        return [np.concatenate(shard(103, 4, rank, 5, 3, epoch, labels)) for rank in range(5)]
+
+    first, second = shards(0), shards(1)
+    assert sorted(np.concatenate(first)) == list(range(103))
+    for one, other in zip(first, second, strict=True):
+        assert set(one) == set(other) and one.tolist() != other.tolist()
+    assert all(labels[a].max() <= labels[b].min() for a, b in zip(first, first[1:], strict=False))
 
 
 def test_shards_depend_on_seed_and_epoch_alone():

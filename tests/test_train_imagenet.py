@@ -71,7 +71,7 @@ def test_batches_depend_on_seed_and_epoch_and_can_start_anywhere(tree):
 
 @pytest.mark.parametrize(("wanted", "size"), [(None, 224), (32, 32)])
 def test_the_data_set_imagenet_is_such_a_tree(tree, wanted, size):
-    args = Namespace(data_dir=tree, batch_size=3, seed=1, image_size=wanted, augment=True, threads=1)
+    args = Namespace(data_dir=tree, batch_size=3, seed=1, image_size=wanted, augment=True, threads=1, shards="shuffled")
     (batches,) = World(1).run(lambda comm: DATASETS["imagenet"].batches(args, comm))
     assert (batches.steps, batches.classes, batches.image_size) == (4, 3, size)
     assert next(batches.test())[0].shape == (6, 3, size, size)

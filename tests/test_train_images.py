@@ -19,7 +19,7 @@ from sparse_mpi import World
 
 def digits(comm, **changes):
     values = {"data": "digits", "data_dir": Path("nowhere"), "batch_size": 16, "seed": 1}
-    args = SimpleNamespace(**(values | {"augment": True, "image_size": None} | changes))
+    args = SimpleNamespace(**(values | {"augment": True, "image_size": None, "shards": "shuffled"} | changes))
     return image_task(args, comm, lambda seen: nn.Sequential(nn.Flatten(), nn.Linear(64 * seen.channels, seen.classes)))
 
 
@@ -50,7 +50,7 @@ def test_what_is_judged_adds_up_to_mean_loss_and_accuracy():
 def test_options_for_images():
     parser = ArgumentParser()
     extend(parser)
-    assert vars(parser.parse_args([])) == {"image_size": None, "augment": True}
+    assert vars(parser.parse_args([])) == {"image_size": None, "augment": True, "shards": "shuffled"}
     args = parser.parse_args(["--image-size", "5", "--no-augment"])
     (task,) = World(1).run(lambda comm: digits(comm, batch_size=1437, **vars(args)))
     (plain,) = World(1).run(lambda comm: digits(comm, batch_size=1437, augment=False))

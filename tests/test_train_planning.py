@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 from job import Refused
 from journal import coverage
 from planning import Planning, Profiler, Stamps
+from reduction_arguments import OPTIONS
 from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.plan import store
@@ -37,8 +38,9 @@ PLAN = Plan("by hand", TENSORS, 2, 0.05, (Part("topka", (0, 2), 37), Part("dense
 
 
 def settings(**changes):
-    values = {"algo": "auto", "plan": None, "planner": "best", "profile_steps": 3, "selector": None, "rank": None}
+    values = {"algo": "auto", "plan": None, "planner": "best", "profile_steps": 3}
     reduction = {
+        **dict.fromkeys(OPTIONS),
         "k": None,
         "density": 0.05,
         "memory": "residual",

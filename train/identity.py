@@ -11,7 +11,7 @@ from typing import Any
 from task import Task
 
 AMOUNT = ("density", "k")  # one of them
-FIXED = ("data", "tiny", "algo", "selector", "rank", "memory", "optimizer", "seed", "bucket_mb")
+FIXED = ("data", "tiny", "algo", "selector", "wire", "residual", "rank", "memory", "optimizer", "seed", "bucket_mb")
 HARMLESS = (  # options that may change without a word: where things are, when a run ends, what is shown
     "data_dir",
     "plan",  # whose content tells it

@@ -91,3 +91,5 @@ def extend(parser: ArgumentParser) -> None:
     add("--image-size", type=integer(1), metavar="S", help=text)
     text = "shift and, where it makes sense, mirror training images at random (default: --augment)"
     add("--augment", action=BooleanOptionalAction, default=True, help=text)
+    text = "what each rank trains on: its share of a new order in every epoch, or always its own part of the classes, "
+    add("--shards", choices=("shuffled", "sorted"), default="shuffled", help=text + "the hard case (default: shuffled)")

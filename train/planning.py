@@ -12,8 +12,8 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from arguments import AUTO, algorithm_options, memory_options
 from job import agreed
+from reduction_arguments import AUTO, algorithm_options, memory_options
 from sparse_mpi.agreement import tell
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm import Comm

@@ -7,10 +7,10 @@ srun -n 16 python train/vgg.py --data cifar10 --data-dir ~/datasets  as publishe
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 from images import ADTOPK, FOLDERS, ImageTask, extend, image_task
-from models.vgg import VGG16
+from models.vgg import NORMS, VGG16
 from program import Program, Settings, Tiny
 from sparse_mpi.comm import Comm
 
@@ -54,10 +54,17 @@ TINY = Tiny("digits", Settings(density=0.02, epochs=2, batch_size=20, lr=0.1, wa
 def make(args: Namespace, comm: Comm) -> ImageTask:
     """VGG-16, with an eighth of the channels if it is to be tiny."""
     slimness = 8 if args.tiny else 1
-    return image_task(args, comm, lambda batches: VGG16(batches.classes, batches.channels, slimness))
+    return image_task(args, comm, lambda batches: VGG16(batches.classes, batches.channels, slimness, args.norm))
 
 
-PROGRAM = Program("vgg", __doc__ or "", make, SETTINGS, FOLDERS, TINY, extend)
+def options(parser: ArgumentParser) -> None:
+    """Those for images, and what normalises."""
+    extend(parser)
+    text = "normalise over the batch, or over groups of channels, where ranks see different classes (default: batch)"
+    parser.add_argument("--norm", choices=tuple(NORMS), default="batch", help=text)
+
+
+PROGRAM = Program("vgg", __doc__ or "", make, SETTINGS, FOLDERS, TINY, options)
 
 if __name__ == "__main__":
     PROGRAM.run()

@@ -15,7 +15,9 @@ TEST_BATCH = 250  # images evaluated at once; bounds memory only
 SAMPLE = 5000  # training images from which mean and standard deviation of the channels are taken
 
 
-def shard(count: int, batch_size: int, rank: int, size: int, seed: int, epoch: int) -> list[np.ndarray]:
+def shard(
+    count: int, batch_size: int, rank: int, size: int, seed: int, epoch: int, labels: np.ndarray | None = None
+) -> list[np.ndarray]:
     """The positions that ``rank`` trains on in ``epoch``, one array a step.
 
     All ranks draw the same order from ``seed`` and ``epoch``, cut it into equal steps and those into equal
@@ -23,14 +25,20 @@ def shard(count: int, batch_size: int, rank: int, size: int, seed: int, epoch: i
     ``batch_size`` samples, or a few more where ``count`` is no multiple of them; never one alone, which batch
     normalisation cannot take.
 
+    With ``labels`` ``(count,)`` shards are sorted by them: a rank only ever sees its part of the classes, in an order
+    that is new in every epoch.
+
     Raises:
         ValueError: fewer than 2 samples a rank.
     """
     if count < 2 * size:
         raise ValueError(f"{count} training samples are too few for {size} ranks: each needs at least 2")
     steps = max(1, count // (batch_size * size))
-    order = np.random.default_rng((seed, epoch)).permutation(count)
-    return np.array_split(order, steps * size)[rank::size]
+    rng = np.random.default_rng((seed, epoch))
+    if labels is None:
+        return np.array_split(rng.permutation(count), steps * size)[rank::size]
+    own = np.array_split(np.argsort(labels, kind="stable"), size)[rank]
+    return np.array_split(rng.permutation(own), steps)
 
 
 class Batches:
@@ -43,6 +51,7 @@ class Batches:
         seed: what the order and the variations depend on; the same on all ranks.
         image_size: height and width that images are resized to; None leaves them as they are.
         padding, flip: see `data.source.InMemory`; 0 and False vary nothing.
+        by_label: whether shards are sorted, see `shard`.
     """
 
     def __init__(
@@ -55,6 +64,7 @@ class Batches:
         image_size: int | None = None,
         padding: int = 0,
         flip: bool = False,
+        by_label: bool = False,
     ) -> None:
         self._images, self._batch_size, self._rank, self._size, self._seed = (
             images,
@@ -63,6 +73,7 @@ class Batches:
             size,
             seed,
         )
+        self._labels = images.train.labels if by_label else None
         self._resizes, self._padding, self._flip = image_size is not None, padding, flip
         pixels = images.train.images
         pixels = pixels[:: max(1, len(pixels) // SAMPLE)]
@@ -74,7 +85,7 @@ class Batches:
 
     def _shard(self, epoch: int) -> list[np.ndarray]:
         count = len(self._images.train.labels)
-        return shard(count, self._batch_size, self._rank, self._size, self._seed, epoch)
+        return shard(count, self._batch_size, self._rank, self._size, self._seed, epoch, self._labels)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """This rank's training batches of ``epoch`` from step ``first`` on, in the order and variations of that epoch.

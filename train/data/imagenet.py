@@ -76,6 +76,7 @@ class FolderBatches:
         image_size: int = SIZE,
         augment: bool = True,
         threads: int = 1,
+        by_label: bool = False,
     ) -> None:
         _pillow()
         self._batch_size, self._rank, self._size, self._seed = batch_size, rank, size, seed
@@ -89,10 +90,12 @@ class FolderBatches:
             )
         self.classes = len(names[0])
         self._train, self._test = (_listing(folder / part, names[0]) for part in ("train", "val"))
+        self._labels = self._train.labels if by_label else None
         self.steps = len(self._shard(0))  # a training epoch, on every rank
 
     def _shard(self, epoch: int) -> list[np.ndarray]:
-        return shard(len(self._train.paths), self._batch_size, self._rank, self._size, self._seed, epoch)
+        count = len(self._train.paths)
+        return shard(count, self._batch_size, self._rank, self._size, self._seed, epoch, self._labels)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """This rank's training batches of ``epoch``, from step ``first`` on.

@@ -61,7 +61,8 @@ class InMemory:
         """See `Source.batches`."""
         padding, flip = (self.padding, self.flip) if args.augment else (0, False)
         images = self.load(args.data_dir)
-        return Batches(images, args.batch_size, comm.rank, comm.size, args.seed, args.image_size, padding, flip)
+        varied = (args.image_size, padding, flip, args.shards == "sorted")
+        return Batches(images, args.batch_size, comm.rank, comm.size, args.seed, *varied)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,5 @@ class OnDisk:
 
     def batches(self, args: Namespace, comm: Comm) -> FolderBatches:
         """See `Source.batches`."""
-        size, threads = args.image_size or SIZE, args.threads
-        return FolderBatches(
-            args.data_dir, args.batch_size, comm.rank, comm.size, args.seed, size, args.augment, threads
-        )
+        how = (args.image_size or SIZE, args.augment, args.threads, args.shards == "sorted")
+        return FolderBatches(args.data_dir, args.batch_size, comm.rank, comm.size, args.seed, *how)

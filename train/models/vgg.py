@@ -1,6 +1,8 @@
-"""VGG-16 with batch normalisation and one linear layer on top, as it is used on CIFAR."""
+"""VGG-16 with normalisation and one linear layer on top, as it is used on CIFAR."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
@@ -11,6 +13,11 @@ BLOCKS = (
     (512, 512, 512),
     (512, 512, 512),
 )  # output channels of convolutions
+# Over the batch; or over groups of 8 channels of one image, which does not depend on what else a rank sees
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "batch": nn.BatchNorm2d,
+    "group": lambda channels: nn.GroupNorm(channels // 8, channels),
+}
 
 
 class VGG16(nn.Module):
@@ -23,16 +30,17 @@ class VGG16(nn.Module):
         classes: how many there are.
         channels: of the images.
         slimness: divides the channels of all convolutions; 8 leaves a 64th of the parameters.
+        norm: normalisation, see `NORMS`.
     """
 
-    def __init__(self, classes: int = 10, channels: int = 3, slimness: int = 1) -> None:
+    def __init__(self, classes: int = 10, channels: int = 3, slimness: int = 1, norm: str = "batch") -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for block in BLOCKS:
             for width in (wide // slimness for wide in block):
                 layers += [
                     nn.Conv2d(channels, width, 3, padding=1),
-                    nn.BatchNorm2d(width),
+                    NORMS[norm](width),
                     nn.ReLU(inplace=True),
                 ]
                 channels = width
