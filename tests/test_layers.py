@@ -57,7 +57,8 @@ LEVELS = """
     checkpoint.*
     checkpoint
     auto
-    allreduce  reducer
+    allreduce  reducer  break_even  processor
+    contest
     plan.base
     plan.fit  plan.timeline  plan.records  plan.soundness
     plan.planners.base
@@ -75,7 +76,8 @@ LEVELS = """
     emulation.hosts  emulation.rate
     emulation.*
     emulation
-    cli.select_plot  cli.plan_plot
+    cli.select_plot  cli.plan_plot  cli.contest_plot  cli.contest_table
+    cli.bench_contest
     cli.bench_*
     cli.*
     cli
