@@ -61,22 +61,28 @@ class Rules:
     seed: int
 
 
+def accepts(algorithm: str, wire: str) -> bool:
+    """Whether the algorithm of that name can send its messages in that format."""
+    try:
+        return wire == OWN or takes(algorithm, "wire", wire)
+    except ValueError:  # there is no such format, or it is too coarse for this algorithm
+        return False
+
+
 def contestants(algorithms: Iterable[str], wires: Iterable[str]) -> list[Contestant]:
-    """Every algorithm in every wire format that it takes, none twice, led by the dense sum that all are compared with.
+    """Every algorithm in every wire format that it accepts, none twice, led by the dense sum they are compared with.
 
     Raises:
-        ValueError: a wire format that none of them takes.
+        ValueError: a wire format that none of them accepts.
     """
     names = [BASELINE, *(name for name in algorithms if name != BASELINE)]
     wires = list(wires)
-    if idle := [wire for wire in wires if wire != OWN and not any(takes(name, "wire", wire) for name in names)]:
-        raise ValueError(
-            f"wires must be taken by one of {', '.join(names)}, got {', '.join(idle)}; {OWN} suits them all"
-        )
+    if idle := [wire for wire in wires if not any(accepts(name, wire) for name in names)]:
+        raise ValueError(f"wires must be accepted by one of {', '.join(names)}, got {idle[0]}; {OWN} suits them all")
     found: dict[Algorithm, Contestant] = {Contestant(BASELINE).make(): Contestant(BASELINE)}
     for name in names:
         for wire in wires:
-            if wire == OWN or takes(name, "wire", wire):
+            if accepts(name, wire):
                 found.setdefault(Contestant(name, wire).make(), Contestant(name, wire))
     return list(found.values())
 

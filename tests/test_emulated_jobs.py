@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from sparse_mpi.cli import main
 from sparse_mpi.emulation import hosts as emulation
 from sparse_mpi.emulation import launch
 from sparse_mpi.emulation.hosts import NAMESPACES, SWITCH, emulate
@@ -160,6 +161,21 @@ def test_a_job_sends_through_the_links(possible, tmp_path):
         assert all(sent(hosts, number) - then > payload for number, then in zip((1, 2), before, strict=True))
         assert launch.run(hosts, launch.find_launcher(), [str(tmp_path / "sleeper.py"), str(tmp_path)], 2) == 124
         assert not emulation._processes(hosts.name(SWITCH))
+
+
+@needs_mpi
+def test_contestants_are_compared_with_dense(possible, tmp_path, capfd):
+    """On two networks; over the slower one, dense takes as long as its bytes."""
+    file = tmp_path / "r.json"
+    command = ["bench", "compare", "--ranks", "2", "--rate", "20mbit", "none", "--algorithms", "topka"]
+    assert main([*command, "--n", "200000", "--steps", "3", "--warmup", "1", "--json", str(file)]) == 0
+    slow, fast = json.loads(file.read_text())["jobs"]
+    assert (slow["rate"], fast["rate"]) == ("20mbit", "none") and slow["ranks"] == fast["ranks"] == 2
+    assert slow["options"]["gbit"] < 0.03 < fast["options"]["gbit"]
+    assert slow["results"]["dense"]["step"] > 0.5 * 800_000 * 8 / 20e6
+    assert slow["results"]["topka"]["over dense"] < 0.5
+    out = capfd.readouterr().out
+    assert "2 hosts, 20mbit: measured" in out and "speedup of a step over dense" in out
 
 
 def start(tmp_path, program, *options):

@@ -7,7 +7,6 @@ import json
 import sys
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.arguments import takes
 from sparse_mpi.break_even import ring_bound
 from sparse_mpi.cli.contest_table import render, results
 from sparse_mpi.comm import Comm, as_comm
@@ -16,6 +15,7 @@ from sparse_mpi.contest import (
     OWN,
     Contestant,
     Rules,
+    accepts,
     batches,
     contestants,
     peak_memory,
@@ -86,9 +86,7 @@ def check(args: argparse.Namespace) -> list[list[Contestant]]:
         raise SystemExit(f"--density must be in (0, 1], got {args.density:g}; 0.01 keeps one entry in a hundred")
     if not args.seconds > 0:
         raise SystemExit(f"--seconds must be more than 0, got {args.seconds:g}")
-    wires = args.wires or [
-        wire for wire in WIRES if wire == OWN or any(takes(name, "wire", wire) for name in args.algorithms)
-    ]
+    wires = args.wires or [wire for wire in WIRES if any(accepts(name, wire) for name in args.algorithms)]
     try:
         return batches(contestants(args.algorithms, wires), args.batch)
     except ValueError as error:

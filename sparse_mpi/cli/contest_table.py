@@ -41,7 +41,8 @@ def render(record: dict[str, Any]) -> str:
     width = max(map(len, found))
     lines = [
         f"{options['model'] or 'one tensor'}, n = {record['n']:,}, density {options['density']:g}, "
-        f"P = {record['ranks']}; {record['cpus']} x {record['cpu']}; peak memory of all ranks {record['peak memory'] / 1e9:.1f} GB",
+        f"P = {record['ranks']}; {record['cpus']} x {record['cpu']}; "
+        f"peak memory of all ranks {record['peak memory'] / 1e9:.1f} GB",
         _fairness(record),
         "",
         f"{'contestant':<{width}} {'step ms':>9} {'speedup':>8} {'select':>8} {'exchange':>9} {'merge':>8} "
