@@ -77,7 +77,7 @@ LEVELS = """
     emulation.*
     emulation
     cli.select_plot  cli.plan_plot  cli.contest_plot  cli.contest_table
-    cli.bench_contest
+    cli.bench_contest  cli.bench_network
     cli.bench_*
     cli.*
     cli
