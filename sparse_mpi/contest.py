@@ -110,7 +110,7 @@ def take_turns(
         if not racing:
             break
         what = f"step {number + 1 - rules.warmup} of {rules.steps}" if number >= rules.warmup else "warm-up"
-        tell(f"{what}, {len(racing)} contestants, after {perf_counter() - started:.0f} s")
+        tell(f"{what}, contestants: {len(racing)}, after {perf_counter() - started:.0f} s")
         for name in racing:
             comm.barrier()
             samples[name].append(_step(reducers[name], gradient, clock))
@@ -147,6 +147,11 @@ def _step(reducer: SparseAllreduce, gradient: np.ndarray, clock: ProcessorTime) 
     traffic = report.traffic
     phases = [report.select_seconds, report.exchange_seconds, report.merge_seconds]
     return [seconds, *phases, processor, traffic.sent, traffic.received, traffic.control, traffic.messages]
+
+
+def slowest(samples: np.ndarray) -> np.ndarray:
+    """``(steps,)`` seconds of each step on the rank that needs longest."""
+    return samples[:, :, FIELDS.index("step")].max(0)
 
 
 def summarise(samples: np.ndarray) -> dict[str, float]:

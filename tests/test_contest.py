@@ -117,7 +117,7 @@ def test_turns_end_with_the_budget(ranks, seconds):
         assert {name: rows.shape for name, rows in samples.items()} == {
             each.name: (ranks.size, steps, len(FIELDS)) for each in entered
         }
-        assert len(told) == 1 + steps and told[0].startswith("warm-up, 3 contestants")
+        assert len(told) == 1 + steps and told[0].startswith("warm-up, contestants: 3")
         sent = samples["dense"][:, :, FIELDS.index("sent")]
         assert (sent == 800 * (ranks.size - 1) // ranks.size).all()
 
@@ -163,6 +163,12 @@ def test_everyone_is_compared_with_dense_in_the_same_turns():
     json.dumps(found, allow_nan=False)
 
 
+def test_turns_that_dense_did_not_take_are_not_compared():
+    dense, other = samples_of(step=[[1, 2, 4], [1, 1, 1]]), samples_of(step=[[1, 1, 9], [1, 4, 9]])
+    assert results([{"dense": dense, "other": other[:, :2]}], 0.0)["other"]["over dense"] == 1.5
+    assert results([{"dense": dense[:, :1], "other": other}], 0.0)["other"]["over dense"] == 1.0
+
+
 def record(gbit, ratio):
     options = {"model": None, "density": 0.01, "gbit": gbit, "latency": 20.0}
     here = {"cpus": 2, "cpu": "x", "peak memory": 10**9, "ranks": 2, "n": 100, "rate": "r"}
@@ -198,11 +204,20 @@ def test_processor_time_is_that_between_calls(monkeypatch):
         def _barrier(self):
             now[0] += 100
 
+        def split(self, color):
+            now[0] += 10
+            return Slow(1)
+
     comm = processor.ProcessorTime(Slow(2, 1))
     now[0] += 1
     comm.barrier()
     now[0] += 2
     assert comm.elapsed() == 3 and (comm.size, comm.rank) == (2, 1)
+    part = comm.split(0)
+    now[0] += 4
+    part.barrier()
+    now[0] += 5
+    assert comm.elapsed() == part.elapsed() == 12 and part.size == 1
 
 
 def test_the_job_gets_all_options():
@@ -227,7 +242,7 @@ def test_bench_contest_writes_what_it_prints(tmp_path, monkeypatch, capsys):
     assert main([*command, "--gbit", "1", "--json", str(file)]) == 0
     written, (out, error) = json.loads(file.read_text()), capsys.readouterr()
     assert set(written["results"]) == {"dense", "powersgd"} and written["ranks"] == 4 and written["dense over ring"] > 0
-    assert "ring bound" in out and "step 1 of 1, 2 contestants" in error
+    assert "ring bound" in out and "step 1 of 1, contestants: 2" in error
 
 
 @pytest.mark.parametrize("kind", ["contest", "compare"])

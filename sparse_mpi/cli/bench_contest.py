@@ -99,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     if args.latency < 0 or (args.gbit is not None and not args.gbit > 0):
         raise SystemExit(f"--gbit must be above 0 and --latency at least 0, got {args.gbit} and {args.latency:g}")
     comm = as_comm(None)
+    comm.guard()
     if args.n is None:
         args.model = args.model or "vgg16"
     layout = Layout.of(args.n or [shape for _, shape in MODELS[args.model]()])

@@ -8,13 +8,20 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.break_even import FAIR, break_even
-from sparse_mpi.contest import BASELINE, cost, summarise
+from sparse_mpi.contest import BASELINE, cost, slowest, summarise
+
+LEGEND = (
+    "medians of the slowest rank; speedup: over dense, turn by turn; exchange: without waiting for slower ranks;",
+    "alone: select and merge in processor time, as on hosts with cores of their own;",
+    "even: Gbit/s up to which it is faster than dense, by this machine's compute and by the one alone",
+)
 
 
 def results(measured: list[dict[str, np.ndarray]], alpha: float) -> dict[str, dict[str, Any]]:
     """Of every contestant its `summarise`, compared with the dense sum of its own turns; dense itself over all turns.
 
-    Break-even bandwidths are bits a second; None: faster than dense on any network.
+    ``over dense`` is the median over the turns in which both took part. Break-even bandwidths are bits a second; None:
+    faster than dense on any network.
     """
     found: dict[str, dict[str, Any]] = {}
     for samples in [{BASELINE: np.concatenate([turns[BASELINE] for turns in measured], 1)}, *measured]:
@@ -27,11 +34,16 @@ def results(measured: list[dict[str, np.ndarray]], alpha: float) -> dict[str, di
             }
             found[name] = {
                 **mine,
-                "over dense": mine["step"] / dense["step"],
+                "over dense": _ratio(samples[name], samples[BASELINE]),
                 **{title: None if bandwidth == inf else bandwidth for title, bandwidth in even.items()},
-                "steps": samples[name][:, :, 0].max(0).tolist(),
+                "steps": slowest(samples[name]).tolist(),
             }
     return dict(sorted(found.items(), key=lambda item: item[1]["step"]))
+
+
+def _ratio(samples: np.ndarray, baseline: np.ndarray) -> float:
+    both = min(samples.shape[1], baseline.shape[1])
+    return float(np.median(slowest(samples)[:both] / slowest(baseline)[:both]))
 
 
 def render(record: dict[str, Any]) -> str:
@@ -56,13 +68,6 @@ def render(record: dict[str, Any]) -> str:
             f"{m['messages']:5.0f} {evens[0]:>9} {evens[1]:>9}"
         )
     return "\n".join([*lines, "", *LEGEND])
-
-
-LEGEND = (
-    "medians of the slowest rank; speedup: of the step, over dense in the same turns; exchange: without waiting for",
-    "slower ranks; alone: select and merge in processor time, as on hosts with cores of their own; even: Gbit/s up to",
-    "which it is faster than dense, by this machine's compute and by the one alone",
-)
 
 
 def _fairness(record: dict[str, Any]) -> str:
