@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from math import isfinite
+from math import inf
 from statistics import mean, median
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from sparse_mpi.contest import BASELINE, cost
 
 STYLES = ("-", "--", ":", "-.")  # of wire formats
 POINTS = 100  # of a modelled line
+FARTHEST = 100  # times the highest bandwidth that was measured
 
 
 class Line(NamedTuple):
@@ -91,16 +92,23 @@ def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _panel(axes: Any, shown: Sequence[Line], alpha: float, looks: dict[str, dict[str, Any]]) -> None:
-    measured = [bandwidth for line in shown for bandwidth in line.bandwidths]
-    low, high = min(measured) / 2, max(measured) * 4
-    range_of = np.geomspace(low, high, POINTS)
     dense = next(line.cost for line in shown if line.name == BASELINE)
+    crossings = {line.name: break_even(line.cost, dense, alpha) for line in shown if line.name != BASELINE}
+    bandwidths = _range([bandwidth for line in shown for bandwidth in line.bandwidths], list(crossings.values()))
     for line in shown:
         look = looks[line.name]
-        modelled = [1e3 * line.cost.seconds(bandwidth, alpha) for bandwidth in range_of]
-        axes.loglog(range_of / 1e9, modelled, label=line.name, **look)
+        modelled = [1e3 * line.cost.seconds(bandwidth, alpha) for bandwidth in bandwidths]
+        axes.loglog(bandwidths / 1e9, modelled, label=line.name, **look)
         axes.plot([b / 1e9 for b in line.bandwidths], [1e3 * s for s in line.seconds], "o", ms=4, color=look["color"])
-        crossing = break_even(line.cost, dense, alpha)
-        if line.name != BASELINE and isfinite(crossing) and low <= crossing <= high:
+        crossing = crossings.get(line.name, inf)
+        if bandwidths[0] <= crossing <= bandwidths[-1]:
             axes.plot(crossing / 1e9, 1e3 * dense.seconds(crossing, alpha), "x", ms=8, color=look["color"])
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.grid(True, which="both", alpha=0.2)
+
+
+def _range(measured: Sequence[float], crossings: Sequence[float]) -> np.ndarray:
+    """Bandwidths from below those measured to above the highest of the break-even ones, if that is not too far off."""
+    reached = [crossing for crossing in crossings if crossing < FARTHEST * max(measured)]
+    return np.geomspace(min(measured) / 2, 1.5 * max([*measured, *reached]), POINTS)
