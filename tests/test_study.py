@@ -19,7 +19,8 @@ def test_a_run_trains_the_program_with_the_way_it_names():
     record = study.train(Run("vgg", 2, "oktopk:residual=owner", "sorted", 3, options))
     assert record["seed"] == 3 and record["headline"] == "accuracy" and 0 <= record["score"] <= 1
     (epoch,) = record["epochs"]
-    assert epoch["step"] == 2 and epoch["test_accuracy"] == record["score"] and epoch["mb_sent"] == record["mb_sent"] > 0
+    assert epoch["step"] == 2 and epoch["test_accuracy"] == record["score"]
+    assert epoch["mb_sent"] == record["mb_sent"] > 0
 
 
 def test_what_is_recorded_is_not_run_again_and_ways_are_paired_by_seed(tmp_path, capsys):
@@ -29,7 +30,8 @@ def test_what_is_recorded_is_not_run_again_and_ways_are_paired_by_seed(tmp_path,
         epochs = [{"test_loss": 1 / epoch, "test_accuracy": score} for epoch in (1, 2)]
         record = {"way": way, "shards": "shuffled", "seed": seed, "options": ["--tiny"], "headline": "accuracy"}
         name = Run("vgg", 8, way, "shuffled", seed, ("--tiny",)).name
-        (tmp_path / f"{name}.json").write_text(json.dumps(record | {"score": score, "loss": 1, "mb_sent": 2, "epochs": epochs}))
+        record |= {"score": score, "loss": 1, "mb_sent": 2, "epochs": epochs}
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
     ways = ["--ways", "dense", "oktopk:residual=owner", "--seeds", "1", "2", "3", "--out", str(tmp_path)]
     study.main(["vgg", *ways, "--", "--tiny"])
     assert "| shuffled | oktopk:residual=owner | 0.5000 +- 0.4968 | 0.1000 +- 0.0000 |" in capsys.readouterr().out
