@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +54,7 @@ class _Meeting(NamedTuple):
 
 
 class Run:
-    """One run: the baton, the meeting of the collective call in progress and the messages on their way."""
+    """One run: the baton, and who waits for it."""
 
     def __init__(self, size: int, fn: Callable[[int, Run], Any]) -> None:
         self.size = size
@@ -66,8 +66,7 @@ class Run:
         self._unfinished = size
         self._failure: BaseException | None = None
         self._over = threading.Event()
-        self._meeting: _Meeting | None = None
-        self.messages: dict[tuple[int, int], Array] = {}  # (source, dest) -> rows not yet taken
+        self.everybody = Group(self, range(size))
 
     def results(self) -> list[Any]:
         threads = [
@@ -119,23 +118,6 @@ class Run:
             if self._waiting.pop(rank, None) is not None:
                 self._ready.append(rank)
 
-    def meet(self, rank: int, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
-        """Wait for the same call on all ranks; the last to come combines what was given, in rank order."""
-        self.check()
-        meeting = self._meeting
-        if meeting is None:
-            meeting = self._meeting = _Meeting(call, {}, [])
-        elif meeting.call != call:
-            raise MismatchError(f"rank {rank} called {call}, {_ranks(meeting.given)} called {meeting.call}")
-        meeting.given[rank] = given
-        if len(meeting.given) < self.size:
-            self.wait(rank, lambda: bool(meeting.result), lambda: f"for {self._others(meeting.given)} in {call}")
-        else:
-            meeting.result.append(combine([meeting.given[other] for other in range(self.size)]))
-            self._meeting = None
-            self.wake(range(self.size))
-        return meeting.result[0]
-
     def _pass_baton(self) -> None:
         """Let the next rank run. If none can, end the run, as finished or as a deadlock."""
         if not self._ready and self._waiting:
@@ -166,6 +148,48 @@ class Run:
 
     def _others(self, ranks: Iterable[int]) -> str:
         return _ranks(set(range(self.size)).difference(ranks))
+
+
+class Group:
+    """Ranks that talk among themselves: all of a run, or some. Ranks are called by their numbers in the run.
+
+    It has the meeting of the collective call in progress and the messages on their way.
+    """
+
+    def __init__(self, run: Run, members: Sequence[int]) -> None:
+        self.run = run
+        self.members = members  # ascending
+        self.messages: dict[tuple[int, int], Array] = {}  # (source, dest) -> rows not yet taken
+        self._meeting: _Meeting | None = None
+
+    def meet(self, rank: int, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
+        """Wait for the same call on all members; the last to come combines what was given, in rank order."""
+        self.run.check()
+        meeting = self._meeting
+        if meeting is None:
+            meeting = self._meeting = _Meeting(call, {}, [])
+        elif meeting.call != call:
+            raise MismatchError(f"rank {rank} called {call}, {_ranks(meeting.given)} called {meeting.call}")
+        meeting.given[rank] = given
+        if len(meeting.given) < len(self.members):
+            self.run.wait(rank, lambda: bool(meeting.result), lambda: self._absent(meeting))
+        else:
+            meeting.result.append(combine([meeting.given[member] for member in self.members]))
+            self._meeting = None
+            self.run.wake(self.members)
+        return meeting.result[0]
+
+    def split(self, colors: Sequence[int]) -> dict[int, Group]:
+        """For each colour the group of those members to which ``colors`` gives it."""
+        members: dict[int, list[int]] = {}
+        for member, color in zip(self.members, colors, strict=True):
+            members.setdefault(color, []).append(member)
+        return {color: Group(self.run, some) for color, some in members.items()}
+
+    def _absent(self, meeting: _Meeting) -> str:
+        """Who has not come to the meeting; a group that is not everybody is named too."""
+        among = f" among {_ranks(self.members)}" if len(self.members) < self.run.size else ""
+        return f"for {_ranks(set(self.members).difference(meeting.given))} in {meeting.call}{among}"
 
 
 def _ranks(ranks: Iterable[int]) -> str:

@@ -14,7 +14,8 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
-from sparse_mpi.counting import CountingComm, Counts, Traffic
+from sparse_mpi.counting import CountingComm, Counts
+from sparse_mpi.traffic import Traffic
 
 __all__ = ["Comm", "Counts", "NullComm", "Traffic", "as_comm"]
 
@@ -77,6 +78,18 @@ class Comm(Protocol):
         A ``patient`` one leaves the core to others while it waits, at the price of some latency.
         """
 
+    def split(self, color: int) -> Comm:
+        """The ranks that give the same ``color``, in the order that they have here. Collective; keep what it returns.
+
+        Its traffic and calls are those of this one, which they count in: what a step sends is found in one place.
+
+        Raises:
+            ValueError: ``color`` is no whole number in [0, 2^31).
+        """
+
+    def node(self) -> int:
+        """The lowest of the ranks that share memory with this one, itself included. Collective."""
+
 
 def as_comm(comm: Any = None) -> Comm:
     """``comm`` as a `Comm`: None is MPI's COMM_WORLD, a `Comm` is itself.
@@ -111,6 +124,14 @@ class NullComm(CountingComm):
 
     def duplicate(self, patient: bool = False) -> NullComm:
         return NullComm(self.size, self.rank)
+
+    def node(self) -> int:
+        """0: the ranks are taken to be on one node, as they hold one rank's data."""
+        return 0
+
+    def _split(self, color: int) -> NullComm:
+        """All ranks: every other one is taken to give the same colour."""
+        return self.duplicate()
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         return None if source is None else send.copy()

@@ -18,14 +18,14 @@ barrier       0                       0                    L
 
 Control besides: allgatherv without `counts` costs 4 (P - 1) bytes and L messages; bcast, for the number of
 rows, 8 bytes and a message for each child. With ``control=True`` what is sent counts as control and nothing
-as received. What a rank sends to itself is not counted.
+as received. What a rank sends to itself is not counted, nor is what it takes to set up a communicator: `duplicate`,
+`split` and `node`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, replace
 from functools import wraps
 from math import prod
 from time import perf_counter
@@ -34,36 +34,13 @@ from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synchronize, to_host
+from sparse_mpi.traffic import Ledger, Traffic
 
 Counts = np.ndarray  # (P,) int64, in rows
 OPS = ("sum", "max")
 REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-
-@dataclass
-class Traffic:
-    """What one rank sent and received, by the convention of this module."""
-
-    sent: int = 0  # payload bytes
-    received: int = 0  # payload bytes
-    messages: int = 0  # all messages sent, of control too
-    control: int = 0  # bytes sent: counts, boundaries, histograms
-    seconds: float = 0.0  # inside communication calls
-
-    def copy(self) -> Traffic:
-        return replace(self)
-
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
-
-    def __sub__(self, other: Traffic) -> Traffic:
-        return Traffic(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
-
-    def reset(self) -> None:
-        self.sent = self.received = self.messages = self.control = 0
-        self.seconds = 0.0
 
 
 def _timed(
@@ -95,9 +72,26 @@ class CountingComm(ABC):
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self.traffic = Traffic()
-        self.calls: list[tuple[float, float]] | None = None  # when each began and ended, if somebody wants to know
+        self._ledger = Ledger()
         self._rounds = (size - 1).bit_length()  # ceil(log2 P)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was counted, of communicators split off this one too."""
+        return self._ledger.traffic
+
+    @traffic.setter
+    def traffic(self, traffic: Traffic) -> None:
+        self._ledger.traffic = traffic
+
+    @property
+    def calls(self) -> list[tuple[float, float]] | None:
+        """When each call began and ended, from when a list is put here."""
+        return self._ledger.calls
+
+    @calls.setter
+    def calls(self, calls: list[tuple[float, float]] | None) -> None:
+        self._ledger.calls = calls
 
     @_timed
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
@@ -182,8 +176,23 @@ class CountingComm(ABC):
         """Nothing, where the ranks are threads of one process; see `Comm.guard`."""
         return
 
+    def split(self, color: int) -> CountingComm:
+        if isinstance(color, bool) or not isinstance(color, (int, np.integer)) or not 0 <= color < 2**31:
+            raise ValueError(
+                f"color must be a whole number in [0, 2^31), got {color!r}; ranks of one colour belong together"
+            )
+        part = self._split(int(color))
+        part._ledger = self._ledger
+        return part
+
+    @abstractmethod
+    def node(self) -> int: ...
+
     @abstractmethod
     def duplicate(self, patient: bool = False) -> CountingComm: ...
+
+    @abstractmethod
+    def _split(self, color: int) -> CountingComm: ...
 
     @abstractmethod
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None: ...

@@ -62,6 +62,18 @@ class MPIComm(CountingComm):
     def duplicate(self, patient: bool = False) -> MPIComm:
         return MPIComm(self._comm, not self.staged, self._bucket, patient)
 
+    def node(self) -> int:
+        sharing = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        lowest: int = sharing.allreduce(self.rank, self._mpi.MIN)
+        sharing.Free()
+        return lowest
+
+    def _split(self, color: int) -> MPIComm:
+        part = self._comm.Split(color, self.rank)
+        made = MPIComm(part, not self.staged, self._bucket, self._patient)
+        part.Free()
+        return made
+
     def free(self) -> None:
         """Give the duplicated communicator back. Collective."""
         for rowtype in self._rowtypes.values():

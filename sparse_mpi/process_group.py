@@ -11,6 +11,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from hashlib import blake2b
+from socket import gethostname
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -33,8 +35,8 @@ _SIGN = np.uint64(1 << 63)
 class ProcessGroupComm(CountingComm):
     """The ranks of a torch.distributed process group (None: the default one), in a gloo group of their own.
 
-    Making one is collective over these ranks. Sums over floating-point numbers are added in gloo's order, the same on
-    all ranks.
+    Making one is collective over these ranks, or over ``some`` of them, their ascending numbers in the group. Sums over
+    floating-point numbers are added in gloo's order, the same on all ranks.
 
     Raises:
         RuntimeError: torch.distributed was not initialised.
@@ -43,14 +45,24 @@ class ProcessGroupComm(CountingComm):
 
     concurrent = True
 
-    def __init__(self, group: Any = None) -> None:
-        self._ranks = _members(group)  # numbers in the default group
+    def __init__(self, group: Any = None, some: Sequence[int] | None = None) -> None:
+        members = _members(group)
+        self._ranks = members if some is None else [members[rank] for rank in some]  # numbers in the default group
         self._group = dist.new_group(self._ranks, backend="gloo", use_local_synchronization=True)
         super().__init__(dist.get_rank(self._group), len(self._ranks))
         self._staging = Staging()
 
     def duplicate(self, patient: bool = False) -> ProcessGroupComm:
         return ProcessGroupComm(self._group)
+
+    def node(self) -> int:
+        name = blake2b(gethostname().encode(), digest_size=16).digest()
+        names = self._allgather(np.frombuffer(name, np.uint8))
+        return int((names == names[self.rank]).all(axis=1).argmax())
+
+    def _split(self, color: int) -> ProcessGroupComm:
+        colors = self._allgather(np.array(color))
+        return ProcessGroupComm(self._group, np.flatnonzero(colors == color).tolist())
 
     def abort(self, error: BaseException) -> NoReturn:
         """Print the traceback of ``error`` with this rank and end this process, at which torchrun ends the others."""

@@ -13,8 +13,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from sparse_mpi.counting import Traffic
 from sparse_mpi.process_group import ProcessGroupComm
+from sparse_mpi.traffic import Traffic
 
 LIMIT = timedelta(seconds=40)
 

@@ -40,7 +40,8 @@ LEVELS = """
     select.estimate  select.alldim
     select.*
     select
-    runtime  counting  baton  staging
+    runtime  traffic  baton  staging
+    counting
     mpi  world  process_group
     comm
     streams

@@ -20,7 +20,7 @@ process_group = pytest.importorskip("sparse_mpi.process_group")
 
 RANKS = 3
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
-CONFORMANCE = ("tests/test_comm.py", "tests/test_counting.py", "tests/test_process_group.py")
+CONFORMANCE = ("tests/test_comm.py", "tests/test_counting.py", "tests/test_split.py", "tests/test_process_group.py")
 IN_JOB = """
 import numpy as np, torch.distributed as dist
 from sparse_mpi.comm import as_comm
