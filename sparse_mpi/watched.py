@@ -14,6 +14,9 @@ def watch(algorithm: Algorithm) -> tuple[list[Timed], Algorithm]:
     if hasattr(algorithm, "selector"):
         timed = Timed(algorithm.selector)
         return [timed], replace(algorithm, selector=timed)  # type: ignore[type-var]
+    if hasattr(algorithm, "inner"):
+        watching, inner = watch(algorithm.inner)
+        return watching, replace(algorithm, inner=inner)  # type: ignore[type-var]
     if not hasattr(algorithm, "parts"):
         return [], algorithm
     watched = [watch(part.algorithm) for part in algorithm.parts]
@@ -26,4 +29,4 @@ def unselected(algorithm: Algorithm, layout: Layout) -> int:
     if hasattr(algorithm, "parts"):
         dense = [part for part in algorithm.parts if not hasattr(part.algorithm, "selector")]
         return sum(layout.sizes[tensor] for part in dense for tensor in part.tensors)
-    return 0 if hasattr(algorithm, "selector") else layout.size
+    return 0 if hasattr(getattr(algorithm, "inner", algorithm), "selector") else layout.size

@@ -48,6 +48,7 @@ LEVELS = """
     overlap
     algorithms.base  agreement
     algorithms.topka  algorithms.rotated  algorithms.global_threshold  algorithms.low_rank  algorithms.hybrid
+    algorithms.oktopk
     algorithms.*
     algorithms
     feedback.base  feedback.clipping

@@ -13,6 +13,7 @@ from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.algorithms.powersgd import PowerSGD
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.algorithms.topkdsa import TopkDSA
+from sparse_mpi.algorithms.two_level import TwoLevel
 
 ALGORITHMS: dict[str, type] = {
     "dense": Dense,
@@ -21,6 +22,7 @@ ALGORITHMS: dict[str, type] = {
     "topkdsa": TopkDSA,
     "gtopk": GTopk,
     "oktopk": OkTopk,
+    "oktopk-2level": TwoLevel,
     "gaussiank": GaussianK,
     "adtopk": ADTopk,
     "powersgd": PowerSGD,

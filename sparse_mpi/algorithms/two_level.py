@@ -1,0 +1,172 @@
+"""Two levels: dense sums inside a node, where memory is shared, and Ok-Topk between nodes, where the network is.
+
+With N nodes of R ranks each, local rank l owns segment l of the vector, an R-th, on its node, and the ranks l of all
+nodes form *lane* l. The owners sum their segments over the node (a reduce-scatter), each lane reduces its segment
+sparsely with about k/R entries (`oktopk`), and the results are gathered inside the node.
+
+Costs n(R-1)/R + 2k(R-1)/R words inside the node, and between nodes what `oktopk` costs for k/R entries on N ranks: an
+R-th. Returns at most k entries: of each segment the largest of the sum of what the nodes select there.
+
+Where nodes have different numbers of ranks, R is the smallest; the other ranks of a larger node own no segment.
+
+What is not sent is kept once a node, by the owner. All other ranks have given everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from sparse_mpi import kernels, wire
+from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.oktopk import OkTopk
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.comm import Comm
+from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries
+
+
+@dataclass(frozen=True)
+class TwoLevelState:
+    """What is carried from step to step. A rank that owns no segment carries nothing that matters."""
+
+    inner: Any  # the lane's state
+    start: int = 0  # of the segment that it is for
+    stop: int = 0
+    nodes: int = 0  # the ranks of the lane
+
+
+class Place(NamedTuple):
+    """Where a rank is."""
+
+    node: Comm  # the ranks of its node
+    lane: Comm  # those that have its number in their node
+    lanes: int  # R, which every node has
+
+
+@dataclass(frozen=True)
+class TwoLevel:
+    """Sparse allreduce between nodes of what was summed inside them.
+
+    Args:
+        ranks_per_node: so many consecutive ranks are a node, the last of which may have fewer; None asks the
+            communicator which ranks share memory.
+        inner: what runs in the lanes.
+    """
+
+    ranks_per_node: int | None = None
+    inner: OkTopk = field(default_factory=OkTopk)
+
+    normwise: ClassVar[bool] = True  # an owner's part is the difference of what it had and what its node keeps
+
+    @property
+    def conserves(self) -> bool:
+        """Whether ``inner`` does."""
+        return self.inner.conserves
+
+    def __post_init__(self) -> None:
+        if self.ranks_per_node is not None and self.ranks_per_node < 1:
+            raise ValueError(
+                f"ranks_per_node must be at least 1, got {self.ranks_per_node}; None asks the communicator"
+            )
+
+    def init(self, layout: Layout, k: int, ranks: int) -> TwoLevelState:
+        """No segment yet: which one a rank owns is for the first step to find out."""
+        return TwoLevelState(self.inner.init(layout, k, ranks))
+
+    def reduce(self, acc: Array, k: int, comm: Comm, state: TwoLevelState) -> tuple[Reduction, TwoLevelState]:
+        """``sent`` ``(n,)`` is acc, less what this rank keeps for its node."""
+        node, lane, lanes = self._place(comm)
+        n, xp, lanes = len(acc), namespace(acc), min(lanes, k)
+        bounds = equal_boundaries(n, lanes)
+        sent = acc.copy()
+        summed = sum_segments(acc, np.diff(bounds), node)
+        part = SparseVector(xp.empty(0, index_dtype(n)), xp.empty(0, acc.dtype), n)
+        if node.rank < lanes:
+            start, stop = (int(bound) for bound in bounds[node.rank : node.rank + 2])
+            share = deal(k, np.diff(bounds))[node.rank]
+            inner = state.inner
+            if (state.start, state.stop, state.nodes) != (start, stop, lane.size):
+                inner = self.inner.init(Layout.of(stop - start), share, lane.size)
+            (total, given), inner = self.inner.reduce(summed, share, lane, inner)
+            part = SparseVector(total.indices.astype(index_dtype(n)) + index_dtype(n).type(start), total.values, n)
+            kernels.of(summed).subtract(summed, given.indices, given.values)
+            with np.errstate(invalid="ignore"):
+                sent[start:stop] -= summed
+            state = TwoLevelState(inner, start, stop, lane.size)
+        rows, _ = node.allgatherv(wire.encode(part))
+        return Reduction(wire.decode(rows, n, acc.dtype), sent), state
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """About n values and 2k pairs, plus the bound of a lane. Without ``ranks_per_node`` the worst of all ways in
+        which ranks can be spread over nodes, column by column."""
+        bounds = [self._bound(layout.size, k, *spread) for spread in self._spreads(ranks)]
+        return Bound(*(max(column) for column in zip(*bounds, strict=True)))
+
+    def _bound(self, n: int, k: int, nodes: int, smallest: int, largest: int) -> Bound:
+        """The bound for so many nodes, of which the smallest and the largest have so many ranks."""
+        lanes = min(smallest, k)
+        widths = np.diff(equal_boundaries(n, lanes))
+        share = max(deal(k, widths))
+        inner = self.inner.bound(Layout.of(int(widths.max())), share, nodes)
+        return inner._replace(
+            pairs=inner.pairs + share * (largest - 1),
+            values=inner.values + (n if largest > lanes else n - widths.min()),
+            messages=inner.messages + min(lanes, largest - 1) + 2 * rounds(largest),
+            control=inner.control + 4 * (largest - 1),
+        )
+
+    def _spreads(self, ranks: int) -> Iterator[tuple[int, int, int]]:
+        """The nodes there may be: how many, and how many ranks the smallest and the largest of them have."""
+        per_node = self.ranks_per_node
+        if per_node is not None:
+            nodes = -(-ranks // per_node)
+            yield nodes, ranks - (nodes - 1) * per_node, min(per_node, ranks)
+            return
+        yield 1, ranks, ranks
+        for nodes in range(2, ranks + 1):
+            for smallest in range(1, ranks // nodes + 1):
+                yield nodes, smallest, ranks - (nodes - 1) * smallest
+
+    def _place(self, comm: Comm) -> Place:
+        """This rank's place in ``comm``, found on first use and kept as long as that."""
+        places = _places.setdefault(comm, {})
+        if self.ranks_per_node not in places:
+            node = comm.split(comm.node() if self.ranks_per_node is None else comm.rank // self.ranks_per_node)
+            lane = comm.split(node.rank)
+            sizes = comm.duplicate().allgather(np.array(node.size))  # whose traffic is no step's
+            places[self.ranks_per_node] = Place(node, lane, int(sizes.min()))
+        return places[self.ranks_per_node]
+
+
+_places: WeakKeyDictionary[Comm, dict[int | None, Place]] = WeakKeyDictionary()
+
+
+def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
+    """The sum over the node of this rank's segment of ``acc`` ``(n,)``, added in rank order; its own memory.
+
+    The first ranks own the segments, of these ``widths``; the others get an empty one.
+    """
+    counts = np.zeros(node.size, np.int64)
+    counts[: len(widths)] = widths
+    came, _ = node.alltoallv(acc, counts, np.full(node.size, counts[node.rank]))
+    summed, *others = came.reshape(node.size, -1)
+    with np.errstate(invalid="ignore"):
+        for other in others:
+            kernels.accumulate(summed, other)
+    return summed
+
+
+def deal(k: int, widths: np.ndarray) -> list[int]:
+    """k entries dealt out over segments in proportion to their widths, by largest remainder, of equal ones the first.
+
+    Every segment gets at least one and at most its width, if there are as many entries as segments and the widths
+    differ by one at most.
+    """
+    shares, remainders = np.divmod(k * widths, widths.sum())
+    shares[np.argsort(-remainders, kind="stable")[: k - shares.sum()]] += 1
+    return shares.tolist()
