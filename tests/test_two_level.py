@@ -7,6 +7,7 @@ import pytest
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.two_level import TwoLevel, deal
+from sparse_mpi.arguments import make_algorithm
 from sparse_mpi.comm import NullComm
 from sparse_mpi.counting import CountingComm
 from sparse_mpi.traffic import Ledger
@@ -47,6 +48,14 @@ def test_laws_form_economy_and_count(ranks, per_node, case):
             assert_economy(step, algorithm, case, np.float32, ranks.size)
             assert_economy(step, TwoLevel(), case, np.float32, ranks.size)  # which must hold for any nodes
             assert_count(step, "oktopk-2level", algorithm, case, ranks.size)
+
+
+@pytest.mark.ranks(3, 4, 8)
+@pytest.mark.parametrize("options", [{"residual": "owner"}, {"selector": "sidco-exp", "period": 2}], ids=str)
+def test_settings_of_what_runs_in_the_lanes(ranks, options):
+    algorithm = TwoLevel(2, make_algorithm("oktopk", options))
+    for steps in zip(*ranks.run(lambda comm: train(comm, algorithm, RANDOM, np.float32, 6)), strict=True):
+        assert_laws(steps, algorithm)
 
 
 def test_world_equals_mpi_in_bytes_and_traffic(ranks):

@@ -55,7 +55,7 @@ class TwoLevel:
     Args:
         ranks_per_node: so many consecutive ranks are a node, the last of which may have fewer; None asks the
             communicator which ranks share memory.
-        inner: what runs in the lanes.
+        inner: what runs in the lanes. Its message format is for the network; inside a node pairs go as they are.
     """
 
     ranks_per_node: int | None = None
