@@ -1,8 +1,8 @@
 """The transport as algorithms see it: the `Comm` protocol, how to get one, and one that moves nothing.
 
 A `Comm` is `mpi.MPIComm` over MPI, `process_group.ProcessGroupComm` over torch.distributed, a rank of `world.World` in
-one process, or `NullComm`. What each call adds to its `Traffic` is told in `counting`. *Rows* are the entries of the
-first axis.
+one process, `nccl.NcclComm` over one of these and NCCL, or `NullComm`. What each call adds to its `Traffic` is told in
+`counting`. *Rows* are the entries of the first axis.
 """
 
 from __future__ import annotations

@@ -278,6 +278,12 @@ def row_bytes(rows: Array) -> int:
     return rows.itemsize * prod(rows.shape[1:])
 
 
+def cut(rows: Array, counts: Counts) -> list[Array]:
+    """Views of ``rows``, a part a rank."""
+    ends = np.cumsum(counts).tolist()
+    return [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
 def _require_equal(what: str, got: int, reference: str, value: int) -> None:
     if got != value:
         raise ValueError(f"{what} must be {reference} ({value}), got {got}")

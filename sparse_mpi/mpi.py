@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, namespace, synchronize
-from sparse_mpi.counting import CountingComm, Counts, row_bytes
+from sparse_mpi.counting import CountingComm, Counts, cut, row_bytes
 from sparse_mpi.runtime import on_uncaught, refuse_singletons, takes_device_pointers
 from sparse_mpi.staging import Staging
 
@@ -128,7 +128,7 @@ class MPIComm(CountingComm):
         if total <= MOST_ROWS:
             self._together("allgatherv", [send, len(send), rowtype], [out, counts, rowtype])
             return out, counts.copy()
-        for root, part in enumerate(_cut(out, counts)):
+        for root, part in enumerate(cut(out, counts)):
             if root == self.rank:
                 part[...] = send
                 synchronize(part)
@@ -136,7 +136,7 @@ class MPIComm(CountingComm):
         return out, counts.copy()
 
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
-        leaving = _cut(send, counts)
+        leaving = cut(send, counts)
         if expected is not None:
             return self._alltoallv_known(leaving, send, expected), expected.copy()
         arriving: list[Array] = [leaving[self.rank]] * self.size
@@ -155,7 +155,7 @@ class MPIComm(CountingComm):
     def _alltoallv_known(self, leaving: list[Array], send: Array, expected: Counts) -> Array:
         """Received straight into place; empty messages are left out on both sides."""
         out = self._empty((int(expected.sum()), *send.shape[1:]), send)
-        arriving = _cut(out, expected)
+        arriving = cut(out, expected)
         for steps in self._buckets():
             sources = [(self.rank - step) % self.size for step in steps]
             pieces = [
@@ -291,9 +291,3 @@ def _attribute() -> int:
     from mpi4py import MPI
 
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.free())
-
-
-def _cut(rows: Array, counts: Counts) -> list[Array]:
-    """Views of ``rows``, a part a rank."""
-    ends = np.cumsum(counts).tolist()
-    return [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]

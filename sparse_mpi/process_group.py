@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from sparse_mpi.arrays import Array, is_device
-from sparse_mpi.counting import CountingComm, Counts, row_bytes
+from sparse_mpi.counting import CountingComm, Counts, cut, row_bytes
 from sparse_mpi.runtime import on_uncaught
 from sparse_mpi.staging import Staging
 
@@ -111,16 +111,16 @@ class ProcessGroupComm(CountingComm):
         if counts is None:
             counts = self._allgather(np.array(len(send), np.int64))
         out = _room(send, int(counts.sum()))
-        arriving = _cut(out, counts)
+        arriving = cut(out, counts)
         arriving[self.rank][...] = send
         _wait(self._exchange([send] * self.size, arriving, _ROWS))
         return out, counts.copy()
 
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
-        leaving = _cut(send, counts)
+        leaving = cut(send, counts)
         came = self._trade_rows(leaving, expected)
         out = _room(send, int(came.sum()))
-        arriving = _cut(out, came)
+        arriving = cut(out, came)
         arriving[self.rank][...] = leaving[self.rank]
         _wait(self._exchange(leaving, arriving, _ROWS))
         return out, came
@@ -223,11 +223,6 @@ def _rows_told(head: np.ndarray, send: np.ndarray, source: int) -> int:
 def _room(send: np.ndarray, rows: int) -> np.ndarray:
     """An array, not written yet, for so many rows like those of ``send``."""
     return np.empty((rows, *send.shape[1:]), send.dtype)
-
-
-def _cut(rows: np.ndarray, counts: Counts) -> list[np.ndarray]:
-    """Views of ``rows``, a part a rank."""
-    return np.split(rows, np.cumsum(counts)[:-1])
 
 
 def _wait(works: list[Any]) -> None:

@@ -47,6 +47,7 @@ LEVELS = """
     streams
     overlap
     algorithms.base  agreement
+    nccl
     algorithms.topka  algorithms.rotated  algorithms.global_threshold  algorithms.low_rank  algorithms.hybrid
     algorithms.oktopk
     algorithms.*
@@ -103,6 +104,7 @@ OUTSIDE = {
     },
     "cupy": {
         "arrays": INSIDE,
+        "nccl": INSIDE,
         "streams": INSIDE,
         "doctor.*": INSIDE,
         "cli.*": INSIDE,

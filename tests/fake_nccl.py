@@ -1,0 +1,132 @@
+"""``cupy.cuda.nccl`` pretended: what its communicators move goes over the `Comm` of the rank that made them.
+
+As strict as NCCL: arrays must be as long as what comes, a group is moved as one, and a stream must be the current one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import sys
+import threading
+
+import numpy as np
+
+from .fake_device import CUDA, DEVICE
+
+TYPES = "INT8 UINT8 INT32 UINT32 INT64 UINT64 FLOAT32 FLOAT64".split()
+UNIQUE_ID_BYTES = 128
+
+
+class Nccl:
+    """The module."""
+
+    NCCL_SUM, NCCL_MAX = 0, 2
+
+    def __init__(self) -> None:
+        self.names = dict(enumerate(TYPES))
+        for number, name in self.names.items():
+            setattr(self, f"NCCL_{name}", number)
+        self.calls: list[str] = []  # of all ranks of this process
+        self._numbers = itertools.count(1)
+        self._rank = threading.local()
+
+    def over(self, comm) -> None:
+        """Have communicators that this rank makes use ``comm``, of which all ranks make theirs at the same time."""
+        self._rank.comm, self._rank.group = comm, None
+        self.hide(False)
+
+    def hide(self, hidden: bool) -> None:
+        """Have this rank's CuPy find no library."""
+        self._rank.hidden = hidden
+
+    @property
+    def available(self) -> bool:
+        return not self._rank.hidden
+
+    def get_version(self) -> int:
+        return 22700
+
+    def get_unique_id(self) -> tuple[int, ...]:
+        """Bytes with a sign, as CuPy has them."""
+        number = next(self._numbers) + 100_000 * self._rank.comm.rank
+        return tuple(np.frombuffer(number.to_bytes(UNIQUE_ID_BYTES, "little"), np.int8).tolist())
+
+    def groupStart(self) -> None:
+        self._rank.group = []
+
+    def groupEnd(self) -> None:
+        """Move everything: what goes to the next rank, to the one after it, and so on."""
+        moves, self._rank.group = self._rank.group, None
+        if not moves:
+            return
+        self.calls.append("group")
+        (comm,) = {communicator.comm for communicator, *_ in moves}
+        leaving = {peer: rows for _, outward, peer, rows in moves if outward}
+        arriving = {peer: rows for _, outward, peer, rows in moves if not outward}
+        assert len(leaving) + len(arriving) == len(moves), "a message to one rank a group"
+        for step in range(comm.size):
+            dest, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+            if dest in leaving or source in arriving:
+                send = leaving.get(dest, np.empty(0, np.uint8))
+                came = comm.sendrecv(send, dest if dest in leaving else None, source if source in arriving else None)
+                if came is not None:
+                    arriving[source][:] = filling(came, arriving[source])
+
+    def NcclCommunicator(self, size: int, unique_id: tuple[int, ...], rank: int) -> Communicator:
+        assert len(unique_id) == UNIQUE_ID_BYTES
+        number = int.from_bytes(np.array(unique_id, np.int8).tobytes(), "little")
+        comm = self._rank.comm.split(number)
+        assert (comm.rank, comm.size) == (rank, size)
+        return Communicator(self, comm)
+
+    def memory(self, address: int, count: int, kind: int, stream: int) -> np.ndarray:
+        """The device memory that is meant, as it is when all that was queued on the stream is done."""
+        assert stream == DEVICE.stack[-1].ptr, "another stream than the current one"
+        DEVICE.stack[-1].flush("device")
+        dtype = np.dtype(self.names[kind].lower())
+        return np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype)
+
+
+class Communicator:
+    """``NcclCommunicator``."""
+
+    def __init__(self, nccl: Nccl, comm) -> None:
+        self.nccl, self.comm = nccl, comm
+
+    def send(self, address, count, kind, peer, stream):
+        self.nccl._rank.group.append((self, True, peer, self.nccl.memory(address, count, kind, stream)))
+
+    def recv(self, address, count, kind, peer, stream):
+        self.nccl._rank.group.append((self, False, peer, self.nccl.memory(address, count, kind, stream)))
+
+    def allGather(self, send, out, count, kind, stream):
+        self.nccl.calls.append("allGather")
+        gathered = self.comm.allgather(self.nccl.memory(send, count, kind, stream))
+        self.nccl.memory(out, count * self.comm.size, kind, stream)[:] = gathered.reshape(-1)
+
+    def allReduce(self, send, out, count, kind, op, stream):
+        self.nccl.calls.append("allReduce")
+        name = {self.nccl.NCCL_SUM: "sum", self.nccl.NCCL_MAX: "max"}[op]
+        self.nccl.memory(out, count, kind, stream)[:] = self.comm.allreduce(
+            self.nccl.memory(send, count, kind, stream), name
+        )
+
+    def broadcast(self, send, out, count, kind, root, stream):
+        self.nccl.calls.append("broadcast")
+        came = self.comm.bcast(self.nccl.memory(send, count, kind, stream), root)
+        room = self.nccl.memory(out, count, kind, stream)
+        room[:] = filling(came, room)
+
+
+def filling(came: np.ndarray, room: np.ndarray) -> np.ndarray:
+    assert len(came) == len(room), f"{len(came)} bytes came where {len(room)} were expected"
+    return came
+
+
+def install(monkeypatch) -> Nccl:
+    """On top of `fake_array.install`."""
+    nccl = Nccl()
+    monkeypatch.setattr(CUDA, "nccl", nccl, raising=False)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", CUDA)
+    return nccl
