@@ -70,6 +70,10 @@ LEVELS = """
     plan.planners
     plan.*
     plan
+    traffic.recording  traffic.gradients  traffic.selections
+    traffic.schedule
+    traffic.*
+    traffic
     buckets  ddp_buckets  trace
     reduction
     optim  ddp
@@ -79,8 +83,8 @@ LEVELS = """
     emulation.hosts  emulation.rate
     emulation.*
     emulation
-    cli.select_plot  cli.plan_plot  cli.contest_plot  cli.contest_table
-    cli.bench_contest  cli.bench_network
+    cli.select_plot  cli.plan_plot  cli.contest_plot  cli.contest_table  cli.volume_plot  cli.volume_table
+    cli.trace_plot  cli.predict_plot  cli.bench_contest  cli.bench_network
     cli.bench_*
     cli.*
     cli

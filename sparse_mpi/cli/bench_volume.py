@@ -1,0 +1,168 @@
+"""``python -m sparse_mpi bench volume``: what every algorithm sends, over numbers of ranks, beside its formula."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from sparse_mpi.algorithms import ALGORITHMS, Algorithm
+from sparse_mpi.arguments import make_algorithm, takes
+from sparse_mpi.cli.volume_plot import draw
+from sparse_mpi.cli.volume_table import RATIOS, phases, row, title
+from sparse_mpi.provenance import provenance
+from sparse_mpi.traffic import gradients, volume
+from sparse_mpi.traffic.volume import Volume
+from sparse_mpi.world import MOST_RANKS
+
+OPTIONS = ("wire",)  # of the algorithms that have them
+POWERS = tuple(2**i for i in range(1, 11))
+DESCRIPTION = """\
+Count what every algorithm sends in training steps with error feedback, among ranks that all are in this one process:
+payload in words (4 bytes), bytes of control, messages. Beside it stands what the algorithm's formula allows a rank; a
+row that exceeds it ends in !, and the exit code is then 1.
+
+  python -m sparse_mpi bench volume --ranks 2 3 7 64 --algorithms oktopk topka
+  python -m sparse_mpi bench volume --ranks 16 --n 1000000 --density 0.01 --gradients layer-skewed
+  python -m sparse_mpi bench volume --ranks 4 8 --gradients runs/gradients.npz --density 0.02 --phases
+"""
+
+
+def add_parser(kinds: argparse._SubParsersAction) -> None:
+    """Declare ``bench volume``."""
+    parser = kinds.add_parser(
+        "volume",
+        help="words and messages of every algorithm, beside its formula, for 2 to 1024 ranks",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--ranks", type=int, nargs="+", default=POWERS, metavar="P", help="default: powers of two from 2 to 1024")
+    add("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")
+    add("--k-per-rank", type=int, metavar="K", help="k is K times P, n what that is at the density (default: 64)")
+    add("--n", type=int, help="elements of the gradient, the same for all P; k is what that is at the density")
+    add("--density", type=float, default=0.05, help="k over n (default: 0.05)")
+    text = f"{', '.join(gradients.KINDS)}, or a file of train/gradients.py (default: independent)"
+    add("--gradients", default="independent", metavar="KIND", help=text)
+    add("--steps", type=int, default=3, help="steps counted, after --warmup more (default: 3)")
+    add("--warmup", type=int, default=1, help="steps not counted (default: 1)")
+    add("--wire", metavar="NAME", help="how pairs are written, of every algorithm that lets choose")
+    add("--seed", type=int, default=0)
+    text = "skip what has more pairs to merge in a step, on all ranks together (default: 3e8)"
+    add("--most-pairs", type=float, default=3e8, metavar="N", help=text)
+    text = "skip what needs more memory (default: 12)"
+    add("--most-gigabytes", type=float, default=12.0, metavar="GB", help=text)
+    add(
+        "--phases", type=int, nargs="?", const=0, metavar="P", help="also which call sends what; for one P, or the last"
+    )
+    add("--json", metavar="FILE", help="also write all numbers, with what they were counted on")
+    add("--plot", metavar="FILE", help="draw bytes and messages over P, with the formulas as thin lines")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Count and print; 1 if a formula was exceeded."""
+    _check(args)
+    counted: list[Volume] = []
+    skipped: list[dict[str, Any]] = []
+    print(title())
+    for ranks in args.ranks:
+        made, k = _gradients(args, ranks)
+        for name in args.algorithms:
+            algorithm = make_algorithm(name, _options(args, name))
+            if reason := _too_much(algorithm, made, k, ranks, args):
+                skipped.append({"algorithm": name, "ranks": ranks, "reason": reason})
+                print(f"{name:<11} {ranks:>5}  skipped: {reason}", flush=True)
+                continue
+            with _bar(args.warmup + args.steps, f"{name}, {ranks} ranks") as bar:
+                counted.append(volume.count(algorithm, name, made, ranks, k, args.steps, args.warmup, bar.update))
+            print(row(counted[-1]), flush=True)
+    print(f"\n{RATIOS}\n{made.title}, density {args.density:g}")
+    if args.phases is not None:
+        wanted = args.phases or args.ranks[-1]
+        print("\n\n".join(["", *(phases(v) for v in counted if v.ranks == wanted)])[1:])
+    record = {"options": _recorded(args), **provenance(), "volumes": [v.record() for v in counted], "skipped": skipped}
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(record, file, indent=1)
+            file.write("\n")
+    if args.plot:
+        draw(counted, args.plot)
+    return int(not all(v.within for v in counted))
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise SystemExit unless the options are good, and good together."""
+    if wrong := [ranks for ranks in args.ranks if not 1 <= ranks <= MOST_RANKS]:
+        raise SystemExit(f"--ranks must be 1 to {MOST_RANKS}, got {wrong[0]}")
+    if args.steps < 1 or args.warmup < 0:
+        raise SystemExit(f"--steps must be at least 1 and --warmup at least 0, got {args.steps} and {args.warmup}")
+    if not 0 < args.density <= 1:
+        raise SystemExit(f"--density must be in (0, 1], got {args.density:g}; 0.01 keeps one entry in a hundred")
+    if args.k_per_rank is not None and args.n is not None:
+        raise SystemExit(f"--k-per-rank goes without --n, got {args.k_per_rank} and {args.n}; leave one out")
+    if args.k_per_rank is not None and args.k_per_rank < 1:
+        raise SystemExit(f"--k-per-rank must be at least 1, got {args.k_per_rank}")
+    if args.k_per_rank is not None and args.gradients not in gradients.KINDS:
+        raise SystemExit("--k-per-rank has no effect on recorded gradients, whose length is given; use --density")
+    if args.phases and args.phases not in args.ranks:
+        raise SystemExit(f"--phases must be one of --ranks, got {args.phases}")
+    for option in OPTIONS:
+        value = getattr(args, option)
+        if value is not None and not any(_takes(name, option, value) for name in args.algorithms):
+            names = ", ".join(args.algorithms)
+            raise SystemExit(f"--{option} {value} has no effect on {names}; leave it out or take another one")
+
+
+def _takes(name: str, option: str, value: Any) -> bool:
+    try:
+        return takes(name, option, value)
+    except ValueError as error:
+        raise SystemExit(f"--{option}: {error}") from None
+
+
+def _options(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    given = {option: getattr(args, option) for option in OPTIONS if getattr(args, option) is not None}
+    return {option: value for option, value in given.items() if takes(name, option, value)}
+
+
+def _gradients(args: argparse.Namespace, ranks: int) -> tuple[gradients.Gradients, int]:
+    """The gradients for that many ranks, and k."""
+    try:
+        if args.n is not None or args.gradients not in gradients.KINDS:
+            made = gradients.make(args.gradients, args.n, args.seed)
+            return made, max(1, round(args.density * made.size))
+        k = (args.k_per_rank or 64) * ranks
+        return gradients.make(args.gradients, round(k / args.density), args.seed), k
+    except ValueError as error:
+        raise SystemExit(f"--gradients or --n: {error}") from None
+
+
+def _too_much(
+    algorithm: Algorithm, made: gradients.Gradients, k: int, ranks: int, args: argparse.Namespace
+) -> str | None:
+    """Why this would take too much time or memory, if it would."""
+    pairs = volume.merged(algorithm, made.size, k, ranks)
+    if pairs > args.most_pairs:
+        return f"{pairs:.2g} pairs to merge in a step, more than --most-pairs {args.most_pairs:.2g}"
+    needed = volume.gigabytes(algorithm, made, ranks)
+    if needed > args.most_gigabytes:
+        return f"about {needed:.1f} GB of vectors, more than --most-gigabytes {args.most_gigabytes:g}; lower n"
+    return None
+
+
+def _recorded(args: argparse.Namespace) -> dict[str, Any]:
+    return {key: value for key, value in vars(args).items() if key not in ("run", "json", "plot")}
+
+
+def _bar(total: int, name: str) -> Any:
+    """A progress bar of that many steps, where there is a terminal and tqdm."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        from contextlib import nullcontext
+        from types import SimpleNamespace
+
+        return nullcontext(SimpleNamespace(update=lambda: None))
+    return tqdm(total=total, desc=name, leave=False, disable=not sys.stderr.isatty())

@@ -1,0 +1,142 @@
+"""``python -m sparse_mpi trace``: who sends what to whom in one step of an algorithm, and when."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.cli.trace_plot import draw
+from sparse_mpi.comm import Comm
+from sparse_mpi.costs import Network
+from sparse_mpi.provenance import provenance
+from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.traffic import gradients, networks
+from sparse_mpi.traffic.recording import Call, RecordingComm
+from sparse_mpi.traffic.replay import Transfer, matrix, replay
+from sparse_mpi.world import World
+
+RANKS = range(2, 65)
+DESCRIPTION = """\
+Record the calls of one step among ranks that all are in this one process, and lay their messages out in time on a
+network of given latency and bandwidth, by the textbook schedule of every call. What ranks compute takes no time.
+
+  python -m sparse_mpi trace --algorithms oktopk topka --plot trace.png
+  python -m sparse_mpi trace --ranks 7 --network piz-daint --gradients layer-skewed --json trace.json
+"""
+
+
+class Trace(NamedTuple):
+    """One step of one algorithm."""
+
+    algorithm: str
+    ranks: int
+    transfers: list[Transfer]
+
+    @property
+    def seconds(self) -> float:
+        """Until the last message is there."""
+        return max((transfer.end for transfer in self.transfers), default=0.0)
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """``(P, P)`` int64: bytes from the rank of the row to that of the column."""
+        return matrix(self.transfers, self.ranks)
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Declare ``trace``."""
+    parser = commands.add_parser(
+        "trace",
+        help="who sends what to whom in a step, and when",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--ranks", type=int, default=8, metavar="P", help=f"{RANKS[0]} to {RANKS[-1]} (default: 8)")
+    add("--algorithms", nargs="+", choices=list(ALGORITHMS), default=["oktopk"], metavar="NAME")
+    add("--n", type=int, help="elements of the gradient (default: 100,000)")
+    add("--density", type=float, default=0.01, help="share of them that is sent (default: 0.01)")
+    text = f"{', '.join(gradients.KINDS)}, or a file of train/gradients.py (default: independent)"
+    add("--gradients", default="independent", metavar="KIND", help=text)
+    add("--step", type=int, default=3, help="which one, from 1, with error feedback from those before (default: 3)")
+    add("--network", default="10gbe", metavar="NAME", help=f"{networks.CHOICES} (default: 10gbe)")
+    add("--seed", type=int, default=0)
+    add("--json", metavar="FILE", help="write the matrices and all messages with their times")
+    add("--plot", metavar="FILE", help="draw the matrix and the timeline of every algorithm")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record, lay out, print a table of phases."""
+    if args.ranks not in RANKS:
+        raise SystemExit(f"--ranks must be {RANKS[0]} to {RANKS[-1]}, got {args.ranks}")
+    if args.step < 1:
+        raise SystemExit(f"--step must be at least 1, got {args.step}")
+    if not 0 < args.density <= 1:
+        raise SystemExit(f"--density must be in (0, 1], got {args.density:g}; 0.01 keeps one entry in a hundred")
+    try:
+        network, of = networks.named(args.network)
+        made = gradients.make(
+            args.gradients, args.n or (100_000 if args.gradients in gradients.KINDS else None), args.seed
+        )
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    traces = [Trace(name, args.ranks, replay(record(name, made, args), network)) for name in args.algorithms]
+    heading = (
+        f"P = {args.ranks}, n = {made.size:,}, density {args.density:g}, step {args.step}, {made.title}; {of}: "
+        f"{network.alpha * 1e6:.3g} us a message, {8e-9 / network.beta:.3g} Gbit/s"
+    )
+    print("\n\n".join([heading, *(_table(trace) for trace in traces)]))
+    if args.json:
+        _write(args, traces, network)
+    if args.plot:
+        draw(traces, heading, args.plot)
+    return 0
+
+
+def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> list[list[Call]]:
+    """What every rank called in step ``args.step``."""
+
+    def calls(comm: Comm) -> list[Call]:
+        recording = RecordingComm(comm)
+        reducer = SparseAllreduce(made.size, density=args.density, comm=recording, algorithm=name)
+        for step in range(args.step):
+            recording.record.clear()
+            reducer.step(made.at(step, comm.rank))
+        return recording.record
+
+    return World(args.ranks).run(calls)
+
+
+def _table(trace: Trace) -> str:
+    """A line for each phase: its messages and bytes, and between when and when."""
+    phases = dict.fromkeys(transfer.phase for transfer in trace.transfers)
+    wide = max([len(phase) for phase in phases], default=0)
+    lines = [f"{trace.algorithm:<{wide}} {'rounds':>7} {'messages':>9} {'bytes':>11} {'from, us':>10} {'to, us':>10}"]
+    for phase in phases:
+        chosen = [transfer for transfer in trace.transfers if transfer.phase == phase]
+        lines.append(
+            f"{phase:<{wide}} {len({t.round for t in chosen}):>7} {len(chosen):>9} {sum(t.bytes for t in chosen):>11} "
+            f"{1e6 * min(t.start for t in chosen):>10.1f} {1e6 * max(t.end for t in chosen):>10.1f}"
+        )
+    return "\n".join(lines)
+
+
+def _write(args: argparse.Namespace, traces: list[Trace], network: Network) -> None:
+    options: dict[str, Any] = {key: value for key, value in vars(args).items() if key not in ("run", "json", "plot")}
+    steps = {
+        trace.algorithm: {
+            "seconds": trace.seconds,
+            "matrix": trace.matrix.tolist(),
+            "transfers": [transfer._asdict() for transfer in trace.transfers],
+        }
+        for trace in traces
+    }
+    about = {"options": options, "network": {"alpha": network.alpha, "beta": network.beta}, **provenance()}
+    with open(args.json, "w") as file:
+        json.dump(about | {"algorithms": steps}, file, indent=1)
+        file.write("\n")

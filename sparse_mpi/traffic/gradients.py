@@ -1,0 +1,132 @@
+"""Gradients to reduce where traffic is measured: made up by a rule, or recorded in training (`train/gradients.py`)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+COMMON = 0.5  # share of the variance that ranks have in common where they are correlated
+LAYERS = 16
+
+
+class Gradients(Protocol):
+    """What every rank brings in every step."""
+
+    size: int  # n
+    shared: bool  # whether `at` gives views of one buffer rather than arrays of their own
+    title: str
+
+    def at(self, step: int, rank: int) -> np.ndarray:
+        """``(n,)`` float32, not to be written to."""
+
+
+class Independent:
+    """Standard normal entries, other ones for every step and rank: pieces of one long vector, at random places."""
+
+    shared = True
+    title = "independent normal entries"
+
+    def __init__(self, size: int, seed: int = 0) -> None:
+        self.size = size
+        self._seed = seed
+        once = np.random.default_rng([seed, size]).standard_normal(size, np.float32)
+        self._twice = np.concatenate([once, once])
+
+    def at(self, step: int, rank: int) -> np.ndarray:
+        """A view of ``(n,)`` entries."""
+        start = int(np.random.default_rng([self._seed, step, rank]).integers(self.size))
+        return self._twice[start : start + self.size]
+
+
+class Correlated(Independent):
+    """Half of every entry's variance is the same on all ranks, as where they see batches of the same data."""
+
+    shared = False
+    title = f"normal entries, {COMMON:.0%} of their variance common to all ranks"
+
+    def at(self, step: int, rank: int) -> np.ndarray:
+        """``(n,)``."""
+        mixed = np.float32(np.sqrt(1 - COMMON)) * super().at(step, rank + 1)
+        mixed += np.float32(np.sqrt(COMMON)) * super().at(step, 0)
+        return mixed
+
+
+class LayerSkewed(Independent):
+    """Entries of layers whose scales differ: each of 16, ever longer, is half as large as the one before.
+
+    What is selected crowds at the front, so that regions of equal length have very unequal shares of it.
+    """
+
+    shared = False
+    title = f"normal entries in {LAYERS} layers, each half as large as the one before"
+
+    def __init__(self, size: int, seed: int = 0) -> None:
+        super().__init__(size, seed)
+        ends = np.linspace(0, 1, LAYERS + 1) ** 2 * size
+        self._scale = np.repeat(np.float32(0.5) ** np.arange(LAYERS), np.diff(ends.astype(int))).astype(np.float32)
+
+    def at(self, step: int, rank: int) -> np.ndarray:
+        """``(n,)``."""
+        return super().at(step, rank) * self._scale
+
+
+KINDS = {"independent": Independent, "correlated": Correlated, "layer-skewed": LayerSkewed}
+
+
+class Recorded:
+    """Gradients of a training run, from a file that `write` made.
+
+    There are as many as were recorded: ranks beyond those that trained bring other steps' gradients, and later steps
+    begin anew.
+
+    Raises:
+        ValueError: the file is none of this kind.
+    """
+
+    shared = True
+
+    def __init__(self, file: str | Path) -> None:
+        try:
+            with np.load(file) as arrays:
+                self._steps = [arrays[name] for name in sorted(arrays.files) if name.startswith("step_")]
+                self.about: dict[str, Any] = json.loads(str(arrays["about"]))
+        except (ValueError, KeyError, OSError) as error:
+            raise ValueError(f"{file} must be an .npz that train/gradients.py wrote: {error}") from None
+        if not self._steps:
+            raise ValueError(f"{file} must have at least one step's gradients, got none; record with --record-steps")
+        self.ranks, self.size = self._steps[0].shape
+        self.title = (
+            f"{self.about['program']} {self.about['data']}, {self.ranks} ranks, steps "
+            f"{', '.join(map(str, self.about['steps']))}"
+        )
+
+    def at(self, step: int, rank: int) -> np.ndarray:
+        """A view of ``(n,)`` entries."""
+        return self._steps[(step + rank // self.ranks) % len(self._steps)][rank % self.ranks]
+
+
+def write(file: str | Path, steps: dict[int, np.ndarray], about: dict[str, Any]) -> None:
+    """Write gradients ``(ranks, n)`` float32 by number of the step, one array a step, and what they are."""
+    arrays = {f"step_{number:08d}": gradients for number, gradients in steps.items()}
+    np.savez(file, about=np.array(json.dumps(about | {"steps": list(steps)})), **arrays)  # type: ignore[arg-type]
+
+
+def make(kind: str, size: int | None, seed: int = 0) -> Gradients:
+    """The gradients of that name, n entries long, or those of the file of that name.
+
+    Raises:
+        ValueError: no such kind or file, or a length other than the file's.
+    """
+    if kind in KINDS:
+        if size is None or size < 1:
+            raise ValueError(f"n must be at least 1, got {size}")
+        return KINDS[kind](size, seed)
+    if not Path(kind).is_file():
+        raise ValueError(f"gradients must be {', '.join(KINDS)} or a file of train/gradients.py, got {kind!r}")
+    recorded = Recorded(kind)
+    if size not in (None, recorded.size):
+        raise ValueError(f"n must be left out or be that of {kind}, {recorded.size}, got {size}")
+    return recorded

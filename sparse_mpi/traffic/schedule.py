@@ -1,0 +1,117 @@
+"""The textbook schedule of every call: which rank sends how much to which in which round.
+
+The schedules are those that `counting` counts by, so that over all ranks bytes and messages are those counted:
+
+- alltoallv: pairwise. In round i = 1 .. P - 1 every rank sends its part to the rank i above it.
+- allgather(v): Bruck's. In round j every rank hands what it has to the rank 2^j below it: ceil(log2 P) rounds.
+- allreduce: recursive halving, then doubling: a reduce-scatter, which is Bruck's allgather run backwards, then that
+  allgather, of P nearly equal blocks, for any P.
+- bcast: down a binomial tree, the number of rows first, in messages of their own.
+- barrier: a dissemination of empty messages.
+
+MPI libraries choose others by length (rings for long allgathers): bytes stay, messages and rounds become more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from sparse_mpi.traffic.recording import Call
+
+
+class Message(NamedTuple):
+    """One message of a collective call."""
+
+    round: int  # of the call, from 0
+    source: int
+    dest: int
+    bytes: int
+    control: bool = False
+
+
+def scheduled(calls: Sequence[Call]) -> list[Message]:
+    """The messages of a collective call that rank i made as ``calls[i]``, by ascending round."""
+    name = calls[0].name
+    if any(call.name != name for call in calls):
+        raise ValueError(f"calls must be of one collective, got {', '.join(sorted({call.name for call in calls}))}")
+    if len(calls) == 1:
+        return []
+    if name == "alltoallv":
+        return _alltoallv(calls)
+    return _announcement(calls) + _BY_NAME[name](calls)
+
+
+def _alltoallv(calls: Sequence[Call]) -> list[Message]:
+    size = len(calls)
+    return [
+        Message(gap - 1, rank, dest, call.to[dest])
+        for gap in range(1, size)
+        for rank, call in enumerate(calls)
+        if (dest := (rank + gap) % size) in call.to
+    ]
+
+
+def _announcement(calls: Sequence[Call]) -> list[Message]:
+    """The numbers of rows, which go before the rows where they are not known; in rounds below zero."""
+    if not calls[0].announced:
+        return []
+    if calls[0].name == "bcast":
+        messages = binomial(8, len(calls), calls[0].root)
+    else:
+        messages = bruck([4] * len(calls))
+    rounds = messages[-1].round + 1
+    return [message._replace(round=message.round - rounds, control=True) for message in messages]
+
+
+def _allgather(calls: Sequence[Call]) -> list[Message]:
+    return [message._replace(control=calls[0].control) for message in bruck([call.bytes for call in calls])]
+
+
+def _allreduce(calls: Sequence[Call]) -> list[Message]:
+    size, length, control = len(calls), calls[0].bytes, calls[0].control
+    gathering = bruck([length * (rank + 1) // size - length * rank // size for rank in range(size)])
+    rounds = gathering[-1].round + 1
+    scattering = [Message(rounds - 1 - m.round, m.dest, m.source, m.bytes, control) for m in reversed(gathering)]
+    return scattering + [m._replace(round=rounds + m.round, control=control) for m in gathering]
+
+
+def _bcast(calls: Sequence[Call]) -> list[Message]:
+    messages = binomial(calls[0].bytes, len(calls), calls[0].root)
+    return [message._replace(control=calls[0].control) for message in messages]
+
+
+def _barrier(calls: Sequence[Call]) -> list[Message]:
+    return bruck([0] * len(calls))
+
+
+_BY_NAME: dict[str, Callable[[Sequence[Call]], list[Message]]] = {
+    "allgather": _allgather,
+    "allgatherv": _allgather,
+    "allreduce": _allreduce,
+    "bcast": _bcast,
+    "barrier": _barrier,
+}
+
+
+def bruck(sizes: Sequence[int]) -> list[Message]:
+    """An allgather of blocks of ``sizes`` (P,) bytes, on any number of ranks."""
+    size, messages, gap = len(sizes), [], 1
+    while gap < size:
+        held = min(gap, size - gap)
+        for rank in range(size):
+            length = sum(sizes[(rank + block) % size] for block in range(held))
+            messages.append(Message(gap.bit_length() - 1, rank, (rank - gap) % size, length))
+        gap *= 2
+    return messages
+
+
+def binomial(length: int, size: int, root: int) -> list[Message]:
+    """A broadcast of ``length`` bytes."""
+    rounds = (size - 1).bit_length()
+    return [
+        Message(number, (above + root) % size, (above + gap + root) % size, length)
+        for number in range(rounds)
+        for gap in [1 << (rounds - 1 - number)]
+        for above in range(0, size - gap, 2 * gap)
+    ]
