@@ -70,8 +70,8 @@ LEVELS = """
     plan.planners
     plan.*
     plan
-    traffic.recording  traffic.gradients  traffic.selections
-    traffic.schedule
+    traffic.recording  traffic.gradients  traffic.selections  traffic.networks  traffic.pingpong
+    traffic.schedule  traffic.volume
     traffic.*
     traffic
     buckets  ddp_buckets  trace
@@ -85,7 +85,7 @@ LEVELS = """
     emulation
     cli.select_plot  cli.plan_plot  cli.contest_plot  cli.contest_table  cli.volume_plot  cli.volume_table
     cli.trace_plot  cli.predict_plot  cli.bench_contest  cli.bench_network
-    cli.bench_*
+    cli.bench_*  cli.predict_fit
     cli.*
     cli
     __main__

@@ -1,0 +1,155 @@
+"""``python -m sparse_mpi predict``: what counted traffic takes on a network, up to 1024 ranks, by alpha and beta."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.arguments import make_algorithm, takes
+from sparse_mpi.cli import predict_fit
+from sparse_mpi.cli.predict_plot import draw
+from sparse_mpi.costs import Network
+from sparse_mpi.provenance import provenance
+from sparse_mpi.traffic import gradients, networks, volume
+from sparse_mpi.traffic.prediction import Predicted, allowed, scaled, short_length
+from sparse_mpi.world import MOST_RANKS
+
+FLAT = [name for name in ALGORITHMS if not takes(name, "rank")]  # low-rank ones need shapes, which n does not tell
+POWERS = tuple(2**i for i in range(1, 11))
+DESCRIPTION = """\
+Predict how long the exchange of a step takes: alpha a message plus beta a byte, for the traffic of the rank that sends
+most. Traffic is counted among ranks in this one process for a shorter gradient of the same density; payload is then
+scaled to n, messages and control are not. Where counting would take too much, the algorithm's formula is used, which is
+an upper bound; such figures end in *. Neither selecting, merging, waiting nor contention is in it.
+
+  python -m sparse_mpi predict --network piz-daint 10gbe --algorithms dense topka oktopk --plot prediction.png
+  mpiexec -n 4 python -m sparse_mpi predict --fit network.json
+  python -m sparse_mpi predict --network network.json --ranks 8 64
+  python -m sparse_mpi predict --from p2.json p4.json --check p8.json    records of bench allreduce --json
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Declare ``predict``."""
+    parser = commands.add_parser(
+        "predict",
+        help="seconds of an exchange on a network, for up to 1024 ranks",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    names = ["10gbe", "100gb", "piz-daint"]
+    add("--network", nargs="+", default=names, metavar="NAME", help=f"{networks.CHOICES} (default: {' '.join(names)})")
+    add("--algorithms", nargs="+", choices=FLAT, default=FLAT, metavar="NAME", help=", ".join(FLAT))
+    add("--n", type=int, default=14_728_266, help="elements of the gradient (default: 14728266, VGG-16)")
+    add("--density", type=float, default=0.02, help="share of them that is sent (default: 0.02)")
+    add("--ranks", type=int, nargs="+", default=POWERS, metavar="P", help="default: powers of two from 2 to 1024")
+    text = "pairs to merge in a step, on all ranks together, beyond which the formula is used (default: 1e8)"
+    add("--most-pairs", type=float, default=1e8, metavar="N", help=text)
+    add("--seed", type=int, default=0)
+    text = "measure this machine's network under mpiexec, and write alpha and beta for --network"
+    add("--fit", metavar="FILE", help=text)
+    text = "records of bench allreduce to fit alpha and beta to"
+    add("--from", dest="records", nargs="+", default=[], metavar="FILE", help=text)
+    add("--check", metavar="FILE", help="a record on other ranks, to compare with what --from predicts")
+    add("--json", metavar="FILE", help="also write all numbers")
+    add("--plot", metavar="FILE", help="draw seconds over P, a panel a network")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict, or fit, and print."""
+    if args.fit:
+        return predict_fit.fit(args.fit)
+    if args.records or args.check:
+        return predict_fit.check(args.records, args.check, args.json)
+    _check(args)
+    try:
+        given = [(name, *networks.named(name)) for name in args.network]
+    except ValueError as error:
+        raise SystemExit(f"--{error}") from None
+    predicted = [
+        _predicted(name, ranks, args)
+        for ranks, name in _progress([(p, a) for p in args.ranks for a in args.algorithms])
+    ]
+    heading = f"exchange of a step, n = {args.n:,}, density {args.density:g}; alpha-beta model, ms"
+    print("\n\n".join([heading, *(_table(of, network, predicted, args) for _, network, of in given)]))
+    if any(not of.counted for of in predicted):
+        print("\n* by the algorithm's formula, an upper bound; all others by counted traffic")
+    if args.json:
+        _write(args, predicted, {name: network for name, network, _ in given})
+    if args.plot:
+        draw(predicted, {of: network for _, network, of in given}, heading, args.plot)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise SystemExit unless the options are good."""
+    if args.n < 1:
+        raise SystemExit(f"--n must be at least 1, got {args.n}; leave it out for VGG-16's gradient")
+    if not 0 < args.density <= 1:
+        raise SystemExit(f"--density must be in (0, 1], got {args.density:g}; 0.01 keeps one entry in a hundred")
+    if wrong := [ranks for ranks in args.ranks if not 2 <= ranks <= MOST_RANKS]:
+        raise SystemExit(f"--ranks must be 2 to {MOST_RANKS}, got {wrong[0]}")
+
+
+def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:
+    """Counted where that can be afforded."""
+    algorithm = make_algorithm(name, {})
+    n = short_length(args.n, args.density, ranks)
+    k = max(1, round(args.density * n))
+    if volume.merged(algorithm, n, k, ranks) > args.most_pairs:
+        k = max(1, round(args.density * args.n))
+        return Predicted(name, ranks, allowed(algorithm, args.n, k, ranks), False)
+    made = gradients.make("independent", n, args.seed)
+    counted = volume.count(algorithm, name, made, ranks, k, steps=2, warmup=1)
+    return Predicted(name, ranks, scaled(counted, args.n), True)
+
+
+def _table(title: str, network: Network, predicted: list[Predicted], args: argparse.Namespace) -> str:
+    """Milliseconds, an algorithm a line, a number of ranks a column."""
+    lines = [
+        f"{title}: {network.alpha * 1e6:.3g} us a message, {1e-9 / network.beta:.3g} GB/s",
+        f"{'algorithm':<11}" + "".join(f"{f'P = {ranks}':>11}" for ranks in args.ranks),
+    ]
+    for name in args.algorithms:
+        cells = [
+            f"{1e3 * network.seconds(of.traffic):.3f}{' ' if of.counted else '*'}"
+            for of in predicted
+            if of.algorithm == name
+        ]
+        lines.append(f"{name:<11}" + "".join(f"{cell:>11}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _write(args: argparse.Namespace, predicted: list[Predicted], given: dict[str, Network]) -> None:
+    options: dict[str, Any] = {key: value for key, value in vars(args).items() if key not in ("run", "json", "plot")}
+    cases = [
+        {
+            "algorithm": of.algorithm,
+            "ranks": of.ranks,
+            "counted": of.counted,
+            "bytes": max(of.traffic.sent, of.traffic.received),
+            "control": of.traffic.control,
+            "messages": of.traffic.messages,
+            "seconds": {name: network.seconds(of.traffic) for name, network in given.items()},
+        }
+        for of in predicted
+    ]
+    named = {name: {"alpha": network.alpha, "beta": network.beta} for name, network in given.items()}
+    with open(args.json, "w") as file:
+        json.dump({"options": options, **provenance(), "networks": named, "cases": cases}, file, indent=1)
+        file.write("\n")
+
+
+def _progress(cases: list[tuple[int, str]]) -> Iterable[tuple[int, str]]:
+    """``cases`` behind a progress bar, where there is a terminal and tqdm."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return cases
+    return tqdm(cases, disable=not sys.stderr.isatty(), leave=False, desc="counting")
