@@ -48,8 +48,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add("--n", type=int, default=14_728_266, help="elements of the gradient (default: 14728266, VGG-16)")
     add("--density", type=float, default=0.02, help="share of them that is sent (default: 0.02)")
     add("--ranks", type=int, nargs="+", default=POWERS, metavar="P", help="default: powers of two from 2 to 1024")
-    text = "pairs to merge in a step, on all ranks together, beyond which the formula is used (default: 1e8)"
-    add("--most-pairs", type=float, default=1e8, metavar="N", help=text)
+    text = "pairs to merge in a step, on all ranks together, beyond which the formula is used (default: 2e8)"
+    add("--most-pairs", type=float, default=2e8, metavar="N", help=text)
     add("--seed", type=int, default=0)
     text = "measure this machine's network under mpiexec, and write alpha and beta for --network"
     add("--fit", metavar="FILE", help=text)

@@ -47,9 +47,9 @@ def check(records: list[str], held_out: str | None, file: str | None) -> int:
     print(f"fitted to {len(measured)} exchanges, P = {', '.join(map(str, ranks))}: {_told(network)}")
     compared = errors(checked, network)
     print(f"\n{f'P = {checked[0].ranks}':<11} {'measured, ms':>13} {'predicted, ms':>14} {'error':>8}")
-    for exchange, seconds, error in compared:
-        print(f"{exchange.algorithm:<11} {1e3 * exchange.seconds:>13.3f} {1e3 * seconds:>14.3f} {error:>+8.0%}")
-    print(f"median error without sign: {statistics.median(abs(error) for _, _, error in compared):.0%}")
+    for exchange, seconds, off in compared:
+        print(f"{exchange.algorithm:<11} {1e3 * exchange.seconds:>13.3f} {1e3 * seconds:>14.3f} {off:>+8.0%}")
+    print(f"median error without sign: {statistics.median(abs(off) for _, _, off in compared):.0%}")
     if file:
         cases = [exchange._asdict() | {"predicted": seconds, "error": off} for exchange, seconds, off in compared]
         with open(file, "w") as out:

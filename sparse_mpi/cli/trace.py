@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.cli.trace_plot import draw
@@ -16,7 +14,7 @@ from sparse_mpi.provenance import provenance
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.traffic import gradients, networks
 from sparse_mpi.traffic.recording import Call, RecordingComm
-from sparse_mpi.traffic.replay import Transfer, matrix, replay
+from sparse_mpi.traffic.replay import Trace, replay
 from sparse_mpi.world import World
 
 RANKS = range(2, 65)
@@ -27,24 +25,6 @@ network of given latency and bandwidth, by the textbook schedule of every call. 
   python -m sparse_mpi trace --algorithms oktopk topka --plot trace.png
   python -m sparse_mpi trace --ranks 7 --network piz-daint --gradients layer-skewed --json trace.json
 """
-
-
-class Trace(NamedTuple):
-    """One step of one algorithm."""
-
-    algorithm: str
-    ranks: int
-    transfers: list[Transfer]
-
-    @property
-    def seconds(self) -> float:
-        """Until the last message is there."""
-        return max((transfer.end for transfer in self.transfers), default=0.0)
-
-    @property
-    def matrix(self) -> np.ndarray:
-        """``(P, P)`` int64: bytes from the rank of the row to that of the column."""
-        return matrix(self.transfers, self.ranks)
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from sparse_mpi.cli.trace import Trace
+from sparse_mpi.traffic.replay import Trace
 
 ARROWS = 400  # messages of a step up to which each has an arrow
 BAR = 0.6  # height, of the distance between ranks

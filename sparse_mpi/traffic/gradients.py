@@ -100,7 +100,7 @@ class Recorded:
         self.ranks, self.size = self._steps[0].shape
         self.title = (
             f"{self.about['program']} {self.about['data']}, {self.ranks} ranks, steps "
-            f"{', '.join(map(str, self.about['steps']))}"
+            f"{', '.join(map(str, self.about['steps']))}; further ranks bring those of other steps"
         )
 
     def at(self, step: int, rank: int) -> np.ndarray:

@@ -32,6 +32,27 @@ class Transfer(NamedTuple):
     end: float
 
 
+class Trace(NamedTuple):
+    """One step of one algorithm."""
+
+    algorithm: str
+    ranks: int
+    transfers: list[Transfer]
+
+    @property
+    def seconds(self) -> float:
+        """Until the last message is there."""
+        return max((transfer.end for transfer in self.transfers), default=0.0)
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """``(P, P)`` int64: bytes from the rank of the row to that of the column."""
+        sent = np.zeros((self.ranks, self.ranks), np.int64)
+        for transfer in self.transfers:
+            sent[transfer.source, transfer.dest] += transfer.bytes
+        return sent
+
+
 def replay(records: Sequence[Sequence[Call]], network: Network) -> list[Transfer]:
     """The messages of a step, of which rank i recorded ``records[i]``.
 
@@ -46,14 +67,6 @@ def replay(records: Sequence[Sequence[Call]], network: Network) -> list[Transfer
         if any(step.pending):
             step.meet()
     return step.transfers
-
-
-def matrix(transfers: Sequence[Transfer], ranks: int) -> np.ndarray:
-    """Bytes from every rank (row) to every other (column): ``(P, P)`` int64."""
-    sent = np.zeros((ranks, ranks), np.int64)
-    for transfer in transfers:
-        sent[transfer.source, transfer.dest] += transfer.bytes
-    return sent
 
 
 @dataclass

@@ -108,7 +108,8 @@ def count(
                 progress()
         return ran._replace(reports=ran.reports[warmup:], phases=ran.phases[warmup:])
 
-    return _summary(algorithm, name, gradients.size, World(ranks).run(run), union and union.counts[warmup:])
+    ran = World(ranks).run(run)
+    return _summary(algorithm, name, gradients.size, ran, [] if union is None else union.counts[warmup:])
 
 
 def formula(algorithm: Algorithm, n: int, k: int, ranks: int) -> tuple[float, float, float]:
@@ -137,7 +138,7 @@ def _by_phase(recording: RecordingComm) -> dict[str, Traffic]:
     return added
 
 
-def _summary(algorithm: Algorithm, name: str, n: int, ran: list[_Ran], covered: list[int] | None) -> Volume:
+def _summary(algorithm: Algorithm, name: str, n: int, ran: list[_Ran], covered: list[int]) -> Volume:
     """The numbers of all ranks in one record."""
     ranks, k, steps = len(ran), ran[0].k, len(ran[0].reports)
     reports = [report for rank in ran for report in rank.reports]
@@ -172,8 +173,10 @@ def _summary(algorithm: Algorithm, name: str, n: int, ran: list[_Ran], covered: 
 def _mean(traffic: list[Traffic]) -> Traffic:
     """Whole bytes and messages, rounded up."""
     summed = sum(traffic[1:], traffic[0])
-    parts = (summed.sent, summed.received, summed.messages, summed.control)
-    return Traffic(*(-(-part // len(traffic)) for part in parts), summed.seconds / len(traffic))
+    sent, received, messages, control = (
+        -(-part // len(traffic)) for part in (summed.sent, summed.received, summed.messages, summed.control)
+    )
+    return Traffic(sent, received, messages, control, summed.seconds / len(traffic))
 
 
 def _phases(ran: list[_Ran]) -> dict[str, Phase]:

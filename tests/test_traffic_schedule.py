@@ -1,0 +1,115 @@
+"""Recorded calls, their textbook schedules, and the timeline: what is drawn is what was counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi.costs import Network
+from sparse_mpi.traffic.recording import RecordingComm
+from sparse_mpi.traffic.replay import Trace, replay
+from sparse_mpi.world import World
+
+NETWORK = Network(alpha=1.0, beta=0.5)
+
+
+def rows(comm, count):
+    return np.full((count, 2), comm.rank, np.int32)
+
+
+CALLS = {
+    "sendrecv": lambda comm: (
+        comm.sendrecv(rows(comm, comm.rank + 1), (comm.rank + 1) % comm.size, comm.rank - 1)
+        if comm.rank
+        else comm.sendrecv(rows(comm, 1), 1 % comm.size, comm.size - 1)
+    ),
+    "allgather": lambda comm: comm.allgather(rows(comm, 3)),
+    "allgather control": lambda comm: comm.allgather(rows(comm, 3), control=True),
+    "allgatherv": lambda comm: comm.allgatherv(rows(comm, comm.rank)),
+    "allgatherv counts": lambda comm: comm.allgatherv(rows(comm, comm.rank), np.arange(comm.size)),
+    "alltoallv": lambda comm: comm.alltoallv(rows(comm, comm.size * 2), np.full(comm.size, 2)),
+    "alltoallv expected": lambda comm: comm.alltoallv(
+        rows(comm, 5), 5 * (np.arange(comm.size) == 0), np.full(comm.size, 5 * (comm.rank == 0))
+    ),
+    "allreduce": lambda comm: comm.allreduce(np.ones(840, np.float32)),
+    "allreduce control": lambda comm: comm.allreduce(np.ones(840), "max", control=True),
+    "bcast": lambda comm: comm.bcast(rows(comm, 4), root=comm.size - 1),
+    "barrier": lambda comm: comm.barrier(),
+}
+
+
+def recorded(world, *names):
+    """What every rank recorded of these calls, and what was counted."""
+
+    def run(comm):
+        recording = RecordingComm(comm)
+        for name in names:
+            CALLS[name](recording)
+        return recording.record, comm.traffic
+
+    done = world.run(run)
+    return [record for record, _ in done], [traffic for _, traffic in done]
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+@pytest.mark.parametrize("name", CALLS)
+def test_a_schedule_sends_the_bytes_and_messages_that_were_counted(size, name):
+    records, counted = recorded(World(size), name)
+    transfers = replay(records, NETWORK)
+    payload, control = (sum(t.bytes for t in transfers if t.control == kind) for kind in (False, True))
+    assert (payload, control) == (sum(t.sent for t in counted), sum(t.control for t in counted))
+    for rank, traffic in enumerate(counted):
+        assert sum(t.source == rank for t in transfers) == traffic.messages
+        if name.startswith(("sendrecv", "alltoallv", "allreduce", "bcast")):
+            mine = [t.bytes for t in transfers if t.source == rank]
+            assert sum(mine) == traffic.sent + traffic.control
+        assert sum(call.counted.sent for call in records[rank]) == traffic.sent
+
+
+def test_an_allgather_brings_every_block_to_every_rank():
+    """Bruck's rounds among five ranks: 1, 2 and 1 blocks are handed down."""
+    transfers = replay(recorded(World(5), "allgather")[0], NETWORK)
+    assert [t.bytes // 24 for t in transfers if t.source == 3] == [1, 2, 1]
+    assert Trace("", 5, transfers).matrix[3].tolist() == [0, 48, 24, 0, 24]
+
+
+def test_times_follow_latency_bandwidth_and_who_waits_for_whom():
+    def relay(comm):
+        """Rank 0 -> 1 -> 2, 8 bytes each, then all meet."""
+        recording = RecordingComm(comm)
+        if comm.rank:
+            recording.sendrecv(rows(comm, 1), None, comm.rank - 1)
+        if comm.rank < 2:
+            recording.sendrecv(rows(comm, 1), comm.rank + 1, None)
+        recording.barrier()
+        return recording.record
+
+    transfers = replay(World(3).run(relay), NETWORK)
+    first, second, *meeting = transfers
+    assert (first.source, first.dest, first.start, first.end, first.round) == (0, 1, 0, 5, 0)
+    assert (second.source, second.dest, second.start, second.end, second.round) == (1, 2, 5, 10, 1)
+    assert {t.phase for t in transfers} == {
+        "test_traffic_schedule.relay: sendrecv",
+        "test_traffic_schedule.relay: barrier",
+    }
+    assert max(t.end for t in meeting) == 12 and min(t.round for t in meeting) == 2
+
+
+def test_records_that_do_not_fit_together_are_refused():
+    records, _ = recorded(World(3), "barrier", "allreduce")
+    with pytest.raises(ValueError, match="must be of one collective, got allreduce, barrier"):
+        replay([records[0][1:], *records[1:]], NETWORK)
+    with pytest.raises(ValueError, match="some end before others"):
+        replay([records[0][:1], *records[1:]], NETWORK)
+    records, _ = recorded(World(3), "sendrecv")
+    with pytest.raises(ValueError, match="rank 1 waits for a message"):
+        replay([[], *records[1:]], NETWORK)
+
+
+def test_a_call_is_named_after_the_function_that_made_it_not_after_a_lambda():
+    def _balance(comm):
+        (lambda: comm.barrier())()
+        return comm.record
+
+    (record,) = World(1).run(lambda comm: _balance(RecordingComm(comm)))
+    assert record[0].phase == "test_traffic_schedule.balance: barrier"

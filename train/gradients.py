@@ -1,0 +1,140 @@
+"""Record the gradients of a training run, every rank's own, for `bench volume`, `trace` and whoever studies them.
+
+mpiexec -n 4 python train/gradients.py --tiny                                         vgg: steps 1, 10, 40
+mpiexec -n 4 python train/gradients.py --program lstm --tiny --record-steps 5 50 --save runs/lstm.npz --algo topka
+python -m sparse_mpi bench volume --ranks 2 4 --gradients runs/gradients.npz --density 0.02
+
+All other options are those of the program, whose model, batches, reduction and optimizer train. The learning rate is
+--lr from the first step on, a step's gradient is one bucket, and nothing but the file named by --save is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from arguments import algorithm_options
+from converters import integer
+from job import agreed, run, threads_per_rank
+from optimizers import OPTIMIZERS
+from replicas import average_buffers, identical
+from sparse_mpi.comm import Comm
+from sparse_mpi.optim import broadcast_parameters
+from sparse_mpi.provenance import provenance
+from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.traffic.gradients import write
+from task import Task
+
+PROGRAMS = ("vgg", "resnet", "vit", "lstm", "transformer", "bert", "gpt2")
+
+
+def parse(argv: Sequence[str] | None = None) -> Namespace:
+    """What to record, and as ``options`` what the program is told."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--program", choices=PROGRAMS, default="vgg", help="which one of this folder (default: vgg)")
+    text = "numbers of steps, from 1; training ends with the last (default: 1 10 40)"
+    add("--record-steps", type=integer(1), nargs="+", default=[1, 10, 40], metavar="N", help=text)
+    add("--save", type=Path, default=Path("runs/gradients.npz"), metavar="FILE", help="default: runs/gradients.npz")
+    args, rest = parser.parse_known_args(argv)
+    args.task = import_module(args.program).PROGRAM
+    args.options = args.task.parse(rest)
+    if args.options.algo in ("auto", "plan"):
+        parser.error("argument --algo: plans are for several buckets, and here is one; name an algorithm")
+    return args
+
+
+def record(args: Namespace, comm: Comm) -> None:
+    """Train on this rank as far as the last step to record; rank 0 writes the file.
+
+    Raises:
+        Refused: on all ranks alike, where the data cannot be read or the file not be written.
+    """
+    options = args.options
+    torch.set_num_threads(options.threads or threads_per_rank(comm))
+    torch.manual_seed(options.seed)
+    task = agreed(comm, lambda: args.task.make(options, comm))
+    broadcast_parameters(task.model.state_dict(), comm=comm)
+    task.model.train()
+    parameters = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
+    optimizer = OPTIMIZERS[options.optimizer](parameters, options)
+    shapes = [tuple(parameter.shape) for parameter in parameters]
+    amount = {"k": options.k} if options.k else {"density": options.density}
+    reducer = SparseAllreduce(shapes, comm=comm, algorithm=options.algo, **amount, **algorithm_options(options))
+    steps: dict[int, np.ndarray] = {}
+    last = max(args.record_steps)
+    silent = comm.rank > 0 or not options.progress or not sys.stderr.isatty()
+    for number, batch in tqdm(_batches(task, last), total=last, disable=silent):
+        optimizer.zero_grad()
+        loss, _ = task.judge(batch)
+        loss.backward()
+        gradient = _flat(parameters)
+        if number in args.record_steps:
+            steps[number] = _gathered(gradient, comm)
+        _spread(reducer.step(gradient), parameters, comm.size)
+        optimizer.step()
+    average_buffers(task.model, comm)  # as at the end of training; what is left to differ are weights
+    facts = {"k": reducer.k, "shapes": shapes, "identical": identical(task.model, comm)}
+    agreed(comm, lambda: _write(args, steps, facts) if comm.rank == 0 else None)
+
+
+def _batches(task: Task, last: int) -> Iterator[tuple[int, Any]]:
+    """Batches by number of the step, epoch after epoch."""
+    batches = (batch for epoch in count() for batch in task.train(epoch))
+    return zip(range(1, last + 1), batches, strict=False)
+
+
+def _flat(parameters: Sequence[Tensor]) -> np.ndarray:
+    """The gradient ``(n,)`` float32; zeros where a parameter took no part."""
+    parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    return torch.cat([part.flatten() for part in parts]).float().numpy()
+
+
+def _gathered(gradient: np.ndarray, comm: Comm) -> np.ndarray:
+    """On rank 0 those of all ranks ``(P, n)``, elsewhere this rank's own ``(1, n)``."""
+    if comm.rank:
+        comm.sendrecv(gradient, dest=0, source=None)
+        return gradient[None]
+    return np.stack([gradient, *(np.asarray(comm.sendrecv(gradient, None, rank)) for rank in range(1, comm.size))])
+
+
+def _spread(total: Any, parameters: Sequence[Tensor], ranks: int) -> None:
+    """The mean over the ranks becomes the gradient of the parameters."""
+    mean = torch.from_numpy((total if isinstance(total, np.ndarray) else total.to_dense()) / ranks)
+    for parameter, part in zip(parameters, mean.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad = part.view_as(parameter).to(parameter.dtype)
+
+
+def _write(args: Namespace, steps: dict[int, np.ndarray], facts: dict[str, Any]) -> None:
+    """``facts``, and how training was told to be, go into the file with the gradients."""
+    options = args.options
+    about = {
+        "program": args.program,
+        "data": options.data,
+        "tiny": options.tiny,
+        "algorithm": options.algo,
+        "batch_size": options.batch_size,
+        "seed": options.seed,
+        **facts,
+        **provenance(),
+    }
+    args.save.parent.mkdir(parents=True, exist_ok=True)
+    write(args.save, steps, about)
+    ranks, size = next(iter(steps.values())).shape
+    print(f"{args.save}: steps {', '.join(map(str, steps))} of {ranks} ranks, {size:,} elements each")
+
+
+if __name__ == "__main__":
+    arguments = parse()
+    run(record, arguments)
