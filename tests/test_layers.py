@@ -70,10 +70,10 @@ LEVELS = """
     plan.planners
     plan.*
     plan
-    traffic.recording  traffic.gradients  traffic.selections  traffic.networks  traffic.pingpong
-    traffic.schedule  traffic.volume
-    traffic.*
-    traffic
+    analysis.recording  analysis.gradients  analysis.selections  analysis.networks  analysis.pingpong
+    analysis.schedule  analysis.volume
+    analysis.*
+    analysis
     buckets  ddp_buckets  trace
     reduction
     optim  ddp

@@ -33,7 +33,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
 from sparse_mpi.provenance import provenance
 from sparse_mpi.reducer import SparseAllreduce
-from sparse_mpi.traffic.gradients import write
+from sparse_mpi.analysis.gradients import write
 from task import Task
 
 PROGRAMS = ("vgg", "resnet", "vit", "lstm", "transformer", "bert", "gpt2")

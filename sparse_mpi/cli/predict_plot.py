@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from sparse_mpi.costs import Network
-from sparse_mpi.traffic.prediction import Predicted
+from sparse_mpi.analysis.prediction import Predicted
 
 
 def draw(predicted: Sequence[Predicted], given: Mapping[str, Network], heading: str, file: str) -> None:

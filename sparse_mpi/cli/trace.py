@@ -12,9 +12,9 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
 from sparse_mpi.reducer import SparseAllreduce
-from sparse_mpi.traffic import gradients, networks
-from sparse_mpi.traffic.recording import Call, RecordingComm
-from sparse_mpi.traffic.replay import Trace, replay
+from sparse_mpi.analysis import gradients, networks
+from sparse_mpi.analysis.recording import Call, RecordingComm
+from sparse_mpi.analysis.replay import Trace, replay
 from sparse_mpi.world import World
 
 RANKS = range(2, 65)

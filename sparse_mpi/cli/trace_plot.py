@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from sparse_mpi.traffic.replay import Trace
+from sparse_mpi.analysis.replay import Trace
 
 ARROWS = 400  # messages of a step up to which each has an arrow
 BAR = 0.6  # height, of the distance between ranks

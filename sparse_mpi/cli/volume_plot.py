@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
-from sparse_mpi.traffic.volume import WORD, Volume
+from sparse_mpi.analysis.volume import WORD, Volume
 
 
 def draw(volumes: Sequence[Volume], file: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparse_mpi.traffic.volume import WORD, Volume
+from sparse_mpi.analysis.volume import WORD, Volume
 
 RATIOS = """\
 words: 4 bytes of payload a rank and step, mean over ranks and steps; most: of any rank in any step; formula: what the

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from sparse_mpi.traffic.recording import Call
+from sparse_mpi.analysis.recording import Call
 
 
 class Message(NamedTuple):

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sparse_mpi.costs import Network
-from sparse_mpi.traffic.recording import Call
-from sparse_mpi.traffic.schedule import scheduled
+from sparse_mpi.analysis.recording import Call
+from sparse_mpi.analysis.schedule import scheduled
 
 
 class Transfer(NamedTuple):
