@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from sparse_mpi.analysis import gradients, networks, pingpong, prediction, volume
 from sparse_mpi.arguments import make_algorithm
 from sparse_mpi.cli import main, predict_fit
 from sparse_mpi.comm import Traffic
 from sparse_mpi.costs import Network
-from sparse_mpi.analysis import gradients, networks, pingpong, prediction, volume
 from sparse_mpi.world import World
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi.costs import Network
 from sparse_mpi.analysis.recording import RecordingComm
 from sparse_mpi.analysis.replay import Trace, replay
+from sparse_mpi.costs import Network
 from sparse_mpi.world import World
 
 NETWORK = Network(alpha=1.0, beta=0.5)

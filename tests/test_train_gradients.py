@@ -12,9 +12,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 
 import gradients as recording
+from sparse_mpi.analysis.gradients import make
 from sparse_mpi.cli import main
 from sparse_mpi.optim import broadcast_parameters
-from sparse_mpi.analysis.gradients import make
 from sparse_mpi.world import World
 
 TINY = ["--tiny", "--threads", "1", "--no-progress"]

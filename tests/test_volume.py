@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.analysis import gradients, volume
 from sparse_mpi.arguments import make_algorithm
 from sparse_mpi.cli import main
 from sparse_mpi.cli.volume_plot import draw
-from sparse_mpi.analysis import gradients, volume
 
 
 def counted(name, ranks=4, kind="independent", n=4000, k=200, steps=2, warmup=1):

@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.comm import Traffic
-from sparse_mpi.costs import Network
 from sparse_mpi.analysis.networks import Exchange
 from sparse_mpi.analysis.volume import WORD, Volume, formula
+from sparse_mpi.comm import Traffic
+from sparse_mpi.costs import Network
 
 K_PER_RANK = 16  # entries a rank selects for each other, on average, where traffic is counted
 LEAST_K, LEAST_N = 4096, 1 << 17  # below these, rounding and short indices would show

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparse_mpi.costs import Network
 from sparse_mpi.analysis.recording import Call
 from sparse_mpi.analysis.schedule import scheduled
+from sparse_mpi.costs import Network
 
 
 class Transfer(NamedTuple):

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.comm import Comm, Traffic
-from sparse_mpi.reducer import SparseAllreduce, StepReport
-from sparse_mpi.sparse import Layout
 from sparse_mpi.analysis.gradients import Gradients
 from sparse_mpi.analysis.recording import RecordingComm
 from sparse_mpi.analysis.selections import watched
+from sparse_mpi.comm import Comm, Traffic
+from sparse_mpi.reducer import SparseAllreduce, StepReport
+from sparse_mpi.sparse import Layout
 from sparse_mpi.world import World
 
 WORD = 4  # bytes: the papers' unit

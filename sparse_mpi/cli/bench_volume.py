@@ -8,12 +8,12 @@ import sys
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
+from sparse_mpi.analysis import gradients, volume
+from sparse_mpi.analysis.volume import Volume
 from sparse_mpi.arguments import make_algorithm, takes
 from sparse_mpi.cli.volume_plot import draw
 from sparse_mpi.cli.volume_table import RATIOS, phases, row, title
 from sparse_mpi.provenance import provenance
-from sparse_mpi.analysis import gradients, volume
-from sparse_mpi.analysis.volume import Volume
 from sparse_mpi.world import MOST_RANKS
 
 OPTIONS = ("wire",)  # of the algorithms that have them

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.analysis import gradients, networks, volume
+from sparse_mpi.analysis.prediction import Predicted, allowed, scaled, short_length
 from sparse_mpi.arguments import make_algorithm, takes
 from sparse_mpi.cli import predict_fit
 from sparse_mpi.cli.predict_plot import draw
 from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
-from sparse_mpi.analysis import gradients, networks, volume
-from sparse_mpi.analysis.prediction import Predicted, allowed, scaled, short_length
 from sparse_mpi.world import MOST_RANKS
 
 FLAT = [name for name in ALGORITHMS if not takes(name, "rank")]  # low-rank ones need shapes, which n does not tell

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import statistics
 
+from sparse_mpi.analysis import networks, pingpong
+from sparse_mpi.analysis.prediction import errors
 from sparse_mpi.comm import as_comm
 from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
-from sparse_mpi.analysis import networks, pingpong
-from sparse_mpi.analysis.prediction import errors
 
 
 def fit(file: str) -> int:

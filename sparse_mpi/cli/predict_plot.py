@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from sparse_mpi.costs import Network
 from sparse_mpi.analysis.prediction import Predicted
+from sparse_mpi.costs import Network
 
 
 def draw(predicted: Sequence[Predicted], given: Mapping[str, Network], heading: str, file: str) -> None:

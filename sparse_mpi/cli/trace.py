@@ -7,14 +7,14 @@ import json
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.analysis import gradients, networks
+from sparse_mpi.analysis.recording import Call, RecordingComm
+from sparse_mpi.analysis.replay import Trace, replay
 from sparse_mpi.cli.trace_plot import draw
 from sparse_mpi.comm import Comm
 from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
 from sparse_mpi.reducer import SparseAllreduce
-from sparse_mpi.analysis import gradients, networks
-from sparse_mpi.analysis.recording import Call, RecordingComm
-from sparse_mpi.analysis.replay import Trace, replay
 from sparse_mpi.world import World
 
 RANKS = range(2, 65)
