@@ -169,5 +169,6 @@ def assert_count(step: Step, name: str, algorithm, case: Case, ranks: int) -> No
         "gtopk": (fewest, k),
         "oktopk": (0.9 * fewest, k),
         "oktopk-2level": (0.9 * fewest, k),
+        "spardl": (1, k),
     }.get(name, (0, min(case.n, most * ranks)) if selector else (case.n, case.n))
     assert promised[0] <= step.report.total <= promised[1]

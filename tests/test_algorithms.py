@@ -34,6 +34,7 @@ LOSSY = {"dense-bf16": 2**-7}  # relative error of a sum of everything
 SUMMING = ("dense", "powersgd", "acpsgd")  # by MPI_Allreduce, which may add in another order than World
 VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
     "oktopk-owner": ("oktopk", {"residual": "owner"}),
+    "spardl-block": ("spardl", {"prune": "block"}),
     "topkdsa-doubling": ("topkdsa", {"exchange": "doubling"}),
     "adtopk-alldim": ("adtopk", {"selector": AllDim()}),
     "adtopk-axis1": ("adtopk", {"selector": Interleaved(rows="axis1")}),

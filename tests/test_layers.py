@@ -49,6 +49,7 @@ LEVELS = """
     algorithms.base  agreement
     nccl
     algorithms.topka  algorithms.rotated  algorithms.global_threshold  algorithms.low_rank  algorithms.hybrid
+    algorithms.partition  algorithms.bruck
     algorithms.oktopk
     algorithms.*
     algorithms

@@ -11,6 +11,7 @@ from sparse_mpi.algorithms.gaussiank import GaussianK
 from sparse_mpi.algorithms.gtopk import GTopk
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.algorithms.powersgd import PowerSGD
+from sparse_mpi.algorithms.spardl import SparDL
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.algorithms.topkdsa import TopkDSA
 from sparse_mpi.algorithms.two_level import TwoLevel
@@ -23,6 +24,7 @@ ALGORITHMS: dict[str, type] = {
     "gtopk": GTopk,
     "oktopk": OkTopk,
     "oktopk-2level": TwoLevel,
+    "spardl": SparDL,
     "gaussiank": GaussianK,
     "adtopk": ADTopk,
     "powersgd": PowerSGD,

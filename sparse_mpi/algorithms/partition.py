@@ -1,0 +1,84 @@
+"""Block-cyclic ownership: who owns which element, so that large entries that stand together have several owners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.sparse import SparseVector, merge
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Block b of the elements belongs to owner ``(b + shift) % owners``.
+
+    `permute` numbers the elements anew, owner by owner, so that those of one owner are one region; `restore` numbers
+    them as before. Within a region their order stays as it was.
+
+    Args:
+        size: n, elements.
+        owners: P.
+        block: elements in a block; fewer where some owner would be left with none though n >= P.
+        shift: who owns the first block. Where every rank takes ``turn - rank``, owner 0 is the rank itself, owner 1 the
+            rank after it and so on, and the first block is that of rank ``turn % owners``.
+
+    Raises:
+        ValueError: size, owners or block below 1.
+    """
+
+    size: int
+    owners: int
+    block: int
+    shift: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("size", "owners", "block"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        object.__setattr__(self, "block", max(1, min(self.block, self.size // self.owners)))
+
+    @property
+    def boundaries(self) -> np.ndarray:
+        """``(P + 1,)`` int64: the elements of owner q are numbered from ``boundaries[q]`` to ``boundaries[q + 1] - 1``."""
+        blocks = -(-self.size // self.block)
+        widths = self.block * (blocks // self.owners + (self._first(np.arange(self.owners)) < blocks % self.owners))
+        widths[(blocks - 1 + self.shift) % self.owners] -= blocks * self.block - self.size
+        return np.concatenate([[0], np.cumsum(widths)])
+
+    @property
+    def widest(self) -> int:
+        """The most elements an owner may have, whatever the shift."""
+        return min(self.block * -(-self.size // (self.block * self.owners)), self.size)
+
+    def permute(self, vector: SparseVector) -> SparseVector:
+        """The same entries, numbered owner by owner and sorted by these numbers."""
+        blocks, offsets = vector.indices // self.block, vector.indices % self.block
+        owners = (blocks + self.shift) % self.owners
+        return merge(vector._replace(indices=self._starts(vector)[owners] + blocks // self.owners * self.block + offsets))
+
+    def restore(self, vector: SparseVector) -> SparseVector:
+        """The inverse of `permute`; ``vector`` need not be sorted, and entries that share a number are added."""
+        starts = self._starts(vector)
+        owners = namespace(starts).searchsorted(starts[1:], vector.indices, side="right").astype(starts.dtype)
+        inside = vector.indices - starts[owners]
+        blocks = inside // self.block * self.owners + self._first(owners)
+        return merge(vector._replace(indices=blocks * self.block + inside % self.block))
+
+    def part(self, x: Array, owner: int) -> Array:
+        """The elements of ``x`` ``(n,)`` that belong to ``owner``, in their order."""
+        whole = self.size // self.block
+        first = self._first(owner)
+        blocks = x[: whole * self.block].reshape(whole, self.block)[first :: self.owners].reshape(-1)
+        if whole % self.owners != first:
+            return blocks
+        return namespace(x).concatenate([blocks, x[whole * self.block :]])
+
+    def _first(self, owners: Array) -> Array:
+        """The first block of each of the ``owners``."""
+        return (owners - self.shift) % self.owners
+
+    def _starts(self, vector: SparseVector) -> Array:
+        """`boundaries` in the library and the type of the vector's indices."""
+        return namespace(vector.indices).asarray(self.boundaries.astype(vector.indices.dtype))

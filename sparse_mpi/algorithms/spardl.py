@@ -1,0 +1,186 @@
+"""SparDL (Zhao et al., ICDE'24): a reduce-scatter that prunes on its way, by reverse Bruck, then a Bruck allgather.
+
+Costs at most 5k(P-1)/P words a rank and 4k(P-1)/P as a rule, in 2 ceil(log2 P) messages, none of them for counts.
+Returns at most k entries, and about k.
+
+Every rank owns a region. In the first half it hands on, in ceil(log2 P) messages of which each goes half as far as the
+one before, what others own; who receives adds. A message is pruned to its share of k. In the second half the owners'
+sums spread the other way round. Whoever cuts an entry keeps it ("global residual collection"), so nothing is lost.
+
+Where this departs from the paper: regions are block-cyclic instead of contiguous, because large entries stand together,
+and owners take turns, so that what was kept meets what others have. A message is pruned as a whole and not block by
+block, and may be somewhat longer than its share; a region gets more of the result than its share if that much of it
+reaches the last result's smallest magnitude. ``prune="block"`` is the paper's rule. Teams of ranks ("SAG"), which
+exchange less often with each other, are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.partition import Partition
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.comm import Comm
+from sparse_mpi.kernels.base import magnitude_bits
+from sparse_mpi.select import Selector
+from sparse_mpi.select.threshold import Threshold
+from sparse_mpi.sparse import (
+    Layout,
+    SparseVector,
+    concatenate,
+    contains,
+    merge,
+    split_counts,
+    subtract,
+    take,
+    truncate,
+)
+from sparse_mpi.wire import Coo, Wire, regions_of
+
+PRUNES = ("threshold", "block")
+
+
+@dataclass(frozen=True)
+class SparDLState:
+    """What is carried from step to step, the same on all ranks but for the selector's part."""
+
+    selection: Any  # the selector's state
+    threshold: int = 0  # magnitude bits of the smallest entry of the last result, 0 if it had fewer than k
+    turn: int = 0  # the rank that owns the first block
+
+
+@dataclass(frozen=True)
+class SparDL:
+    """Sparse allreduce of k entries in the fewest messages.
+
+    Args:
+        selector: picks the entries to send.
+        prune: ``"threshold"`` (a message keeps its largest entries, an owner those that are likely to be among the k
+            largest) or ``"block"`` (the paper: every region is cut to its share of k wherever it is).
+        slack: how many times its share of k a message may have, where entries are worth it; not for ``"block"``.
+        block: neighbouring elements that have one owner.
+        wire: the message format; one that rounds must leave alone what it has rounded already, as bfloat16 does.
+    """
+
+    selector: Selector = Threshold()
+    prune: str = "threshold"
+    slack: float = 1.25
+    block: int = 64
+    wire: Wire = Coo()
+
+    conserves: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.prune not in PRUNES:
+            raise ValueError(f"prune must be one of {', '.join(PRUNES)}, got {self.prune!r}")
+        if not 1 <= self.slack < np.inf:
+            raise ValueError(f"slack must be at least 1 (times the share) and finite, got {self.slack}")
+        if self.block < 1:
+            raise ValueError(f"block must be at least 1 element, got {self.block}; 64 is usual")
+
+    def init(self, layout: Layout, k: int, ranks: int) -> SparDLState:
+        """No result yet."""
+        return SparDLState(self.selector.init(layout, k))
+
+    def reduce(self, acc: Array, k: int, comm: Comm, state: SparDLState) -> tuple[Reduction, SparDLState]:
+        """``sent`` is this rank's selection less all it cut, from its own entries and from sums.
+
+        Elements are numbered from the own region on, and region d is that of the d-th rank after this one. So what a
+        message has is contiguous, and starts at 0 for its receiver or its sender.
+        """
+        selected, selection = self.selector.select(acc, k, state.selection)
+        partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
+        starts = partition.boundaries
+        summed, cut = self._reduce_scatter(partition.permute(selected), starts, k, comm)
+        chosen = truncate(summed, self._worthwhile(summed, k, int(starts[1]), state.threshold))
+        total = truncate(partition.restore(self._allgather(chosen, starts, comm)), k)
+
+        summed = partition.restore(summed)
+        kept = take(total, contains(summed, total.indices))
+        sent = subtract(selected, concatenate([partition.restore(cut), self._lacking(kept, summed)]))
+        threshold = int(magnitude_bits(total.values).min()) if total.nnz == k else 0
+        return Reduction(total, sent), SparDLState(selection, threshold, (state.turn + 1) % comm.size)
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """P - 1 regions on their way to their owners, and P - 1 on their way from them."""
+        if ranks == 1:
+            return Bound(0, 0, 0, 0)
+        most = self._most(k, Partition(layout.size, ranks, self.block).widest, layout.size)
+        messages = 2 * rounds(ranks)
+        return Bound(2 * (ranks - 1) * most, 0, messages, 0, self.wire.overhead() * messages)
+
+    def _most(self, k: int, width: int, size: int) -> int:
+        """The most entries that may stay of ``width`` elements out of ``size``."""
+        return max(1, ceil((1.0 if self.prune == "block" else self.slack) * k * width / size))
+
+    def _worthwhile(self, summed: SparseVector, k: int, width: int, threshold: int) -> int:
+        """How many of an owner's sums to spread: as many as would have made it last time, and not less than its share
+        of k."""
+        share = max(1, -(-k * width // summed.size))
+        reached = int(namespace(summed.values).count_nonzero(magnitude_bits(summed.values) >= threshold))
+        return min(max(share, reached), self._most(k, width, summed.size))
+
+    def _reduce_scatter(
+        self, held: SparseVector, starts: np.ndarray, k: int, comm: Comm
+    ) -> tuple[SparseVector, SparseVector]:
+        """What all ranks have left of the own region, added up; and what this rank cut, some indices several times.
+
+        A rank holds regions 0 to stop - 1 and hands on those from gap on: the rank that far away can bring them nearer.
+        """
+        cuts = [take(held, slice(0, 0))]
+        stop, gap = comm.size, 1 << (comm.size - 1).bit_length() >> 1
+        while gap:
+            near = int(split_counts(held, starts[[0, gap]])[0])
+            leaving = take(held, slice(near, None))
+            kept = _moved(self._pruned(leaving, starts[gap : stop + 1], k), -starts[gap])
+            arrived, received = self._swap(kept, starts[stop] - starts[gap], starts[stop - gap], gap, comm)
+            cuts.append(self._lacking(_moved(arrived, starts[gap]), leaving))
+            held = merge(concatenate([take(held, slice(0, near)), received]))
+            stop, gap = gap, gap // 2
+        return held, concatenate(cuts)
+
+    def _allgather(self, held: SparseVector, starts: np.ndarray, comm: Comm) -> SparseVector:
+        """The entries of all owners. A rank holds regions 0 to gap - 1 and fetches as many more from gap on."""
+        gap = 1
+        while gap < comm.size:
+            count = min(gap, comm.size - gap)
+            near = int(split_counts(held, starts[[0, count]])[0])
+            width = starts[gap + count] - starts[gap]
+            arrived, received = self._swap(take(held, slice(0, near)), starts[count], width, -gap, comm)
+            held = concatenate([arrived, take(held, slice(near, None)), _moved(received, starts[gap])])
+            gap *= 2
+        return held
+
+    def _pruned(self, leaving: SparseVector, starts: np.ndarray, k: int) -> SparseVector:
+        """What may stay of the entries in the regions that ``starts`` bounds, in index order."""
+        edges = starts if self.prune == "block" else starts[[0, -1]]
+        parts, at = [], 0
+        for count, width in zip(split_counts(leaving, edges).tolist(), np.diff(edges).tolist(), strict=True):
+            parts.append(truncate(take(leaving, slice(at, at + count)), self._most(k, width, leaving.size)))
+            at += count
+        return concatenate(parts)
+
+    def _swap(
+        self, leaving: SparseVector, width: int, coming: int, hop: int, comm: Comm
+    ) -> tuple[SparseVector, SparseVector]:
+        """Send entries in ``[0, width)`` ``hop`` ranks on; as they arrive there, and those in ``[0, coming)`` that came
+        from as far behind."""
+        n, dtype = leaving.size, leaving.values.dtype
+        packed = self.wire.pack(leaving, np.array([leaving.nnz]), regions_of(np.array([0, width])))
+        rows = comm.sendrecv(packed.rows, (comm.rank + hop) % comm.size, (comm.rank - hop) % comm.size)
+        assert rows is not None
+        return packed.vector, self.wire.unpack(rows, np.array([len(rows)]), regions_of(np.array([0, coming])), n, dtype)
+
+    def _lacking(self, after: SparseVector, before: SparseVector) -> SparseVector:
+        """What ``after``, pruned and rounded, lacks of ``before``."""
+        return take(before, ~contains(after, before.indices)) if self.wire.lossless else subtract(before, after)
+
+
+def _moved(vector: SparseVector, by: int) -> SparseVector:
+    """The entries, numbered from elsewhere."""
+    return vector._replace(indices=vector.indices + vector.indices.dtype.type(by))
