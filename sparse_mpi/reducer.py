@@ -27,7 +27,7 @@ from sparse_mpi.watched import unselected, watch
 class StepReport(NamedTuple):
     """What one step did on this rank."""
 
-    selected: int  # pairs the selector picked; n for a dense algorithm
+    selected: int  # pairs the selector, or an algorithm without one, picked; n for a dense algorithm
     total: int  # entries of the result
     select_seconds: float  # residual += gradient included where the selector does it in the same pass
     exchange_seconds: float  # inside communication calls, waiting for slower ranks included
@@ -296,5 +296,7 @@ class SparseAllreduce:
         selected = self._unselected + sum(timed.selected for timed in self._timed)
         for timed in self._timed:
             timed.seconds, timed.selected = 0.0, 0
+        if not self._timed and isinstance(reduction.sent, SparseVector):
+            selected = reduction.sent.nnz  # chosen without a selector
         entries = total.nnz if isinstance(total, SparseVector) else len(total)
         return StepReport(selected, entries, select, traffic.seconds, seconds - select - traffic.seconds, traffic)

@@ -31,10 +31,11 @@ from .conformance import (
 # every entry of the registry, and options that change how an algorithm communicates
 SPARSE = [name for name in ALGORITHMS if takes_selector(name)]
 LOSSY = {"dense-bf16": 2**-7}  # relative error of a sum of everything
-SUMMING = ("dense", "powersgd", "acpsgd")  # by MPI_Allreduce, which may add in another order than World
+SUMMING = ("dense", "micro", "powersgd", "acpsgd")  # by MPI_Allreduce, which may add in another order than World
 VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
     "oktopk-owner": ("oktopk", {"residual": "owner"}),
     "spardl-block": ("spardl", {"prune": "block"}),
+    "micro-fixed": ("micro", {"mode": "fixed"}),
     "topkdsa-doubling": ("topkdsa", {"exchange": "doubling"}),
     "adtopk-alldim": ("adtopk", {"selector": AllDim()}),
     "adtopk-axis1": ("adtopk", {"selector": Interleaved(rows="axis1")}),

@@ -9,6 +9,7 @@ from sparse_mpi.algorithms.dense import Dense
 from sparse_mpi.algorithms.dense_bf16 import DenseBF16
 from sparse_mpi.algorithms.gaussiank import GaussianK
 from sparse_mpi.algorithms.gtopk import GTopk
+from sparse_mpi.algorithms.micro import MiCRO
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.algorithms.powersgd import PowerSGD
 from sparse_mpi.algorithms.spardl import SparDL
@@ -25,6 +26,7 @@ ALGORITHMS: dict[str, type] = {
     "oktopk": OkTopk,
     "oktopk-2level": TwoLevel,
     "spardl": SparDL,
+    "micro": MiCRO,
     "gaussiank": GaussianK,
     "adtopk": ADTopk,
     "powersgd": PowerSGD,

@@ -1,0 +1,134 @@
+"""MiCRO (Yoon & Oh, HiPC'23; as in ExDyna): every rank chooses in a part of its own, all add up what any of them chose.
+
+Costs 3k(P-1)/P words a rank, up to a quarter more where it goes by threshold, k(P-1)/P of them indices, in 3 ceil(log2 P)
+messages and ceil(log2 P) small ones for the counts. Returns about k entries.
+
+The elements are cut into P parts, which the ranks take in turns. A rank chooses the largest entries of its part; the
+indices are gathered, and one allreduce adds what all ranks have there. All of them clear the same entries: whatever is
+chosen once is summed whole, and nothing is chosen twice.
+
+Where this departs from the paper: parts are block-cyclic, because large entries stand together; a rank chooses between
+its share over ``slack`` and ``slack`` times its share; the threshold follows the count in proportion, from one measured
+in the first step. A rank that holds NaN or Inf says so wherever it is. Messages have no `Wire` format: indices travel
+without values, and values, which the network adds, as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import ClassVar
+
+import numpy as np
+
+from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.partition import Partition
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.comm import Comm
+from sparse_mpi.kernels.base import index_dtype, magnitude_bits
+from sparse_mpi.select.base import at_least
+from sparse_mpi.select.exact import top_k
+from sparse_mpi.sparse import Layout, SparseVector, concatenate, merge, truncate
+
+MODES = ("threshold", "fixed")
+GAIN = 1 / 4  # octaves that the threshold moves for an octave of the count: a magnitude's distribution is about as steep
+
+
+@dataclass(frozen=True)
+class MiCROState:
+    """What is carried from step to step, the same on all ranks."""
+
+    threshold: int = 0  # magnitude bits; 0 before the first step, and as long as all is zero
+    turn: int = 0  # the rank that has the first block
+
+
+@dataclass(frozen=True)
+class MiCRO:
+    """Sparse allreduce of about k entries, which are chosen by one rank each.
+
+    Args:
+        mode: ``"threshold"`` (what reaches a threshold that all ranks share) or ``"fixed"`` (the largest of every part,
+            as many as are its share of k: all ranks know the length of all messages).
+        slack: a rank chooses at least its share over this and at most its share times this, of a threshold.
+        block: neighbouring elements that are in one part.
+    """
+
+    mode: str = "threshold"
+    slack: float = 1.25
+    block: int = 64
+
+    conserves: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
+        if not 1 < self.slack < np.inf:
+            raise ValueError(f"slack must be above 1 (times the share) and finite, got {self.slack}")
+        if self.block < 1:
+            raise ValueError(f"block must be at least 1 element, got {self.block}; 64 is usual")
+
+    def init(self, layout: Layout, k: int, ranks: int) -> MiCROState:
+        """No threshold yet."""
+        return MiCROState()
+
+    def reduce(self, acc: Array, k: int, comm: Comm, state: MiCROState) -> tuple[Reduction, MiCROState]:
+        """``sent`` is acc where ``total`` has entries."""
+        partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
+        fixed = self.mode == "fixed"
+        shares = [_entries(k, width, len(acc)) for width in np.diff(partition.boundaries).tolist()]
+        chosen = self._choose(acc, partition, k, state.threshold)
+        named, counts = comm.allgatherv(chosen.indices, np.roll(shares, comm.rank) if fixed else None)
+        union = namespace(named).unique(named)
+        sent = SparseVector(union, acc[union], len(acc))
+        total = sent._replace(values=comm.allreduce(sent.values))
+
+        threshold = 0
+        if not fixed and state.threshold:
+            octave = 1 << np.finfo(acc.dtype).nmant
+            threshold = max(state.threshold + round(GAIN * octave * log2(counts.sum() / k)), 1)
+        elif not fixed:
+            least = np.array([int(magnitude_bits(chosen.values).min()) // comm.size], np.int64)
+            threshold = int(comm.allreduce(least, control=True)[0])
+        return Reduction(total, sent), MiCROState(threshold, (state.turn + 1) % comm.size)
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """The indices to all other ranks, and an allreduce at as many as all may choose."""
+        if ranks == 1:
+            return Bound(0, 0, 0, 0)
+        n, fixed = layout.size, self.mode == "fixed"
+        widest = Partition(n, ranks, self.block).widest
+        most = _entries(k if fixed else self.slack * k, widest, n)
+        values = 2 * min(ranks * most, n) * (ranks - 1) / ranks
+        extra = index_dtype(n).itemsize * most * (ranks - 1)
+        control = 0 if fixed else 4 * (ranks - 1) + 16
+        return Bound(0, values, (3 if fixed else 6) * rounds(ranks), control, extra)
+
+    def _choose(self, acc: Array, partition: Partition, k: int, threshold: int) -> SparseVector:
+        """The entries this rank names: of its part, in place of the smallest of which all that are not finite go,
+        wherever they are. A rank whose part is empty names the first element."""
+        n, part = len(acc), partition.part(acc, 0)
+        if len(part):
+            largest = self._largest(part, _entries(k, len(part), n), _entries(self.slack * k, len(part), n), threshold)
+            chosen = partition.restore(SparseVector(largest.indices.astype(index_dtype(n)), largest.values, n))
+        else:
+            chosen = SparseVector(namespace(acc).zeros(1, index_dtype(n)), acc[:1], n)
+        infinite = int(magnitude_bits(np.array([np.inf], acc.dtype))[0])
+        spoilt = at_least(acc, infinite, most=chosen.nnz)
+        if spoilt is None:
+            return top_k(acc, chosen.nnz)
+        return truncate(merge(concatenate([chosen, spoilt])), chosen.nnz) if spoilt.nnz else chosen
+
+    def _largest(self, part: Array, share: int, most: int, threshold: int) -> SparseVector:
+        """What reaches the threshold, but neither more nor less than `slack` allows; ``share`` where there is none."""
+        if not threshold:
+            return top_k(part, share)
+        reached = at_least(part, threshold, most)
+        if reached is None:
+            return top_k(part, most)
+        least = max(1, int(share / self.slack))
+        return reached if reached.nnz >= least else top_k(part, least)
+
+
+def _entries(k: float, width: int, size: int) -> int:
+    """The share of k entries that ``width`` elements out of ``size`` have, at least 1."""
+    return max(1, ceil(k * width / size))
