@@ -11,6 +11,7 @@ import numpy as np
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.feedback import MEMORIES, Memory
 from sparse_mpi.select import SELECTORS, Selector
+from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import WIRES, Wire
 
 DENSITY = 0.01  # where neither k nor density is given
@@ -53,6 +54,12 @@ def takes(algorithm: str, option: str, value: Any = None) -> bool:
 def takes_selector(algorithm: str, selector: str | None = None) -> bool:
     """Whether the algorithm of that name lets choose what picks the entries to send, and can work with that one."""
     return takes(algorithm, "selector", selector)
+
+
+def ignores_k(algorithm: str) -> bool:
+    """Whether the algorithm of that name reduces everything, whatever k."""
+    made, layout = ALGORITHMS[algorithm](), Layout.of(1000)
+    return made.bound(layout, 1, 2) == made.bound(layout, 1000, 2)
 
 
 def make_selector(selector: str | Selector) -> Selector:

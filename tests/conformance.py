@@ -167,6 +167,9 @@ def assert_count(step: Step, name: str, algorithm, case: Case, ranks: int) -> No
     own = {"micro": (k / 1.25 - ranks, 1.25 * k + ranks)}.get(name)
     if own:  # it chooses without a selector
         assert max(1, own[0]) <= step.report.selected == step.report.total <= own[1]
+    if name == "micro":  # it chooses without a selector, ranks on their own
+        assert max(1, k / algorithm.slack - ranks) <= step.report.total <= algorithm.slack * k + ranks
+        assert step.report.selected == step.report.total
         return
     assert np.floor(low * k) <= step.report.selected <= most
     fewest = np.floor(min(low, 1) * k)

@@ -1,7 +1,7 @@
-"""MiCRO (Yoon & Oh, HiPC'23; as in ExDyna): every rank chooses in a part of its own, all add up what any of them chose.
+"""MiCRO (Yoon & Oh, HiPC'23; as in ExDyna): every rank chooses in a part of its own, all add up what any chose.
 
-Costs 3k(P-1)/P words a rank, up to a quarter more where it goes by threshold, k(P-1)/P of them indices, in 3 ceil(log2 P)
-messages and ceil(log2 P) small ones for the counts. Returns about k entries.
+Costs 3k(P-1)/P words a rank, a quarter more at most where it goes by threshold, k(P-1)/P of them indices, in
+3 ceil(log2 P) messages, and ceil(log2 P) small ones for the counts. Returns about k entries.
 
 The elements are cut into P parts, which the ranks take in turns. A rank chooses the largest entries of its part; the
 indices are gathered, and one allreduce adds what all ranks have there. All of them clear the same entries: whatever is
@@ -31,7 +31,7 @@ from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import Layout, SparseVector, concatenate, merge, truncate
 
 MODES = ("threshold", "fixed")
-GAIN = 1 / 4  # octaves that the threshold moves for an octave of the count: a magnitude's distribution is about as steep
+GAIN = 1 / 5  # octaves that the threshold moves for one of the count: magnitudes of gradients are about as steep
 
 
 @dataclass(frozen=True)

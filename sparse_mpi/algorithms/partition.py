@@ -41,7 +41,7 @@ class Partition:
 
     @property
     def boundaries(self) -> np.ndarray:
-        """``(P + 1,)`` int64: the elements of owner q are numbered from ``boundaries[q]`` to ``boundaries[q + 1] - 1``."""
+        """``(P + 1,)`` int64: owner q's elements are numbered from ``boundaries[q]`` up to ``boundaries[q + 1]``."""
         blocks = -(-self.size // self.block)
         widths = self.block * (blocks // self.owners + (self._first(np.arange(self.owners)) < blocks % self.owners))
         widths[(blocks - 1 + self.shift) % self.owners] -= blocks * self.block - self.size
@@ -56,7 +56,9 @@ class Partition:
         """The same entries, numbered owner by owner and sorted by these numbers."""
         blocks, offsets = vector.indices // self.block, vector.indices % self.block
         owners = (blocks + self.shift) % self.owners
-        return merge(vector._replace(indices=self._starts(vector)[owners] + blocks // self.owners * self.block + offsets))
+        return merge(
+            vector._replace(indices=self._starts(vector)[owners] + blocks // self.owners * self.block + offsets)
+        )
 
     def restore(self, vector: SparseVector) -> SparseVector:
         """The inverse of `permute`; ``vector`` need not be sorted, and entries that share a number are added."""

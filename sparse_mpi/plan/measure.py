@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.arguments import takes_selector
+from sparse_mpi.arguments import ignores_k
 from sparse_mpi.comm import Comm
 from sparse_mpi.costs import Network
 from sparse_mpi.plan.base import Option, Profile, Tensor
@@ -69,7 +69,7 @@ def measure(
     lengths, kept = [layout.size for layout, _ in points], [k for _, k in points]
     made = []
     for name, cost in zip(names, costs, strict=True):
-        dense = not takes_selector(name)
+        dense = ignores_k(name)
         made.append(Option(name, dense, *(fit(lengths, [0] * len(kept) if dense else kept, phase) for phase in cost.T)))
     return Profile(
         tuple(tensors),
@@ -112,7 +112,7 @@ def _trial(name: str, base: np.ndarray, layout: Layout, k: int, comm: Comm) -> l
         report = reducer.report
         assert report is not None  # after a step
         taken.append([report.select_seconds, report.exchange_seconds, report.merge_seconds])
-        if step == 0 and slowest > PATIENCE and not takes_selector(name):
+        if step == 0 and slowest > PATIENCE and ignores_k(name):
             break
     return [statistics.median(phase) for phase in zip(*(taken[WARMUP:] or taken), strict=True)]
 

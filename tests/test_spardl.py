@@ -1,0 +1,135 @@
+"""SparDL: its messages, what pruning captures, turns, a wire that rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce, sparse_allreduce
+from sparse_mpi.algorithms.base import Bound, rounds
+from sparse_mpi.algorithms.spardl import SparDL
+from sparse_mpi.comm import NullComm
+from sparse_mpi.kernels.array import to_bfloat16
+from sparse_mpi.sparse import Layout
+from sparse_mpi.wire import Coo, Packed
+
+from .conformance import CASES, Case, assert_laws, dense_of, train
+
+N, K = 20_000, 400
+
+
+def layered(rng, rank, ranks):
+    """Layers and rows of very different scales, as gradients have them, and much that ranks agree on."""
+    scales = np.random.default_rng(5)
+    scale = np.repeat(np.exp(1.5 * scales.standard_normal(20)), N // 20)
+    scale *= np.repeat(np.exp(scales.standard_normal(N // 100)), 100)
+    return scale * (0.6 * np.random.default_rng(7).standard_normal(N) + 0.8 * rng.standard_normal(N))
+
+
+@dataclass(frozen=True)
+class Rounded(Coo):
+    """Pairs whose values have been rounded to bfloat16, in the bytes of unrounded ones."""
+
+    lossless: ClassVar[bool] = False
+
+    def pack(self, vector, counts, regions):
+        assert (counts == vector.nnz).all() and (
+            (regions[:, :1] <= vector.indices) & (vector.indices < regions[:, 1:])
+        ).all()
+        values = (to_bfloat16(vector.values).astype(np.uint32) << 16).view(np.float32).astype(vector.values.dtype)
+        rounded = vector._replace(values=values)
+        return Packed(super().pack(rounded, counts, regions).rows, counts, rounded)
+
+
+@pytest.mark.parametrize("prune", ["threshold", "block"])
+def test_two_messages_a_level_and_none_for_counts(ranks, prune):
+    def body(comm):
+        algorithm, before = SparDL(prune=prune), comm.traffic.copy()
+        x = layered(np.random.default_rng(comm.rank), comm.rank, comm.size)
+        algorithm.reduce(x, K, comm, algorithm.init(Layout.of(N), K, comm.size))
+        return comm.traffic - before
+
+    for traffic in ranks.run(body):
+        assert traffic.messages == 2 * rounds(ranks.size) and traffic.control == 0
+
+
+def captured(comm, algorithm, steps: int = 6) -> float:
+    """Energy of the result over that of the k largest entries of the sum of all acc, mean over later steps."""
+    reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=algorithm)
+    shares = []
+    for step in range(steps):
+        g = layered(np.random.default_rng([step, comm.rank]), comm.rank, comm.size).astype(np.float32)
+        acc = comm.allreduce(reducer.residual + g)
+        total = reducer.step(g)
+        shares.append(np.square(total.values).sum() / np.square(np.sort(np.abs(acc))[-K:]).sum())
+    return float(np.mean(shares[1:]))
+
+
+@pytest.mark.ranks(4, 7)
+def test_what_is_captured_of_skewed_layers(ranks):
+    """Contiguous regions with equal budgets lose most, block-cyclic ones less, a common threshold least."""
+
+    def body(comm):
+        rules = SparDL(prune="block", block=N), SparDL(prune="block"), SparDL()
+        return [captured(comm, rule) for rule in rules]
+
+    contiguous, block, threshold = ranks.run(body)[0]
+    assert contiguous + 0.05 < block < block + 0.01 < threshold
+
+
+@pytest.mark.ranks(3)
+def test_the_owner_keeps_what_it_cuts_and_owners_take_turns(ranks):
+    """Of two entries that meet at the owner of their block only one may stay."""
+
+    def body(comm):
+        algorithm, x = SparDL(), np.zeros(1000)
+        if comm.rank < 2:
+            x[comm.rank] = 2 - comm.rank
+        state, keepers = algorithm.init(Layout.of(1000), 2, comm.size), []
+        for _ in range(2 * comm.size):
+            (total, sent), state = algorithm.reduce(x, 2, comm, state)
+            assert total.to_dense()[:2].tolist() == [2, 0]
+            keepers += np.flatnonzero(comm.allgather((x - sent.to_dense())[1:2])).tolist()
+        return keepers
+
+    assert ranks.run(body)[0] == [*range(ranks.size)] * 2
+
+
+@pytest.mark.parametrize("prune", ["threshold", "block"])
+@pytest.mark.parametrize("case", ["random", "disjoint", "layers", "n<P"])
+def test_a_wire_that_rounds_loses_nothing(ranks, prune, case):
+    case, options = CASES[case], {"prune": prune, "wire": Rounded()}
+    for steps in zip(*ranks.run(lambda comm: train(comm, "spardl", case, np.float32, 4, **options)), strict=True):
+        assert_laws(steps)
+        values = dense_of(steps[0].total)
+        assert ranks.size == 1 or not (values.view(np.uint32) & 0xFFFF).any()
+
+
+@pytest.mark.ranks(2, 5, 8)
+def test_results_never_exceed_k_and_reach_it(ranks):
+    case = Case(layered, N, K)
+    seen = ranks.run(lambda comm: train(comm, "spardl", case, np.float32, 6))
+    assert {step.report.total for steps in seen for step in steps} == {K}
+
+
+def test_bound_is_the_papers_for_many_entries():
+    for ranks in (2, 7, 8, 256):
+        k, layout = 640 * ranks, Layout.of(64_000 * ranks)
+        assert SparDL(prune="block").bound(layout, k, ranks).words == pytest.approx(4 * k * (ranks - 1) / ranks)
+        assert SparDL().bound(layout, k, ranks).words == pytest.approx(5 * k * (ranks - 1) / ranks)
+    assert SparDL().bound(Layout.of(100), 10, 1) == Bound(0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("options", [{"prune": "nothing"}, {"slack": 0.5}, {"slack": np.inf}, {"block": 0}])
+def test_bad_hyperparameters(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
+        SparDL(**options)
+
+
+def test_runs_on_the_null_transport():
+    x = np.random.default_rng(0).standard_normal(1000)
+    total, sent = sparse_allreduce(x, k=100, comm=NullComm(), algorithm="spardl")
+    assert total.nnz == 100 and (total.to_dense() == sent.to_dense()).all()
