@@ -50,6 +50,9 @@ LEVELS = """
     nccl
     algorithms.topka  algorithms.rotated  algorithms.global_threshold  algorithms.low_rank  algorithms.hybrid
     algorithms.partition  algorithms.bruck
+    nccl
+    algorithms.topka  algorithms.rotated  algorithms.global_threshold  algorithms.low_rank  algorithms.hybrid
+    algorithms.partition  algorithms.bruck
     algorithms.oktopk
     algorithms.*
     algorithms

@@ -105,7 +105,7 @@ def test_a_wire_that_rounds_loses_nothing(ranks, prune, case):
     for steps in zip(*ranks.run(lambda comm: train(comm, "spardl", case, np.float32, 4, **options)), strict=True):
         assert_laws(steps)
         values = dense_of(steps[0].total)
-        assert ranks.size == 1 or not (values.view(np.uint32) & 0xFFFF).any()
+        assert not (values.view(np.uint32) & 0xFFFF).any()
 
 
 @pytest.mark.ranks(2, 5, 8)
@@ -118,8 +118,10 @@ def test_results_never_exceed_k_and_reach_it(ranks):
 def test_bound_is_the_papers_for_many_entries():
     for ranks in (2, 7, 8, 256):
         k, layout = 640 * ranks, Layout.of(64_000 * ranks)
-        assert SparDL(prune="block").bound(layout, k, ranks).words == pytest.approx(4 * k * (ranks - 1) / ranks)
-        assert SparDL().bound(layout, k, ranks).words == pytest.approx(5 * k * (ranks - 1) / ranks)
+        assert SparDL(prune="block").bound(layout, k, ranks).words == pytest.approx(
+            4 * k * (ranks - 1) / ranks, rel=0.01
+        )
+        assert SparDL().bound(layout, k, ranks).words == pytest.approx(5 * k * (ranks - 1) / ranks, rel=0.01)
     assert SparDL().bound(Layout.of(100), 10, 1) == Bound(0, 0, 0, 0)
 
 

@@ -16,12 +16,13 @@ exchange less often with each other, are left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, ClassVar
 
 import numpy as np
 
+from sparse_mpi.algorithms import bruck
 from sparse_mpi.algorithms.base import Bound, Reduction, rounds
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, namespace
@@ -64,7 +65,7 @@ class SparDL:
             largest) or ``"block"`` (the paper: every region is cut to its share of k wherever it is).
         slack: how many times its share of k a message may have, where entries are worth it; not for ``"block"``.
         block: neighbouring elements that have one owner.
-        wire: the message format; one that rounds must leave alone what it has rounded already, as bfloat16 does.
+        wire: the message format.
     """
 
     selector: Selector = Threshold()
@@ -90,15 +91,16 @@ class SparDL:
     def reduce(self, acc: Array, k: int, comm: Comm, state: SparDLState) -> tuple[Reduction, SparDLState]:
         """``sent`` is this rank's selection less all it cut, from its own entries and from sums.
 
-        Elements are numbered from the own region on, and region d is that of the d-th rank after this one. So what a
-        message has is contiguous, and starts at 0 for its receiver or its sender.
+        At first elements are numbered from the own region on, and region d is that of the d-th rank after this one: so
+        what a message has is contiguous, and starts at 0 for its receiver.
         """
         selected, selection = self.selector.select(acc, k, state.selection)
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
         starts = partition.boundaries
         summed, cut = self._reduce_scatter(partition.permute(selected), starts, k, comm)
         chosen = truncate(summed, self._worthwhile(summed, k, int(starts[1]), state.threshold))
-        total = truncate(partition.restore(self._allgather(chosen, starts, comm)), k)
+        alike = replace(partition, shift=state.turn)
+        total = truncate(alike.restore(self._allgather(chosen, comm.rank, alike.boundaries, comm)), k)
 
         summed = partition.restore(summed)
         kept = take(total, contains(summed, total.indices))
@@ -111,8 +113,9 @@ class SparDL:
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         most = self._most(k, Partition(layout.size, ranks, self.block).widest, layout.size)
-        messages = 2 * rounds(ranks)
-        return Bound(2 * (ranks - 1) * most, 0, messages, 0, self.wire.overhead() * messages)
+        levels = rounds(ranks)
+        extra = (bruck.COUNT + self.wire.overhead()) * (ranks - 1) + (bruck.WIDEST + self.wire.overhead()) * levels
+        return Bound(2 * (ranks - 1) * most, 0, 2 * levels, 0, extra)
 
     def _most(self, k: int, width: int, size: int) -> int:
         """The most entries that may stay of ``width`` elements out of ``size``."""
@@ -138,23 +141,26 @@ class SparDL:
             near = int(split_counts(held, starts[[0, gap]])[0])
             leaving = take(held, slice(near, None))
             kept = _moved(self._pruned(leaving, starts[gap : stop + 1], k), -starts[gap])
-            arrived, received = self._swap(kept, starts[stop] - starts[gap], starts[stop - gap], gap, comm)
-            cuts.append(self._lacking(_moved(arrived, starts[gap]), leaving))
+            packed = self.wire.pack(kept, np.array([kept.nnz]), np.array([[0, starts[stop] - starts[gap]]]))
+            cuts.append(self._lacking(_moved(packed.vector, starts[gap]), leaving))
+            rows = comm.sendrecv(packed.rows, (comm.rank + gap) % comm.size, (comm.rank - gap) % comm.size)
+            assert rows is not None
+            region = np.array([[0, starts[stop - gap]]])
+            received = self.wire.unpack(rows, np.array([len(rows)]), region, held.size, held.values.dtype)
             held = merge(concatenate([take(held, slice(0, near)), received]))
             stop, gap = gap, gap // 2
         return held, concatenate(cuts)
 
-    def _allgather(self, held: SparseVector, starts: np.ndarray, comm: Comm) -> SparseVector:
-        """The entries of all owners. A rank holds regions 0 to gap - 1 and fetches as many more from gap on."""
-        gap = 1
-        while gap < comm.size:
-            count = min(gap, comm.size - gap)
-            near = int(split_counts(held, starts[[0, count]])[0])
-            width = starts[gap + count] - starts[gap]
-            arrived, received = self._swap(take(held, slice(0, near)), starts[count], width, -gap, comm)
-            held = concatenate([arrived, take(held, slice(near, None)), _moved(received, starts[gap])])
-            gap *= 2
-        return held
+    def _allgather(self, chosen: SparseVector, own: int, boundaries: np.ndarray, comm: Comm) -> SparseVector:
+        """The entries of all owners, numbered alike on all ranks: region q is that of owner q, and ``own`` this one's.
+
+        Messages are handed on as they are, so that even what was rounded has the same bytes everywhere.
+        """
+        regions = regions_of(boundaries)
+        chosen = _moved(chosen, boundaries[own])
+        packed = self.wire.pack(chosen, np.array([chosen.nnz]), regions[own : own + 1])
+        rows, counts = bruck.allgather(packed.rows, comm)
+        return self.wire.unpack(rows, counts, np.roll(regions, -own, axis=0), chosen.size, chosen.values.dtype)
 
     def _pruned(self, leaving: SparseVector, starts: np.ndarray, k: int) -> SparseVector:
         """What may stay of the entries in the regions that ``starts`` bounds, in index order."""
@@ -164,17 +170,6 @@ class SparDL:
             parts.append(truncate(take(leaving, slice(at, at + count)), self._most(k, width, leaving.size)))
             at += count
         return concatenate(parts)
-
-    def _swap(
-        self, leaving: SparseVector, width: int, coming: int, hop: int, comm: Comm
-    ) -> tuple[SparseVector, SparseVector]:
-        """Send entries in ``[0, width)`` ``hop`` ranks on; as they arrive there, and those in ``[0, coming)`` that came
-        from as far behind."""
-        n, dtype = leaving.size, leaving.values.dtype
-        packed = self.wire.pack(leaving, np.array([leaving.nnz]), regions_of(np.array([0, width])))
-        rows = comm.sendrecv(packed.rows, (comm.rank + hop) % comm.size, (comm.rank - hop) % comm.size)
-        assert rows is not None
-        return packed.vector, self.wire.unpack(rows, np.array([len(rows)]), regions_of(np.array([0, coming])), n, dtype)
 
     def _lacking(self, after: SparseVector, before: SparseVector) -> SparseVector:
         """What ``after``, pruned and rounded, lacks of ``before``."""
