@@ -78,7 +78,7 @@ class MiCRO:
         shares = [_entries(k, width, len(acc)) for width in np.diff(partition.boundaries).tolist()]
         chosen = self._choose(acc, partition, k, state.threshold)
         named, counts = comm.allgatherv(chosen.indices, np.roll(shares, comm.rank) if fixed else None)
-        union = namespace(named).unique(named)
+        union = merge(SparseVector(named, acc[named], len(acc))).indices
         sent = SparseVector(union, acc[union], len(acc))
         total = sent._replace(values=comm.allreduce(sent.values))
 
