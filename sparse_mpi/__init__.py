@@ -8,7 +8,8 @@ from __future__ import annotations
 from sparse_mpi.algorithms import ALGORITHMS, Reduction
 from sparse_mpi.allreduce import sparse_allreduce
 from sparse_mpi.feedback import MEMORIES, ErrorFeedback, MomentumCorrection, NoFeedback
-from sparse_mpi.reducer import SparseAllreduce, StepReport
+from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.report import StepReport
 from sparse_mpi.rows import dimension_coverage
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector

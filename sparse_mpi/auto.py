@@ -21,7 +21,7 @@ from sparse_mpi.costs import Network
 from sparse_mpi.sparse import Layout
 
 AUTO = "auto"
-NAMES = ("dense", "topka", "topkdsa", "gtopk", "oktopk")
+NAMES = ("dense", "topka", "topkdsa", "gtopk", "oktopk", "spardl")
 WIRES = ("coo32",)  # nothing is rounded that nobody asked to have rounded
 SIZES = (8, 1 << 16, 1 << 20)  # bytes of the messages that the network is fitted to
 TRIALS = 2  # steps, the first of which is not counted

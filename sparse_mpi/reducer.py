@@ -6,33 +6,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from sparse_mpi import arrays, kernels
 from sparse_mpi.agreement import prepare_alike
-from sparse_mpi.algorithms import Algorithm, Reduction
+from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arguments import check_together, make_memory, resolve_k
 from sparse_mpi.arrays import Array, to_host
 from sparse_mpi.auto import choose, make_candidate
-from sparse_mpi.comm import Comm, Traffic, as_comm
+from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.feedback import Memory
 from sparse_mpi.feedback.clipping import clip
 from sparse_mpi.laws import check_agreement, check_conservation, raise_nonfinite
 from sparse_mpi.overlap import Handle, busy, lane_of
-from sparse_mpi.sparse import Layout, SparseVector, leave
+from sparse_mpi.report import StepReport, summarise
+from sparse_mpi.sparse import Layout, leave
 from sparse_mpi.states import added, check_identity, on_host, restore, settle
 from sparse_mpi.watched import unselected, watch
-
-
-class StepReport(NamedTuple):
-    """What one step did on this rank."""
-
-    selected: int  # pairs the selector, or an algorithm without one, picked; n for a dense algorithm
-    total: int  # entries of the result
-    select_seconds: float  # residual += gradient included where the selector does it in the same pass
-    exchange_seconds: float  # inside communication calls, waiting for slower ranks included
-    merge_seconds: float  # all the rest: encoding, adding, error feedback
-    traffic: Traffic  # of this step, the check that all ranks do the same included
 
 
 class SparseAllreduce:
@@ -172,7 +162,8 @@ class SparseAllreduce:
             self.memory.consume(reduction.sent)
         except Exception as error:
             self.comm.abort(error)
-        self.report = self._summarise(reduction, perf_counter() - start, self.comm.traffic - before)
+        spent, traffic = perf_counter() - start, self.comm.traffic - before
+        self.report = summarise(reduction, self._timed, self._unselected, spent, traffic)
         if kept is not None:
             check_agreement(reduction.total, self.comm)
             if self.algorithm.conserves:
@@ -289,14 +280,3 @@ class SparseAllreduce:
 
     def _resolve(self, k: int | None, density: float | None) -> int:
         return self.k if k is None and density is None else resolve_k(self.layout.size, k, density)
-
-    def _summarise(self, reduction: Reduction, seconds: float, traffic: Traffic) -> StepReport:
-        total = reduction.total
-        select = sum(timed.seconds for timed in self._timed)
-        selected = self._unselected + sum(timed.selected for timed in self._timed)
-        for timed in self._timed:
-            timed.seconds, timed.selected = 0.0, 0
-        if not self._timed and isinstance(reduction.sent, SparseVector):
-            selected = reduction.sent.nnz  # chosen without a selector
-        entries = total.nnz if isinstance(total, SparseVector) else len(total)
-        return StepReport(selected, entries, select, traffic.seconds, seconds - select - traffic.seconds, traffic)

@@ -16,7 +16,8 @@ from sparse_mpi.arguments import resolve_k
 from sparse_mpi.buckets import Bucket, check_options, cut, cut_states
 from sparse_mpi.comm import as_comm
 from sparse_mpi.overlap import lane_of
-from sparse_mpi.reducer import SparseAllreduce, StepReport
+from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.report import StepReport
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.trace import Tracer
 

@@ -163,15 +163,11 @@ def assert_count(step: Step, name: str, algorithm, case: Case, ranks: int) -> No
     selector = getattr(inner or algorithm, "selector", None)
     low = selector.band[0] if selector else case.n / k
     most = most_selected(selector, case.layout, k) if selector else case.n
-    assert (0 if inner else np.floor(low * k)) <= step.report.selected <= most
-    own = {"micro": (k / 1.25 - ranks, 1.25 * k + ranks)}.get(name)
-    if own:  # it chooses without a selector
-        assert max(1, own[0]) <= step.report.selected == step.report.total <= own[1]
     if name == "micro":  # it chooses without a selector, ranks on their own
         assert max(1, k / algorithm.slack - ranks) <= step.report.total <= algorithm.slack * k + ranks
         assert step.report.selected == step.report.total
         return
-    assert np.floor(low * k) <= step.report.selected <= most
+    assert (0 if inner else np.floor(low * k)) <= step.report.selected <= most
     fewest = np.floor(min(low, 1) * k)
     promised = {
         "gtopk": (fewest, k),

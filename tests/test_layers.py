@@ -50,9 +50,6 @@ LEVELS = """
     nccl
     algorithms.topka  algorithms.rotated  algorithms.global_threshold  algorithms.low_rank  algorithms.hybrid
     algorithms.partition  algorithms.bruck
-    nccl
-    algorithms.topka  algorithms.rotated  algorithms.global_threshold  algorithms.low_rank  algorithms.hybrid
-    algorithms.partition  algorithms.bruck
     algorithms.oktopk
     algorithms.*
     algorithms
@@ -63,7 +60,7 @@ LEVELS = """
     arguments  laws  costs  provenance  watched  states  checkpoint.manifest  checkpoint.trees  checkpoint.together
     checkpoint.*
     checkpoint
-    auto
+    auto  report
     allreduce  reducer  break_even  processor
     contest
     plan.base

@@ -12,7 +12,8 @@ from sparse_mpi.analysis.gradients import Gradients
 from sparse_mpi.analysis.recording import RecordingComm
 from sparse_mpi.analysis.selections import watched
 from sparse_mpi.comm import Comm, Traffic
-from sparse_mpi.reducer import SparseAllreduce, StepReport
+from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.report import StepReport
 from sparse_mpi.sparse import Layout
 from sparse_mpi.world import World
 

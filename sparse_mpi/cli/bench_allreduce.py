@@ -20,7 +20,8 @@ from sparse_mpi.arguments import takes
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
-from sparse_mpi.reducer import SparseAllreduce, StepReport
+from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.report import StepReport
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.shapes import MODELS
 from sparse_mpi.sparse import Layout
