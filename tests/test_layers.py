@@ -25,14 +25,16 @@ SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 LEVELS = """
     arrays  shapes
     kernels.base  kernels.threads  kernels.lanes
+    kernels.bits
     kernels.array  kernels.cpu.tiles  kernels.cuda.program
     kernels.cpu.select  kernels.cpu.pairs
-    kernels.cpu.*
+    kernels.cpu.*  kernels.cuda.bits
     kernels.cpu  kernels.cuda
     kernels
     sparse
     rows
     wire.base
+    wire.patterns  wire.codecs
     wire.*
     wire
     select.base  select.draw

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
-from sparse_mpi import wire
 from sparse_mpi.algorithms.base import Bound, Reduction, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
@@ -25,6 +24,7 @@ from sparse_mpi.rows import Pattern, spans
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.interleaved import Interleaved
 from sparse_mpi.sparse import Layout, SparseVector, concatenate, merge, take
+from sparse_mpi.wire import Coo, Wire
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,11 @@ class ADTopk:
     Args:
         selector: `Interleaved` or `AllDim`; their ``dense`` are the tensors that are allreduced, as is any tensor of
             which they keep everything.
+        wire: the message format of the entries of rows.
     """
 
     selector: AllDim = Interleaved()
+    wire: Wire = Coo()
 
     conserves: ClassVar[bool] = True
 
@@ -52,19 +54,22 @@ class ADTopk:
         return self.selector.init_agreeing(layout, k)
 
     def reduce(self, acc: Array, k: int, comm: Comm, state: Any) -> tuple[Reduction, Any]:
-        """``sent`` is this rank's selection."""
+        """``sent`` is this rank's selection, as it arrives."""
         pattern = self.selector.pattern(k, state)
         selected, state = self.selector.select(acc, k, state)
         rows = tuple(tensor for tensor in pattern if not tensor.whole)
-        parts = []
+        parts, sent = [], selected
         if rows:
-            messages = comm.allgather(wire.encode_rows(_part(selected, pattern, False), rows))
-            parts.append(wire.decode_rows(messages, rows, len(acc), acc.dtype))
+            packed = self.wire.pack_rows(_part(selected, pattern, False), rows)
+            messages = comm.allgather(packed.rows)
+            parts.append(self.wire.unpack_rows(messages, rows, len(acc), acc.dtype))
+            sent = packed.vector
         if len(rows) < len(pattern):
             whole = _part(selected, pattern, True)
             parts.append(whole._replace(values=comm.allreduce(whole.values)))
+            sent = selected if self.wire.lossless or not rows else merge(concatenate([sent, whole]))
         state = self.selector.agree(acc, k, state, lambda own: comm.allreduce(own, control=True) / comm.size)
-        return Reduction(merge(concatenate(parts)) if rows else parts[0], selected), state
+        return Reduction(merge(concatenate(parts)) if rows else parts[0], sent), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Exact but for the columns, which are as long as in a step where all that may be is on plain top-k."""
@@ -75,7 +80,7 @@ class ADTopk:
         values = entries * (ranks - 1) + 2 * whole * (ranks - 1) / ranks
         messages = rounds(ranks) * ((entries > 0) + 2 * (whole > 0) + 2 * (agreed > 0))
         control = 2 * 8 * agreed * (ranks - 1) / ranks
-        return Bound(0, values, messages, control, wire.column_bytes(rows) * (ranks - 1))
+        return Bound(0, values, messages, control, self.wire.row_overhead(rows) * (ranks - 1))
 
 
 def _part(selected: SparseVector, pattern: Pattern, whole: bool) -> SparseVector:

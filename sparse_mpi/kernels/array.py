@@ -4,8 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, namespace, to_host, widened
-from sparse_mpi.kernels.base import Moments, index_dtype, magnitude_bits
+from sparse_mpi.arrays import Array, like, namespace, to_host, widened
+from sparse_mpi.kernels.base import SCALED, Moments, index_dtype, magnitude_bits
+from sparse_mpi.kernels.bits import read_messages, write_messages
+
+__all__ = [
+    "accumulate_select",
+    "add",
+    "contains",
+    "count",
+    "from_int8",
+    "histogram",
+    "merge",
+    "moments",
+    "read_messages",
+    "select",
+    "subtract",
+    "to_bfloat16",
+    "to_float16",
+    "to_int8",
+    "top_k_rows",
+    "truncate",
+    "write_messages",
+]
+
+LARGEST = np.float32(2.0**128 - 2.0**107)  # a scale from it, times 127, is finite in any rounding
 
 
 def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
@@ -61,6 +84,47 @@ def to_bfloat16(x: Array) -> Array:
     bits >>= 16
     bits[nan] = 0x7FC0
     return bits.astype(np.uint16)
+
+
+def to_float16(x: Array) -> Array:
+    """See `base.Kernels.to_float16`."""
+    xp = namespace(x)
+    codes = xp.clip(x, np.float32(-65504), np.float32(65504)).astype(np.float16).view(np.uint16)
+    special = xp.where(xp.isnan(x), 0x7E00, (x.view(np.uint32) >> 16 & 0x8000) | 0x7C00)
+    return xp.where(xp.isfinite(x), codes, special).astype(np.uint16).view(np.float16)
+
+
+def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    """See `base.Kernels.to_int8`."""
+    xp, finite = namespace(x), namespace(x).isfinite(x)
+    safe = xp.where(finite, x, np.float32(0))
+    block = like(np.repeat(np.arange(len(edges) - 1), np.diff(edges)), x)
+    padded = xp.zeros((len(edges) - 1, SCALED), np.float32)
+    padded[block, xp.arange(len(x)) - like(edges[:-1], x)[block]] = xp.abs(safe)
+    scales = xp.minimum(padded.max(axis=1), LARGEST) / np.float32(127)
+    steps = safe / xp.where(scales > 0, scales, np.float32(1))[block]
+    lower = xp.floor(steps)
+    up = (steps - lower) * np.float32(1 << 24) > _hash(x.view(np.uint32), indices) >> 8
+    codes = xp.where(finite, xp.clip(lower + up, -127, 127), np.float32(-128))
+    return codes.astype(np.int8), scales
+
+
+def _hash(bits: Array, indices: Array) -> Array:
+    """32 bits of each pair that look random: the finalizer of MurmurHash3 over the index, and again with the value."""
+    return _mixed(_mixed(indices.astype(np.uint32)) ^ bits)
+
+
+def _mixed(x: Array) -> Array:
+    x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
+
+
+def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
+    """See `base.Kernels.from_int8`."""
+    block = like(np.repeat(np.arange(len(edges) - 1), np.diff(edges)), codes)
+    steps = namespace(codes).where(codes == -128, np.float32(np.nan), codes.astype(np.float32))
+    return steps * scales[block]
 
 
 def moments(x: Array, threshold: int) -> Moments:

@@ -39,6 +39,35 @@ class Moments(NamedTuple):
     largest: float  # |x|, 0 where there is none
 
 
+SCALED = 128  # neighbouring values of a message that share a scale in `Kernels.to_int8`
+
+
+# Packed messages that stand one after the other in a buffer of bytes: a structured array (m,), m >= 1,
+# on the host.
+#
+# A message is a number, its values' codes, their scales, the low bits of its indices and their high bits. An index
+# counts from the start of the message's region. Its low bits, `shift` of them, stand side by side. Its high part h is
+# one bit, set at position h + i for the i-th entry where the section is `spread`, else at h. Bits fill bytes from the
+# lowest up. A message of every index of its region has neither section, one without entries nothing at all.
+MESSAGE = np.dtype(
+    [
+        ("entries", np.int64),
+        ("first", np.int64),  # entries of the messages before
+        ("start", np.int64),  # of the region
+        ("shift", np.int64),
+        ("spread", np.int64),  # 1 or 0
+        ("span", np.int64),  # bits of the high section
+        ("block", np.int64),  # scales of the messages before
+        ("head", np.int64),  # where in the buffer the number is, entries - 1 in little endian,
+        ("values", np.int64),  # the codes,
+        ("scales", np.int64),  # the scales, float32,
+        ("lows", np.int64),  # the low bits,
+        ("highs", np.int64),  # and the high ones
+        ("end", np.int64),  # where in the buffer the message ends
+    ]
+)
+
+
 class Kernels(Protocol):
     """Passes over a dense vector ``x`` ``(n,)``, contiguous or not; thresholds are `magnitude_bits`.
 
@@ -92,3 +121,22 @@ class Kernels(Protocol):
 
     def contains(self, indices: Array, sought: Array) -> Array:
         """For each of ``sought`` ``(m,)`` whether it is among ``indices``, both ascending: a boolean mask ``(m,)``."""
+
+    def to_float16(self, x: Array) -> Array:
+        """``x``, float32, rounded to float16, ties to even; what is finite and too large becomes 65504."""
+
+    def to_int8(self, x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
+        """``x`` ``(n,)`` float32 in steps of a scale: codes ``(n,)`` int8, and scales ``(b,)`` float32 of the blocks
+        ``[edges[i], edges[i + 1])``, the largest finite magnitude over 127; ``edges`` ``(b + 1,)``, on the host, are no
+        more than `SCALED` apart and no block is empty. What lies between two steps is rounded up with a probability
+        of its distance from the lower one, by 24 bits that are a hash of index and value. Inf and NaN become -128."""
+
+    def from_int8(self, codes: Array, scales: Array, edges: np.ndarray) -> Array:
+        """Code times scale ``(n,)`` float32; NaN for -128."""
+
+    def write_messages(self, messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
+        """These `MESSAGE`, ``(bytes,)`` uint8, of ascending ``indices``, ``codes`` of 1, 2, 4 or 8 bytes each and
+        float32 ``scales``."""
+
+    def read_messages(self, messages: np.ndarray, rows: Array, size: int) -> tuple[Array, Array, Array]:
+        """What `write_messages` was given: indices of a vector of that ``size``, codes as bytes, and scales."""

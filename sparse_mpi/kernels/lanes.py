@@ -1,4 +1,4 @@
-"""Sixty-four comparisons as one 64-bit mask: what Numba's loops do not compile to by themselves.
+"""Sixty-four comparisons as one 64-bit mask, and words of bytes: what Numba's loops do not compile to by themselves.
 
 The LLVM IR names no instruction set: vectors of 64 lanes become whatever registers the processor has.
 """
@@ -43,3 +43,31 @@ def lowest(typing_context, mask):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.intp(types.uint64), generate
+
+
+@intrinsic
+def load_word(typing_context, rows, at):
+    """``rows[at : at + 8]``, uint8, as a uint64 in the machine's order of bytes; nothing checks that they exist."""
+
+    def generate(context, builder, signature, arguments):
+        loaded = builder.load(_word_at(context, builder, signature, arguments))
+        loaded.align = 1
+        return loaded
+
+    return types.uint64(rows, types.intp), generate
+
+
+@intrinsic
+def store_word(typing_context, rows, at, word):
+    """``rows[at : at + 8]``, uint8, become the bytes of a uint64; nothing checks that they exist."""
+
+    def generate(context, builder, signature, arguments):
+        builder.store(arguments[2], _word_at(context, builder, signature, arguments), align=1)
+        return context.get_dummy_value()
+
+    return types.void(rows, types.intp, types.uint64), generate
+
+
+def _word_at(context, builder, signature, arguments):
+    data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+    return builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())

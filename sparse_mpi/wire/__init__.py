@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from sparse_mpi.wire.base import Packed, Wire, pack_whole, regions_of, unpack_whole
+from sparse_mpi.wire.codecs import BFloat16, Float16, Int8
 from sparse_mpi.wire.coo import Coo, decode, encode, pair_bytes
+from sparse_mpi.wire.packed import BitPacked
 from sparse_mpi.wire.patterns import column_bytes, column_type, decode_rows, encode_rows
 
 WIRES: dict[str, Wire] = {
     "coo32": Coo(),
+    "packed": BitPacked(),
+    "packed+bf16": BitPacked(BFloat16()),
+    "packed+fp16": BitPacked(Float16()),
+    "packed+int8": BitPacked(Int8()),
 }
 
 __all__ = [
     "WIRES",
+    "BFloat16",
+    "BitPacked",
     "Coo",
+    "Float16",
+    "Int8",
     "Packed",
     "Wire",
     "column_bytes",

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from sparse_mpi.arrays import Array
+from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector
 
 
@@ -52,6 +53,19 @@ class Wire(Protocol):
 
     def overhead(self) -> int:
         """Bytes by which a message may exceed `pair_bytes` for each of its entries."""
+
+    def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
+        """One message of all entries, of which every rank knows how many each row of each tensor has.
+
+        Its rows are bytes ``(b,)``, as many on every rank.
+        """
+
+    def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:
+        """The entries of messages of `pack_rows`, those of all ranks ``(P, b)``, one rank's after the other's."""
+
+    def row_overhead(self, pattern: Pattern) -> int:
+        """Bytes that a message of `pack_rows` has beyond float32 values, negative where these are rounded; no more
+        beyond values of float64."""
 
 
 def pack_whole(wire: Wire, vector: SparseVector) -> Packed:

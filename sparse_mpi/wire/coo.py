@@ -14,8 +14,10 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, concatenate
 from sparse_mpi.wire.base import Packed
+from sparse_mpi.wire.patterns import column_bytes, decode_rows, encode_rows
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,19 @@ class Coo:
     def overhead(self) -> int:
         """Nothing but the pairs is sent."""
         return 0
+
+    def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
+        """See `Wire.pack_rows`: values and columns, see `wire.patterns`."""
+        message = encode_rows(vector, pattern)
+        return Packed(message, np.array([len(message)]), vector)
+
+    def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:
+        """See `Wire.unpack_rows`."""
+        return decode_rows(messages, pattern, size, dtype)
+
+    def row_overhead(self, pattern: Pattern) -> int:
+        """See `Wire.row_overhead`: the columns."""
+        return column_bytes(pattern)
 
 
 def _unit(dtype: Any) -> np.dtype:

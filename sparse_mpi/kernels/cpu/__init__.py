@@ -5,9 +5,10 @@ Inner loops run over slices (``part = bits[lo:hi]``), which Numba vectorises, no
 
 from __future__ import annotations
 
+from sparse_mpi.kernels.cpu.bits import read_messages, write_messages
 from sparse_mpi.kernels.cpu.counts import count, histogram, moments
 from sparse_mpi.kernels.cpu.pairs import add, contains, merge, subtract, truncate
-from sparse_mpi.kernels.cpu.rounding import to_bfloat16
+from sparse_mpi.kernels.cpu.rounding import from_int8, to_bfloat16, to_float16, to_int8
 from sparse_mpi.kernels.cpu.rows import top_k_rows
 from sparse_mpi.kernels.cpu.select import accumulate_select, select
 
@@ -16,12 +17,17 @@ __all__ = [
     "add",
     "contains",
     "count",
+    "from_int8",
     "histogram",
     "merge",
     "moments",
+    "read_messages",
     "select",
     "subtract",
     "to_bfloat16",
+    "to_float16",
+    "to_int8",
     "top_k_rows",
     "truncate",
+    "write_messages",
 ]

@@ -1,0 +1,142 @@
+"""Packed messages, one entry after the other; eight bytes are moved at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparse_mpi.arrays import Array
+from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.kernels.cpu.tiles import compiled
+from sparse_mpi.kernels.lanes import load_word, lowest, store_word
+
+ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
+
+
+def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
+    """See `base.Kernels.write_messages`."""
+    rows = np.empty(messages["end"][-1], np.uint8)
+    _write(messages, np.ascontiguousarray(indices), codes.view(np.uint8), scales.view(np.uint8), rows)
+    return rows
+
+
+@compiled
+def _write(messages, indices, codes, scales, rows):
+    code = scale = 0
+    for m in range(messages.size):
+        one = messages[m]
+        if one.entries == 0:
+            continue
+        number = one.entries - 1
+        for at in range(one.head, one.values):
+            rows[at] = number & 255
+            number >>= 8
+        values = rows[one.values : one.scales]
+        values[:] = codes[code : code + values.size]
+        code += values.size
+        factors = rows[one.scales : one.lows]
+        factors[:] = scales[scale : scale + factors.size]
+        scale += factors.size
+        part, start, shift = indices[one.first : one.first + one.entries], one.start, one.shift
+        if shift:
+            _write_lows(rows[one.lows : one.highs], part, start, shift)
+        if one.span:
+            _write_highs(rows[one.highs : one.end], part, start, shift, one.spread)
+
+
+@compiled
+def _write_lows(lows, part, start, shift):
+    mask, fast = (ONE << np.uint64(shift)) - ONE, _whole_words(lows, part, shift)
+    held, bits, at = ZERO, 0, 0
+    for i in range(fast):
+        held |= (np.uint64(part[i] - start) & mask) << np.uint64(bits)
+        bits += shift
+        store_word(lows, at, held)
+        held >>= np.uint64(bits & ~7)
+        at += bits >> 3
+        bits &= 7
+    for i in range(fast, part.size):
+        held |= (np.uint64(part[i] - start) & mask) << np.uint64(bits)
+        bits += shift
+        while bits > 0:
+            lows[at] = held & BYTE
+            if bits < 8:
+                break
+            held >>= np.uint64(8)
+            bits -= 8
+            at += 1
+
+
+@compiled
+def _whole_words(lows, part, shift):
+    """Of how many of the first entries the low bits begin eight bytes or more before the section's end."""
+    return min(part.size, max(0, (8 * (lows.size - 7) + shift - 1) // shift))
+
+
+@compiled
+def _write_highs(highs, part, start, shift, spread):
+    highs[:] = 0
+    for i in range(part.size):
+        place = ((part[i] - start) >> shift) + spread * i
+        highs[place >> 3] |= 1 << (place & 7)
+
+
+def read_messages(messages: np.ndarray, rows: Array, size: int) -> tuple[Array, Array, Array]:
+    """See `base.Kernels.read_messages`."""
+    indices = np.empty(messages["entries"].sum(), index_dtype(size))
+    codes = np.empty((messages["scales"] - messages["values"]).sum(), np.uint8)
+    scales = np.empty((messages["lows"] - messages["scales"]).sum(), np.uint8)
+    _read(messages, np.ascontiguousarray(rows), indices, codes, scales)
+    return indices, codes, scales.view(np.float32)
+
+
+@compiled
+def _read(messages, rows, indices, codes, scales):
+    code = scale = 0
+    for m in range(messages.size):
+        one = messages[m]
+        values = rows[one.values : one.scales]
+        codes[code : code + values.size] = values
+        code += values.size
+        factors = rows[one.scales : one.lows]
+        scales[scale : scale + factors.size] = factors
+        scale += factors.size
+        part, start, shift = indices[one.first : one.first + one.entries], one.start, one.shift
+        if one.span:
+            _read_highs(rows[one.highs : one.end], part, start, shift, one.spread)
+        else:
+            for i in range(part.size):
+                part[i] = start + i
+        if shift:
+            _read_lows(rows[one.lows :], part, shift)
+
+
+@compiled
+def _last_word(rows, at):
+    """The bytes from ``at`` on, at most eight, as a number in little endian."""
+    word = ZERO
+    for i in range(at, min(at + 8, rows.size)):
+        word |= np.uint64(rows[i]) << np.uint64(8 * (i - at))
+    return word
+
+
+@compiled
+def _read_highs(highs, part, start, shift, spread):
+    i = 0
+    for at in range(0, highs.size, 8):
+        mask = load_word(highs, at) if at + 8 <= highs.size else _last_word(highs, at)
+        while mask != 0 and i < part.size:
+            place = 8 * at + lowest(mask) - spread * i
+            part[i] = start + (place << shift)
+            i += 1
+            mask &= mask - ONE
+
+
+@compiled
+def _read_lows(lows, part, shift):
+    mask, fast = (ONE << np.uint64(shift)) - ONE, _whole_words(lows, part, shift)
+    for i in range(fast):
+        bit = i * shift
+        part[i] += np.int64((load_word(lows, bit >> 3) >> np.uint64(bit & 7)) & mask)
+    for i in range(fast, part.size):
+        bit = i * shift
+        part[i] += np.int64((_last_word(lows, bit >> 3) >> np.uint64(bit & 7)) & mask)
