@@ -166,6 +166,8 @@ inline unsigned __ballot_sync(unsigned, bool mine) {
 }
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 template <class To, class From> To reinterpreted(From x) {
     To result;
@@ -177,4 +179,6 @@ inline float __int_as_float(int x) { return reinterpreted<float>(x); }
 inline long long __double_as_longlong(double x) { return reinterpreted<long long>(x); }
 inline double __longlong_as_double(long long x) { return reinterpreted<double>(x); }
 template <class T, class U> T atomicAdd(T* at, U by) { return __atomic_fetch_add(at, (T)by, __ATOMIC_RELAXED); }
+inline unsigned atomicOr(unsigned* at, unsigned bits) { return __atomic_fetch_or(at, bits, __ATOMIC_RELAXED); }
+using std::floor;
 using std::log;

@@ -12,6 +12,7 @@ from sparse_mpi.arrays import widened
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.wire import WIRES
 
 from . import fake_cuda
 from .fake_array import install, install_kernels
@@ -246,12 +247,36 @@ def test_pairs(cuda):
     assert cuda.count(on_device[1], limits).tolist() == array.count(x, limits).tolist()
 
 
+@pytest.mark.parametrize("start", [0, 2**31])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", [name for name in WIRES if name != "coo32"])
+def test_packed_messages(cuda, monkeypatch, name, dtype, start):
+    """Sparse, crowded, full and empty ones, of few and of many entries, at once: the bytes of the host."""
+    form, rng = WIRES[name], np.random.default_rng(start)
+    widths, counts = np.array([10**6, 3, 0, 700, 900, 2**20, 1, 50]), np.array([400, 0, 0, 300, 900, 1, 1, 1])
+    ends = start + np.cumsum(widths)
+    regions = np.stack([ends - widths, ends], axis=1)
+    parts = [low + np.sort(rng.choice(high - low, n, replace=False)) for (low, high), n in zip(regions, counts, strict=True)]
+    indices = np.concatenate(parts).astype(np.int64 if start else np.int32)
+    values = inputs(dtype, len(indices))["special"]
+    size = int(ends[-1])
+    expected = form.pack(SparseVector(indices, values, size), counts, regions)
+    packed = form.pack(SparseVector(put(cuda, indices), put(cuda, values), size), counts, regions)
+    assert packed.rows.get().tobytes() == expected.rows.tobytes() and (packed.counts == expected.counts).all()
+    back = form.unpack(packed.rows, packed.counts, regions, size, dtype)
+    assert same(packed.vector[:2], expected.vector[:2]) and same(back[:2], expected.vector[:2])
+    monkeypatch.setattr("sparse_mpi.kernels._device", lambda: array)  # which a device can run, too
+    assert form.pack(packed.vector, counts, regions).counts.tolist() == expected.counts.tolist()
+    assert same(form.unpack(packed.rows, packed.counts, regions, size, dtype)[:2], expected.vector[:2])
+
+
+@pytest.mark.parametrize("wire", ["coo32", "packed+int8"])
 @pytest.mark.parametrize("name", ["oktopk", "topka"])
-def test_steps_with_these_kernels_give_the_bytes_of_the_host(cuda, name):
+def test_steps_with_these_kernels_give_the_bytes_of_the_host(cuda, name, wire):
     from sparse_mpi import SparseAllreduce, World
 
     def body(comm):
-        apart, here = (SparseAllreduce(N, density=0.01, comm=comm, algorithm=name) for _ in range(2))
+        apart, here = (SparseAllreduce(N, density=0.01, comm=comm, algorithm=name, wire=wire) for _ in range(2))
         for step in range(3):
             gradient = np.random.default_rng([comm.rank, step]).standard_normal(N).astype(np.float32)
             total, expected = apart.step(put(cuda, gradient)), here.step(gradient)

@@ -13,8 +13,9 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, widened
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.array import contains, count, to_bfloat16, truncate
+from sparse_mpi.kernels.array import contains, count, to_bfloat16, to_float16, truncate
 from sparse_mpi.kernels.base import Moments, index_dtype
+from sparse_mpi.kernels.cuda.bits import from_int8, read_messages, to_int8, write_messages
 from sparse_mpi.kernels.cuda.program import blocks_for, kernel, start
 
 __all__ = [
@@ -22,14 +23,19 @@ __all__ = [
     "add",
     "contains",
     "count",
+    "from_int8",
     "histogram",
     "merge",
     "moments",
+    "read_messages",
     "select",
     "subtract",
     "to_bfloat16",
+    "to_float16",
+    "to_int8",
     "top_k_rows",
     "truncate",
+    "write_messages",
 ]
 
 ROUNDS = 8  # 16-byte vectors that a thread of a selection reads

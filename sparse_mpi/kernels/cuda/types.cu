@@ -2,6 +2,8 @@
 
 typedef int int32;
 typedef long long int64;
+typedef signed char int8;
+typedef unsigned char uint8;
 typedef unsigned int uint32;
 typedef unsigned long long uint64;
 typedef float float32;

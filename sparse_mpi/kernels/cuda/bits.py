@@ -1,0 +1,69 @@
+"""Packed messages and 8-bit values on a device: every entry has a thread."""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from sparse_mpi.arrays import Array
+from sparse_mpi.kernels.base import SCALED, index_dtype
+from sparse_mpi.kernels.cuda.program import blocks_for, kernel, start
+
+
+def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
+    """See `base.Kernels.write_messages`."""
+    length = int(messages["end"][-1])
+    words = cupy.zeros(-(-length // 4), np.uint32)
+    if indices.size:
+        write = _kernel("write_entries", indices.dtype)
+        arguments = (cupy.ascontiguousarray(indices), codes.view(np.uint8), codes.itemsize, scales.view(np.uint32))
+        start(write, blocks_for(indices.size), _table(messages), len(messages), *arguments, indices.size, words)
+    return words.view(np.uint8)[:length]
+
+
+def read_messages(messages: np.ndarray, rows: Array, size: int) -> tuple[Array, Array, Array]:
+    """See `base.Kernels.read_messages`."""
+    entries, table, rows = int(messages["entries"].sum()), _table(messages), cupy.ascontiguousarray(rows)
+    bytes_of_codes = int((messages["scales"] - messages["values"]).sum())
+    indices, codes = cupy.empty(entries, index_dtype(size)), cupy.empty(bytes_of_codes, np.uint8)
+    scales = cupy.empty(int((messages["lows"] - messages["scales"]).sum()) // 4, np.float32)
+    chunks = -(-messages["span"] // 64)
+    count = int(chunks.sum())
+    if count:
+        firsts, bits = cupy.asarray(np.cumsum(chunks) - chunks), cupy.empty(count, np.int64)
+        of_chunks = (table, len(messages), firsts, count, rows)
+        start(_kernel("count_bits", indices.dtype), blocks_for(count), *of_chunks, bits)
+        start(_kernel("read_highs", indices.dtype), blocks_for(count), *of_chunks, cupy.cumsum(bits), indices)
+    if entries:
+        written = (indices, codes, scales.view(np.uint32))
+        read = _kernel("read_entries", indices.dtype)
+        start(read, blocks_for(entries), table, len(messages), rows, bytes_of_codes // entries, entries, *written)
+    return indices, codes, scales
+
+
+def _kernel(name: str, index: np.dtype) -> object:
+    return kernel(name, "bits.cu", REAL="float32", INDEX=index.name, SCALED=SCALED)
+
+
+def _table(messages: np.ndarray) -> Array:
+    """The messages as numbers, on the device."""
+    return cupy.asarray(messages.view(np.int64))
+
+
+def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    """See `base.Kernels.to_int8`."""
+    codes, scales = cupy.empty(x.size, np.int8), cupy.empty(len(edges) - 1, np.float32)
+    if x.size:
+        rounded = kernel("to_int8", "int8.cu", SCALED, REAL="float32", INDEX=indices.dtype.name)
+        arguments = (cupy.ascontiguousarray(x), cupy.ascontiguousarray(indices), cupy.asarray(edges), codes, scales)
+        start(rounded, scales.size, *arguments, threads=SCALED)
+    return codes, scales
+
+
+def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
+    """See `base.Kernels.from_int8`."""
+    x = cupy.empty(codes.size, np.float32)
+    if x.size:
+        widened = kernel("from_int8", "int8.cu", SCALED, REAL="float32", INDEX="int32")
+        start(widened, scales.size, codes, scales, cupy.asarray(edges), x, threads=SCALED)
+    return x
