@@ -12,9 +12,12 @@ from sparse_mpi import ALGORITHMS, SELECTORS
 from sparse_mpi.cli import bench_allreduce, main
 from sparse_mpi.cli.bench_select import interval
 from sparse_mpi.comm import NullComm
+from sparse_mpi.wire import WIRES
 
 
-@pytest.mark.parametrize(("command", "registry"), [("algorithms", ALGORITHMS), ("selectors", SELECTORS)])
+@pytest.mark.parametrize(
+    ("command", "registry"), [("algorithms", ALGORITHMS), ("selectors", SELECTORS), ("wires", WIRES)]
+)
 def test_table_has_a_row_for_every_entry(command, registry, capsys):
     assert main([command]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -56,6 +59,24 @@ def test_bench_takes_a_selector_for_all_that_select(tmp_path):
     assert 1 < selected["topka"] <= 2 and 1 < selected["oktopk"] <= 2
 
 
+def test_bench_takes_a_wire_for_all_that_have_one(tmp_path):
+    """Without a selection there is nothing to write."""
+    _, record = bench(tmp_path / "r.json", "--algorithms", "dense", "topka", "adtopk", "--wire", "packed+int8")
+    assert record["options"]["wire"] == "packed+int8" and list(record["algorithms"]) == ["dense", "topka", "adtopk"]
+
+
+def test_bench_wire_measures_every_format(tmp_path, capsys):
+    file = tmp_path / "wire.json"
+    options = ["--n", "20000", "--density", "0.01", "0.1", "--messages", "3", "--rounds", "1", "--json", str(file)]
+    assert main(["bench", "wire", *options]) == 0
+    printed, record = capsys.readouterr().out, json.loads(file.read_text())
+    assert [case["pairs"] for case in record["cases"]] == [200, 2000] and "3 messages" in printed
+    for case in record["cases"]:
+        assert list(case["formats"]) == list(WIRES)
+        assert case["formats"]["coo32"]["bytes a pair"] == 8 > case["formats"]["packed"]["bytes a pair"]
+        assert all(speeds["pack"] > 0 and speeds["unpack"] > 0 for speeds in case["formats"].values())
+
+
 def test_bench_takes_a_model_and_a_rank_for_low_rank_algorithms(tmp_path, monkeypatch):
     """On a tiny VGG-16 among four ranks who all have the same data."""
     monkeypatch.setitem(bench_allreduce.MODELS, "vgg16", lambda: (("weight", (20, 30)), ("bias", (20,))))
@@ -82,6 +103,10 @@ def test_bench_takes_a_model_and_a_rank_for_low_rank_algorithms(tmp_path, monkey
         (["bench", "allreduce", "--n", "100", "--model", "vgg16"], "not allowed with"),
         (["bench", "allreduce", "--model", "best"], "bert-base"),
         (["bench", "allreduce", "--rank", "4", "--algorithms", "oktopk"], "--rank 4 has no effect on oktopk"),
+        (["bench", "allreduce", "--wire", "zip"], "packed+int8"),
+        (["bench", "allreduce", "--wire", "packed", "--algorithms", "dense"], "--wire packed has no effect on dense"),
+        (["bench", "wire", "--messages", "0"], "--messages in 1..n, got"),
+        (["bench", "wire", "--density", "2"], "--density must be in"),
         (["bench", "allreduce", "--rank", "0"], "--rank must be at least 1, got 0"),
         (["bench", "select", "--rounds", "5"], "--rounds must be at least 6"),
         (["bench", "select", "--density", "0.7"], "--density in (0, 0.5]"),

@@ -256,7 +256,9 @@ def test_packed_messages(cuda, monkeypatch, name, dtype, start):
     widths, counts = np.array([10**6, 3, 0, 700, 900, 2**20, 1, 50]), np.array([400, 0, 0, 300, 900, 1, 1, 1])
     ends = start + np.cumsum(widths)
     regions = np.stack([ends - widths, ends], axis=1)
-    parts = [low + np.sort(rng.choice(high - low, n, replace=False)) for (low, high), n in zip(regions, counts, strict=True)]
+    parts = [
+        low + np.sort(rng.choice(high - low, n, replace=False)) for (low, high), n in zip(regions, counts, strict=True)
+    ]
     indices = np.concatenate(parts).astype(np.int64 if start else np.int32)
     values = inputs(dtype, len(indices))["special"]
     size = int(ends[-1])

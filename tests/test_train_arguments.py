@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 from arguments import Settings, Tiny, parse
 from reduction_arguments import memory_options
 from sparse_mpi import ALGORITHMS, SELECTORS, MomentumCorrection
+from sparse_mpi.wire import WIRES
 
 SETTINGS = {
     "small": Settings(0.01, 5, 16, 0.1, 1, (3, 4), 1e-4),
@@ -35,6 +36,7 @@ def test_defaults_are_those_of_the_data_set():
     args = options()
     assert (args.data, args.algo, args.density, args.k) == ("small", "oktopk", 0.01, None)
     assert args.selector is None and options("--algo", "topka", "--selector", "random").selector == "random"
+    assert args.wire is None and options("--wire", "packed+bf16").wire == "packed+bf16"
     assert (args.epochs, args.milestones, args.momentum, args.lr_times_ranks) == (5, (3, 4), 0.9, False)
     assert args.data_dir == Path("here") and args.out.match("runs/net-small-oktopk-*")
     assert (args.rank, args.plan, args.planner, args.profile_steps) == (None, None, "best", 5)
@@ -70,6 +72,8 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--algo", "best"], ["--algo", "best", *ALGORITHMS]),
         (["--selector", "best"], ["--selector", "best", *SELECTORS]),
         (["--selector", "dgc", "--algo", "dense"], ["--selector", "dense"]),
+        (["--wire", "zip"], ["--wire", "zip", *WIRES]),
+        (["--wire", "packed", "--algo", "powersgd"], ["--wire", "powersgd"]),
         (["--data", "imagenet"], ["--data", "imagenet", *SETTINGS]),
         (["--density", "1.5"], ["--density", "must be in (0, 1], got 1.5"]),
         (["--density", "0"], ["--density", "must be in (0, 1], got 0"]),

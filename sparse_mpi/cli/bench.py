@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import argparse
 
-from sparse_mpi.cli import bench_allreduce, bench_compare, bench_contest, bench_network, bench_select, bench_volume
+from sparse_mpi.cli import (
+    bench_allreduce,
+    bench_compare,
+    bench_contest,
+    bench_network,
+    bench_select,
+    bench_volume,
+    bench_wire,
+)
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Declare ``bench`` and what can be measured."""
     bench = commands.add_parser("bench", help="measure", description="Measure on this machine.")
     kinds = bench.add_subparsers(title="benchmarks", metavar="WHAT", required=True)
-    for module in (bench_allreduce, bench_contest, bench_compare, bench_select, bench_volume, bench_network):
+    for module in (
+        bench_allreduce,
+        bench_contest,
+        bench_compare,
+        bench_select,
+        bench_wire,
+        bench_volume,
+        bench_network,
+    ):
         module.add_parser(kinds)

@@ -25,8 +25,9 @@ from sparse_mpi.report import StepReport
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.shapes import MODELS
 from sparse_mpi.sparse import Layout
+from sparse_mpi.wire import WIRES
 
-OPTIONS = ("selector", "rank")  # of the algorithms that have them
+OPTIONS = ("selector", "wire", "rank")  # of the algorithms that have them
 
 
 def add_parser(kinds: argparse._SubParsersAction) -> None:
@@ -48,6 +49,8 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")
     text = "what picks the entries, of every algorithm that can work with it; None is each one's own"
     parser.add_argument("--selector", choices=list(SELECTORS), metavar="NAME", help=text)
+    text = "message format of every algorithm that has one; None is each one's own"
+    parser.add_argument("--wire", choices=list(WIRES), metavar="NAME", help=text)
     parser.add_argument("--rank", type=int, metavar="R", help="of factors, for low-rank algorithms; None is their own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gbit", type=float, default=10.0, help="bandwidth of the network of the model column, Gbit/s")

@@ -6,10 +6,10 @@ every index of the region is a bit. In Elias and Fano's code the low bits, l = f
 side by side, and the high parts h, which ascend, are one bit each, at position h + i for the i-th entry: c + u / 2^l
 bits. Of all u indices nothing is sent.
 
-This needs at most 2 + log2(u / c) bits an index whatever the data, 8.6 at 1 %, where gaps packed in blocks need
-their largest gap's bits, about 9 for random indices and any number in the worst case. Its length follows from c and u,
-so that a rank that knows the count knows what will arrive; and all entries are independent of each other, so
-a device writes and reads them at once.
+This needs at most 2 + log2(u / c) bits an index whatever the data, 8.6 at 1 %, where gaps packed in blocks need the bits
+of a block's largest gap: 10 for random indices in blocks of 128, and any number in the worst case. Its length follows
+from c and u, so that a rank that knows the count knows what will arrive; and all entries are independent of each other,
+so that a device writes and reads them at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ from sparse_mpi.wire.codecs import Codec, Exact
 
 @dataclass(frozen=True)
 class BitPacked:
-    """Packed indices; ``codec`` writes the values. A row is a byte."""
+    """Bit-packed indices. A row is a byte.
+
+    Args:
+        codec: how values are written.
+    """
 
     codec: Codec = Exact()
 
@@ -122,7 +126,7 @@ class BitPacked:
         ends = np.cumsum(sections).reshape(-1, 5)
         fields = (entries, _before(entries), regions[:, 0], shifts, spread, spans, _before(blocks))
         messages = np.empty(len(entries), MESSAGE)
-        for name, field in zip(MESSAGE.names, (*fields, *(ends - sections).T, ends[:, -1]), strict=True):
+        for name, field in zip(MESSAGE.names or (), (*fields, *(ends - sections).T, ends[:, -1]), strict=True):
             messages[name] = field
         return messages
 

@@ -1,0 +1,118 @@
+"""``python -m sparse_mpi bench wire``: how fast every message format is written and read, and how small it is.
+
+Speeds are GB/s of pairs, 8 bytes each, whatever the format makes of them; a copy of the same pairs is measured beside.
+To pack with rounding is to read the rounded values back, too: the residual needs them. Medians over the rounds, in
+each of which every format has its turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.provenance import provenance
+from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
+from sparse_mpi.wire import WIRES, encode, regions_of
+
+PAIR = 8  # bytes
+
+
+def add_parser(kinds: argparse._SubParsersAction) -> None:
+    """Declare ``bench wire``."""
+    parser = kinds.add_parser(
+        "wire",
+        help="speed and size of every message format",
+        description="Write and read messages of random float32 entries in every format. "
+        "Example: python -m sparse_mpi bench wire --density 0.001 0.01 0.05 --messages 16 --json wire.json",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--n", type=int, default=14_728_266, help="elements of the vector; VGG-16 by default")
+    parser.add_argument("--density", type=float, nargs="+", default=(0.001, 0.01, 0.05), help="share that is sent")
+    parser.add_argument("--messages", type=int, default=1, help="into which they are split, by equal regions")
+    parser.add_argument("--rounds", type=int, default=15, help="measurements of each format")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print."""
+    if args.n < 1 or args.rounds < 1 or not 1 <= args.messages <= args.n:
+        raise SystemExit(
+            "--n and --rounds must be at least 1 and --messages in 1..n, "
+            f"got {args.n}, {args.rounds} and {args.messages}"
+        )
+    if not all(0 < density <= 1 for density in args.density):
+        raise SystemExit(f"--density must be in (0, 1], got {args.density}; 0.01 sends one entry in a hundred")
+    cases = []
+    for density in _progress(args.density):
+        cases.append(_measure(density, args))
+        print(_render(cases[-1], args), flush=True)
+    if args.json:
+        with open(args.json, "w") as file:
+            options = {key: value for key, value in vars(args).items() if key not in ("run", "json")}
+            json.dump({"options": options, **provenance(), "cases": cases}, file, indent=1)
+            file.write("\n")
+    return 0
+
+
+def _measure(density: float, args: argparse.Namespace) -> dict[str, Any]:
+    """GB/s and bytes a pair of every format."""
+    rng, count = np.random.default_rng(args.seed), max(1, round(density * args.n))
+    indices = np.sort(rng.choice(args.n, count, replace=False, shuffle=False)).astype(np.int32)
+    vector = SparseVector(indices, rng.standard_normal(count, np.float32), args.n)
+    boundaries = equal_boundaries(args.n, args.messages)
+    counts, regions = split_counts(vector, boundaries), regions_of(boundaries)
+    pairs = encode(vector)
+    work: dict[str, Callable[[], Any]] = {"copy": pairs.copy}
+    sizes = {}
+    for name, wire in WIRES.items():
+        packed = wire.pack(vector, counts, regions)
+        sizes[name] = packed.rows.nbytes / count
+        work[f"pack {name}"] = partial(wire.pack, vector, counts, regions)
+        work[f"unpack {name}"] = partial(wire.unpack, packed.rows, packed.counts, regions, args.n, np.float32)
+    speeds = {name: PAIR * count / seconds / 1e9 for name, seconds in _time(work, args.rounds).items()}
+    formats = {
+        name: {"bytes a pair": sizes[name], "pack": speeds[f"pack {name}"], "unpack": speeds[f"unpack {name}"]}
+        for name in WIRES
+    }
+    return {"density": density, "pairs": count, "copy": speeds["copy"], "formats": formats}
+
+
+def _time(work: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of each; a first round, in which things are compiled, does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for number in range(-1, rounds):
+        for name, call in work.items():
+            start = perf_counter()
+            call()
+            if number >= 0:
+                seconds[name].append(perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def _progress(densities: list[float]) -> Any:
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return densities
+    return tqdm(densities, disable=not sys.stderr.isatty(), leave=False, desc="densities")
+
+
+def _render(case: dict[str, Any], args: argparse.Namespace) -> str:
+    lines = [
+        f"n = {args.n:,}, density {case['density']:g}: {case['pairs']:,} pairs in {args.messages} messages; "
+        f"copying them: {case['copy']:.2f} GB/s",
+        f"{'format':<12} {'bytes/pair':>10} {'pack GB/s':>10} {'unpack GB/s':>12}",
+    ]
+    for name, m in case["formats"].items():
+        lines.append(f"{name:<12} {m['bytes a pair']:10.3f} {m['pack']:10.2f} {m['unpack']:12.2f}")
+    return "\n".join([*lines, ""])
