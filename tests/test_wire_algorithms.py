@@ -26,7 +26,7 @@ def test_laws_form_economy_and_count(ranks, variant, wire):
     name, options = VARIANTS[variant]
     algorithm = make_algorithm(name, options | {"wire": wire})
     for case, dtype in [
-        *((case, np.float32) for case in ("random", "elsewhere", "ties", "k=1", "n<P", "layers")),
+        *((case, np.float32) for case in ("elsewhere", "k=1", "n<P", "layers")),
         ("heavy-tailed", np.float64),
     ]:
         case = CASES[case]
@@ -52,7 +52,7 @@ def test_the_lossless_format_changes_bytes_and_nothing_else(ranks, variant):
             assert b.report.traffic.sent < a.report.traffic.sent or ranks.size == 1
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize("wire", LOSSY)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_what_rounding_takes_is_sent_later(ranks, variant, wire):
@@ -64,7 +64,7 @@ def test_what_rounding_takes_is_sent_later(ranks, variant, wire):
         reducer = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name, wire=wire, **options)
         given = gradient(case, np.float64, 0, comm.rank, comm.size)
         arrived = reducer.step(given).to_dense()
-        for _ in range(80):
+        for _ in range(60):
             arrived += reducer.step(np.zeros(case.n)).to_dense()
         return arrived, given
 

@@ -6,7 +6,7 @@ every index of the region is a bit. In Elias and Fano's code the low bits, l = f
 side by side, and the high parts h, which ascend, are one bit each, at position h + i for the i-th entry: c + u / 2^l
 bits. Of all u indices nothing is sent.
 
-This needs at most 2 + log2(u / c) bits an index whatever the data, 8.6 at 1 %, where gaps packed in blocks need the bits
+This needs at most 2 + log2(u / c) bits an index whatever the data, 8.6 at 1 %, where gaps packed in blocks need those
 of a block's largest gap: 10 for random indices in blocks of 128, and any number in the worst case. Its length follows
 from c and u, so that a rank that knows the count knows what will arrive; and all entries are independent of each other,
 so that a device writes and reads them at once.
