@@ -36,6 +36,8 @@ VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
     "oktopk-owner": ("oktopk", {"residual": "owner"}),
     "spardl-block": ("spardl", {"prune": "block"}),
     "micro-fixed": ("micro", {"mode": "fixed"}),
+    "oktopk-radix2": ("oktopk", {"radix": 2}),
+    "oktopk-exact": ("oktopk", {"refresh": "exact"}),
     "topkdsa-doubling": ("topkdsa", {"exchange": "doubling"}),
     "adtopk-alldim": ("adtopk", {"selector": AllDim()}),
     "adtopk-axis1": ("adtopk", {"selector": Interleaved(rows="axis1")}),

@@ -50,8 +50,9 @@ LEVELS = """
     overlap
     algorithms.base  agreement
     nccl
-    algorithms.topka  algorithms.rotated  algorithms.global_threshold  algorithms.low_rank  algorithms.hybrid
+    algorithms.topka  algorithms.rotated  algorithms.forecast  algorithms.low_rank  algorithms.hybrid
     algorithms.partition  algorithms.bruck
+    algorithms.global_threshold  algorithms.stale_threshold  algorithms.regions  algorithms.split_reduce
     algorithms.oktopk
     algorithms.*
     algorithms
