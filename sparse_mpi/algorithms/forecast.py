@@ -36,7 +36,7 @@ class Forecast:
         """The next forecast, after the threshold turned out to be ``bits``."""
         if not self.spacing:
             return Forecast(bits, 0, octave >> 7)
-        trend = self.trend + (bits - self.bits) // 2
+        trend = self.trend + 3 * (bits - self.bits) // 4
         trend = min(max(trend, -octave // 4), octave // 4)
         return replace(self, bits=max(bits + trend, 0), trend=trend)
 

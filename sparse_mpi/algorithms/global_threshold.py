@@ -19,68 +19,79 @@ from sparse_mpi.algorithms.forecast import Forecast, crossing
 from sparse_mpi.algorithms.rotated import Rotated
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
-from sparse_mpi.kernels.base import magnitude_bits
+from sparse_mpi.kernels.base import bits_type, magnitude_bits
 
 SLACK = 0.1  # a count between (1 - SLACK) k and k ends the search
 
 
-class GlobalThreshold(NamedTuple):
-    """Entries whose magnitude bits reach ``bits`` are the result; if ``ties``, only some of those equal to it."""
-
-    bits: int
-    ties: bool
-
-
 class Bracket(NamedTuple):
-    """More than k entries reach ``low`` (or it is 0), fewer than 0.9k reach ``high`` (or it is beyond all)."""
+    """Magnitude bits. Entries that reach ``high`` are in the result, and of those that reach only ``low``, as many as
+    it takes to have k. ``low == high`` is a threshold that 0.9k to k entries reach."""
 
     low: int
     high: int
 
+    def settled(self, resolution: int) -> bool:
+        """Whether what lies in between ties."""
+        return self.high - self.low <= resolution
+
 
 @dataclass(frozen=True)
 class Counted:
-    """The rule: between 0.9k and k entries in every step, or all if there are no more."""
+    """The rule: between 0.9k and k entries in every step, or all if there are no more.
+
+    Args:
+        mantissa: bits to which magnitudes are told apart: where values are rounded, more would be in vain.
+    """
+
+    mantissa: int = 52
 
     def init(self) -> Forecast:
         """Nothing to forecast from."""
         return Forecast()
 
-    def cut(self, values: Array, k: int, forecast: Forecast, comm: Comm | Rotated) -> tuple[Array, np.ndarray, Forecast]:
+    def cut(
+        self, values: Array, k: int, forecast: Forecast, comm: Comm | Rotated
+    ) -> tuple[Array, np.ndarray, Forecast]:
         """Which of this rank's ``values`` ``(m,)`` are in the result, a mask; how many of every rank's are, ``(P,)``
         int64; and the next forecast.
 
-        Where entries tie at the threshold, those of lower rank and lower position are taken until there are k.
+        Where entries tie, those of lower rank and lower position are taken until there are k.
         """
         octave = 1 << np.finfo(values.dtype).nmant
+        resolution = max(octave >> self.mantissa, 1)
         bracket, near = Bracket(0, 1 << (8 * values.itemsize - 1)), 0
         if forecast.spacing:
             probes = forecast.probes(probes_gathered(k, comm.size), bracket.high)
             counts = _gather(values, probes, k, comm)
             totals = counts.sum(axis=0)
+            bracket, near = narrowed(probes, totals, k, bracket), forecast.spacing
             forecast = forecast.spaced(probes, totals, k, octave)
-            chosen, bracket = narrowed(probes, totals, k, bracket)
-            if chosen is not None:
+            if bracket.settled(resolution) and bracket.low in probes:
                 forecast = forecast.moved(crossing(probes, totals, 95 * k // 100), octave)
-                return magnitude_bits(values) >= probes[chosen], counts[:, chosen], forecast
-            near = forecast.spacing
-        found = search(values, k, comm, bracket, near)
-        mask, counts = _ties_shared(values, found, k, comm)
-        return mask, counts, forecast.moved(found.bits, octave)
+                reach, above = counts[:, np.searchsorted(probes, bracket)].T
+                return *_taken(values, bracket, above, reach - above, k, comm.rank), forecast
+        bracket = search(values, k, comm, bracket, near, resolution)
+        reach, above = _gather(values, np.array(bracket), k, comm).T
+        return *_taken(values, bracket, above, reach - above, k, comm.rank), forecast.moved(bracket.low, octave)
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """The most entries in the result, and the values, messages and control bytes that finding them takes a rank.
 
         Of ``everything``, at most so many reduced entries.
         """
-        searches, depth = most_rounds(k), ceil(log2(ranks))
-        gathered = (8 + probes_gathered(k, ranks) * _count_type(k).itemsize) * (ranks - 1)
+        searches, depth = self.most_rounds(k), ceil(log2(ranks))
+        gathered = (2 + probes_gathered(k, ranks)) * _count_type(k).itemsize * (ranks - 1)
         return min(k, everything), 0, (2 + 2 * searches) * depth, gathered + 16 * (probes_per_round(k) + 1) * searches
+
+    def most_rounds(self, k: int) -> int:
+        """Rounds until all bits are told apart. Only magnitudes that tie need that many, others one to five."""
+        return 1 + ceil((12 + self.mantissa) / log2(probes_per_round(k) + 1))
 
 
 def probes_gathered(k: int, ranks: int) -> int:
-    """Probes that the allgather counts: as many as cost a thirty-second of what the result's pairs do, 4 to 16."""
-    return max(4, min(16, k // ranks // (4 * _count_type(k).itemsize)))
+    """Probes that the allgather counts: as many as cost a thirty-second of what the result's pairs do, 4 to 8."""
+    return max(4, min(8, k // ranks // (4 * _count_type(k).itemsize)))
 
 
 def probes_per_round(k: int) -> int:
@@ -88,18 +99,17 @@ def probes_per_round(k: int) -> int:
     return max(8, min(64, k // 16))
 
 
-def most_rounds(k: int) -> int:
-    """Rounds until 63 bits are told apart. Only magnitudes that tie need that many, others one to five."""
-    return 1 + ceil(64 / log2(probes_per_round(k) + 1))
-
-
-def search(values: Array, k: int, comm: Comm | Rotated, bracket: Bracket, near: int = 0) -> GlobalThreshold:
-    """A threshold in ``bracket`` that between 0.9 k and k entries reach (all of them, when there are no more than k).
+def search(
+    values: Array, k: int, comm: Comm | Rotated, bracket: Bracket, near: int = 0, resolution: int = 1
+) -> Bracket:
+    """What is left of ``bracket`` when it has settled, by rounds of counting.
 
     Args:
         values: ``(m,)`` this rank's reduced entries.
         k: entries wanted over all ranks.
+        bracket: more than k entries reach its low end, unless it is 0; fewer than 0.9k its high end.
         near: how far from the known end of a bracket that is open at the other to look first; 0: no idea.
+        resolution: magnitudes whose bits differ by less than this tie.
     """
     number = probes_per_round(k)
     probes = _outward(bracket, near, number, 1 << (8 * values.itemsize - 1)) if near else _evenly(bracket, number)
@@ -108,21 +118,19 @@ def search(values: Array, k: int, comm: Comm | Rotated, bracket: Bracket, near: 
     while True:
         counts = kernels.of(values).count(values, probes)
         totals = comm.allreduce(counts.astype(np.int32 if k * comm.size < 2**31 else np.int64), control=True)
-        chosen, bracket = narrowed(probes, totals, k, bracket)
-        if chosen is not None:
-            return GlobalThreshold(int(probes[chosen]), ties=False)
-        if bracket.high - bracket.low == 1:
-            return GlobalThreshold(bracket.low, ties=True)
+        bracket = narrowed(probes, totals, k, bracket)
+        if bracket.settled(resolution):
+            return bracket
         probes = _evenly(bracket, number)
 
 
-def narrowed(probes: np.ndarray, totals: np.ndarray, k: int, bracket: Bracket) -> tuple[int | None, Bracket]:
-    """Which probe will do, if one does, and otherwise what ``bracket`` becomes by knowing how many reach each."""
+def narrowed(probes: np.ndarray, totals: np.ndarray, k: int, bracket: Bracket) -> Bracket:
+    """What is left of ``bracket``, knowing how many entries reach each probe: ``totals``, descending."""
     enough = int(np.searchsorted(-totals, -k))  # the first probe that at most k entries reach
     if enough < len(probes) and (totals[enough] >= (1 - SLACK) * k or probes[enough] == 0):
-        return enough, bracket
+        return Bracket(int(probes[enough]), int(probes[enough]))
     low = int(probes[enough - 1]) if enough else bracket.low
-    return None, Bracket(low, int(probes[enough]) if enough < len(probes) else bracket.high)
+    return Bracket(low, int(probes[enough]) if enough < len(probes) else bracket.high)
 
 
 def _evenly(bracket: Bracket, number: int) -> np.ndarray:
@@ -150,17 +158,18 @@ def _count_type(k: int) -> np.dtype:
 
 def _gather(values: Array, probes: np.ndarray, k: int, comm: Comm | Rotated) -> np.ndarray:
     """How many entries of every rank reach each probe, more than k counted as k + 1: ``(P, len(probes))`` int64."""
-    counts = np.minimum(kernels.of(values).count(values, probes), k + 1)
-    return comm.allgather(counts.astype(_count_type(k)), control=True).astype(np.int64)
+    last = np.iinfo(bits_type(values)).max
+    counts = np.where(probes > last, 0, kernels.of(values).count(values, np.minimum(probes, last)))
+    return comm.allgather(np.minimum(counts, k + 1).astype(_count_type(k)), control=True).astype(np.int64)
 
 
-def _ties_shared(values: Array, found: GlobalThreshold, k: int, comm: Comm | Rotated) -> tuple[Array, np.ndarray]:
-    """The mask and the counts of `Counted.cut`."""
-    xp, bits = namespace(values), magnitude_bits(values)
-    keep = bits > found.bits if found.ties else bits >= found.bits
-    ties = xp.flatnonzero(bits == found.bits) if found.ties else xp.empty(0, np.int64)
-    mine = np.array([int(xp.count_nonzero(keep)), len(ties)], np.int32)
-    above, tied = comm.allgather(mine, control=True).astype(np.int64).T
+def _taken(
+    values: Array, bracket: Bracket, above: np.ndarray, tied: np.ndarray, k: int, rank: int
+) -> tuple[Array, np.ndarray]:
+    """The mask and the counts of `Counted.cut`: all that reach the bracket, and of those that tie what is left of k."""
+    bits = magnitude_bits(values)
+    keep = bits > bracket.high - 1
     taken = np.diff(np.minimum(np.concatenate([[0], np.cumsum(tied)]), max(k - above.sum(), 0)))
-    keep[ties[: taken[comm.rank]]] = True
+    if taken[rank]:
+        keep[namespace(values).flatnonzero((bits >= bracket.low) & ~keep)[: taken[rank]]] = True
     return keep, above + taken

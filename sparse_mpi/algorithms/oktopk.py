@@ -95,7 +95,9 @@ class OkTopk:
     @property
     def _rule(self) -> Counted | Stale:
         """How the global threshold is found."""
-        return Counted() if self.refresh == "histogram" else Stale(self.threshold_period)
+        if self.refresh == "exact":
+            return Stale(self.threshold_period)
+        return Counted() if self.wire.lossless else Counted(mantissa=7)
 
     def init(self, layout: Layout, k: int, ranks: int) -> OkTopkState:
         """No regions and no threshold yet."""
