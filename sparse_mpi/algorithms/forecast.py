@@ -26,10 +26,13 @@ class Forecast:
     def spaced(self, probes: np.ndarray, totals: np.ndarray, k: int, octave: int) -> Forecast:
         """The same with probes farther apart or closer, after ``totals`` entries were seen to reach each."""
         near = np.flatnonzero((2 * totals > k) & (totals < 2 * k))
-        if len(near) < 2:
-            return self
-        low, high = near[0], near[-1]
-        spacing = 7 * k * int(probes[high] - probes[low]) // (100 * max(int(totals[low] - totals[high]), 1))
+        spacing = self.spacing
+        if len(near) > 1:
+            low, high = near[0], near[-1]
+            spacing = 7 * k * int(probes[high] - probes[low]) // (100 * max(int(totals[low] - totals[high]), 1))
+        elif totals[0] > k > totals[-1]:
+            spacing = spacing // 4
+        spacing = min(max(spacing, self.spacing // 4), self.spacing * 2)
         return replace(self, spacing=min(max(spacing, octave >> 10), octave >> 3))
 
     def moved(self, bits: int, octave: int) -> Forecast:
