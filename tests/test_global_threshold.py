@@ -124,6 +124,17 @@ def test_probes_settle_at_a_few_hundredths_of_k():
     assert crossing(probes, totals, 10 * k) == probes[0] and crossing(probes, totals, 1) == probes[-1]
 
 
+def test_plateaus_and_cliffs_change_the_spacing_by_steps():
+    """Where many magnitudes tie, probes count the same, or far too many and then far too few."""
+    forecast = Forecast(100 * OCTAVE, 0, OCTAVE >> 6)
+    probes = forecast.probes(4, 1 << 31)
+    plateau, cliff = np.array([110, 110, 110, 80]), np.array([900, 900, 10, 10])
+    assert forecast.spaced(probes, plateau, 100, OCTAVE).spacing <= OCTAVE >> 5
+    assert forecast.spaced(probes, np.array([110] * 4), 100, OCTAVE).spacing == OCTAVE >> 5
+    assert forecast.spaced(probes, cliff, 100, OCTAVE).spacing == OCTAVE >> 8
+    assert forecast.spaced(probes, np.array([900] * 4), 100, OCTAVE).spacing == OCTAVE >> 6
+
+
 @pytest.mark.ranks(1, 2, 3, 8)
 def test_ties_are_cut_by_index_over_all_ranks(ranks):
     """Rank r holds 10 entries of magnitude 1 and one of 2; of the ties, lower regions go first."""
