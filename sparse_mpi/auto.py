@@ -22,7 +22,7 @@ from sparse_mpi.sparse import Layout
 
 AUTO = "auto"
 NAMES = ("dense", "topka", "topkdsa", "gtopk", "oktopk", "spardl")
-WIRES = ("coo32",)  # nothing is rounded that nobody asked to have rounded
+WIRES = ("coo32", "packed")  # nothing is rounded that nobody asked to have rounded
 SIZES = (8, 1 << 16, 1 << 20)  # bytes of the messages that the network is fitted to
 TRIALS = 2  # steps, the first of which is not counted
 MESSAGES = 5  # of each size
