@@ -89,20 +89,60 @@ def test_times_follow_latency_bandwidth_and_who_waits_for_whom():
     assert (first.source, first.dest, first.start, first.end, first.round) == (0, 1, 0, 5, 0)
     assert (second.source, second.dest, second.start, second.end, second.round) == (1, 2, 5, 10, 1)
     assert {t.phase for t in transfers} == {
-        "test_traffic_schedule.relay: sendrecv",
-        "test_traffic_schedule.relay: barrier",
+        "test_schedule_of_calls.relay: sendrecv",
+        "test_schedule_of_calls.relay: barrier",
     }
     assert max(t.end for t in meeting) == 12 and min(t.round for t in meeting) == 2
+
+
+def parts(comm):
+    """Ranks 0, 3, 6 | 1, 4, 7 | 2, 5; in each the first ends after the others meet, and then all ranks meet."""
+    part = comm.split(comm.rank % 3)
+    part.bcast(rows(comm, 2), root=part.size - 1)
+    part.alltoallv(rows(comm, part.size), np.ones(part.size, np.int64), np.ones(part.size, np.int64))
+    part.sendrecv(rows(comm, 1), (part.rank + 1) % part.size, part.rank - 1 if part.rank else part.size - 1)
+    part.split(min(part.rank, 1)).allgather(rows(comm, 1))
+    comm.sendrecv(rows(comm, 1), (comm.rank + 1) % comm.size, comm.rank - 1 if comm.rank else comm.size - 1)
+    part.allreduce(np.ones(840, np.float32))
+    comm.barrier()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_calls_of_a_part_have_the_ranks_of_the_whole(size):
+    def run(comm):
+        recording = RecordingComm(comm)
+        parts(recording)
+        return recording.record, comm.traffic.copy(), recording.node()
+
+    done = World(size).run(run)
+    transfers = replay([record for record, *_ in done], NETWORK)
+    for rank, (_, traffic, node) in enumerate(done):
+        assert node == 0 and sum(t.source == rank for t in transfers) == traffic.messages
+    inside = [t for t in transfers if not t.phase.endswith((": barrier", ": sendrecv"))]
+    assert all((t.source - t.dest) % 3 == 0 for t in inside) and bool(inside) == (size > 3)
+    assert sum(t.bytes for t in transfers) == sum(t.sent + t.control for _, t, _ in done)
+
+
+def test_a_part_is_counted_with_the_whole_and_other_traffic_is_not():
+    def run(comm):
+        recording = RecordingComm(comm)
+        part = recording.split(comm.rank % 2)
+        part.duplicate().barrier()
+        before = comm.traffic.copy()
+        part.barrier()
+        return before.messages, [(call.name, list(call.members), call.counted.messages) for call in recording.record]
+
+    assert World(4).run(run) == [(0, [("barrier", [rank % 2, rank % 2 + 2], 1)]) for rank in range(4)]
 
 
 def test_records_that_do_not_fit_together_are_refused():
     records, _ = recorded(World(3), "barrier", "allreduce")
     with pytest.raises(ValueError, match="must be of one collective, got allreduce, barrier"):
         replay([records[0][1:], *records[1:]], NETWORK)
-    with pytest.raises(ValueError, match="some end before others"):
+    with pytest.raises(ValueError, match="rank 1 waits for others in allreduce"):
         replay([records[0][:1], *records[1:]], NETWORK)
     records, _ = recorded(World(3), "sendrecv")
-    with pytest.raises(ValueError, match="rank 1 waits for a message"):
+    with pytest.raises(ValueError, match="rank 1 waits for others in sendrecv"):
         replay([[], *records[1:]], NETWORK)
 
 
@@ -112,4 +152,4 @@ def test_a_call_is_named_after_the_function_that_made_it_not_after_a_lambda():
         return comm.record
 
     (record,) = World(1).run(lambda comm: _balance(RecordingComm(comm)))
-    assert record[0].phase == "test_traffic_schedule.balance: barrier"
+    assert record[0].phase == "test_schedule_of_calls.balance: barrier"

@@ -16,7 +16,7 @@ def test_table_and_record_tell_of_every_message(tmp_path, capsys):
     file = tmp_path / "t.json"
     assert main([*OPTIONS, "--algorithms", "topka", "gtopk", "--json", str(file)]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("P = 4, n = 2,000, density 0.05, step 2, independent normal entries; 8/2: 2 us a message")
+    assert printed.startswith("P = 4, 4 a node, n = 2,000, density 0.05, step 2, independent normal entries; 8/2: 2 us")
     assert "topka.reduce: allgatherv" in printed and "gtopk.climb: sendrecv" in printed
     record = json.loads(file.read_text())
     topka, gtopk = record["algorithms"]["topka"], record["algorithms"]["gtopk"]
@@ -30,19 +30,33 @@ def test_table_and_record_tell_of_every_message(tmp_path, capsys):
     assert sorted(up) == [(1, 0), (2, 0), (3, 2)]
 
 
+def test_two_levels_keep_most_bytes_inside_the_nodes(tmp_path, capsys):
+    file = tmp_path / "t.json"
+    options = ["--algorithms", "oktopk-2level", "oktopk", "--ranks-per-node", "2", "--json", str(file)]
+    assert main([*OPTIONS, *options]) == 0
+    printed = capsys.readouterr().out
+    record = json.loads(file.read_text())["algorithms"]
+    two, flat = record["oktopk-2level"], record["oktopk"]
+    assert f"between nodes: {two['between nodes']} of {np.sum(two['matrix'])} bytes" in printed
+    assert 0 < two["between nodes"] < flat["between nodes"] and np.sum(two["matrix"]) > np.sum(flat["matrix"])
+    summing = [t for t in two["transfers"] if t["phase"] == "two_level.sum_segments: alltoallv"]
+    assert [(t["source"], t["dest"], t["bytes"]) for t in summing] == [(r, r ^ 1, 4000) for r in range(4)]
+
+
 def test_figure_has_two_panels_an_algorithm(tmp_path, capsys):
     matplotlib = pytest.importorskip("matplotlib")
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         assert main([*OPTIONS, "--algorithms", "topka", "oktopk", "--plot", str(tmp_path / "t.svg")]) == 0
     drawn = (tmp_path / "t.svg").read_text()
     assert drawn.count("receiver") == drawn.count("us from the beginning of the step") == 2
-    assert "oktopk.reduce: alltoallv" in drawn and "KB" in drawn
+    assert "topka.reduce: allgatherv" in drawn and "KB" in drawn
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (["--ranks", "1"], "--ranks must be 2 to 64, got 1"),
+        (["--ranks-per-node", "0"], "--ranks-per-node must be at least 1, got 0"),
         (["--step", "0"], "--step must be at least 1, got 0"),
         (["--density", "0"], "--density must be in (0, 1], got 0"),
         (["--network", "fast"], "network must be 1gbe, 10gbe, 100gb, piz-daint, GBIT/MICROSECONDS"),

@@ -9,9 +9,11 @@ import pytest
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.analysis import gradients, volume
+from sparse_mpi.analysis.recording import Call
 from sparse_mpi.arguments import make_algorithm
 from sparse_mpi.cli import main
 from sparse_mpi.cli.volume_plot import draw
+from sparse_mpi.comm import Traffic
 
 
 def counted(name, ranks=4, kind="independent", n=4000, k=200, steps=2, warmup=1):
@@ -35,6 +37,23 @@ def test_what_topka_sends_is_known():
     assert found.selected == 1 and found.fill_in == found.total > 3
     assert list(found.phases) == ["agreement.agree: allreduce", "topka.reduce: allgatherv"]
     assert found.phases["topka.reduce: allgatherv"] == volume.Phase(1200, 1200, 12, 4)
+
+
+def test_what_goes_to_other_nodes_is_known():
+    """Of the five others three are in the other node; what topka gathers goes to all of them."""
+    made, algorithm = gradients.make("independent", 4000), make_algorithm("topka", {})
+    found = volume.count(algorithm, "topka", made, 6, 200, 1, 0, ranks_per_node=3)
+    assert found.between == pytest.approx(3 / 5 * found.words)
+    two = make_algorithm("oktopk-2level", {"ranks_per_node": 3})
+    found = volume.count(two, "oktopk-2level", made, 6, 200, 1, 0, ranks_per_node=3)
+    dense = found.phases["two_level.sum_segments: alltoallv"].words + found.phases["two_level.reduce: allgatherv"].words
+    assert found.within and 0 < found.between == pytest.approx(found.words - dense)
+
+
+@pytest.mark.parametrize("ranks_per_node", [1, 2, 8])
+def test_a_message_is_for_another_node_or_not(ranks_per_node):
+    call = Call("alltoallv", "", range(4), Traffic(sent=100), to={0: 10, 3: 90})
+    assert volume.leaving(call, 1, ranks_per_node) == {1: 100, 2: 90, 8: 0}[ranks_per_node]
 
 
 def test_watching_selections_changes_nothing():
@@ -83,7 +102,7 @@ def test_table_phases_record_and_what_is_skipped(tmp_path, capsys):
     options = ["--ranks", "2", "3", "--algorithms", "topka", "oktopk", "--k-per-rank", "8", "--most-pairs", "120"]
     assert main(["bench", "volume", *options, "--phases", "2", "--json", str(file)]) == 0
     printed = capsys.readouterr().out
-    assert "topka           3  skipped: 1.4e+02 pairs to merge in a step, more than --most-pairs 1.2e+02" in printed
+    assert "topka             3  skipped: 1.4e+02 pairs to merge in a step, more than --most-pairs 1.2e+02" in printed
     assert "topka, P = 2" in printed and "topka.reduce: allgatherv" in printed and "topka, P = 3" not in printed
     record = json.loads(file.read_text())
     assert [(v["algorithm"], v["ranks"], v["k"]) for v in record["volumes"]] == [("topka", 2, 16), ("oktopk", 2, 16)]
@@ -107,6 +126,7 @@ def test_figure(tmp_path):
     [
         (["--ranks", "1025"], "--ranks must be 1 to 1024, got 1025"),
         (["--density", "2"], "--density must be in (0, 1], got 2"),
+        (["--ranks-per-node", "0"], "--ranks-per-node must be at least 1, got 0"),
         (["--steps", "0"], "--steps must be at least 1"),
         (["--n", "100", "--k-per-rank", "3"], "--k-per-rank goes without --n"),
         (["--k-per-rank", "0"], "--k-per-rank must be at least 1"),

@@ -17,10 +17,11 @@ from sparse_mpi.counting import row_bytes
 
 @dataclass(frozen=True)
 class Call:
-    """One call of one rank."""
+    """One call of one rank. Ranks are those of the whole communicator, in calls of a part of it too."""
 
     name: str  # of the method of `Comm`
     where: str  # file and function that called: "oktopk.balance"
+    members: Sequence[int]  # the ranks of the communicator that was called
     counted: Traffic  # what it added to this rank's traffic
     bytes: int = 0  # of what this rank brought; in a broadcast, of what came
     control: bool = False  # whether these bytes are control
@@ -36,20 +37,25 @@ class Call:
 
 
 class RecordingComm:
-    """``comm`` itself to all who use it; every call is appended to ``record``."""
+    """``comm`` itself to all who use it; every call, of what is split off it too, is appended to ``record``.
 
-    def __init__(self, comm: Comm) -> None:
+    ``members`` are the ranks of ``comm`` in the communicator that ``record`` is of; None: it is of ``comm``.
+    """
+
+    def __init__(self, comm: Comm, record: list[Call] | None = None, members: Sequence[int] | None = None) -> None:
         self.rank, self.size, self.concurrent = comm.rank, comm.size, comm.concurrent
         self.traffic = comm.traffic
         self.calls: list[tuple[float, float]] | None = None
-        self.record: list[Call] = []
+        self.record: list[Call] = [] if record is None else record
+        self._members = range(comm.size) if members is None else members
         self._comm = comm
 
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         before = self.traffic.copy()
         came = self._comm.sendrecv(send, dest, source)
-        to = {} if dest is None or dest == self.rank else {dest: send.nbytes}
-        self._note("sendrecv", before, bytes=send.nbytes, to=to, source=None if source == self.rank else source)
+        to = {} if dest is None or dest == self.rank else {self._members[dest]: send.nbytes}
+        sender = None if source is None or source == self.rank else self._members[source]
+        self._note("sendrecv", before, bytes=send.nbytes, to=to, source=sender)
         return came
 
     def allgather(self, send: Array, control: bool = False) -> Array:
@@ -70,7 +76,11 @@ class RecordingComm:
         before = self.traffic.copy()
         came = self._comm.alltoallv(send, counts, expected)
         sizes = (np.asarray(counts, np.int64) * row_bytes(send)).tolist()
-        to = {r: size for r, size in enumerate(sizes) if r != self.rank and (size or expected is None)}
+        to = {
+            member: size
+            for rank, (member, size) in enumerate(zip(self._members, sizes, strict=True))
+            if rank != self.rank and (size or expected is None)
+        }
         self._note("alltoallv", before, bytes=sum(to.values()), to=to)
         return came
 
@@ -83,7 +93,7 @@ class RecordingComm:
     def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
         before = self.traffic.copy()
         came = self._comm.bcast(send, root, control)
-        self._note("bcast", before, bytes=came.nbytes, control=control, root=root, announced=True)
+        self._note("bcast", before, bytes=came.nbytes, control=control, root=self._members[root], announced=True)
         return came
 
     def barrier(self) -> None:
@@ -100,8 +110,16 @@ class RecordingComm:
     def duplicate(self, patient: bool = False) -> RecordingComm:
         return RecordingComm(self._comm.duplicate(patient))
 
+    def split(self, color: int) -> RecordingComm:
+        part = self._comm.split(color)
+        members = part.duplicate().allgather(np.array(self._members[self.rank]))  # which is in nobody's traffic
+        return RecordingComm(part, self.record, tuple(members.tolist()))
+
+    def node(self) -> int:
+        return self._comm.node()
+
     def _note(self, name: str, before: Traffic, **details: Any) -> None:
-        self.record.append(Call(name, _place(sys._getframe(2)), self.traffic - before, **details))
+        self.record.append(Call(name, _place(sys._getframe(2)), self._members, self.traffic - before, **details))
 
 
 def _place(frame: FrameType | None) -> str:

@@ -38,6 +38,7 @@ class Trace(NamedTuple):
     algorithm: str
     ranks: int
     transfers: list[Transfer]
+    ranks_per_node: int = 1
 
     @property
     def seconds(self) -> float:
@@ -52,6 +53,11 @@ class Trace(NamedTuple):
             sent[transfer.source, transfer.dest] += transfer.bytes
         return sent
 
+    @property
+    def between(self) -> list[Transfer]:
+        """From one node to another; so many consecutive ranks are a node."""
+        return [t for t in self.transfers if t.source // self.ranks_per_node != t.dest // self.ranks_per_node]
+
 
 def replay(records: Sequence[Sequence[Call]], network: Network) -> list[Transfer]:
     """The messages of a step, of which rank i recorded ``records[i]``.
@@ -61,11 +67,9 @@ def replay(records: Sequence[Sequence[Call]], network: Network) -> list[Transfer
     """
     step = _Step(network, [deque(calls) for calls in records])
     while any(step.pending):
-        step.pairs()
-        if waiting := [rank for rank, calls in enumerate(step.pending) if calls and calls[0].name == "sendrecv"]:
-            raise ValueError(f"records must be of one step of all ranks, but rank {waiting[0]} waits for a message")
-        if any(step.pending):
-            step.meet()
+        if not (step.pairs() or step.meetings()):
+            rank, name = next((rank, calls[0].name) for rank, calls in enumerate(step.pending) if calls)
+            raise ValueError(f"records must be of one step of all ranks, but rank {rank} waits for others in {name}")
     return step.transfers
 
 
@@ -76,6 +80,10 @@ class _Step:
     network: Network
     pending: list[deque[Call]]  # of every rank
     transfers: list[Transfer] = field(default_factory=list)
+    posted: dict[int, list[Transfer]] = field(default_factory=dict)  # by ranks in a sendrecv that has not ended
+    arriving: defaultdict[tuple[Sequence[int], int, int], deque[Transfer]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )  # by communicator, sender and receiver
 
     def __post_init__(self) -> None:
         self.clock = [0.0] * len(self.pending)
@@ -92,13 +100,28 @@ class _Step:
         self.clock[rank] = max([self.clock[rank], *(transfer.end for transfer in transfers)])
         self.rounds[rank] = max([self.rounds[rank], *(transfer.round + 1 for transfer in transfers)])
 
-    def meet(self) -> None:
-        """The collective call that all ranks make next."""
-        if not all(self.pending):
-            raise ValueError("records must be of one step of all ranks, but some end before others")
-        calls = [calls.popleft() for calls in self.pending]
-        self.rounds = [max(self.rounds)] * len(calls)
-        for _, together in groupby(scheduled(calls), lambda message: message.round):
+    def meetings(self) -> bool:
+        """Every collective call that all members of its communicator make next; whether there was any."""
+        met = False
+        for calls in self.pending:
+            if calls and self.ready(calls[0].members):
+                self.meet(calls[0].members)
+                met = True
+        return met
+
+    def ready(self, members: Sequence[int]) -> bool:
+        """Whether all members are at a collective call of this communicator."""
+        heads = [self.pending[member][0] for member in members if self.pending[member]]
+        together = [call for call in heads if call.members == members and call.name != "sendrecv"]
+        return len(together) == len(members)
+
+    def meet(self, members: Sequence[int]) -> None:
+        """The collective call that these make next."""
+        calls = {member: self.pending[member].popleft() for member in members}
+        begin = max(self.rounds[member] for member in members)
+        for member in members:
+            self.rounds[member] = begin
+        for _, together in groupby(scheduled(list(calls.values())), lambda message: message.round):
             concerning = defaultdict(list)
             for _, source, dest, length, control in together:
                 transfer = self.send(calls[source].phase, source, dest, length, control)
@@ -107,24 +130,27 @@ class _Step:
             for rank, transfers in concerning.items():
                 self.settle(rank, transfers)
 
-    def pairs(self) -> None:
-        """All sendrecvs before the next collective call, in whatever order lets them go on."""
-        arriving: dict[tuple[int, int | None], deque[Transfer]] = defaultdict(deque)
-        posted: dict[int, list[Transfer]] = {}
-        moved = True
-        while moved:
-            moved = False
-            for rank, calls in enumerate(self.pending):
-                while calls and calls[0].name == "sendrecv":
-                    call = calls[0]
-                    if rank not in posted:
-                        posted[rank] = [self.send(call.phase, rank, d, b, call.control) for d, b in call.to.items()]
-                        for transfer in posted[rank]:
-                            arriving[rank, transfer.dest].append(transfer)
-                        moved = True
-                    here = arriving[call.source, rank] if call.source is not None else deque()
-                    if call.source is not None and not here:
-                        break
-                    self.settle(rank, posted.pop(rank) + ([here.popleft()] if here else []))
-                    calls.popleft()
-                    moved = True
+    def pairs(self) -> bool:
+        """All sendrecvs before the next collective calls, in whatever order lets them go on; whether any did."""
+        moved = False
+        while any([self.pair(rank) for rank in range(len(self.pending))]):
+            moved = True
+        return moved
+
+    def pair(self, rank: int) -> bool:
+        """The next sendrecv of ``rank`` as far as it goes without others: whether it sent or ended."""
+        calls, moved = self.pending[rank], False
+        if not calls or calls[0].name != "sendrecv":
+            return False
+        call = calls[0]
+        if rank not in self.posted:
+            self.posted[rank] = [self.send(call.phase, rank, d, b, call.control) for d, b in call.to.items()]
+            for transfer in self.posted[rank]:
+                self.arriving[call.members, rank, transfer.dest].append(transfer)
+            moved = True
+        here = deque() if call.source is None else self.arriving[call.members, call.source, rank]
+        if call.source is not None and not here:
+            return moved
+        self.settle(rank, self.posted.pop(rank) + ([here.popleft()] if here else []))
+        calls.popleft()
+        return True

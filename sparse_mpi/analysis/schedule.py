@@ -31,24 +31,25 @@ class Message(NamedTuple):
 
 
 def scheduled(calls: Sequence[Call]) -> list[Message]:
-    """The messages of a collective call that rank i made as ``calls[i]``, by ascending round."""
-    name = calls[0].name
+    """The messages of a collective call that member i of a communicator made as ``calls[i]``, by ascending round."""
+    name, members = calls[0].name, calls[0].members
     if any(call.name != name for call in calls):
         raise ValueError(f"calls must be of one collective, got {', '.join(sorted({call.name for call in calls}))}")
     if len(calls) == 1:
         return []
     if name == "alltoallv":
         return _alltoallv(calls)
-    return _announcement(calls) + _BY_NAME[name](calls)
+    messages = _announcement(calls) + _BY_NAME[name](calls)
+    return [message._replace(source=members[message.source], dest=members[message.dest]) for message in messages]
 
 
 def _alltoallv(calls: Sequence[Call]) -> list[Message]:
-    size = len(calls)
+    size, members = len(calls), calls[0].members
     return [
-        Message(gap - 1, rank, dest, call.to[dest])
+        Message(gap - 1, members[rank], dest, call.to[dest])
         for gap in range(1, size)
         for rank, call in enumerate(calls)
-        if (dest := (rank + gap) % size) in call.to
+        if (dest := members[(rank + gap) % size]) in call.to
     ]
 
 
@@ -57,7 +58,7 @@ def _announcement(calls: Sequence[Call]) -> list[Message]:
     if not calls[0].announced:
         return []
     if calls[0].name == "bcast":
-        messages = binomial(8, len(calls), calls[0].root)
+        messages = binomial(8, len(calls), _root(calls))
     else:
         messages = bruck([4] * len(calls))
     rounds = messages[-1].round + 1
@@ -77,8 +78,13 @@ def _allreduce(calls: Sequence[Call]) -> list[Message]:
 
 
 def _bcast(calls: Sequence[Call]) -> list[Message]:
-    messages = binomial(calls[0].bytes, len(calls), calls[0].root)
+    messages = binomial(calls[0].bytes, len(calls), _root(calls))
     return [message._replace(control=calls[0].control) for message in messages]
+
+
+def _root(calls: Sequence[Call]) -> int:
+    """Which of the members it is."""
+    return calls[0].members.index(calls[0].root)
 
 
 def _barrier(calls: Sequence[Call]) -> list[Message]:

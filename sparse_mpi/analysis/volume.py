@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.analysis.gradients import Gradients
-from sparse_mpi.analysis.recording import RecordingComm
+from sparse_mpi.analysis.recording import Call, RecordingComm
 from sparse_mpi.analysis.selections import watched
 from sparse_mpi.comm import Comm, Traffic
 from sparse_mpi.reducer import SparseAllreduce
@@ -42,6 +44,7 @@ class Volume:
     k: int
     steps: int
     words: float  # mean over ranks and steps
+    between: float  # of these, words for ranks of other nodes
     most_words: float
     control: float  # bytes, mean
     most_control: float
@@ -80,6 +83,7 @@ class _Ran(NamedTuple):
     k: int
     reports: list[StepReport]
     phases: list[dict[str, Traffic]]
+    between: list[float]  # bytes
 
 
 def count(
@@ -91,23 +95,28 @@ def count(
     steps: int,
     warmup: int,
     progress: Callable[[], None] = lambda: None,
+    ranks_per_node: int = 1,
 ) -> Volume:
-    """Run ``warmup`` + ``steps`` steps with error feedback, and count the latter; ``progress`` is called after each."""
+    """Run ``warmup`` + ``steps`` steps with error feedback, and count the latter; ``progress`` is called after each.
+
+    So many consecutive ranks are taken to be a node.
+    """
     union, observed = watched(algorithm, gradients.size, ranks)
 
     def run(comm: Comm) -> _Ran:
         recording = RecordingComm(comm)
         reducer = SparseAllreduce(gradients.size, k=k, comm=recording, algorithm=observed)
-        ran = _Ran(reducer.k, [], [])
+        ran = _Ran(reducer.k, [], [], [])
         for step in range(warmup + steps):
             recording.record.clear()
             reducer.step(gradients.at(step, comm.rank))
             assert reducer.report is not None
             ran.reports.append(reducer.report)
             ran.phases.append(_by_phase(recording))
+            ran.between.append(sum(leaving(call, comm.rank, ranks_per_node) for call in recording.record))
             if comm.rank == 0:
                 progress()
-        return ran._replace(reports=ran.reports[warmup:], phases=ran.phases[warmup:])
+        return _Ran(ran.k, ran.reports[warmup:], ran.phases[warmup:], ran.between[warmup:])
 
     ran = World(ranks).run(run)
     return _summary(algorithm, name, gradients.size, ran, [] if union is None else union.counts[warmup:])
@@ -119,6 +128,17 @@ def formula(algorithm: Algorithm, n: int, k: int, ranks: int) -> tuple[float, fl
     checks = 2 * CHECKED * (ranks - 1) // ranks
     words = bound.payload(PAIR, VALUE) / WORD
     return words, bound.control + checks, bound.messages + 2 * (ranks - 1).bit_length()
+
+
+def leaving(call: Call, rank: int, ranks_per_node: int) -> float:
+    """Bytes of payload that ``rank`` has for other nodes in ``call``.
+
+    Where the call does not tell who gets what, because all get the same, they are spread evenly over the others.
+    """
+    receivers = np.array(list(call.to) or [member for member in call.members if member != rank], np.int64)
+    weights = np.array(list(call.to.values()) or [1] * len(receivers), np.float64)
+    away = receivers // ranks_per_node != rank // ranks_per_node
+    return call.counted.sent * float(weights[away].sum() / weights.sum()) if call.counted.sent else 0.0
 
 
 def gigabytes(algorithm: Algorithm, gradients: Gradients, ranks: int) -> float:
@@ -154,6 +174,7 @@ def _summary(algorithm: Algorithm, name: str, n: int, ran: list[_Ran], covered: 
         k,
         steps,
         words=statistics.mean(t.sent for t in traffic) / WORD,
+        between=statistics.mean(sent for rank in ran for sent in rank.between) / WORD,
         most_words=max(t.sent for t in traffic) / WORD,
         control=statistics.mean(t.control for t in traffic),
         most_control=max(t.control for t in traffic),

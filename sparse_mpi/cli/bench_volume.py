@@ -47,6 +47,8 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     add("--gradients", default="independent", metavar="KIND", help=text)
     add("--steps", type=int, default=3, help="steps counted, after --warmup more (default: 3)")
     add("--warmup", type=int, default=1, help="steps not counted (default: 1)")
+    text = "consecutive ranks that are a node (default: 4)"
+    add("--ranks-per-node", type=int, default=4, metavar="R", help=text)
     add("--wire", metavar="NAME", help="how pairs are written, of every algorithm that lets choose")
     add("--seed", type=int, default=0)
     text = "skip what has more pairs to merge in a step, on all ranks together (default: 3e8)"
@@ -73,12 +75,15 @@ def run(args: argparse.Namespace) -> int:
             algorithm = make_algorithm(name, _options(args, name))
             if reason := _too_much(algorithm, made, k, ranks, args):
                 skipped.append({"algorithm": name, "ranks": ranks, "reason": reason})
-                print(f"{name:<11} {ranks:>5}  skipped: {reason}", flush=True)
+                print(f"{name:<13} {ranks:>5}  skipped: {reason}", flush=True)
                 continue
             with _bar(args.warmup + args.steps, f"{name}, {ranks} ranks") as bar:
-                counted.append(volume.count(algorithm, name, made, ranks, k, args.steps, args.warmup, bar.update))
+                found = volume.count(
+                    algorithm, name, made, ranks, k, args.steps, args.warmup, bar.update, args.ranks_per_node
+                )
+            counted.append(found)
             print(row(counted[-1]), flush=True)
-    print(f"\n{RATIOS}\n{made.title}, density {args.density:g}")
+    print(f"\n{RATIOS}\n{made.title}, density {args.density:g}, nodes of {args.ranks_per_node} ranks")
     if args.phases is not None:
         wanted = args.phases or args.ranks[-1]
         print("\n\n".join(["", *(phases(v) for v in counted if v.ranks == wanted)])[1:])
@@ -98,6 +103,8 @@ def _check(args: argparse.Namespace) -> None:
         raise SystemExit(f"--ranks must be 1 to {MOST_RANKS}, got {wrong[0]}")
     if args.steps < 1 or args.warmup < 0:
         raise SystemExit(f"--steps must be at least 1 and --warmup at least 0, got {args.steps} and {args.warmup}")
+    if args.ranks_per_node < 1:
+        raise SystemExit(f"--ranks-per-node must be at least 1, got {args.ranks_per_node}")
     if not 0 < args.density <= 1:
         raise SystemExit(f"--density must be in (0, 1], got {args.density:g}; 0.01 keeps one entry in a hundred")
     if args.k_per_rank is not None and args.n is not None:
@@ -124,6 +131,7 @@ def _takes(name: str, option: str, value: Any) -> bool:
 
 def _options(args: argparse.Namespace, name: str) -> dict[str, Any]:
     given = {option: getattr(args, option) for option in OPTIONS if getattr(args, option) is not None}
+    given["ranks_per_node"] = args.ranks_per_node
     return {option: value for option, value in given.items() if takes(name, option, value)}
 
 

@@ -18,7 +18,8 @@ from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
 from sparse_mpi.world import MOST_RANKS
 
-FLAT = [name for name in ALGORITHMS if not takes(name, "rank")]  # low-rank ones need shapes, which n does not tell
+# Low-rank ones need shapes, which n does not tell; of those with nodes, most messages do not go over the network
+FLAT = [name for name in ALGORITHMS if not (takes(name, "rank") or takes(name, "ranks_per_node"))]
 POWERS = tuple(2**i for i in range(1, 11))
 DESCRIPTION = """\
 Predict how long the exchange of a step takes: alpha a message plus beta a byte, for the traffic of the rank that sends

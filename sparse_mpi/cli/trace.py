@@ -10,6 +10,7 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.analysis import gradients, networks
 from sparse_mpi.analysis.recording import Call, RecordingComm
 from sparse_mpi.analysis.replay import Trace, replay
+from sparse_mpi.arguments import make_algorithm, takes
 from sparse_mpi.cli.trace_plot import draw
 from sparse_mpi.comm import Comm
 from sparse_mpi.costs import Network
@@ -20,7 +21,8 @@ from sparse_mpi.world import World
 RANKS = range(2, 65)
 DESCRIPTION = """\
 Record the calls of one step among ranks that all are in this one process, and lay their messages out in time on a
-network of given latency and bandwidth, by the textbook schedule of every call. What ranks compute takes no time.
+network of given latency and bandwidth, by the textbook schedule of every call. What ranks compute takes no time; a
+message inside a node takes as long as one between nodes.
 
   python -m sparse_mpi trace --algorithms oktopk topka --plot trace.png
   python -m sparse_mpi trace --ranks 7 --network piz-daint --gradients layer-skewed --json trace.json
@@ -40,6 +42,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add("--algorithms", nargs="+", choices=list(ALGORITHMS), default=["oktopk"], metavar="NAME")
     add("--n", type=int, help="elements of the gradient (default: 100,000)")
     add("--density", type=float, default=0.01, help="share of them that is sent (default: 0.01)")
+    text = "consecutive ranks that are a node (default: 4)"
+    add("--ranks-per-node", type=int, default=4, metavar="R", help=text)
     text = f"{', '.join(gradients.KINDS)}, or a file of train/gradients.py (default: independent)"
     add("--gradients", default="independent", metavar="KIND", help=text)
     add("--step", type=int, default=3, help="which one, from 1, with error feedback from those before (default: 3)")
@@ -54,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     """Record, lay out, print a table of phases."""
     if args.ranks not in RANKS:
         raise SystemExit(f"--ranks must be {RANKS[0]} to {RANKS[-1]}, got {args.ranks}")
+    if args.ranks_per_node < 1:
+        raise SystemExit(f"--ranks-per-node must be at least 1, got {args.ranks_per_node}")
     if args.step < 1:
         raise SystemExit(f"--step must be at least 1, got {args.step}")
     if not 0 < args.density <= 1:
@@ -65,10 +71,13 @@ def run(args: argparse.Namespace) -> int:
         )
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    traces = [Trace(name, args.ranks, replay(record(name, made, args), network)) for name in args.algorithms]
+    traces = [
+        Trace(name, args.ranks, replay(record(name, made, args), network), args.ranks_per_node)
+        for name in args.algorithms
+    ]
     heading = (
-        f"P = {args.ranks}, n = {made.size:,}, density {args.density:g}, step {args.step}, {made.title}; {of}: "
-        f"{network.alpha * 1e6:.3g} us a message, {8e-9 / network.beta:.3g} Gbit/s"
+        f"P = {args.ranks}, {args.ranks_per_node} a node, n = {made.size:,}, density {args.density:g}, "
+        f"step {args.step}, {made.title}; {of}: {network.alpha * 1e6:.3g} us a message, {8e-9 / network.beta:.3g} Gbit/s"
     )
     print("\n\n".join([heading, *(_table(trace) for trace in traces)]))
     if args.json:
@@ -80,10 +89,12 @@ def run(args: argparse.Namespace) -> int:
 
 def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> list[list[Call]]:
     """What every rank called in step ``args.step``."""
+    nodes = {"ranks_per_node": args.ranks_per_node}
+    algorithm = make_algorithm(name, nodes if takes(name, "ranks_per_node") else {})
 
     def calls(comm: Comm) -> list[Call]:
         recording = RecordingComm(comm)
-        reducer = SparseAllreduce(made.size, density=args.density, comm=recording, algorithm=name)
+        reducer = SparseAllreduce(made.size, density=args.density, comm=recording, algorithm=algorithm)
         for step in range(args.step):
             recording.record.clear()
             reducer.step(made.at(step, comm.rank))
@@ -93,7 +104,7 @@ def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> li
 
 
 def _table(trace: Trace) -> str:
-    """A line for each phase: its messages and bytes, and between when and when."""
+    """A line for each phase: its messages and bytes, and between when and when; then what goes from node to node."""
     phases = dict.fromkeys(transfer.phase for transfer in trace.transfers)
     wide = max([len(phase) for phase in phases], default=0)
     lines = [f"{trace.algorithm:<{wide}} {'rounds':>7} {'messages':>9} {'bytes':>11} {'from, us':>10} {'to, us':>10}"]
@@ -103,6 +114,10 @@ def _table(trace: Trace) -> str:
             f"{phase:<{wide}} {len({t.round for t in chosen}):>7} {len(chosen):>9} {sum(t.bytes for t in chosen):>11} "
             f"{1e6 * min(t.start for t in chosen):>10.1f} {1e6 * max(t.end for t in chosen):>10.1f}"
         )
+    lines.append(
+        f"between nodes: {sum(t.bytes for t in trace.between)} of {sum(t.bytes for t in trace.transfers)} bytes, "
+        f"{len(trace.between)} of {len(trace.transfers)} messages"
+    )
     return "\n".join(lines)
 
 
@@ -111,6 +126,7 @@ def _write(args: argparse.Namespace, traces: list[Trace], network: Network) -> N
     steps = {
         trace.algorithm: {
             "seconds": trace.seconds,
+            "between nodes": sum(t.bytes for t in trace.between),
             "matrix": trace.matrix.tolist(),
             "transfers": [transfer._asdict() for transfer in trace.transfers],
         }
