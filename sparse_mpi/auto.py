@@ -6,7 +6,6 @@ which are fitted to a few messages: on a shared network less noisy than timing t
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arguments import make_algorithm, takes
 from sparse_mpi.comm import Comm, Traffic
 from sparse_mpi.costs import Network
+from sparse_mpi.network_fit import measure, nearest
 from sparse_mpi.sparse import Layout
 
 AUTO = "auto"
@@ -89,21 +89,10 @@ def compare(algorithms: Sequence[Algorithm], layout: Layout, k: int, comm: Comm)
 
 
 def fit_network(comm: Comm) -> Network:
-    """Alpha and beta of messages that every rank sends to the next one, all at the same time; collective."""
+    """Alpha and beta of messages between neighbours; collective, and the same on every rank."""
     if comm.size == 1:
         return Network(0.0, 0.0)
-    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    medians = []
-    for size in SIZES:
-        message, seconds = np.zeros(size, np.uint8), []
-        for _ in range(MESSAGES):
-            comm.barrier()
-            start = perf_counter()
-            comm.sendrecv(message, after, before)
-            seconds.append(perf_counter() - start)
-        medians.append(statistics.median(seconds))
-    short, _, long = np.sort(comm.allreduce(np.array(medians), "max", control=True))
-    return Network(float(short), float(long - short) / (SIZES[-1] - SIZES[0]))
+    return nearest([1] * len(SIZES), SIZES, measure(comm, SIZES, MESSAGES))
 
 
 def _trial(algorithm: Algorithm, acc: np.ndarray, layout: Layout, k: int, comm: Comm) -> tuple[float, Traffic]:

@@ -42,7 +42,7 @@ LEVELS = """
     select.estimate  select.alldim
     select.*
     select
-    runtime  traffic  baton  staging
+    runtime  traffic  baton  staging  least_squares
     counting
     mpi  world  process_group
     comm
@@ -61,7 +61,7 @@ LEVELS = """
     feedback.*
     feedback
     arguments  laws  costs  provenance  watched  states  checkpoint.manifest  checkpoint.trees  checkpoint.together
-    checkpoint.*
+    checkpoint.*  network_fit
     checkpoint
     auto  report
     allreduce  reducer  break_even  processor
@@ -74,7 +74,7 @@ LEVELS = """
     plan.planners
     plan.*
     plan
-    analysis.recording  analysis.gradients  analysis.selections  analysis.networks  analysis.pingpong
+    analysis.recording  analysis.gradients  analysis.selections  analysis.networks
     analysis.schedule  analysis.volume
     analysis.*
     analysis

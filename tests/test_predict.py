@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from sparse_mpi.analysis import gradients, networks, pingpong, prediction, volume
+from sparse_mpi import network_fit
+from sparse_mpi.analysis import gradients, networks, prediction, volume
 from sparse_mpi.arguments import make_algorithm
 from sparse_mpi.cli import main, predict_fit
 from sparse_mpi.comm import Traffic
@@ -54,29 +55,6 @@ def test_networks_by_name_numbers_and_file(tmp_path):
             networks.named(wrong)
 
 
-def test_neighbours_exchange_messages(ranks):
-    """On every number of ranks, an odd one out included; one alone has nobody."""
-
-    def run(comm):
-        try:
-            return pingpong.measure(comm, (1, 64))
-        except ValueError as error:
-            return str(error)
-
-    for found in ranks.run(run):
-        if ranks.size == 1:
-            assert found == "ranks must be at least 2 to measure a network, got 1; run under mpiexec"
-        else:
-            assert len(found) == 2 and min(found) > 0
-
-
-def test_a_straight_line_is_found_again():
-    truth = Network(3e-5, 2e-9)
-    sizes = (1, 1000, 100_000, 4_000_000)
-    found = pingpong.network(sizes, [truth.alpha + truth.beta * size for size in sizes])
-    assert (found.alpha, found.beta) == pytest.approx((truth.alpha, truth.beta))
-
-
 def write(file, ranks, truth, off=1.0):
     """A record as `bench allreduce --json` writes it, of a network that obeys the model but for a factor."""
     traffic = {"dense": (2 * ranks, 4e6), "topka": (ranks, 8e4 * ranks), "oktopk": (3 * ranks, 2e5)}
@@ -101,7 +79,7 @@ def test_records_of_few_ranks_predict_that_of_more(tmp_path, capsys):
 
 
 def test_fit_writes_what_network_reads(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(pingpong, "measure", lambda comm: [1e-5 + 1e-9 * size for size in pingpong.SIZES])
+    monkeypatch.setattr(network_fit, "measure", lambda comm, sizes: [1e-5 + 1e-9 * size for size in sizes])
     file = str(tmp_path / "n.json")
     World(1).run(lambda comm: monkeypatch.setattr(predict_fit, "as_comm", lambda _: comm))
     assert main(["predict", "--fit", file]) == 0

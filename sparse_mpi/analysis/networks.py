@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sparse_mpi.costs import Network
-from sparse_mpi.plan.fit import nonnegative
+from sparse_mpi.network_fit import nearest
 
 NETWORKS = {
     "1gbe": (Network.of(1, 30), "Gigabit Ethernet, TCP"),
@@ -77,6 +77,4 @@ def exchanges(file: str | Path) -> list[Exchange]:
 
 def fitted(measured: Sequence[Exchange]) -> Network:
     """The network nearest to the measured seconds, in relative error, with neither latency nor bandwidth below zero."""
-    columns = [[exchange.messages, exchange.bytes] for exchange in measured]
-    alpha, beta = nonnegative(columns, [exchange.seconds for exchange in measured])
-    return Network(float(alpha), float(beta))
+    return nearest([e.messages for e in measured], [e.bytes for e in measured], [e.seconds for e in measured])

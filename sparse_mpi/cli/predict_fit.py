@@ -5,28 +5,31 @@ from __future__ import annotations
 import json
 import statistics
 
-from sparse_mpi.analysis import networks, pingpong
+from sparse_mpi import network_fit
+from sparse_mpi.analysis import networks
 from sparse_mpi.analysis.prediction import errors
 from sparse_mpi.comm import as_comm
 from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
+
+SIZES = tuple(4**power for power in range(12))  # bytes, to 4 MiB
 
 
 def fit(file: str) -> int:
     """Measure the network between the ranks that MPI started; rank 0 prints, and writes ``file`` for --network."""
     comm = as_comm(None)
     try:
-        seconds = pingpong.measure(comm)
+        seconds = network_fit.measure(comm, SIZES)
     except ValueError as error:
         raise SystemExit(f"--fit: {error}") from None
     if comm.rank:
         return 0
-    network = pingpong.network(pingpong.SIZES, seconds)
+    network = network_fit.nearest([1] * len(SIZES), SIZES, seconds)
     print(f"{'bytes':>9} {'us':>10} {'fit, us':>10}")
-    for size, taken in zip(pingpong.SIZES, seconds, strict=True):
+    for size, taken in zip(SIZES, seconds, strict=True):
         print(f"{size:>9} {1e6 * taken:>10.1f} {1e6 * (network.alpha + network.beta * size):>10.1f}")
     print(_told(network))
-    points = [list(point) for point in zip(pingpong.SIZES, seconds, strict=True)]
+    points = [list(point) for point in zip(SIZES, seconds, strict=True)]
     with open(file, "w") as out:
         json.dump({**vars(network), "ranks": comm.size, "points": points, **provenance()}, out, indent=1)
         out.write("\n")

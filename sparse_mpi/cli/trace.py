@@ -77,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     ]
     heading = (
         f"P = {args.ranks}, {args.ranks_per_node} a node, n = {made.size:,}, density {args.density:g}, "
-        f"step {args.step}, {made.title}; {of}: {network.alpha * 1e6:.3g} us a message, {8e-9 / network.beta:.3g} Gbit/s"
+        f"step {args.step}, {made.title}; {of}: {network.alpha * 1e6:.3g} us a message, "
+        f"{8e-9 / network.beta:.3g} Gbit/s"
     )
     print("\n\n".join([heading, *(_table(trace) for trace in traces)]))
     if args.json:

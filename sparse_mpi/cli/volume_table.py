@@ -27,7 +27,8 @@ def row(v: Volume) -> str:
     return (
         f"{v.algorithm:<13} {v.ranks:>5} {v.k:>8} {v.words:>11.0f} {v.between:>11.0f} {v.most_words:>11.0f} "
         f"{v.formula_words:>11.0f} {low} {v.control:>8.0f} {v.formula_control:>8.0f} {v.messages:>6.0f} "
-        f"{v.formula_messages:>8.0f} {v.imbalance:>8.3f} {v.selected:>6.3f} {v.total:>8.3f} {fill}{'' if v.within else ' !'}"
+        f"{v.formula_messages:>8.0f} {v.imbalance:>8.3f} {v.selected:>6.3f} {v.total:>8.3f} "
+        f"{fill}{'' if v.within else ' !'}"
     )
 
 
