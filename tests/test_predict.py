@@ -55,29 +55,6 @@ def test_networks_by_name_numbers_and_file(tmp_path):
             networks.named(wrong)
 
 
-def write(file, ranks, truth, off=1.0):
-    """A record as `bench allreduce --json` writes it, of a network that obeys the model but for a factor."""
-    traffic = {"dense": (2 * ranks, 4e6), "topka": (ranks, 8e4 * ranks), "oktopk": (3 * ranks, 2e5)}
-    measured = {
-        name: {"messages": m, "bytes": b, "exchange": off * (truth.alpha * m + truth.beta * b)}
-        for name, (m, b) in traffic.items()
-    }
-    file.write_text(json.dumps({"ranks": ranks, "algorithms": measured}))
-    return str(file)
-
-
-def test_records_of_few_ranks_predict_that_of_more(tmp_path, capsys):
-    truth = Network(2e-5, 1e-9)
-    few = [write(tmp_path / f"p{ranks}.json", ranks, truth) for ranks in (2, 4)]
-    many = write(tmp_path / "p8.json", 8, truth, off=1.25)
-    assert main(["predict", "--from", *few, "--check", many, "--json", str(tmp_path / "c.json")]) == 0
-    printed = capsys.readouterr().out
-    assert "fitted to 6 exchanges, P = 2, 4: alpha 20 us, 1 GB/s" in printed
-    assert printed.count("-20%") == 3 and "median error without sign: 20%" in printed
-    record = json.loads((tmp_path / "c.json").read_text())
-    assert record["beta"] == pytest.approx(1e-9) and [c["error"] for c in record["cases"]] == pytest.approx([-0.2] * 3)
-
-
 def test_fit_writes_what_network_reads(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(network_fit, "measure", lambda comm, sizes: [1e-5 + 1e-9 * size for size in sizes])
     file = str(tmp_path / "n.json")
@@ -110,8 +87,6 @@ def test_table_record_and_figure(tmp_path, capsys):
         (["--ranks", "1"], "--ranks must be 2 to 1024, got 1"),
         (["--n", "0"], "--n must be at least 1"),
         (["--density", "0"], "--density must be in (0, 1], got 0"),
-        (["--from", "a.json"], "--from FILE ... and --check FILE go together"),
-        (["--from", "setup.cfg", "--check", "setup.cfg"], "must be a record of bench allreduce --json"),
     ],
 )
 def test_wrong_calls_say_what_is_right(options, says):

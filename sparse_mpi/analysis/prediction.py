@@ -12,10 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.analysis.networks import Exchange
 from sparse_mpi.analysis.volume import WORD, Volume, formula
 from sparse_mpi.comm import Traffic
-from sparse_mpi.costs import Network
 
 K_PER_RANK = 16  # entries a rank selects for each other, on average, where traffic is counted
 LEAST_K, LEAST_N = 4096, 1 << 17  # below these, rounding and short indices would show
@@ -45,12 +43,3 @@ def allowed(algorithm: Algorithm, n: int, k: int, ranks: int) -> Traffic:
     """What the formula allows a rank."""
     words, control, messages = formula(algorithm, n, k, ranks)
     return Traffic(round(words * WORD), round(words * WORD), round(messages), round(control))
-
-
-def errors(measured: list[Exchange], network: Network) -> list[tuple[Exchange, float, float]]:
-    """For each measured exchange the predicted seconds, and by what share of the measured ones these are off."""
-    checked = []
-    for exchange in measured:
-        seconds = network.alpha * exchange.messages + network.beta * exchange.bytes
-        checked.append((exchange, seconds, seconds / exchange.seconds - 1))
-    return checked

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.analysis import gradients, networks, volume
+from sparse_mpi.analysis import exchanges, gradients, networks, volume
 from sparse_mpi.analysis.prediction import Predicted, allowed, scaled, short_length
 from sparse_mpi.arguments import make_algorithm, takes
 from sparse_mpi.cli import predict_fit
@@ -30,7 +30,13 @@ an upper bound; such figures end in *. Neither selecting, merging, waiting nor c
   python -m sparse_mpi predict --network piz-daint 10gbe --algorithms dense topka oktopk --plot prediction.png
   mpiexec -n 4 python -m sparse_mpi predict --fit network.json
   python -m sparse_mpi predict --network network.json --ranks 8 64
-  python -m sparse_mpi predict --from p2.json p4.json --check p8.json    records of bench allreduce --json
+
+How good that is: fit to what was measured on few ranks, predict what was measured on more, with the counted traffic of
+each contestant.
+
+  python -m sparse_mpi bench compare --ranks 2 4 8 --rate 100mbit 1gbit --json compare.json
+  python -m sparse_mpi predict --from compare.json --check-ranks 8 --plot errors.png
+  python -m sparse_mpi predict --from p2.json p4.json --check p8.json
 """
 
 
@@ -54,11 +60,13 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add("--seed", type=int, default=0)
     text = "measure this machine's network under mpiexec, and write alpha and beta for --network"
     add("--fit", metavar="FILE", help=text)
-    text = "records of bench allreduce to fit alpha and beta to"
+    text = f"records of {exchanges.BENCHES}, to fit alpha and beta to, for each rate its own"
     add("--from", dest="records", nargs="+", default=[], metavar="FILE", help=text)
     add("--check", metavar="FILE", help="a record on other ranks, to compare with what --from predicts")
+    text = "or keep these of --from out of the fit, and compare them with what the others predict"
+    add("--check-ranks", type=int, nargs="+", default=[], metavar="P", help=text)
     add("--json", metavar="FILE", help="also write all numbers")
-    add("--plot", metavar="FILE", help="draw seconds over P, a panel a network")
+    add("--plot", metavar="FILE", help="draw seconds over P, a panel a network; or predicted over measured seconds")
     parser.set_defaults(run=run)
 
 
@@ -66,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     """Predict, or fit, and print."""
     if args.fit:
         return predict_fit.fit(args.fit)
-    if args.records or args.check:
-        return predict_fit.check(args.records, args.check, args.json)
+    if args.records or args.check or args.check_ranks:
+        return predict_fit.check(args)
     _check(args)
     try:
         given = [(name, *networks.named(name)) for name in args.network]

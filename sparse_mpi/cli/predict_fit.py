@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import statistics
 
 from sparse_mpi import network_fit
-from sparse_mpi.analysis import networks
-from sparse_mpi.analysis.prediction import errors
+from sparse_mpi.analysis import exchanges
+from sparse_mpi.analysis.exchanges import Check
+from sparse_mpi.cli.predict_plot import draw_check
 from sparse_mpi.comm import as_comm
 from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
@@ -36,29 +37,51 @@ def fit(file: str) -> int:
     return 0
 
 
-def check(records: list[str], held_out: str | None, file: str | None) -> int:
-    """Fit to what ``records`` measured, and compare what that predicts for ``held_out`` with what that measured."""
-    if not records or not held_out:
-        raise SystemExit("--from FILE ... and --check FILE go together: fit to the former, predict the latter")
+def check(args: argparse.Namespace) -> int:
+    """Fit to what was measured on few ranks, and compare what that predicts for others with what was measured there."""
+    if not args.records or bool(args.check) == bool(args.check_ranks):
+        raise SystemExit(
+            "--from FILE ... goes with --check FILE or with --check-ranks P ...: fit to the former, predict the latter"
+        )
     try:
-        measured = [exchange for record in records for exchange in networks.exchanges(record)]
-        checked = networks.exchanges(held_out)
+        measured = [exchange for record in args.records for exchange in exchanges.read(record)]
+        if args.check:
+            known, others = measured, exchanges.read(args.check)
+        else:
+            known, others = exchanges.held_out(measured, args.check_ranks)
+        checks = exchanges.check(known, others)
     except ValueError as error:
-        raise SystemExit(f"--from or --check: {error}") from None
-    network = networks.fitted(measured)
-    ranks = sorted({exchange.ranks for exchange in measured})
-    print(f"fitted to {len(measured)} exchanges, P = {', '.join(map(str, ranks))}: {_told(network)}")
-    compared = errors(checked, network)
-    print(f"\n{f'P = {checked[0].ranks}':<11} {'measured, ms':>13} {'predicted, ms':>14} {'error':>8}")
-    for exchange, seconds, off in compared:
-        print(f"{exchange.algorithm:<11} {1e3 * exchange.seconds:>13.3f} {1e3 * seconds:>14.3f} {off:>+8.0%}")
-    print(f"median error without sign: {statistics.median(abs(off) for _, _, off in compared):.0%}")
-    if file:
-        cases = [exchange._asdict() | {"predicted": seconds, "error": off} for exchange, seconds, off in compared]
-        with open(file, "w") as out:
-            json.dump({**vars(network), "fitted to": records, "cases": cases, **provenance()}, out, indent=1)
+        raise SystemExit(f"--from, --check or --check-ranks: {error}") from None
+    print("\n\n".join(_table(found) for found in checks))
+    if args.json:
+        networks = {found.rate: {**vars(found.network), "median error": found.median_error} for found in checks}
+        cases = [
+            prediction.measured._asdict() | {"predicted": prediction.seconds, "error": prediction.error}
+            for found in checks
+            for prediction in found.predictions
+        ]
+        with open(args.json, "w") as out:
+            json.dump({"fitted to": args.records, "rates": networks, "cases": cases, **provenance()}, out, indent=1)
             out.write("\n")
+    if args.plot:
+        draw_check(checks, args.plot)
     return 0
+
+
+def _table(found: Check) -> str:
+    """The network that was fitted at one rate, and a line for each prediction."""
+    wide = max(len("contestant"), *(len(prediction.measured.contestant) for prediction in found.predictions))
+    lines = [
+        f"{found.rate or 'exchanges'}: fitted to P = {', '.join(map(str, found.ranks))}: {_told(found.network)}",
+        f"{'contestant':<{wide}} {'P':>5} {'measured, ms':>13} {'predicted, ms':>14} {'error':>8}",
+    ]
+    lines += [
+        f"{of.contestant:<{wide}} {of.ranks:>5} {1e3 * of.seconds:>13.3f} {1e3 * prediction.seconds:>14.3f} "
+        f"{prediction.error:>+8.0%}"
+        for prediction in found.predictions
+        for of in [prediction.measured]
+    ]
+    return "\n".join([*lines, f"median error without sign: {found.median_error:.0%}"])
 
 
 def _told(network: Network) -> str:

@@ -1,10 +1,12 @@
-"""The figure of ``predict``."""
+"""The figures of ``predict``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
+from sparse_mpi.analysis.exchanges import Check
 from sparse_mpi.analysis.prediction import Predicted
 from sparse_mpi.costs import Network
 
@@ -15,18 +17,12 @@ def draw(predicted: Sequence[Predicted], given: Mapping[str, Network], heading: 
     Raises:
         SystemExit: matplotlib is not installed, or does not know the extension.
     """
-    try:
-        figures, maps = import_module("matplotlib.figure"), import_module("matplotlib").colormaps
-    except ImportError:
-        raise SystemExit("--plot needs matplotlib: pip install matplotlib") from None
-    figure = figures.Figure(figsize=(4.6 * len(given) + 2, 4.8), layout="constrained")
-    figure.suptitle(heading, fontsize="medium")
-    panels = figure.subplots(1, len(given), sharey=True, squeeze=False)[0]
+    figure, panels = _panels(len(given), heading)
     ticks = sorted({of.ranks for of in predicted})
     for axes, (title, network) in zip(panels, given.items(), strict=True):
         for index, name in enumerate(dict.fromkeys(of.algorithm for of in predicted)):
             chosen = sorted((of for of in predicted if of.algorithm == name), key=lambda of: of.ranks)
-            colour = maps["tab20" if index >= 10 else "tab10"](index)
+            colour = _colour(index)
             seconds = [1e3 * network.seconds(of.traffic) for of in chosen]
             axes.loglog([of.ranks for of in chosen], seconds, c=colour, label=name)
             for of, value in zip(chosen, seconds, strict=True):
@@ -36,6 +32,51 @@ def draw(predicted: Sequence[Predicted], given: Mapping[str, Network], heading: 
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("ms")
+    _save(figure, panels, file)
+
+
+def draw_check(checks: Sequence[Check], file: str) -> None:
+    """Predicted over measured milliseconds, a panel a rate and a colour a contestant; on the line they are equal.
+
+    Raises:
+        SystemExit: matplotlib is not installed, or does not know the extension.
+    """
+    figure, panels = _panels(len(checks), "exchange of a step, ms")
+    names = dict.fromkeys(of.measured.contestant for check in checks for of in check.predictions)
+    colours = {name: _colour(index) for index, name in enumerate(names)}
+    for axes, check in zip(panels, checks, strict=True):
+        both = [1e3 * seconds for of in check.predictions for seconds in (of.seconds, of.measured.seconds)]
+        axes.loglog([min(both), max(both)], [min(both), max(both)], c="grey", linewidth=0.8)
+        for name, colour in colours.items():
+            chosen = [of for of in check.predictions if of.measured.contestant == name]
+            x, y = [1e3 * of.measured.seconds for of in chosen], [1e3 * of.seconds for of in chosen]
+            axes.loglog(x, y, "o", c=colour, label=name)
+        axes.set(title=f"{check.rate}, median error {check.median_error:.0%}".lstrip(", "), xlabel="measured")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(import_module("matplotlib.ticker").LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("predicted")
+    _save(figure, panels, file)
+
+
+def _panels(count: int, heading: str) -> tuple[Any, Any]:
+    """A figure, and so many panels side by side."""
+    try:
+        figures = import_module("matplotlib.figure")
+    except ImportError:
+        raise SystemExit("--plot needs matplotlib: pip install matplotlib") from None
+    figure = figures.Figure(figsize=(4.6 * count + 2, 4.8), layout="constrained")
+    figure.suptitle(heading, fontsize="medium")
+    return figure, figure.subplots(1, count, sharey=True, squeeze=False)[0]
+
+
+def _colour(index: int) -> Any:
+    return import_module("matplotlib").colormaps["tab20" if index >= 10 else "tab10"](index % 20)
+
+
+def _save(figure: Any, panels: Any, file: str) -> None:
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     try:
         figure.savefig(file, dpi=120)
