@@ -56,6 +56,15 @@ def test_a_message_is_for_another_node_or_not(ranks_per_node):
     assert volume.leaving(call, 1, ranks_per_node) == {1: 100, 2: 90, 8: 0}[ranks_per_node]
 
 
+@pytest.mark.parametrize(
+    ("name", "arrays"), [("dense", 2), ("oktopk", 2), ("powersgd", 2), ("dense-bf16", 4), ("oktopk-2level", 4)]
+)
+def test_memory_is_known_before(name, arrays):
+    """As measured: two-level 3.8 arrays a rank, dense-bf16 3.0, oktopk 2.1; gradients go round in one array."""
+    made = gradients.make("independent", 10_000)
+    assert volume.gigabytes(make_algorithm(name, {}), made, 8) == pytest.approx(4e-9 * 10_000 * 8 * arrays)
+
+
 def test_watching_selections_changes_nothing():
     """The gradient joins the residual in a pass of its own, and the same entries are picked."""
     watched = counted("oktopk", kind="correlated")

@@ -142,9 +142,12 @@ def leaving(call: Call, rank: int, ranks_per_node: int) -> float:
 
 
 def gigabytes(algorithm: Algorithm, gradients: Gradients, ranks: int) -> float:
-    """Memory that ``count`` needs, about: residuals, and gradients where each is an array of its own."""
-    arrays = 1 + (not gradients.shared) + (not hasattr(algorithm, "selector"))
-    return 4e-9 * gradients.size * ranks * arrays
+    """Memory that ``count`` needs, about: residuals, with gradients added and without, gradients where each is an array
+    of its own, and two more where a vector is sent in pieces or in another type."""
+    n = gradients.size
+    bound = algorithm.bound(Layout.of(n), 1, ranks)
+    copied = (bound.pairs > 0 and bound.values >= n) or bound.extra >= n
+    return 4e-9 * n * ranks * (2 + (not gradients.shared) + 2 * copied)
 
 
 def merged(algorithm: Algorithm, n: int, k: int, ranks: int) -> float:
