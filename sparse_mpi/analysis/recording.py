@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from sparse_mpi.algorithms.rotated import Rotated
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, Counts, Traffic
 from sparse_mpi.counting import row_bytes
@@ -123,8 +124,11 @@ class RecordingComm:
 
 
 def _place(frame: FrameType | None) -> str:
-    """File and function of a frame; of a lambda or comprehension, those of the named function that runs it."""
-    while frame is not None and frame.f_code.co_name.startswith("<") and frame.f_back is not None:
+    """File and function of a frame: of the named function that runs a lambda or comprehension, or that calls through
+    a `Rotated`."""
+    while frame is not None and frame.f_back is not None:
+        if not frame.f_code.co_name.startswith("<") and frame.f_globals.get("__name__") != Rotated.__module__:
+            break
         frame = frame.f_back
     if frame is None:
         return ""
