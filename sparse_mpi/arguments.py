@@ -124,6 +124,24 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
     return ALGORITHMS[algorithm](**options)
 
 
+def spelled(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and options of an algorithm as a command line spells it: ``oktopk:wire=packed:radix=32``.
+
+    Raises:
+        ValueError: no such algorithm, no such option, or a bad value of one.
+    """
+    name, *words = text.split(":")
+    options: dict[str, Any] = {}
+    for word in words:
+        option, _, value = word.partition("=")
+        options[option] = int(value) if value.removeprefix("-").isdigit() else value
+    try:
+        make_algorithm(name, options)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    return name, options
+
+
 def check_together(memory: Memory, algorithm: Algorithm) -> None:
     """Raise ValueError if the memory cannot tell what to do with what the algorithm sends."""
     if getattr(memory, "masking", False) and hasattr(algorithm, "parts"):

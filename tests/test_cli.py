@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from sparse_mpi import ALGORITHMS, SELECTORS
+from sparse_mpi.arguments import spelled
 from sparse_mpi.cli import bench_allreduce, main
 from sparse_mpi.cli.bench_select import interval
 from sparse_mpi.comm import NullComm
@@ -159,3 +160,15 @@ def test_bench_select_without_a_gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(SystemExit, match="--device gpu needs CuPy and a GPU"):
         main(["bench", "select", "--device", "gpu", "--n", "2000"])
+
+
+def test_algorithms_are_spelled_with_their_options():
+    assert spelled("oktopk:wire=packed:radix=32") == ("oktopk", {"wire": "packed", "radix": 32})
+    for text, complaint in (
+        ("oktopk:foo=3", "oktopk has no option foo"),
+        ("oktopus", "algorithm must be one of"),
+        ("oktopk:radix=1", "radix must be at least 2"),
+        ("dense:wire=packed", "dense has no option wire"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            spelled(text)

@@ -87,7 +87,7 @@ LEVELS = """
     emulation.hosts  emulation.rate
     emulation.*
     emulation
-    cli.select_plot  cli.plan_plot  cli.contest_plot  cli.contest_table  cli.volume_plot  cli.volume_table
+    cli.spelling  cli.select_plot  cli.plan_plot  cli.contest_plot  cli.contest_table  cli.volume_plot  cli.volume_table
     cli.trace_plot  cli.predict_plot  cli.bench_contest  cli.bench_network
     cli.bench_*  cli.predict_fit
     cli.*

@@ -111,7 +111,7 @@ def test_table_phases_record_and_what_is_skipped(tmp_path, capsys):
     options = ["--ranks", "2", "3", "--algorithms", "topka", "oktopk", "--k-per-rank", "8", "--most-pairs", "120"]
     assert main(["bench", "volume", *options, "--phases", "2", "--json", str(file)]) == 0
     printed = capsys.readouterr().out
-    assert "topka             3  skipped: 1.4e+02 pairs to merge in a step, more than --most-pairs 1.2e+02" in printed
+    assert f"{'topka':<26}     3  skipped: 1.4e+02 pairs to merge in a step, more than --most-pairs 1.2e+02" in printed
     assert "topka, P = 2" in printed and "topka.reduce: allgatherv" in printed and "topka, P = 3" not in printed
     record = json.loads(file.read_text())
     assert [(v["algorithm"], v["ranks"], v["k"]) for v in record["volumes"]] == [("topka", 2, 16), ("oktopk", 2, 16)]

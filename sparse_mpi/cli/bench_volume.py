@@ -10,7 +10,8 @@ from typing import Any
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.analysis import gradients, volume
 from sparse_mpi.analysis.volume import Volume
-from sparse_mpi.arguments import make_algorithm, takes
+from sparse_mpi.arguments import make_algorithm, spelled, takes
+from sparse_mpi.cli import spelling
 from sparse_mpi.cli.volume_plot import draw
 from sparse_mpi.cli.volume_table import RATIOS, phases, row, title
 from sparse_mpi.provenance import provenance
@@ -39,7 +40,9 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     )
     add = parser.add_argument
     add("--ranks", type=int, nargs="+", default=POWERS, metavar="P", help="default: powers of two from 2 to 1024")
-    add("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")
+    add(
+        "--algorithms", nargs="+", type=spelling.algorithm, default=list(ALGORITHMS), metavar="NAME", help=spelling.HELP
+    )
     add("--k-per-rank", type=int, metavar="K", help="k is K times P, n what that is at the density (default: 64)")
     add("--n", type=int, help="elements of the gradient, the same for all P; k is what that is at the density")
     add("--density", type=float, default=0.05, help="k over n (default: 0.05)")
@@ -72,10 +75,10 @@ def run(args: argparse.Namespace) -> int:
     for ranks in args.ranks:
         made, k = _gradients(args, ranks)
         for name in args.algorithms:
-            algorithm = make_algorithm(name, _options(args, name))
+            algorithm = _made(name, args)
             if reason := _too_much(algorithm, made, k, ranks, args):
                 skipped.append({"algorithm": name, "ranks": ranks, "reason": reason})
-                print(f"{name:<13} {ranks:>5}  skipped: {reason}", flush=True)
+                print(f"{name:<26} {ranks:>5}  skipped: {reason}", flush=True)
                 continue
             with _bar(args.warmup + args.steps, f"{name}, {ranks} ranks") as bar:
                 found = volume.count(
@@ -117,7 +120,7 @@ def _check(args: argparse.Namespace) -> None:
         raise SystemExit(f"--phases must be one of --ranks, got {args.phases}")
     for option in OPTIONS:
         value = getattr(args, option)
-        if value is not None and not any(_takes(name, option, value) for name in args.algorithms):
+        if value is not None and not any(_takes(spelled(name)[0], option, value) for name in args.algorithms):
             names = ", ".join(args.algorithms)
             raise SystemExit(f"--{option} {value} has no effect on {names}; leave it out or take another one")
 
@@ -129,10 +132,12 @@ def _takes(name: str, option: str, value: Any) -> bool:
         raise SystemExit(f"--{option}: {error}") from None
 
 
-def _options(args: argparse.Namespace, name: str) -> dict[str, Any]:
+def _made(text: str, args: argparse.Namespace) -> Algorithm:
+    """The algorithm that ``text`` spells, with the options that are for all that take them."""
+    name, own = spelled(text)
     given = {option: getattr(args, option) for option in OPTIONS if getattr(args, option) is not None}
     given["ranks_per_node"] = args.ranks_per_node
-    return {option: value for option, value in given.items() if takes(name, option, value)}
+    return make_algorithm(name, {o: value for o, value in given.items() if takes(name, o, value)} | own)
 
 
 def _gradients(args: argparse.Namespace, ranks: int) -> tuple[gradients.Gradients, int]:

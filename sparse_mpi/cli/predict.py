@@ -11,8 +11,8 @@ from typing import Any
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.analysis import exchanges, gradients, networks, volume
 from sparse_mpi.analysis.prediction import Predicted, allowed, scaled, short_length
-from sparse_mpi.arguments import make_algorithm, takes
-from sparse_mpi.cli import predict_fit
+from sparse_mpi.arguments import make_algorithm, spelled, takes
+from sparse_mpi.cli import predict_fit, spelling
 from sparse_mpi.cli.predict_plot import draw
 from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
@@ -51,7 +51,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add = parser.add_argument
     names = ["10gbe", "100gb", "piz-daint"]
     add("--network", nargs="+", default=names, metavar="NAME", help=f"{networks.CHOICES} (default: {' '.join(names)})")
-    add("--algorithms", nargs="+", choices=FLAT, default=FLAT, metavar="NAME", help=", ".join(FLAT))
+    add("--algorithms", nargs="+", type=_flat, default=FLAT, metavar="NAME", help=f"of {spelling.HELP}")
     add("--n", type=int, default=14_728_266, help="elements of the gradient (default: 14728266, VGG-16)")
     add("--density", type=float, default=0.02, help="share of them that is sent (default: 0.02)")
     add("--ranks", type=int, nargs="+", default=POWERS, metavar="P", help="default: powers of two from 2 to 1024")
@@ -68,6 +68,13 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add("--json", metavar="FILE", help="also write all numbers")
     add("--plot", metavar="FILE", help="draw seconds over P, a panel a network; or predicted over measured seconds")
     parser.set_defaults(run=run)
+
+
+def _flat(text: str) -> str:
+    """An algorithm whose traffic n alone tells; for argparse."""
+    if spelled(spelling.algorithm(text))[0] not in FLAT:
+        raise argparse.ArgumentTypeError(f"{text} needs shapes or nodes, which n does not tell; of {', '.join(FLAT)}")
+    return text
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,7 +115,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:
     """Counted where that can be afforded."""
-    algorithm = make_algorithm(name, {})
+    algorithm = make_algorithm(*spelled(name))
     n = short_length(args.n, args.density, ranks)
     k = max(1, round(args.density * n))
     if volume.merged(algorithm, n, k, ranks) > args.most_pairs:
@@ -121,9 +128,10 @@ def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:
 
 def _table(title: str, network: Network, predicted: list[Predicted], args: argparse.Namespace) -> str:
     """Milliseconds, an algorithm a line, a number of ranks a column."""
+    wide = max(11, *(len(name) + 1 for name in args.algorithms))
     lines = [
         f"{title}: {network.alpha * 1e6:.3g} us a message, {1e-9 / network.beta:.3g} GB/s",
-        f"{'algorithm':<11}" + "".join(f"{f'P = {ranks}':>11}" for ranks in args.ranks),
+        f"{'algorithm':<{wide}}" + "".join(f"{f'P = {ranks}':>11}" for ranks in args.ranks),
     ]
     for name in args.algorithms:
         cells = [
@@ -131,7 +139,7 @@ def _table(title: str, network: Network, predicted: list[Predicted], args: argpa
             for of in predicted
             if of.algorithm == name
         ]
-        lines.append(f"{name:<11}" + "".join(f"{cell:>11}" for cell in cells))
+        lines.append(f"{name:<{wide}}" + "".join(f"{cell:>11}" for cell in cells))
     return "\n".join(lines)
 
 

@@ -6,11 +6,11 @@ import argparse
 import json
 from typing import Any
 
-from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.analysis import gradients, networks
 from sparse_mpi.analysis.recording import Call, RecordingComm
 from sparse_mpi.analysis.replay import Trace, replay
-from sparse_mpi.arguments import make_algorithm, takes
+from sparse_mpi.arguments import make_algorithm, spelled, takes
+from sparse_mpi.cli import spelling
 from sparse_mpi.cli.trace_plot import draw
 from sparse_mpi.comm import Comm
 from sparse_mpi.costs import Network
@@ -39,7 +39,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     add = parser.add_argument
     add("--ranks", type=int, default=8, metavar="P", help=f"{RANKS[0]} to {RANKS[-1]} (default: 8)")
-    add("--algorithms", nargs="+", choices=list(ALGORITHMS), default=["oktopk"], metavar="NAME")
+    add("--algorithms", nargs="+", type=spelling.algorithm, default=["oktopk"], metavar="NAME", help=spelling.HELP)
     add("--n", type=int, help="elements of the gradient (default: 100,000)")
     add("--density", type=float, default=0.01, help="share of them that is sent (default: 0.01)")
     text = "consecutive ranks that are a node (default: 4)"
@@ -91,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
 def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> list[list[Call]]:
     """What every rank called in step ``args.step``."""
     nodes = {"ranks_per_node": args.ranks_per_node}
-    algorithm = make_algorithm(name, nodes if takes(name, "ranks_per_node") else {})
+    plain, given = spelled(name)
+    algorithm = make_algorithm(plain, (nodes if takes(plain, "ranks_per_node") else {}) | given)
 
     def calls(comm: Comm) -> list[Call]:
         recording = RecordingComm(comm)

@@ -14,7 +14,7 @@ each counted once, over k; control in bytes; formulas include the agreement with
 def title() -> str:
     """The head of the table of `row`s."""
     return (
-        f"{'algorithm':<13} {'P':>5} {'k':>8} {'words':>11} {'between':>11} {'most':>11} {'formula':>11} {'/low':>7} "
+        f"{'algorithm':<26} {'P':>5} {'k':>8} {'words':>11} {'between':>11} {'most':>11} {'formula':>11} {'/low':>7} "
         f"{'control':>8} {'formula':>8} {'msgs':>6} {'formula':>8} {'balance':>8} {'sel/k':>6} {'total/k':>8} "
         f"{'fill-in':>8}"
     )
@@ -25,7 +25,7 @@ def row(v: Volume) -> str:
     low = f"{(v.words * WORD + v.control) / v.lowest:7.3f}" if v.lowest else f"{'-':>7}"
     fill = f"{v.fill_in:8.2f}" if v.fill_in is not None else f"{'-':>8}"
     return (
-        f"{v.algorithm:<13} {v.ranks:>5} {v.k:>8} {v.words:>11.0f} {v.between:>11.0f} {v.most_words:>11.0f} "
+        f"{v.algorithm:<26} {v.ranks:>5} {v.k:>8} {v.words:>11.0f} {v.between:>11.0f} {v.most_words:>11.0f} "
         f"{v.formula_words:>11.0f} {low} {v.control:>8.0f} {v.formula_control:>8.0f} {v.messages:>6.0f} "
         f"{v.formula_messages:>8.0f} {v.imbalance:>8.3f} {v.selected:>6.3f} {v.total:>8.3f} "
         f"{fill}{'' if v.within else ' !'}"
