@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.cli import algorithms, selectors
+from sparse_mpi.cli import algorithms, selectors, wires
 
 from .launch import MPIEXEC, ROOT, launch
 
@@ -30,7 +30,7 @@ def test_example_runs(tmp_path):
     assert len(re.findall(r"rank \d sent [\d,]+ bytes", done.stdout)) == (ranks or 1)
 
 
-@pytest.mark.parametrize("command", [algorithms, selectors], ids=["algorithms", "selectors"])
+@pytest.mark.parametrize("command", [algorithms, selectors, wires], ids=["algorithms", "selectors", "wires"])
 def test_table_is_current(command, request):
     """Update it with: python -m sparse_mpi algorithms, or selectors"""
     name = request.node.callspec.id
