@@ -41,7 +41,7 @@ def resolve_k(size: int, k: int | None, density: float | None) -> int:
 
 
 def takes(algorithm: str, option: str, value: Any = None) -> bool:
-    """Whether the algorithm of that name has that option, and can work with that value of it."""
+    """Whether the algorithm of that name has that option, and that is a value of it that it can work with."""
     if not any(field.name == option for field in fields(ALGORITHMS[algorithm])):
         return False
     try:

@@ -33,7 +33,8 @@ class Cost:
 def break_even(cost: Cost, baseline: Cost, alpha: float) -> float:
     """The bandwidth, bits a second, up to which ``cost`` is not slower than ``baseline``.
 
-    Infinity where it is faster on any network; 0 where on none: it sends no less, and computes no less.
+    Infinity where it is faster on any network; 0 where there is no such bandwidth: it sends no less. Then it is slower
+    everywhere, or, if it computes less, on slow networks.
     """
     saved = 8 * (baseline.bytes - cost.bytes)
     spent = cost.compute - baseline.compute + alpha * (cost.messages - baseline.messages)

@@ -114,7 +114,10 @@ def as_comm(comm: Any = None) -> Comm:
 
 
 class NullComm(CountingComm):
-    """Moves nothing: every other rank is taken to hold this rank's data. The control of a benchmark."""
+    """Moves nothing: every other rank is taken to hold this rank's data. The control of a benchmark.
+
+    On several ranks that cannot be so for oktopk, whose ranks tell each other what they will send.
+    """
 
     staged = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from sparse_mpi.comm import Traffic
 
@@ -26,9 +27,13 @@ class Network:
         Raises:
             ValueError: the bandwidth is not positive or the latency is negative.
         """
-        if gigabits <= 0 or microseconds < 0:
+        if not 0 < gigabits < inf or not 0 <= microseconds < inf:
             raise ValueError(f"a network needs gigabits > 0 and microseconds >= 0, got {gigabits} and {microseconds}")
         return Network(microseconds * 1e-6, 8e-9 / gigabits)
+
+    def __str__(self) -> str:
+        rate = f"{1e-9 / self.beta:.3g} GB/s" if self.beta else "bandwidth without limit"
+        return f"{self.alpha * 1e6:.3g} us a message, {rate}"
 
     def seconds(self, traffic: Traffic) -> float:
         """Time for one rank's traffic: alpha a message, beta a byte of the direction that carries more; control too."""

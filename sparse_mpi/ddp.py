@@ -38,7 +38,7 @@ class SparseState:
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; their names are those in a
             checkpoint.
-        density, algorithm, memory, options: as for `SparseAllreduce`, for each bucket.
+        density, algorithm, memory, options: as for `SparseAllreduce`, for each bucket, but no ``"auto"``.
         comm: a communicator or process group of the ranks of the model's process group, in its order. None is
             MPI.COMM_WORLD where MPI's launcher started the job, else the default process group. Duplicated.
         dense_steps: so many steps at the beginning are dense.

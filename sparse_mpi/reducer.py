@@ -79,7 +79,10 @@ class SparseAllreduce:
                 f"in_place={in_place} nonfinite={nonfinite} algorithm={made[2]}"
             ),
         )
-        self.algorithm: Algorithm = chosen or choose(self.layout, self.k, self.comm)
+        try:
+            self.algorithm: Algorithm = chosen or choose(self.layout, self.k, self.comm)
+        except Exception as error:
+            self.comm.abort(error)
         self.clip_norm, self.in_place = clip_norm, in_place
         self.report: StepReport | None = None
         self._kind = kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -253,7 +254,7 @@ def test_bench_contest_writes_what_it_prints(tmp_path, monkeypatch, capsys):
         (["--batch", "0"], "--batch must be at least 1, got 0"),
         (["--density", "2"], r"--density must be in \(0, 1\], got 2"),
         (["--seconds", "0"], "--seconds must be more than 0, got 0"),
-        (["--wires", "best"], "--wires must be accepted by one of dense, .* got best"),
+        (["--algorithms", "dense", "--wires", "packed"], "--wires must be accepted by one of dense, got packed"),
     ],
 )
 def test_wrong_options_are_named(kind, options, says):
@@ -268,6 +269,12 @@ def test_wrong_options_are_named(kind, options, says):
 def test_wrong_networks_are_named(options, says):
     with pytest.raises(SystemExit, match=says):
         main(["bench", "compare", *options])
+
+
+def test_an_unknown_format_is_told_which_there_are(capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", "contest", "--wires", "best"])
+    assert re.search("invalid choice: 'best' .*packed", capsys.readouterr().err)
 
 
 def test_a_wrong_bandwidth_is_named():

@@ -119,3 +119,18 @@ def test_runs_on_the_null_transport():
     x = np.random.default_rng(0).standard_normal(1000)
     total, sent = sparse_allreduce(x, k=100, comm=NullComm(), algorithm="micro")
     assert total.nnz == 100 and (total.to_dense() == sent.to_dense()).all()
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_threshold_stays_in_range_where_ranks_name_more_than_k(ranks, dtype):
+    """Every rank names an entry: with k < P that is always more than k. Nor does a gradient of NaN move it away."""
+
+    def body(comm):
+        reducer = SparseAllreduce(500, k=1, comm=comm, algorithm="micro")
+        for step in range(450):
+            g = np.random.default_rng([step, comm.rank]).standard_normal(500).astype(dtype)
+            reducer.step(np.full(500, np.nan, dtype) if 200 <= step < 240 else g)
+        assert reducer._state.threshold < np.iinfo(np.int32 if dtype == np.float32 else np.int64).max
+
+    ranks.run(body)

@@ -197,3 +197,19 @@ def test_1024_ranks():
 
     results = World(1024).run(body)
     assert {nnz for nnz, _ in results} == {results[0][0]} and 900 <= results[0][0] <= 1000
+
+
+@pytest.mark.ranks(4)
+def test_the_largest_nan_there_is_shows_on_all_ranks(ranks):
+    """0x7FFFFFFF, which CUDA makes, lies above every probe of the threshold."""
+
+    def body(comm):
+        reducer = SparseAllreduce(1000, k=10, comm=comm, algorithm="oktopk")
+        for step in range(3):
+            g = np.random.default_rng([step, comm.rank]).standard_normal(1000).astype(np.float32)
+            if step == 1:
+                g[100 * comm.rank : 100 * comm.rank + 30].view(np.uint32)[:] = 0x7FFFFFFF
+            total = reducer.step(g)
+            assert np.isnan(total.values).any() == (step >= 1) and 9 <= total.nnz <= 10
+
+    ranks.run(body)

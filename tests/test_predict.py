@@ -60,7 +60,7 @@ def test_fit_writes_what_network_reads(tmp_path, capsys, monkeypatch):
     file = str(tmp_path / "n.json")
     World(1).run(lambda comm: monkeypatch.setattr(predict_fit, "as_comm", lambda _: comm))
     assert main(["predict", "--fit", file]) == 0
-    assert "alpha 10 us, 1 GB/s" in capsys.readouterr().out
+    assert "10 us a message, 1 GB/s" in capsys.readouterr().out
     assert networks.named(file)[0].alpha == pytest.approx(1e-5)
 
 

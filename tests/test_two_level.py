@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import SparseAllreduce
+from sparse_mpi import SparseAllreduce, world
 from sparse_mpi.algorithms.two_level import TwoLevel, deal
 from sparse_mpi.arguments import make_algorithm
 from sparse_mpi.comm import NullComm
@@ -181,3 +181,24 @@ def test_entries_are_dealt_out_by_width(n):
 def test_ranks_per_node_is_checked():
     with pytest.raises(ValueError, match="ranks_per_node must be at least 1, got 0; None asks the communicator"):
         TwoLevel(0)
+
+
+def test_other_lanes_of_as_many_ranks_begin_anew(monkeypatch):
+    """Ranks that are placed block by block, and then in turns: every lane has other members, and all know."""
+    saved = {}
+
+    def job(place, resume):
+        monkeypatch.setattr(world._WorldComm, "node", lambda comm: place(comm.rank))
+
+        def body(comm):
+            reducer = SparseAllreduce(4000, k=80, comm=comm, algorithm="oktopk-2level")
+            if resume:
+                reducer.load_state_dict(saved[comm.rank])
+            for step in range(4):
+                total = reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(4000), check=True)
+            saved[comm.rank] = reducer.state_dict()
+            return total.indices.tobytes()
+
+        return set(World(4).run(body))
+
+    assert len(job(lambda rank: rank // 2, False)) == len(job(lambda rank: rank % 2, True)) == 1

@@ -142,7 +142,7 @@ def test_figure(tmp_path):
         (["--gradients", "best"], "gradients must be independent, correlated, layer-skewed or a file"),
         (["--gradients", "setup.cfg"], "must be an .npz that train/gradients.py wrote"),
         (["--phases", "3", "--ranks", "2"], "--phases must be one of --ranks, got 3"),
-        (["--wire", "short", "--algorithms", "dense"], "--wire short has no effect on dense"),
+        (["--wire", "packed", "--algorithms", "dense"], "--wire packed has no effect on dense"),
     ],
 )
 def test_wrong_calls_say_what_is_right(options, says):

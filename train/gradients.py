@@ -27,7 +27,7 @@ from tqdm import tqdm
 from converters import integer
 from job import agreed, run, threads_per_rank
 from optimizers import OPTIMIZERS
-from reduction_arguments import algorithm_options
+from reduction_arguments import algorithm_options, memory_options
 from replicas import average_buffers, identical
 from sparse_mpi.analysis.gradients import write
 from sparse_mpi.comm import Comm
@@ -71,7 +71,8 @@ def record(args: Namespace, comm: Comm) -> None:
     optimizer = OPTIMIZERS[options.optimizer](parameters, options)
     shapes = [tuple(parameter.shape) for parameter in parameters]
     amount = {"k": options.k} if options.k else {"density": options.density}
-    reducer = SparseAllreduce(shapes, comm=comm, algorithm=options.algo, **amount, **algorithm_options(options))
+    kept = memory_options(options) | {"in_place": False}
+    reducer = SparseAllreduce(shapes, comm=comm, algorithm=options.algo, **amount, **kept, **algorithm_options(options))
     steps: dict[int, np.ndarray] = {}
     last = max(args.record_steps)
     silent = comm.rank > 0 or not options.progress or not sys.stderr.isatty()

@@ -31,6 +31,7 @@ from scipy.stats import t as student
 from tqdm import tqdm
 
 from converters import integer
+from sparse_mpi.arguments import spelled
 from sparse_mpi.provenance import provenance
 from sparse_mpi.world import World
 
@@ -80,16 +81,15 @@ def study(runs: Sequence[Run], folder: Path, jobs: int) -> list[dict[str, Any]]:
     folder.mkdir(parents=True, exist_ok=True)
     files = {run: folder / f"{run.name}.json" for run in runs}
     missing = [run for run, file in files.items() if not file.exists()]
+    for run, file in files.items():
+        if run not in missing and (options := tuple(json.loads(file.read_text())["options"])) != run.options:
+            raise SystemExit(f"{file} is of another study, {' '.join(options)}; take another --out")
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, tqdm(total=len(missing), unit="run") as bar:
         futures = {pool.submit(train, run): run for run in missing}
         for future in as_completed(futures):
             files[futures[future]].write_text(json.dumps(future.result(), indent=1) + "\n")
             bar.update()
-    records = [json.loads(file.read_text()) for file in files.values()]
-    for run, record in zip(runs, records, strict=True):
-        if tuple(record["options"]) != run.options:
-            raise SystemExit(f"{files[run]} is of another study, {record['options']}; take another --out")
-    return records
+    return [json.loads(file.read_text()) for file in files.values()]
 
 
 class Interval(NamedTuple):
@@ -159,6 +159,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     args, options = parser.parse_args(words[:end]), tuple(words[end + 1 :])
+    for way in args.ways:
+        try:
+            spelled(way)
+        except ValueError as error:
+            parser.error(f"argument --ways: {error}")
     cells = product(args.seeds, args.shards, args.ways)
     runs = [Run(args.program, args.ranks, way, kind, seed, options) for seed, kind, way in cells]
     records = study(runs, args.out, args.jobs)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparse_mpi import kernels
+from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.algorithms.forecast import Forecast, crossing
 from sparse_mpi.algorithms.rotated import Rotated
 from sparse_mpi.arrays import Array, namespace
@@ -67,7 +68,7 @@ class Counted:
             totals = counts.sum(axis=0)
             bracket, near = narrowed(probes, totals, k, bracket), forecast.spacing
             forecast = forecast.spaced(probes, totals, k, octave)
-            if bracket.settled(resolution) and bracket.low in probes:
+            if bracket.settled(resolution) and np.isin(bracket, probes).all():
                 forecast = forecast.moved(crossing(probes, totals, 95 * k // 100), octave)
                 reach, above = counts[:, np.searchsorted(probes, bracket)].T
                 return *_taken(values, bracket, above, reach - above, k, comm.rank), forecast
@@ -80,9 +81,14 @@ class Counted:
 
         Of ``everything``, at most so many reduced entries.
         """
-        searches, depth = self.most_rounds(k), ceil(log2(ranks))
+        searches = self.most_rounds(k)
         gathered = (2 + probes_gathered(k, ranks)) * _count_type(k).itemsize * (ranks - 1)
-        return min(k, everything), 0, (2 + 2 * searches) * depth, gathered + 16 * (probes_per_round(k) + 1) * searches
+        return (
+            min(k, everything),
+            0,
+            (2 + 2 * searches) * rounds(ranks),
+            gathered + 16 * (probes_per_round(k) + 1) * searches,
+        )
 
     def most_rounds(self, k: int) -> int:
         """Rounds until all bits are told apart. Only magnitudes that tie need that many, others one to five."""
@@ -117,7 +123,7 @@ def search(
         probes = np.union1d([0], probes)
     while True:
         counts = kernels.of(values).count(values, probes)
-        totals = comm.allreduce(counts.astype(np.int32 if k * comm.size < 2**31 else np.int64), control=True)
+        totals = comm.allreduce(counts.astype(np.int64), control=True)
         bracket = narrowed(probes, totals, k, bracket)
         if bracket.settled(resolution):
             return bracket

@@ -85,7 +85,8 @@ class MiCRO:
         threshold = 0
         if not fixed and state.threshold:
             octave = 1 << np.finfo(acc.dtype).nmant
-            threshold = max(state.threshold + round(GAIN * octave * log2(counts.sum() / k)), 1)
+            moved = state.threshold + round(GAIN * octave * log2(counts.sum() / max(k, comm.size)))
+            threshold = min(max(moved, 1), _infinite(acc) - 1)
         elif not fixed:
             least = np.array([int(magnitude_bits(chosen.values).min()) // comm.size], np.int64)
             threshold = int(comm.allreduce(least, control=True)[0])
@@ -112,8 +113,7 @@ class MiCRO:
             chosen = partition.restore(SparseVector(largest.indices.astype(index_dtype(n)), largest.values, n))
         else:
             chosen = SparseVector(namespace(acc).zeros(1, index_dtype(n)), acc[:1], n)
-        infinite = int(magnitude_bits(np.array([np.inf], acc.dtype))[0])
-        spoilt = at_least(acc, infinite, most=chosen.nnz)
+        spoilt = at_least(acc, _infinite(acc), most=chosen.nnz)
         if spoilt is None:
             return top_k(acc, chosen.nnz)
         return truncate(merge(concatenate([chosen, spoilt])), chosen.nnz) if spoilt.nnz else chosen
@@ -127,6 +127,11 @@ class MiCRO:
             return top_k(part, most)
         least = max(1, int(share / self.slack))
         return reached if reached.nnz >= least else top_k(part, least)
+
+
+def _infinite(acc: Array) -> int:
+    """The magnitude bits from which on entries of ``acc`` are not finite."""
+    return int(magnitude_bits(np.array([np.inf], acc.dtype))[0])
 
 
 def _entries(k: float, width: int, size: int) -> int:

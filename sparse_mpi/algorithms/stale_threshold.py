@@ -6,11 +6,11 @@ The step that makes it exact gathers every reduced entry on every rank, a volume
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, log2
 
 import numpy as np
 
 from sparse_mpi import kernels
+from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.algorithms.rotated import Rotated
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
@@ -58,4 +58,4 @@ class Stale:
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """See `Counted.bound`."""
-        return everything, everything * (ranks - 1), 3 * ceil(log2(ranks)), 12 * (ranks - 1)
+        return everything, everything * (ranks - 1), 3 * rounds(ranks), 12 * (ranks - 1)

@@ -37,7 +37,7 @@ class TwoLevelState:
     inner: Any  # the lane's state
     start: int = 0  # of the segment that it is for
     stop: int = 0
-    nodes: int = 0  # the ranks of the lane
+    members: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # of the lane, by rank
 
 
 class Place(NamedTuple):
@@ -46,6 +46,7 @@ class Place(NamedTuple):
     node: Comm  # the ranks of its node
     lane: Comm  # those that have its number in their node
     lanes: int  # R, which every node has
+    members: np.ndarray  # of the lane, by rank in the whole
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class TwoLevel:
 
     def reduce(self, acc: Array, k: int, comm: Comm, state: TwoLevelState) -> tuple[Reduction, TwoLevelState]:
         """``sent`` ``(n,)`` is acc, less what this rank keeps for its node."""
-        node, lane, lanes = self._place(comm)
+        node, lane, lanes, members = self._place(comm)
         n, xp, lanes = len(acc), namespace(acc), min(lanes, k)
         bounds = equal_boundaries(n, lanes)
         sent = acc.copy()
@@ -90,14 +91,15 @@ class TwoLevel:
             start, stop = (int(bound) for bound in bounds[node.rank : node.rank + 2])
             share = deal(k, np.diff(bounds))[node.rank]
             inner = state.inner
-            if (state.start, state.stop, state.nodes) != (start, stop, lane.size):
+            # the same on all members, who else would begin anew without the others
+            if (state.start, state.stop) != (start, stop) or not np.array_equal(state.members, members):
                 inner = self.inner.init(Layout.of(stop - start), share, lane.size)
             (total, given), inner = self.inner.reduce(summed, share, lane, inner)
             part = SparseVector(total.indices.astype(index_dtype(n)) + index_dtype(n).type(start), total.values, n)
             kernels.of(summed).subtract(summed, given.indices, given.values)
             with np.errstate(invalid="ignore"):
                 sent[start:stop] -= summed
-            state = TwoLevelState(inner, start, stop, lane.size)
+            state = TwoLevelState(inner, start, stop, members)
         rows, _ = node.allgatherv(wire.encode(part))
         return Reduction(wire.decode(rows, n, acc.dtype), sent), state
 
@@ -138,8 +140,9 @@ class TwoLevel:
         if self.ranks_per_node not in places:
             node = comm.split(comm.node() if self.ranks_per_node is None else comm.rank // self.ranks_per_node)
             lane = comm.split(node.rank)
-            sizes = comm.duplicate().allgather(np.array(node.size))  # whose traffic is no step's
-            places[self.ranks_per_node] = Place(node, lane, int(sizes.min()))
+            told = comm.duplicate().allgather(np.array([node.size, node.rank]))  # whose traffic is no step's
+            members = np.flatnonzero(told[:, 1] == node.rank)
+            places[self.ranks_per_node] = Place(node, lane, int(told[:, 0].min()), members)
         return places[self.ranks_per_node]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any, Protocol
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -93,15 +94,13 @@ class Recorded:
             with np.load(file) as arrays:
                 self._steps = [arrays[name] for name in sorted(arrays.files) if name.startswith("step_")]
                 self.about: dict[str, Any] = json.loads(str(arrays["about"]))
-        except (ValueError, KeyError, OSError) as error:
+            said = "{program} {data}".format(**self.about), ", ".join(map(str, self.about["steps"]))
+        except (ValueError, KeyError, OSError, BadZipFile) as error:
             raise ValueError(f"{file} must be an .npz that train/gradients.py wrote: {error}") from None
         if not self._steps:
             raise ValueError(f"{file} must have at least one step's gradients, got none; record with --record-steps")
         self.ranks, self.size = self._steps[0].shape
-        self.title = (
-            f"{self.about['program']} {self.about['data']}, {self.ranks} ranks, steps "
-            f"{', '.join(map(str, self.about['steps']))}; further ranks bring those of other steps"
-        )
+        self.title = f"{said[0]}, {self.ranks} ranks, steps {said[1]}; further ranks bring those of other steps"
 
     def at(self, step: int, rank: int) -> np.ndarray:
         """A view of ``(n,)`` entries."""

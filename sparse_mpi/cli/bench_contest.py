@@ -60,7 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME", help=text
     )
     text = f"formats of the messages; {OWN}: each algorithm's own (default: those of {' '.join(WIRES)} that one takes)"
-    parser.add_argument("--wires", nargs="+", metavar="FORMAT", help=text)
+    parser.add_argument("--wires", nargs="+", choices=[OWN, *WIRES], metavar="FORMAT", help=text)
     gradient = parser.add_mutually_exclusive_group()
     text = "whose tensors make up the gradient (default: vgg16)"
     gradient.add_argument("--model", choices=list(MODELS), help=text)

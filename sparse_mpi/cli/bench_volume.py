@@ -15,6 +15,7 @@ from sparse_mpi.cli import spelling
 from sparse_mpi.cli.volume_plot import draw
 from sparse_mpi.cli.volume_table import RATIOS, phases, row, title
 from sparse_mpi.provenance import provenance
+from sparse_mpi.wire import WIRES
 from sparse_mpi.world import MOST_RANKS
 
 OPTIONS = ("wire",)  # of the algorithms that have them
@@ -52,7 +53,9 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     add("--warmup", type=int, default=1, help="steps not counted (default: 1)")
     text = "consecutive ranks that are a node (default: 4)"
     add("--ranks-per-node", type=int, default=4, metavar="R", help=text)
-    add("--wire", metavar="NAME", help="how pairs are written, of every algorithm that lets choose")
+    add(
+        "--wire", choices=list(WIRES), metavar="NAME", help="how pairs are written, of every algorithm that lets choose"
+    )
     add("--seed", type=int, default=0)
     text = "skip what has more pairs to merge in a step, on all ranks together (default: 3e8)"
     add("--most-pairs", type=float, default=3e8, metavar="N", help=text)
@@ -120,16 +123,9 @@ def _check(args: argparse.Namespace) -> None:
         raise SystemExit(f"--phases must be one of --ranks, got {args.phases}")
     for option in OPTIONS:
         value = getattr(args, option)
-        if value is not None and not any(_takes(spelled(name)[0], option, value) for name in args.algorithms):
+        if value is not None and not any(takes(spelled(name)[0], option, value) for name in args.algorithms):
             names = ", ".join(args.algorithms)
             raise SystemExit(f"--{option} {value} has no effect on {names}; leave it out or take another one")
-
-
-def _takes(name: str, option: str, value: Any) -> bool:
-    try:
-        return takes(name, option, value)
-    except ValueError as error:
-        raise SystemExit(f"--{option}: {error}") from None
 
 
 def _made(text: str, args: argparse.Namespace) -> Algorithm:

@@ -130,7 +130,7 @@ def _table(title: str, network: Network, predicted: list[Predicted], args: argpa
     """Milliseconds, an algorithm a line, a number of ranks a column."""
     wide = max(11, *(len(name) + 1 for name in args.algorithms))
     lines = [
-        f"{title}: {network.alpha * 1e6:.3g} us a message, {1e-9 / network.beta:.3g} GB/s",
+        f"{title}: {network}",
         f"{'algorithm':<{wide}}" + "".join(f"{f'P = {ranks}':>11}" for ranks in args.ranks),
     ]
     for name in args.algorithms:

@@ -10,7 +10,6 @@ from sparse_mpi.analysis import exchanges
 from sparse_mpi.analysis.exchanges import Check
 from sparse_mpi.cli.predict_plot import draw_check
 from sparse_mpi.comm import as_comm
-from sparse_mpi.costs import Network
 from sparse_mpi.provenance import provenance
 
 SIZES = tuple(4**power for power in range(12))  # bytes, to 4 MiB
@@ -29,7 +28,7 @@ def fit(file: str) -> int:
     print(f"{'bytes':>9} {'us':>10} {'fit, us':>10}")
     for size, taken in zip(SIZES, seconds, strict=True):
         print(f"{size:>9} {1e6 * taken:>10.1f} {1e6 * (network.alpha + network.beta * size):>10.1f}")
-    print(_told(network))
+    print(str(network))
     points = [list(point) for point in zip(SIZES, seconds, strict=True)]
     with open(file, "w") as out:
         json.dump({**vars(network), "ranks": comm.size, "points": points, **provenance()}, out, indent=1)
@@ -72,7 +71,7 @@ def _table(found: Check) -> str:
     """The network that was fitted at one rate, and a line for each prediction."""
     wide = max(len("contestant"), *(len(prediction.measured.contestant) for prediction in found.predictions))
     lines = [
-        f"{found.rate or 'exchanges'}: fitted to P = {', '.join(map(str, found.ranks))}: {_told(found.network)}",
+        f"{found.rate or 'exchanges'}: fitted to P = {', '.join(map(str, found.ranks))}: {str(found.network)}",
         f"{'contestant':<{wide}} {'P':>5} {'measured, ms':>13} {'predicted, ms':>14} {'error':>8}",
     ]
     lines += [
@@ -82,8 +81,3 @@ def _table(found: Check) -> str:
         for of in [prediction.measured]
     ]
     return "\n".join([*lines, f"median error without sign: {found.median_error:.0%}"])
-
-
-def _told(network: Network) -> str:
-    rate = f"{1e-9 / network.beta:.3g} GB/s" if network.beta else "bandwidth without limit"
-    return f"alpha {network.alpha * 1e6:.3g} us, {rate}"

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         network, of = networks.named(args.network)
         made = gradients.make(
-            args.gradients, args.n or (100_000 if args.gradients in gradients.KINDS else None), args.seed
+            args.gradients, 100_000 if args.n is None and args.gradients in gradients.KINDS else args.n, args.seed
         )
     except ValueError as error:
         raise SystemExit(str(error)) from None
@@ -77,8 +77,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     heading = (
         f"P = {args.ranks}, {args.ranks_per_node} a node, n = {made.size:,}, density {args.density:g}, "
-        f"step {args.step}, {made.title}; {of}: {network.alpha * 1e6:.3g} us a message, "
-        f"{8e-9 / network.beta:.3g} Gbit/s"
+        f"step {args.step}, {made.title}; {of}: {network}"
     )
     print("\n\n".join([heading, *(_table(trace) for trace in traces)]))
     if args.json:
