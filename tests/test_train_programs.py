@@ -1,7 +1,7 @@
 """Every program trains with every algorithm on 4 ranks, survives kill -9 to the same bits, and shows how it went.
 
-`make programs` does all of that; here the first program meets all algorithms, each other one a third of them, and two
-are killed.
+`make programs` does all of that; here the first program meets all algorithms, each other one a quarter of them, and
+two are killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [needs_mpi, pytest.mark.timeout(900)]
 
 def turn(program: int) -> list[str]:
     """The algorithms that program number ``program`` is trained with here."""
-    return list(ALGORITHMS)[program % 3 :: 3] if program else list(ALGORITHMS)
+    return list(ALGORITHMS)[program % 4 :: 4] if program else list(ALGORITHMS)
 
 
 @pytest.mark.parametrize(("number", "name"), list(enumerate(PROGRAMS)), ids=PROGRAMS)
