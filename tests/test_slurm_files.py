@@ -17,7 +17,10 @@ from .launch import ALLOWED, MPIEXEC, ROOT, launch, needs_mpi
 JOBS = sorted((ROOT / "slurm").glob("*.sbatch"))
 SHELL = sorted([*JOBS, *(ROOT / "slurm").glob("*.sh")])
 TRAINED = {job.stem: re.search(r"train\.sh (\S+) (\S+)", job.read_text()) for job in JOBS}
-STARTED = [file.stem for file in (ROOT / "train").glob("*.py") if '__name__ == "__main__"' in file.read_text()]
+ANALYSES = {"gradients", "study"}  # no jobs of many nodes
+STARTED = {
+    file.stem for file in (ROOT / "train").glob("*.py") if '__name__ == "__main__"' in file.read_text()
+} - ANALYSES
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 

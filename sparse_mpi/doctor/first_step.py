@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.kernels.base import magnitude_bits
+from sparse_mpi.kernels.base import SCALED, magnitude_bits
+from sparse_mpi.wire.packed import BitPacked
 
 
 def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
@@ -24,6 +25,11 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
     half = int(np.median(magnitude_bits(x)))
     indices, n = np.arange(0, len(x), 3, dtype=np.int32), len(x)
     values, pairs = x[indices], np.concatenate([indices, indices])
+    laid, no_scales = (
+        BitPacked().lay_out(np.array([len(indices)]), np.array([[0, n]]), x.dtype),
+        np.empty(0, np.float32),
+    )
+    edges = np.append(np.arange(0, len(values), SCALED), len(values))
     return {
         "histogram": lambda cpu: [cpu.histogram(x, 31, 0, 16), cpu.histogram(x, 15, half >> 15, 15)],
         "count": lambda cpu: cpu.count(x, np.array([0, half])),
@@ -37,6 +43,11 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "contains": lambda cpu: cpu.contains(indices, indices[1::2]),
         "truncate": lambda cpu: cpu.truncate(indices, values, 100),
         "to_bfloat16": lambda cpu: cpu.to_bfloat16(x),
+        "to_float16": lambda cpu: cpu.to_float16(x),
+        "to_int8": lambda cpu: cpu.to_int8(values, indices, edges),
+        "from_int8": lambda cpu: cpu.from_int8(*cpu.to_int8(values, indices, edges), edges),
+        "write_messages": lambda cpu: cpu.write_messages(laid, indices, values, no_scales),
+        "read_messages": lambda cpu: cpu.read_messages(laid, cpu.write_messages(laid, indices, values, no_scales), n),
     }
 
 

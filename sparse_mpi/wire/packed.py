@@ -46,7 +46,7 @@ class BitPacked:
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """See `Wire.pack`."""
         dtype = vector.values.dtype
-        messages = self._lay_out(counts, regions, dtype)
+        messages = self.lay_out(counts, regions, dtype)
         edges = self._edges(messages)
         codes, scales = self.codec.encode(vector, edges)
         rows = kernels.of(codes).write_messages(messages, vector.indices, codes, scales)
@@ -59,7 +59,7 @@ class BitPacked:
         return self._unpack(rows, _entries(rows, counts, regions), regions, size, dtype)
 
     def _unpack(self, rows: Array, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
-        messages = self._lay_out(entries, regions, dtype)
+        messages = self.lay_out(entries, regions, dtype)
         indices, codes, scales = kernels.of(rows).read_messages(messages, rows, size)
         codes = codes.view(self.codec.code_type(dtype))
         return SparseVector(indices, self.codec.decode(codes, scales, self._edges(messages), dtype), size)
@@ -86,7 +86,7 @@ class BitPacked:
 
     def rows_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
         """See `Wire.rows_of`."""
-        messages = self._lay_out(entries, regions, dtype)
+        messages = self.lay_out(entries, regions, dtype)
         return messages["end"] - messages["head"]
 
     def overhead(self) -> int:
@@ -108,7 +108,7 @@ class BitPacked:
         entries, regions = _tensors(pattern)
         return int((self.rows_of(entries, regions, 0, np.float32) - 4 * entries).sum())
 
-    def _lay_out(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray:
+    def lay_out(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray:
         """Where everything is in messages of so many entries each, one after the other: `MESSAGE`."""
         entries, widths = np.asarray(entries, np.int64), regions[:, 1] - regions[:, 0]
         blocks = -(-entries // self.codec.block) if self.codec.block else 0 * entries
