@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import combinations
 from time import perf_counter
 
 import numpy as np
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.costs import Network
-from sparse_mpi.least_squares import nonnegative
+from sparse_mpi.least_squares import LEAST
 
 REPEATS = 15  # of every size, of which half may be disturbed by whatever else the machine does
 
@@ -40,11 +41,24 @@ def measure(comm: Comm, sizes: Sequence[int], repeats: int = REPEATS) -> list[fl
 
 
 def nearest(messages: Sequence[float], lengths: Sequence[float], seconds: Sequence[float]) -> Network:
-    """The network nearest to measured ``seconds``, in relative error, with neither alpha nor beta below zero.
+    """The network nearest to measured ``seconds``, with neither alpha nor beta below zero.
+
+    Of all networks that explain one measurement by alpha or beta alone, or two by both, the one that is off by the
+    smallest factor on average: unlike least squares it does not follow the few that something else held up.
 
     Args:
         messages: of each measurement, one after the other.
         lengths: bytes of all of them together.
     """
-    alpha, beta = nonnegative(np.column_stack([messages, lengths]), seconds)
+    columns, measured = np.column_stack([messages, lengths]).astype(np.float64), np.maximum(seconds, LEAST)
+    with np.errstate(divide="ignore"):
+        alone = measured[:, None] / columns
+    tried = [np.array([0.0, beta]) for beta in alone[:, 1]] + [np.array([alpha, 0.0]) for alpha in alone[:, 0]]
+    for first, second in combinations(range(len(measured)), 2):
+        pair = columns[[first, second]]
+        if abs(np.linalg.det(pair)) > 1e-9 * np.prod(np.linalg.norm(pair, axis=1)):
+            tried.append(np.linalg.solve(pair, measured[[first, second]]))
+    networks = np.array([network for network in tried if np.isfinite(network).all() and (network >= 0).all()])
+    off = np.abs(np.log(np.maximum(networks @ columns.T, LEAST) / measured)).mean(axis=1)
+    alpha, beta = networks[off.argmin()]
     return Network(float(alpha), float(beta))
