@@ -51,5 +51,5 @@ def test_a_few_that_something_else_held_up_do_not_move_the_fit():
     messages, lengths = [10, 20, 30, 40, 50, 60, 70], [1e6, 5e5, 3e6, 1e5, 2e6, 8e6, 4e6]
     seconds = [1e-4 * m + 1e-8 * n for m, n in zip(messages, lengths, strict=True)]
     seconds[2], seconds[5] = 9 * seconds[2], 5 * seconds[5]
-    network = nearest(messages, lengths, seconds)
+    network = network_fit.nearest(messages, lengths, seconds)
     assert (network.alpha, network.beta) == pytest.approx((1e-4, 1e-8), rel=1e-6)
