@@ -42,7 +42,7 @@ def test_alpha_and_beta_are_found_for_every_rate(compared, tmp_path, capsys):
     file = tmp_path / "c.json"
     assert main(["predict", "--from", compared, "--check-ranks", "8", "--json", str(file)]) == 0
     printed = capsys.readouterr().out
-    assert "100mbit: fitted to P = 2, 4: alpha 200 us, 0.0125 GB/s" in printed
+    assert "100mbit: fitted to P = 2, 4: 200 us a message, 0.0125 GB/s" in printed
     assert "1gbit: fitted to P = 2, 4: alpha 50 us, 0.125 GB/s" in printed
     assert printed.count("+0%") + printed.count("-0%") == printed.count("-20%") == 3
     assert "median error without sign: 0%" in printed and "median error without sign: 20%" in printed
@@ -62,9 +62,9 @@ def test_a_record_a_number_of_ranks(tmp_path, capsys, contestants):
         write(tmp_path / f"p{ranks}.json", {"ranks": ranks, contestants: measured(ranks, truth)}) for ranks in (2, 4, 8)
     ]
     assert main(["predict", "--from", *files[:2], "--check", files[2]]) == 0
-    assert "exchanges: fitted to P = 2, 4: alpha 20 us, 1 GB/s" in capsys.readouterr().out
+    assert "exchanges: fitted to P = 2, 4: 20 us a message, 1 GB/s" in capsys.readouterr().out
     assert main(["predict", "--from", *files, "--check-ranks", "8"]) == 0
-    assert "exchanges: fitted to P = 2, 4: alpha 20 us, 1 GB/s" in capsys.readouterr().out
+    assert "exchanges: fitted to P = 2, 4: 20 us a message, 1 GB/s" in capsys.readouterr().out
 
 
 def test_predicted_over_measured_is_drawn(compared, tmp_path):
