@@ -43,7 +43,7 @@ def test_alpha_and_beta_are_found_for_every_rate(compared, tmp_path, capsys):
     assert main(["predict", "--from", compared, "--check-ranks", "8", "--json", str(file)]) == 0
     printed = capsys.readouterr().out
     assert "100mbit: fitted to P = 2, 4: 200 us a message, 0.0125 GB/s" in printed
-    assert "1gbit: fitted to P = 2, 4: alpha 50 us, 0.125 GB/s" in printed
+    assert "1gbit: fitted to P = 2, 4: 50 us a message, 0.125 GB/s" in printed
     assert printed.count("+0%") + printed.count("-0%") == printed.count("-20%") == 3
     assert "median error without sign: 0%" in printed and "median error without sign: 20%" in printed
     record = json.loads(file.read_text())

@@ -135,9 +135,11 @@ def draw(records: Sequence[dict[str, Any]], file: Path) -> None:
         for number, way in enumerate(ways):
             curves = [[e[field] for e in r["epochs"]] for r in records if r["way"] == way and r["shards"] == kind]
             for curve in curves:
-                axis.plot(range(1, len(curve) + 1), curve, color=f"C{number}", linewidth=0.5, alpha=0.5)
+                axis.plot(range(1, len(curve) + 1), curve, color=f"C{number}", linewidth=0.5, alpha=0.5, marker=".")
             means = [statistics.mean(values) for values in zip(*curves, strict=True)]
-            axis.plot(range(1, len(means) + 1), means, color=f"C{number}", linewidth=2, label=way)
+            axis.plot(
+                range(1, len(means) + 1), means, color=f"C{number}", linewidth=2, marker="_", markersize=20, label=way
+            )
         axis.set(title=f"{kind} shards" if row == 0 else "", ylabel=field.replace("_", " ") if column == 0 else "")
         axis.set_xlabel("epoch" if row == len(fields) - 1 else "")
     axes[0, 0].legend(fontsize="small")
