@@ -35,9 +35,17 @@ class Queue:
         self.environment = ALLOWED | kept | own | cluster.environment
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run ``command`` to its end."""
+        """Run ``command`` to its end; again, where Open MPI fell over its own feet before the program began.
+
+        On a machine so busy that one rank's first message comes while another one is still inside MPI_Init, Open MPI
+        5.0.11 sometimes crashes there.
+        """
         where = {"cwd": self.folder, "env": self.environment}
-        return subprocess.run(command, **where, capture_output=True, text=True, timeout=SECONDS)
+        for _ in range(2):
+            done = subprocess.run(command, **where, capture_output=True, text=True, timeout=SECONDS)
+            if not ("Segmentation fault" in done.stderr and "ompi_mpi_init" in done.stderr):
+                break
+        return done
 
     def submit(self, *command: str) -> str:
         """Submit a job; its number."""
