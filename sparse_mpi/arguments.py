@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -69,13 +69,8 @@ def make_selector(selector: str | Selector) -> Selector:
         ValueError: no such name.
         TypeError: neither a name nor an instance.
     """
-    if not isinstance(selector, str):
-        if isinstance(selector, type) or not hasattr(selector, "select"):
-            raise TypeError(f"selector must be a name or an instance, got {selector!r}; names: {', '.join(SELECTORS)}")
-        return selector
-    if selector not in SELECTORS:
-        raise ValueError(f"selector must be one of {', '.join(SELECTORS)}, got {selector!r}")
-    return SELECTORS[selector]()
+    made = _named("selector", selector, SELECTORS, "select")
+    return made() if isinstance(made, type) else made
 
 
 def make_wire(wire: str | Wire) -> Wire:
@@ -85,13 +80,19 @@ def make_wire(wire: str | Wire) -> Wire:
         ValueError: no such name.
         TypeError: neither a name nor an instance.
     """
-    if not isinstance(wire, str):
-        if isinstance(wire, type) or not hasattr(wire, "pack"):
-            raise TypeError(f"wire must be a name or an instance, got {wire!r}; names: {', '.join(WIRES)}")
-        return wire
-    if wire not in WIRES:
-        raise ValueError(f"wire must be one of {', '.join(WIRES)}, got {wire!r}")
-    return WIRES[wire]
+    return _named("wire", wire, WIRES, "pack")
+
+
+def _named(argument: str, given: Any, registry: Mapping[str, Any], method: str) -> Any:
+    """What ``registry`` has under the name ``given``, or ``given`` itself, if it has that ``method``."""
+    names = ", ".join(registry)
+    if not isinstance(given, str):
+        if isinstance(given, type) or not hasattr(given, method):
+            raise TypeError(f"{argument} must be a name or an instance, got {given!r}; names: {names}")
+        return given
+    if given not in registry:
+        raise ValueError(f"{argument} must be one of {names}, got {given!r}")
+    return registry[given]
 
 
 MADE: dict[str, Callable[[Any], Any]] = {"selector": make_selector, "wire": make_wire}  # options that may be names

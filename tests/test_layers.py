@@ -42,7 +42,7 @@ LEVELS = """
     select.estimate  select.alldim
     select.*
     select
-    runtime  traffic  baton  staging  least_squares
+    runtime  traffic  baton  staging  progress
     counting
     mpi  world  process_group
     comm
@@ -87,7 +87,8 @@ LEVELS = """
     emulation.hosts  emulation.rate
     emulation.*
     emulation
-    cli.spelling  cli.select_plot  cli.plan_plot  cli.contest_plot  cli.contest_table  cli.volume_plot  cli.volume_table
+    cli.spelling  cli.figures  cli.markdown
+    cli.select_plot  cli.plan_plot  cli.contest_plot  cli.contest_table  cli.volume_plot  cli.volume_table
     cli.trace_plot  cli.predict_plot  cli.bench_contest  cli.bench_network
     cli.bench_*  cli.predict_fit
     cli.*
@@ -122,7 +123,7 @@ OUTSIDE = {
     "cupyx": {"arrays": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE, "kernels.lanes": ANYWHERE},
     "llvmlite": {"kernels.lanes": ANYWHERE},
-    "tqdm": {"cli.*": INSIDE, "plan.measure": INSIDE},
+    "tqdm": {"progress": INSIDE, "cli.*": INSIDE},
 }
 HEAVY = ("mpi4py", "cupy", "torch", "numba", "tqdm")  # none of them comes with `import sparse_mpi`
 

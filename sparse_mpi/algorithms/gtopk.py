@@ -52,23 +52,25 @@ class GTopk:
     def reduce(self, acc: Array, k: int, comm: Comm, state: Any) -> tuple[Reduction, Any]:
         """``sent`` is this rank's selection minus the partial sums it dropped."""
         selected, state = self.selector.select(acc, k, state)
-        rows, dropped = self._climb(truncate(selected, k), k, comm)
+        largest = truncate(selected, k)
+        rows, dropped = self._climb(largest, k, comm)
         rows = comm.bcast(rows)
         total = unpack_whole(self.wire, rows, [len(rows)], len(acc), acc.dtype)
         if self.residual == "published":
             return Reduction(total, take(selected, contains(total, selected.indices))), state
-        return Reduction(total, subtract(truncate(selected, k), dropped)), state
+        return Reduction(total, subtract(largest, dropped)), state
 
     def _climb(self, carried: SparseVector, k: int, comm: Comm) -> tuple[Array, SparseVector]:
         """One rank's way up the tree: the message of the sum it held last (at rank 0, the result) and all it dropped.
 
         In round j, a rank whose lowest set bit is j hands its sum to the rank 2^j below it and is done.
         """
-        dropped = [take(carried, slice(0, 0))]
+        nothing = take(carried, slice(0, 0))
+        dropped = [nothing]
         gap = 1
         while gap < comm.size and not comm.rank & gap:
             if comm.rank + gap < comm.size:
-                rows = comm.sendrecv(pack_whole(self.wire, dropped[0]).rows, dest=None, source=comm.rank + gap)
+                rows = comm.sendrecv(pack_whole(self.wire, nothing).rows, dest=None, source=comm.rank + gap)
                 assert rows is not None
                 received = unpack_whole(self.wire, rows, [len(rows)], carried.size, carried.values.dtype)
                 both = merge(concatenate([carried, received]))

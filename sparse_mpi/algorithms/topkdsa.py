@@ -29,6 +29,7 @@ from sparse_mpi.sparse import (
     merge,
     split_counts,
     subtract,
+    take,
 )
 from sparse_mpi.wire import Coo, Wire, pack_whole, regions_of, unpack_whole
 
@@ -109,7 +110,8 @@ def _double(held: SparseVector, wire: Wire, comm: Comm) -> SparseVector:
     rank = comm.rank
 
     def swap(dest: int | None, source: int | None) -> SparseVector:
-        rows = comm.sendrecv(pack_whole(wire, held).rows, dest, source)
+        leaving = held if dest is not None else take(held, slice(0, 0))
+        rows = comm.sendrecv(pack_whole(wire, leaving).rows, dest, source)
         return held if rows is None else unpack_whole(wire, rows, [len(rows)], n, dtype)
 
     if rank >= core:

@@ -7,6 +7,7 @@ import inspect
 import re
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.cli import markdown
 from sparse_mpi.shapes import vgg16
 from sparse_mpi.sparse import Layout
 
@@ -37,9 +38,10 @@ def table() -> str:
     heads = ["algorithm", "what it is", "costs a rank", *(f"at most, P = {p}" for p in RANKS)]
     rows = [heads, ["---"] * 3 + ["---:"] * len(RANKS)]
     for name, cls in ALGORITHMS.items():
-        document = " ".join((inspect.getdoc(inspect.getmodule(cls)) or "").split())
-        summary = re.split(r"\. ", document, maxsplit=1)[0]
-        cost = re.search(r"Costs (.*?)\.(?: |$)", document)
+        module = inspect.getmodule(cls)
+        cost = re.search(r"Costs (.*?)\.(?: |$)", markdown.document(module))
         most = [cls().bound(layout, k, p).words / (k * (p - 1) / p) for p in RANKS]
-        rows.append([f"`{name}`", summary, cost[1] if cost else "", *(f"{words:.1f}" for words in most)])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+        rows.append(
+            [f"`{name}`", markdown.first_sentence(module), cost[1] if cost else "", *(f"{words:.1f}" for words in most)]
+        )
+    return markdown.table(rows)

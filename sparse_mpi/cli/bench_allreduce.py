@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +18,7 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.arguments import takes
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs import Network
+from sparse_mpi.progress import progress
 from sparse_mpi.provenance import provenance
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.report import StepReport
@@ -69,7 +69,10 @@ def run(args: argparse.Namespace) -> int:
     comm = as_comm(None)
     base = np.random.default_rng([args.seed, comm.rank]).standard_normal(args.n, np.float32)
     baseline = _time_topk(base, args.density, comm)
-    measured = {name: _measure(name, base, layout, args, comm) for name in _progress(args.algorithms, comm)}
+    measured = {
+        name: _measure(name, base, layout, args, comm)
+        for name in progress(args.algorithms, "algorithms", comm.rank == 0)
+    }
     if comm.rank == 0:
         network = Network.of(args.gbit, args.latency)
         print(_render(measured, baseline, network, args, comm.size))
@@ -148,15 +151,6 @@ def _measure(name: str, base: np.ndarray, layout: Layout, args: argparse.Namespa
 
 def _slowest(value: float, comm: Comm) -> float:
     return float(comm.allreduce(np.array([value], np.float64), "max", control=True)[0])
-
-
-def _progress(names: list[str], comm: Comm) -> Any:
-    """``names`` behind a progress bar on rank 0, where there is a terminal and tqdm."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return names
-    return tqdm(names, disable=comm.rank > 0 or not sys.stderr.isatty(), leave=False, desc="algorithms")
 
 
 def _render(

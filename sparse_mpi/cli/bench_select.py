@@ -14,7 +14,6 @@ import json
 import math
 import os
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
@@ -26,6 +25,7 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, like, namespace, synchronize
 from sparse_mpi.cli.select_plot import draw
 from sparse_mpi.kernels import threads
+from sparse_mpi.progress import progress
 from sparse_mpi.provenance import provenance
 from sparse_mpi.select.exact import top_k
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     cases = []
     for n in args.n:
         x = _vector(n, args)
-        for count, density in _progress(list(itertools.product(counts, args.density))):
+        for count, density in progress(list(itertools.product(counts, args.density)), "cases"):
             with _limited(count):
                 measured = _measure(_methods(x, max(1, round(density * n))), x, args)
             cases.append({"n": n, "density": density, "threads": count, "methods": measured})
@@ -187,14 +187,6 @@ def interval(values: list[float]) -> tuple[float, float]:
         outside += 1
         tail += math.comb(n, outside) * 0.5**n
     return ordered[outside], ordered[n - 1 - outside]
-
-
-def _progress(cases: list[Any]) -> Any:
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return cases
-    return tqdm(cases, disable=not sys.stderr.isatty(), leave=False, desc="cases")
 
 
 def _render(case: dict[str, Any]) -> str:

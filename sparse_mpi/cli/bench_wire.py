@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from sparse_mpi.progress import progress
 from sparse_mpi.provenance import provenance
 from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
 from sparse_mpi.wire import WIRES, encode, regions_of
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if not all(0 < density <= 1 for density in args.density):
         raise SystemExit(f"--density must be in (0, 1], got {args.density}; 0.01 sends one entry in a hundred")
     cases = []
-    for density in _progress(args.density):
+    for density in progress(args.density, "densities"):
         cases.append(_measure(density, args))
         print(_render(cases[-1], args), flush=True)
     if args.json:
@@ -97,14 +97,6 @@ def _time(work: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
             if number >= 0:
                 seconds[name].append(perf_counter() - start)
     return {name: statistics.median(values) for name, values in seconds.items()}
-
-
-def _progress(densities: list[float]) -> Any:
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return densities
-    return tqdm(densities, disable=not sys.stderr.isatty(), leave=False, desc="densities")
 
 
 def _render(case: dict[str, Any], args: argparse.Namespace) -> str:

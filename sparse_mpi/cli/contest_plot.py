@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from math import inf
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi.break_even import Cost, break_even
+from sparse_mpi.cli.figures import matplotlib, save
 from sparse_mpi.contest import BASELINE, cost
 
 STYLES = ("-", "--", ":", "-.")  # of wire formats
@@ -55,10 +55,7 @@ def draw(jobs: Sequence[dict[str, Any]], file: str) -> None:
     Raises:
         SystemExit: matplotlib is not installed.
     """
-    try:
-        figures = import_module("matplotlib.figure")
-    except ImportError:
-        raise SystemExit("--plot needs matplotlib: pip install matplotlib") from None
+    figures = matplotlib("figure")
     sizes = sorted({job["ranks"] for job in jobs})
     figure = figures.Figure(figsize=(5.5 * len(sizes) + 3, 5.5), layout="constrained")
     panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
@@ -75,7 +72,7 @@ def draw(jobs: Sequence[dict[str, Any]], file: str) -> None:
         fontsize="small",
         title="points: measured\nlines: model\nx: break-even",
     )
-    figure.savefig(file, dpi=120)
+    save(figure, file)
 
 
 def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:

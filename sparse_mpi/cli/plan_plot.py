@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
+from sparse_mpi.cli.figures import matplotlib, save
 from sparse_mpi.plan.base import Plan, Profile
 from sparse_mpi.plan.planners.single import dense
 from sparse_mpi.plan.timeline import COMMUNICATION, KINDS, STREAMS, Timeline, simulate
@@ -20,10 +20,7 @@ def draw(profile: Profile, plan: Plan, file: str) -> None:
     Raises:
         SystemExit: matplotlib is not installed, or does not know the extension.
     """
-    try:
-        figures, patches = import_module("matplotlib.figure"), import_module("matplotlib.patches")
-    except ImportError:
-        raise SystemExit("--plot needs matplotlib: pip install matplotlib") from None
+    figures, patches = matplotlib("figure"), matplotlib("patches")
     plans = {"all dense": dense(profile, plan.overlap, plan.cpu_lane), f"planned ({plan.planner})": plan}
     timelines = {name: simulate(profile, p.parts, p.overlap, p.cpu_lane) for name, p in plans.items()}
     streams = [stream for stream in STREAMS if any(timeline.spans(stream) for timeline in timelines.values())]
@@ -43,10 +40,7 @@ def draw(profile: Profile, plan: Plan, file: str) -> None:
     if any(timeline.gaps for timeline in timelines.values()):
         legend.append(patches.Patch(facecolor="none", edgecolor=IDLE, hatch="////", label="idle gap"))
     figure.legend(handles=legend, loc="outside right upper", fontsize="small")
-    try:
-        figure.savefig(file, dpi=120)
-    except ValueError as problem:
-        raise SystemExit(f"--plot: {problem}") from None
+    save(figure, file)
 
 
 def _panel(axes: Any, timeline: Timeline, streams: list[str]) -> None:

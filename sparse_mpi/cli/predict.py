@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterable
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
@@ -15,6 +13,7 @@ from sparse_mpi.arguments import make_algorithm, spelled, takes
 from sparse_mpi.cli import predict_fit, spelling
 from sparse_mpi.cli.predict_plot import draw
 from sparse_mpi.costs import Network
+from sparse_mpi.progress import progress
 from sparse_mpi.provenance import provenance
 from sparse_mpi.world import MOST_RANKS
 
@@ -90,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         raise SystemExit(f"--{error}") from None
     predicted = [
         _predicted(name, ranks, args)
-        for ranks, name in _progress([(p, a) for p in args.ranks for a in args.algorithms])
+        for ranks, name in progress([(p, a) for p in args.ranks for a in args.algorithms], "counting")
     ]
     heading = f"exchange of a step, n = {args.n:,}, density {args.density:g}; alpha-beta model, ms"
     print("\n\n".join([heading, *(_table(of, network, predicted, args) for _, network, of in given)]))
@@ -161,12 +160,3 @@ def _write(args: argparse.Namespace, predicted: list[Predicted], given: dict[str
     with open(args.json, "w") as file:
         json.dump({"options": options, **provenance(), "networks": named, "cases": cases}, file, indent=1)
         file.write("\n")
-
-
-def _progress(cases: list[tuple[int, str]]) -> Iterable[tuple[int, str]]:
-    """``cases`` behind a progress bar, where there is a terminal and tqdm."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return cases
-    return tqdm(cases, disable=not sys.stderr.isatty(), leave=False, desc="counting")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 from sparse_mpi.analysis.exchanges import Check
 from sparse_mpi.analysis.prediction import Predicted
+from sparse_mpi.cli.figures import matplotlib, save
 from sparse_mpi.costs import Network
 
 
@@ -53,7 +53,7 @@ def draw_check(checks: Sequence[Check], file: str) -> None:
             axes.loglog(x, y, "o", c=colour, label=name)
         axes.set(title=f"{check.rate}, median error {check.median_error:.0%}".lstrip(", "), xlabel="measured")
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(import_module("matplotlib.ticker").LogLocator(subs=(1, 2, 5)))
+            axis.set_major_locator(matplotlib("ticker").LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter("{x:g}")
         axes.minorticks_off()
         axes.grid(alpha=0.3)
@@ -63,22 +63,15 @@ def draw_check(checks: Sequence[Check], file: str) -> None:
 
 def _panels(count: int, heading: str) -> tuple[Any, Any]:
     """A figure, and so many panels side by side."""
-    try:
-        figures = import_module("matplotlib.figure")
-    except ImportError:
-        raise SystemExit("--plot needs matplotlib: pip install matplotlib") from None
-    figure = figures.Figure(figsize=(4.6 * count + 2, 4.8), layout="constrained")
+    figure = matplotlib("figure").Figure(figsize=(4.6 * count + 2, 4.8), layout="constrained")
     figure.suptitle(heading, fontsize="medium")
     return figure, figure.subplots(1, count, sharey=True, squeeze=False)[0]
 
 
 def _colour(index: int) -> Any:
-    return import_module("matplotlib").colormaps["tab20" if index >= 10 else "tab10"](index % 20)
+    return matplotlib().colormaps["tab20" if index >= 10 else "tab10"](index % 20)
 
 
 def _save(figure: Any, panels: Any, file: str) -> None:
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
-    try:
-        figure.savefig(file, dpi=120)
-    except ValueError as problem:
-        raise SystemExit(f"--plot: {problem}") from None
+    save(figure, file)

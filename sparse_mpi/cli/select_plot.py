@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from importlib import import_module
 from typing import Any
+
+from sparse_mpi.cli.figures import matplotlib, save
 
 
 def draw(record: dict[str, Any], file: str) -> None:
@@ -13,10 +14,7 @@ def draw(record: dict[str, Any], file: str) -> None:
     Raises:
         SystemExit: matplotlib is not installed.
     """
-    try:
-        figures = import_module("matplotlib.figure")
-    except ImportError:
-        raise SystemExit("--plot needs matplotlib: pip install matplotlib") from None
+    figures = matplotlib("figure")
     most = max(case["threads"] for case in record["cases"])
     cases = [case for case in record["cases"] if case["threads"] == most]
     densities = sorted({case["density"] for case in cases})
@@ -35,4 +33,4 @@ def draw(record: dict[str, Any], file: str) -> None:
         axes.set(title=f"density {density:g}", xlabel="n")
     panels[0].set_ylabel(f"ns an element, {most} threads")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
-    figure.savefig(file, dpi=120)
+    save(figure, file)

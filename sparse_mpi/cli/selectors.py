@@ -6,11 +6,10 @@ With ``--model``: what all-dimension selection comes to on a model, from the sha
 from __future__ import annotations
 
 import argparse
-import inspect
-import re
 
 from sparse_mpi import wire
 from sparse_mpi.arguments import resolve_k
+from sparse_mpi.cli import markdown
 from sparse_mpi.rows import RULES, quotas
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.shapes import MODELS
@@ -50,11 +49,11 @@ def table() -> str:
     """The table in Markdown."""
     rows = [["selector", "rule", "entries"], ["---"] * 3]
     for name, cls in SELECTORS.items():
-        rule = re.split(r"\.(?: |$)", " ".join((inspect.getdoc(cls) or "").split()), maxsplit=1)[0]
+        rule = markdown.first_sentence(cls)
         fewest, most = (f"{round(times, 2):g}k".replace("1k", "k") for times in cls().band)
         entries = fewest if fewest == most else f"{fewest} to {most}"
         rows.append([f"`{name}`", rule, entries + (", or the floor" if hasattr(cls, "floor") else "")])
-    return _markdown(rows)
+    return markdown.table(rows)
 
 
 def model_table(layout: Layout, densities: list[float]) -> str:
@@ -76,8 +75,4 @@ def model_table(layout: Layout, densities: list[float]) -> str:
             dense = layout.size - sum(t.size for t in matrices)
             lines = sum(t.rows for t in matrices)
             rows.append([f"{density:g}", f"`{rule}`", f"{true:.5f}", f"{lines:,}", f"{dense:,}", f"{width:.2f}"])
-    return _markdown(rows)
-
-
-def _markdown(rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return markdown.table(rows)

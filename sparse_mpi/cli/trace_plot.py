@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 from sparse_mpi.analysis.replay import Trace
+from sparse_mpi.cli.figures import matplotlib, save
 
 ARROWS = 400  # messages of a step up to which each has an arrow
 BAR = 0.6  # height, of the distance between ranks
@@ -18,11 +18,7 @@ def draw(traces: Sequence[Trace], heading: str, file: str) -> None:
     Raises:
         SystemExit: matplotlib is not installed, or does not know the extension.
     """
-    try:
-        figures, maps = import_module("matplotlib.figure"), import_module("matplotlib").colormaps
-        patches = import_module("matplotlib.patches")
-    except ImportError:
-        raise SystemExit("--plot needs matplotlib: pip install matplotlib") from None
+    figures, patches, maps = matplotlib("figure"), matplotlib("patches"), matplotlib().colormaps
     phases = dict.fromkeys(transfer.phase for trace in traces for transfer in trace.transfers)
     colours = {phase: maps["tab20" if len(phases) > 10 else "tab10"](index) for index, phase in enumerate(phases)}
     height = 1.2 + max(2.6, 0.22 * traces[0].ranks) * len(traces)
@@ -34,10 +30,7 @@ def draw(traces: Sequence[Trace], heading: str, file: str) -> None:
         _timeline(right, trace, colours)
     handles = [patches.Patch(color=colour, label=phase) for phase, colour in colours.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize="small")
-    try:
-        figure.savefig(file, dpi=120)
-    except ValueError as problem:
-        raise SystemExit(f"--plot: {problem}") from None
+    save(figure, file)
 
 
 def _matrix(figure: Any, axes: Any, trace: Trace) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 
 from sparse_mpi.analysis.volume import WORD, Volume
+from sparse_mpi.cli.figures import matplotlib, save
 
 
 def draw(volumes: Sequence[Volume], file: str) -> None:
@@ -14,10 +14,7 @@ def draw(volumes: Sequence[Volume], file: str) -> None:
     Raises:
         SystemExit: matplotlib is not installed, or does not know the extension.
     """
-    try:
-        figures, maps = import_module("matplotlib.figure"), import_module("matplotlib").colormaps
-    except ImportError:
-        raise SystemExit("--plot needs matplotlib: pip install matplotlib") from None
+    figures, maps = matplotlib("figure"), matplotlib().colormaps
     figure = figures.Figure(figsize=(12.5, 5), layout="constrained")
     size, number = figure.subplots(1, 2)
     for index, name in enumerate(dict.fromkeys(v.algorithm for v in volumes)):
@@ -37,7 +34,4 @@ def draw(volumes: Sequence[Volume], file: str) -> None:
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     figure.legend(*size.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
-    try:
-        figure.savefig(file, dpi=120)
-    except ValueError as problem:
-        raise SystemExit(f"--plot: {problem}") from None
+    save(figure, file)

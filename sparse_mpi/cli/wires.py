@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import inspect
-import re
 
 import numpy as np
 
+from sparse_mpi.cli import markdown
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire import WIRES, Wire, pack_whole
 
@@ -35,18 +34,13 @@ def table() -> str:
     heads = ["wire", "what it is", "lossless", *(f"bytes a pair at {100 * density:g} %" for density in DENSITIES)]
     rows = [heads, ["---"] * 3 + ["---:"] * len(DENSITIES)]
     for name, wire in WIRES.items():
-        what = _summary(wire)
+        what = markdown.first_sentence(type(wire))
         if hasattr(wire, "codec"):
-            values = _summary(wire.codec)
+            values = markdown.first_sentence(type(wire.codec))
             what += f"; {values[0].lower()}{values[1:]}"
         lossless = "yes" if wire.lossless else "no"
         rows.append([f"`{name}`", what, lossless, *(f"{_bytes(wire, d):.2f}" for d in DENSITIES)])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def _summary(part: object) -> str:
-    document = " ".join((inspect.getdoc(type(part)) or "").split())
-    return re.split(r"\.(?: |$)", document, maxsplit=1)[0]
+    return markdown.table(rows)
 
 
 def _bytes(wire: Wire, density: float) -> float:

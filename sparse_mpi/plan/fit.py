@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 
-from sparse_mpi.least_squares import nonnegative
+from sparse_mpi.network_fit import LEAST
 from sparse_mpi.plan.base import Cost
 
 
 def fit(elements: Sequence[float], entries: Sequence[float], seconds: Sequence[float]) -> Cost:
-    """The `Cost` nearest to the measured ``seconds``, in relative error, none of whose coefficients is negative."""
-    columns = np.column_stack([np.ones(len(seconds)), elements, entries])
-    return Cost(*(float(value) for value in nonnegative(columns, seconds)))
+    """The `Cost` nearest to the measured ``seconds``, in relative error, none of whose coefficients is negative.
+
+    Least squares over every subset of the three coefficients; of those without a negative one the best is taken.
+    """
+    measured = np.asarray(seconds, np.float64)
+    columns = np.column_stack([np.ones(len(measured)), elements, entries])
+    weights = 1 / np.maximum(measured, LEAST)
+    scale = columns.max(axis=0, initial=0)
+    scale[scale == 0] = 1
+    system, target = columns / scale * weights[:, None], measured * weights
+    best, least = np.zeros(3), float(target @ target)
+    for chosen in (list(subset) for count in (1, 2, 3) for subset in combinations(range(3), count)):
+        found, *_ = np.linalg.lstsq(system[:, chosen], target, rcond=None)
+        error = float(((system[:, chosen] @ found - target) ** 2).sum())
+        if (found >= 0).all() and error < least * (1 - 1e-9):
+            best, least = np.zeros(3), error
+            best[chosen] = found
+    return Cost(*(float(value) for value in best / scale))

@@ -8,10 +8,8 @@ computes. Rank 0's numbers are broadcast, so that every rank fits, and plans, th
 from __future__ import annotations
 
 import statistics
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +19,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.costs import Network
 from sparse_mpi.plan.base import Option, Profile, Tensor
 from sparse_mpi.plan.fit import fit
+from sparse_mpi.progress import progress as behind_bar
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.sparse import Layout
 
@@ -61,7 +60,9 @@ def measure(
     size = sum(tensor.size for tensor in tensors)
     base = np.random.default_rng([size, comm.rank]).standard_normal(size, np.float32)
     points = _points(tensors, density)
-    bar = _bar([(name, point) for name in names for point in points], progress and comm.rank == 0)
+    bar = behind_bar(
+        [(name, point) for name in names for point in points], "measuring reductions", progress and comm.rank == 0
+    )
     seconds = np.array([_trial(name, base[: layout.size], layout, k, comm) for name, (layout, k) in bar])
     mean = comm.allreduce(seconds, control=True) / comm.size
     agreed = comm.bcast(np.append(mean, _gather_seconds(base)), control=True)
@@ -134,12 +135,3 @@ def _network(dense: Option, ranks: int) -> Network:
     return Network(
         dense.exchange.fixed / (2 * (ranks - 1).bit_length()), dense.exchange.per_element * ranks / (8 * (ranks - 1))
     )
-
-
-def _bar(trials: list[Any], shown: bool) -> Iterable[Any]:
-    """``trials`` behind a progress bar, where there is tqdm."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return trials
-    return tqdm(trials, disable=not shown or not sys.stderr.isatty(), leave=False, desc="measuring reductions")

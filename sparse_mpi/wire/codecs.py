@@ -6,6 +6,7 @@ value never becomes Inf. float64 values are rounded to float32 first, and come b
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -58,7 +59,7 @@ class Exact:
         return codes
 
 
-class _Half:
+class _Half(ABC):
     """Two bytes a value. Values of half precision already are sent as they are."""
 
     lossless: ClassVar[bool] = False
@@ -78,8 +79,9 @@ class _Half:
         """See `Codec.decode`."""
         return codes if codes.dtype == dtype else widened(codes).astype(dtype, copy=False)
 
+    @abstractmethod
     def _round(self, values: Array) -> Array:
-        raise NotImplementedError
+        """Codes ``(m,)`` of float32 values."""
 
 
 @dataclass(frozen=True)
