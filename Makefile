@@ -51,7 +51,7 @@ train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Ok-T
 	$(MPIEXEC) -n $(NP) $(RUN) train/vgg.py $(ARGS)
 
 programs: $(READY)  ## every training program with every algorithm on 4 ranks, killed and resumed: runs/programs.json
-	$(LIMIT) 3600 $(RUN) -m tests.program_jobs runs/programs.json
+	$(LIMIT) 3600 $(RUN) -m tests.train.program_jobs runs/programs.json
 
 test: lint test-in-process test-mpi test-slurm  ## lint, and all tests: in one process, on 1 to 4 MPI ranks, under Slurm
 
@@ -71,7 +71,7 @@ test-mpi: $(READY)
 
 # Skipped where Slurm is not installed, or nobody is root
 test-slurm: $(READY)
-	$(LIMIT) 900 $(RUN) -m pytest -m slurm -q -rs $(ARGS) tests/test_slurm.py
+	$(LIMIT) 900 $(RUN) -m pytest -m slurm -q -rs $(ARGS) tests/slurm
 
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)
 	$(MPIEXEC) -n $(NP) $(RUN) -m sparse_mpi bench allreduce $(ARGS)

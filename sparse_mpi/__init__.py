@@ -6,14 +6,14 @@ Importing this package imports none of mpi4py, cupy and torch, and does not star
 from __future__ import annotations
 
 from sparse_mpi.algorithms import ALGORITHMS, Reduction
-from sparse_mpi.allreduce import sparse_allreduce
+from sparse_mpi.comm.world import World
 from sparse_mpi.feedback import MEMORIES, ErrorFeedback, MomentumCorrection, NoFeedback
 from sparse_mpi.reducer import SparseAllreduce
-from sparse_mpi.report import StepReport
+from sparse_mpi.reducer.once import sparse_allreduce
+from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.rows import dimension_coverage
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
-from sparse_mpi.world import World
 
 __version__ = "0.1.0"
 

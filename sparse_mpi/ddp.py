@@ -19,16 +19,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
-from sparse_mpi.agreement import prepare_alike
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arguments import check_together, make_algorithm, make_memory, resolve_k
 from sparse_mpi.arrays import check, describe
+from sparse_mpi.buckets.ddp import Buckets, Names
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.ddp_buckets import Buckets, Names
+from sparse_mpi.comm.background import Handle
+from sparse_mpi.comm.consistency import prepare_alike
+from sparse_mpi.comm.process_group import wrapped
+from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.feedback import Memory
-from sparse_mpi.overlap import Handle
-from sparse_mpi.process_group import wrapped
-from sparse_mpi.runtime import LAUNCHERS
+from sparse_mpi.reducer.arguments import check_together, make_algorithm, make_memory, resolve_k
 from sparse_mpi.sparse import SparseVector
 
 

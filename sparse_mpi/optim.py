@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_mpi.agreement import prepare_alike
+from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import as_comm
-from sparse_mpi.reduction import GradientReduction
+from sparse_mpi.comm.consistency import prepare_alike
 from sparse_mpi.sparse import SparseVector
 
 Average, Sum = "average", "sum"

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sparse_mpi import kernels
-from sparse_mpi.world import World
+from sparse_mpi.comm.world import World
 
 SIZES = range(1, 9)
 
@@ -86,12 +86,12 @@ def ranks(request):
 @pytest.fixture
 def no_signals(monkeypatch):
     """Training in this process leaves its ways with signals alone."""
-    monkeypatch.setattr("interruption.Interruption.__init__", lambda self: setattr(self, "noticed", False))
+    monkeypatch.setattr("ranks.interruption.Interruption.__init__", lambda self: setattr(self, "noticed", False))
 
 
 @pytest.fixture
 def device(monkeypatch):
     """A pretended device with a pretended CuPy, and the record of what happens on it."""
-    from .fake_array import install
+    from .fakes.fake_array import install
 
     return install(monkeypatch)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi.runtime import LAUNCHERS
+from sparse_mpi.comm.runtime import LAUNCHERS
 
 ROOT = Path(__file__).parents[1]
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))

@@ -15,21 +15,21 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-import masked
-from by_task import ByTask
-from converters import integer
 from data import cloze, corpus, reference, squad, wikipedia, wordpiece
 from data.reference import Document
 from data.wordpiece import WordPiece
-from job import agreed
-from masked import Examples, Pretraining
 from models import bert
 from models.bert import Shape
-from program import Program, Settings, Tiny
-from sparse_mpi.agreement import tell
+from options.converters import integer
+from ranks.job import agreed
 from sparse_mpi.comm import Comm
-from squad import Answering
-from windows import Windows
+from sparse_mpi.comm.consistency import tell
+from tasks import masked
+from tasks.masked import Examples, Pretraining
+from tasks.squad import Answering
+from tasks.windows import Windows
+from trainer.by_task import ByTask
+from trainer.program import Program, Settings, Tiny
 
 BASE, SMALL = Shape(layers=12, width=768, heads=12), Shape(layers=2, width=64, heads=2)
 PIECES, FEW_PIECES = 30_522, 1_000

@@ -24,17 +24,17 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from converters import integer
-from job import agreed, run, threads_per_rank
-from optimizers import OPTIMIZERS
-from reduction_arguments import algorithm_options, memory_options
-from replicas import average_buffers, identical
+from options.converters import integer
+from options.optimizers import OPTIMIZERS
+from options.reduction import algorithm_options, memory_options
+from ranks.job import agreed, run, threads_per_rank
+from ranks.replicas import average_buffers, identical
 from sparse_mpi.analysis.gradients import write
+from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
-from sparse_mpi.provenance import provenance
 from sparse_mpi.reducer import SparseAllreduce
-from task import Task
+from tasks.task import Task
 
 PROGRAMS = ("vgg", "resnet", "vit", "lstm", "transformer", "bert", "gpt2")
 

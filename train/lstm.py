@@ -12,10 +12,10 @@ Options differ with the task: --task text --help tells those of text.
 from __future__ import annotations
 
 import data.text
-import speech
-from by_task import ByTask
-from language import LSTM_SETTINGS, extend_lstm, lstm_language_task
-from program import Program, Settings, Tiny
+from tasks import speech
+from tasks.language import LSTM_SETTINGS, extend_lstm, lstm_language_task
+from trainer.by_task import ByTask
+from trainer.program import Program, Settings, Tiny
 
 TINY_TEXT = Settings(density=0.05, epochs=1, batch_size=32, lr=3e-3, warmup_epochs=0, optimizer="adam")
 

@@ -12,12 +12,12 @@ from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 
 from torch import nn
 
-import images
 from data.source import ImageBatches
 from models.resnet import FORMS, ResNet
-from program import Program, Settings, Tiny
 from sparse_mpi.comm import Comm
-from task import Task
+from tasks import images
+from tasks.task import Task
+from trainer.program import Program, Settings, Tiny
 
 SETTINGS = {
     # Little momentum: at 1 % the residual already lets a gradient act for many steps

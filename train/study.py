@@ -30,10 +30,10 @@ from typing import Any, NamedTuple
 from scipy.stats import t as student
 from tqdm import tqdm
 
-from converters import integer
-from sparse_mpi.arguments import spelled
-from sparse_mpi.provenance import provenance
-from sparse_mpi.world import World
+from options.converters import integer
+from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.comm.world import World
+from sparse_mpi.reducer.arguments import spelled
 
 
 class Run(NamedTuple):

@@ -25,20 +25,21 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from job import Refused, agreed, run, threads_per_rank
 from models.vgg import VGG16
-from planning import Profiler, Stamps
+from ranks.job import Refused, agreed, run, threads_per_rank
+from records.meter import Stamps
 from sparse_mpi import ALGORITHMS
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arguments import make_algorithm, takes
+from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
 from sparse_mpi.plan.base import Part, Profile
 from sparse_mpi.plan.execute import algorithm_of
 from sparse_mpi.plan.planners import ORACLES, PLANNERS, best
 from sparse_mpi.plan.timeline import simulate
-from sparse_mpi.provenance import provenance
-from sparse_mpi.reduction import GradientReduction
+from sparse_mpi.reducer.arguments import make_algorithm, takes
+from trainer.planning import Profiler
 
 CLASSES = 10
 MODELS: dict[str, Callable[[], nn.Module]] = {"vgg16": lambda: VGG16(CLASSES)}

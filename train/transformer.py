@@ -10,10 +10,10 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
 from data.text import FOLDERS
-from language import LanguageTask, Shape, language_task, shape_of, shape_options, words
 from models.transformer import Transformer
-from program import Program, Settings, Tiny
 from sparse_mpi.comm import Comm
+from tasks.language import LanguageTask, Shape, language_task, shape_of, shape_options, words
+from trainer.program import Program, Settings, Tiny
 
 SHAPES = {
     "python-reference": Shape(layers=4, width=200, heads=5, block=100, vocabulary=10_000),

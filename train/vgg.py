@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from images import ADTOPK, FOLDERS, ImageTask, extend, image_task
 from models.vgg import NORMS, VGG16
-from program import Program, Settings, Tiny
 from sparse_mpi.comm import Comm
+from tasks.images import ADTOPK, FOLDERS, ImageTask, extend, image_task
+from trainer.program import Program, Settings, Tiny
 
 SETTINGS = {
     # Little momentum: at 1 % the residual already lets a gradient act for many steps

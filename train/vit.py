@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from torch import nn
 
-import images
-from converters import integer
 from data.source import ImageBatches
 from models.vit import SIZES, ViT
-from program import Program, Settings, Tiny
+from options.converters import integer
 from sparse_mpi.comm import Comm
-from task import Task
+from tasks import images
+from tasks.task import Task
+from trainer.program import Program, Settings, Tiny
 
 # Weights start at random: 1e-3, which needs a warm-up, instead of the 5e-5 that suits trained ones
 SCRATCH = Settings(

@@ -22,25 +22,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparse_mpi.algorithms import bruck
 from sparse_mpi.algorithms.base import Bound, Reduction, rounds
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, namespace
-from sparse_mpi.comm import Comm
+from sparse_mpi.comm import Comm, bruck
 from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select import Selector
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import (
-    Layout,
-    SparseVector,
-    concatenate,
-    contains,
-    merge,
-    split_counts,
-    subtract,
-    take,
-    truncate,
-)
+from sparse_mpi.sparse import Layout, SparseVector, concatenate, contains, merge, split_counts, subtract, take, truncate
 from sparse_mpi.wire import Coo, Wire, regions_of
 
 PRUNES = ("threshold", "block")

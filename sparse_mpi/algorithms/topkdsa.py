@@ -21,16 +21,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import (
-    Layout,
-    SparseVector,
-    concatenate,
-    equal_boundaries,
-    merge,
-    split_counts,
-    subtract,
-    take,
-)
+from sparse_mpi.sparse import Layout, SparseVector, concatenate, equal_boundaries, merge, split_counts, subtract, take
 from sparse_mpi.wire import Coo, Wire, pack_whole, regions_of, unpack_whole
 
 

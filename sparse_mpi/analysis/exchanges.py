@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.arguments import takes
-from sparse_mpi.costs import Network
-from sparse_mpi.network_fit import nearest
+from sparse_mpi.costs.fit import nearest
+from sparse_mpi.costs.model import Network
+from sparse_mpi.reducer.arguments import takes
 
 BENCHES = "bench allreduce, bench contest or bench compare"
 

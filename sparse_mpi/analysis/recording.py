@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from sparse_mpi.algorithms.rotated import Rotated
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, Counts, Traffic
-from sparse_mpi.counting import row_bytes
+from sparse_mpi.comm.counting import row_bytes
+from sparse_mpi.comm.renumbered import Rotated
 
 
 @dataclass(frozen=True)

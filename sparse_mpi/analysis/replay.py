@@ -16,7 +16,7 @@ import numpy as np
 
 from sparse_mpi.analysis.recording import Call
 from sparse_mpi.analysis.schedule import scheduled
-from sparse_mpi.costs import Network
+from sparse_mpi.costs.model import Network
 
 
 class Transfer(NamedTuple):

@@ -14,10 +14,10 @@ from sparse_mpi.analysis.gradients import Gradients
 from sparse_mpi.analysis.recording import Call, RecordingComm
 from sparse_mpi.analysis.selections import watched
 from sparse_mpi.comm import Comm, Traffic
+from sparse_mpi.comm.world import World
 from sparse_mpi.reducer import SparseAllreduce
-from sparse_mpi.report import StepReport
+from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.sparse import Layout
-from sparse_mpi.world import World
 
 WORD = 4  # bytes: the papers' unit
 PAIR, VALUE = 8, 4  # bytes of float32 entries of fewer than 2^31 elements, as `Algorithm.bound` counts them

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparse_mpi.agreement import tell
 from sparse_mpi.checkpoint import manifest
 from sparse_mpi.checkpoint.manifest import MANIFEST, MODEL, Entry
 from sparse_mpi.checkpoint.together import together
 from sparse_mpi.checkpoint.trees import load_tree
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.consistency import tell
 
 
 class Checkpoint(NamedTuple):

@@ -11,12 +11,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from sparse_mpi.agreement import tell
 from sparse_mpi.checkpoint import manifest
 from sparse_mpi.checkpoint.manifest import MANIFEST, MODEL, REPLACED, UNFINISHED, Entry, Manifest, OtherVersion
 from sparse_mpi.checkpoint.together import CheckpointError, together
 from sparse_mpi.checkpoint.trees import dump_tree
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.consistency import tell
 
 
 def save(

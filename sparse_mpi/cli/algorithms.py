@@ -7,8 +7,8 @@ import inspect
 import re
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.bench.models import vgg16
 from sparse_mpi.cli import markdown
-from sparse_mpi.shapes import vgg16
 from sparse_mpi.sparse import Layout
 
 DENSITY, RANKS = 0.01, (4, 64)

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.arguments import takes
+from sparse_mpi.bench.models import MODELS
+from sparse_mpi.bench.progress import progress
+from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.costs import Network
-from sparse_mpi.progress import progress
-from sparse_mpi.provenance import provenance
+from sparse_mpi.costs.model import Network
 from sparse_mpi.reducer import SparseAllreduce
-from sparse_mpi.report import StepReport
+from sparse_mpi.reducer.arguments import takes
+from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.select import SELECTORS
-from sparse_mpi.shapes import MODELS
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import WIRES
 

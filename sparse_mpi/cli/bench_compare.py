@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sparse_mpi.bench.comparison import BASELINE
+from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import bench_contest
 from sparse_mpi.cli.bench_network import RANKS
 from sparse_mpi.cli.contest_plot import draw
-from sparse_mpi.contest import BASELINE
 from sparse_mpi.emulation import hosts, launch, rate
 from sparse_mpi.emulation.probe import probe
-from sparse_mpi.provenance import provenance
 
 PASSED = ("model", "n", "density", "steps", "warmup", "seconds", "batch", "seed", "algorithms", "wires")
 DESCRIPTION = """\

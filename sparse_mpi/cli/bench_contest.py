@@ -7,10 +7,7 @@ import json
 import sys
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.break_even import ring_bound
-from sparse_mpi.cli.contest_table import render, results
-from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.contest import (
+from sparse_mpi.bench.comparison import (
     BASELINE,
     OWN,
     Contestant,
@@ -21,8 +18,11 @@ from sparse_mpi.contest import (
     peak_memory,
     take_turns,
 )
-from sparse_mpi.provenance import provenance
-from sparse_mpi.shapes import MODELS
+from sparse_mpi.bench.models import MODELS
+from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli.contest_table import render, results
+from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.costs.break_even import ring_bound
 from sparse_mpi.sparse import Layout
 
 WIRES = (OWN, "packed", "packed+bf16")

@@ -23,10 +23,10 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, like, namespace, synchronize
+from sparse_mpi.bench.progress import progress
+from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli.select_plot import draw
 from sparse_mpi.kernels import threads
-from sparse_mpi.progress import progress
-from sparse_mpi.provenance import provenance
 from sparse_mpi.select.exact import top_k
 
 SIZES = (1_000_000, 14_728_266, 27_600_000, 133_500_000)  # ..., VGG-16, LSTM, BERT

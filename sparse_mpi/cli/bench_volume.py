@@ -10,13 +10,13 @@ from typing import Any
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.analysis import gradients, volume
 from sparse_mpi.analysis.volume import Volume
-from sparse_mpi.arguments import make_algorithm, spelled, takes
+from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import spelling
 from sparse_mpi.cli.volume_plot import draw
 from sparse_mpi.cli.volume_table import RATIOS, phases, row, title
-from sparse_mpi.provenance import provenance
+from sparse_mpi.comm.world import MOST_RANKS
+from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
 from sparse_mpi.wire import WIRES
-from sparse_mpi.world import MOST_RANKS
 
 OPTIONS = ("wire",)  # of the algorithms that have them
 POWERS = tuple(2**i for i in range(1, 11))

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.progress import progress
-from sparse_mpi.provenance import provenance
+from sparse_mpi.bench.progress import progress
+from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
 from sparse_mpi.wire import WIRES, encode, regions_of
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparse_mpi.break_even import Cost, break_even
+from sparse_mpi.bench.comparison import BASELINE, cost
 from sparse_mpi.cli.figures import matplotlib, save
-from sparse_mpi.contest import BASELINE, cost
+from sparse_mpi.costs.break_even import Cost, break_even
 
 STYLES = ("-", "--", ":", "-.")  # of wire formats
 POINTS = 100  # of a modelled line

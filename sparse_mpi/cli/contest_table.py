@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.break_even import FAIR, break_even
-from sparse_mpi.contest import BASELINE, cost, slowest, summarise
+from sparse_mpi.bench.comparison import BASELINE, cost, slowest, summarise
+from sparse_mpi.costs.break_even import FAIR, break_even
 
 LEGEND = (
     "medians of the slowest rank; speedup: over dense, turn by turn; exchange: without waiting for slower ranks;",

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from sparse_mpi.arguments import DENSITY
+from sparse_mpi.bench.models import MODELS
 from sparse_mpi.cli.plan_plot import draw
 from sparse_mpi.comm import as_comm
+from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.plan.base import Plan, Profile, Tensor
 from sparse_mpi.plan.explain import explain
 from sparse_mpi.plan.planners import ORACLES, PLANNERS, best
 from sparse_mpi.plan.store import load_profile, save, save_profile
 from sparse_mpi.plan.timeline import simulate
-from sparse_mpi.runtime import LAUNCHERS
-from sparse_mpi.shapes import MODELS
+from sparse_mpi.reducer.arguments import DENSITY
 
 EXAMPLES = """examples:
   mpiexec -n 4 python -m sparse_mpi plan --model vgg16 --backward 0.4 --out plan.json --save-profile profile.json

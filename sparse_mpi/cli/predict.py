@@ -7,15 +7,16 @@ import json
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.analysis import exchanges, gradients, networks, volume
+from sparse_mpi.analysis import exchanges, gradients, volume
 from sparse_mpi.analysis.prediction import Predicted, allowed, scaled, short_length
-from sparse_mpi.arguments import make_algorithm, spelled, takes
+from sparse_mpi.bench.progress import progress
+from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import predict_fit, spelling
 from sparse_mpi.cli.predict_plot import draw
-from sparse_mpi.costs import Network
-from sparse_mpi.progress import progress
-from sparse_mpi.provenance import provenance
-from sparse_mpi.world import MOST_RANKS
+from sparse_mpi.comm.world import MOST_RANKS
+from sparse_mpi.costs import networks
+from sparse_mpi.costs.model import Network
+from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
 
 # Low-rank ones need shapes, which n does not tell; of those with nodes, most messages do not go over the network
 FLAT = [name for name in ALGORITHMS if not (takes(name, "rank") or takes(name, "ranks_per_node"))]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 
-from sparse_mpi import network_fit
 from sparse_mpi.analysis import exchanges
 from sparse_mpi.analysis.exchanges import Check
+from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli.predict_plot import draw_check
 from sparse_mpi.comm import as_comm
-from sparse_mpi.provenance import provenance
+from sparse_mpi.costs import fit as network_fit
 
 SIZES = tuple(4**power for power in range(12))  # bytes, to 4 MiB
 

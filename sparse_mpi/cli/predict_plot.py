@@ -8,7 +8,7 @@ from typing import Any
 from sparse_mpi.analysis.exchanges import Check
 from sparse_mpi.analysis.prediction import Predicted
 from sparse_mpi.cli.figures import matplotlib, save
-from sparse_mpi.costs import Network
+from sparse_mpi.costs.model import Network
 
 
 def draw(predicted: Sequence[Predicted], given: Mapping[str, Network], heading: str, file: str) -> None:

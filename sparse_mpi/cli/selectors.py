@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 
 from sparse_mpi import wire
-from sparse_mpi.arguments import resolve_k
+from sparse_mpi.bench.models import MODELS
 from sparse_mpi.cli import markdown
+from sparse_mpi.reducer.arguments import resolve_k
 from sparse_mpi.rows import RULES, quotas
 from sparse_mpi.select import SELECTORS
-from sparse_mpi.shapes import MODELS
 from sparse_mpi.sparse import Layout
 
 

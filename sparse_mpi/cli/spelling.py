@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.arguments import spelled
+from sparse_mpi.reducer.arguments import spelled
 
 HELP = f"{', '.join(ALGORITHMS)}, with options if need be, as in oktopk:wire=packed:radix=32"
 

@@ -6,17 +6,18 @@ import argparse
 import json
 from typing import Any
 
-from sparse_mpi.analysis import gradients, networks
+from sparse_mpi.analysis import gradients
 from sparse_mpi.analysis.recording import Call, RecordingComm
 from sparse_mpi.analysis.replay import Trace, replay
-from sparse_mpi.arguments import make_algorithm, spelled, takes
+from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import spelling
 from sparse_mpi.cli.trace_plot import draw
 from sparse_mpi.comm import Comm
-from sparse_mpi.costs import Network
-from sparse_mpi.provenance import provenance
+from sparse_mpi.comm.world import World
+from sparse_mpi.costs import networks
+from sparse_mpi.costs.model import Network
 from sparse_mpi.reducer import SparseAllreduce
-from sparse_mpi.world import World
+from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
 
 RANKS = range(2, 65)
 DESCRIPTION = """\

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.doctor import findings, probes
 from sparse_mpi.doctor.base import Finding
 from sparse_mpi.doctor.facts import facts
-from sparse_mpi.runtime import LAUNCHERS
 
 __all__ = ["Finding", "examine"]
 

@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from sparse_mpi.bench.provenance import versions
+from sparse_mpi.comm.runtime import LAUNCHERS, asked_for_device_pointers
 from sparse_mpi.kernels import threads
-from sparse_mpi.provenance import versions
-from sparse_mpi.runtime import LAUNCHERS, asked_for_device_pointers
 
 SETTINGS = (
     "OMP_NUM_THREADS",

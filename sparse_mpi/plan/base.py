@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparse_mpi.costs import Network
+from sparse_mpi.costs.model import Network
 
 
 class Tensor(NamedTuple):

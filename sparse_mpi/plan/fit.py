@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from sparse_mpi.network_fit import LEAST
+from sparse_mpi.costs.fit import LEAST
 from sparse_mpi.plan.base import Cost
 
 

@@ -14,13 +14,13 @@ from time import perf_counter
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.arguments import ignores_k
+from sparse_mpi.bench.progress import progress as behind_bar
 from sparse_mpi.comm import Comm
-from sparse_mpi.costs import Network
+from sparse_mpi.costs.model import Network
 from sparse_mpi.plan.base import Option, Profile, Tensor
 from sparse_mpi.plan.fit import fit
-from sparse_mpi.progress import progress as behind_bar
 from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.reducer.arguments import ignores_k
 from sparse_mpi.sparse import Layout
 
 OPTIONS = ("dense", "dense-bf16", "topka", "topkdsa", "gtopk", "oktopk", "adtopk")

@@ -1,0 +1,1 @@
+"""Measure algorithms beside each other, and record what a measurement was made on."""

@@ -1,0 +1,12 @@
+"""The transport: the `Comm` protocol, how to get one, and what implements it.
+
+`mpi`, `process_group` and `nccl` load when they are first used: importing this package starts neither MPI nor torch.
+"""
+
+from __future__ import annotations
+
+from sparse_mpi.comm.base import Comm, NullComm, as_comm
+from sparse_mpi.comm.counting import Counts
+from sparse_mpi.comm.traffic import Traffic
+
+__all__ = ["Comm", "Counts", "NullComm", "Traffic", "as_comm"]

@@ -1,0 +1,289 @@
+"""What every transport shares: argument checks, timing, and `Traffic` counted by one convention.
+
+A transport (`mpi.MPIComm`, a rank of `world.World`, `comm.NullComm`) inherits `CountingComm` and only moves
+contiguous arrays. *Rows* are the entries of the first axis.
+
+With P ranks and L = ceil(log2 P), one call adds to this rank's counters:
+
+============  ======================  ===================  ====================================
+call          sent                    received             messages
+============  ======================  ===================  ====================================
+sendrecv      bytes                   bytes that came      1, without a destination 0
+allgather(v)  own bytes * (P - 1)     bytes of the others  L
+alltoallv     bytes for others        bytes from others    P - 1, with `expected` the non-empty
+allreduce     2 bytes (P - 1) // P    the same             2 L
+bcast         bytes * children        bytes, at root 0     children in the binomial tree
+barrier       0                       0                    L
+============  ======================  ===================  ====================================
+
+Control besides: allgatherv without `counts` costs 4 (P - 1) bytes and L messages; bcast, for the number of
+rows, 8 bytes and a message for each child. With ``control=True`` what is sent counts as control and nothing
+as received. What a rank sends to itself is not counted, nor is what it takes to set up a communicator: `duplicate`,
+`split` and `node`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import wraps
+from math import prod
+from time import perf_counter
+from typing import Concatenate, NoReturn, ParamSpec, TypeVar
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synchronize, to_host
+from sparse_mpi.comm.traffic import Ledger, Traffic
+
+Counts = np.ndarray  # (P,) int64, in rows
+OPS = ("sum", "max")
+REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _timed(
+    method: Callable[Concatenate[CountingComm, _P], _R],
+) -> Callable[Concatenate[CountingComm, _P], _R]:
+    @wraps(method)
+    def call(self: CountingComm, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        start = perf_counter()
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            end = perf_counter()
+            self.traffic.seconds += end - start
+            if self.calls is not None:
+                self.calls.append((start, end))
+
+    return call
+
+
+class CountingComm(ABC):
+    """Checks, times and counts every call, then has the transport's ``_call`` move contiguous arrays.
+
+    A transport that does not take device arrays (``staged``) is given host copies of them.
+    """
+
+    staged = True
+    concurrent = False
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self._ledger = Ledger()
+        self._rounds = (size - 1).bit_length()  # ceil(log2 P)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was counted, of communicators split off this one too."""
+        return self._ledger.traffic
+
+    @traffic.setter
+    def traffic(self, traffic: Traffic) -> None:
+        self._ledger.traffic = traffic
+
+    @property
+    def calls(self) -> list[tuple[float, float]] | None:
+        """When each call began and ended, from when a list is put here."""
+        return self._ledger.calls
+
+    @calls.setter
+    def calls(self, calls: list[tuple[float, float]] | None) -> None:
+        self._ledger.calls = calls
+
+    @_timed
+    def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
+        mine = self._enter(send, rows=True)
+        self._check_rank("dest", dest)
+        self._check_rank("source", source)
+        came = self._sendrecv(mine, dest, source)
+        leaves, arrives = dest not in (None, self.rank), source not in (None, self.rank)
+        self._count(mine.nbytes * leaves, came.nbytes if came is not None and arrives else 0, int(leaves))
+        return None if came is None else self._unstage(came, send)
+
+    @_timed
+    def allgather(self, send: Array, control: bool = False) -> Array:
+        mine = self._enter(send)
+        gathered = self._allgather(mine)
+        self._count_gather(mine, gathered, control)
+        return self._unstage(gathered, send)
+
+    @_timed
+    def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
+        mine = self._enter(send, rows=True)
+        if counts is None:
+            self._count(4 * (self.size - 1), 0, self._rounds, control=True)
+        else:
+            counts = self._per_rank("counts", counts)
+            _require_equal("counts[rank]", int(counts[self.rank]), "the rows of send", len(mine))
+        gathered, counts = self._allgatherv(mine, counts)
+        self._count_gather(mine, gathered)
+        return self._unstage(gathered, send), counts
+
+    @_timed
+    def alltoallv(
+        self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
+    ) -> tuple[Array, Counts]:
+        mine = self._enter(send, rows=True)
+        counts = self._per_rank("counts", counts)
+        _require_equal("the sum of counts", int(counts.sum()), "the rows of send", len(mine))
+        own, messages = int(counts[self.rank]), self.size - 1
+        if expected is not None:
+            expected = self._per_rank("expected", expected)
+            _require_equal("expected[rank]", int(expected[self.rank]), "counts[rank]", own)
+            messages = int(np.count_nonzero(counts)) - (own > 0)
+        came, came_counts = self._alltoallv(mine, counts, expected)
+        row = row_bytes(mine)
+        self._count(mine.nbytes - own * row, came.nbytes - int(came_counts[self.rank]) * row, messages)
+        return self._unstage(came, send), came_counts
+
+    @_timed
+    def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
+        mine = self._enter(send)
+        if op not in OPS:
+            raise ValueError(f"op must be one of {OPS}, got {op!r}")
+        if mine.dtype not in REDUCIBLE:
+            raise TypeError(
+                f"send must be of integers, float32 or float64 in native byte order, which MPI can reduce, "
+                f"got {mine.dtype}; convert it first, for example send.astype('float32')"
+            )
+        total = self._allreduce(mine, op)
+        moved = 2 * mine.nbytes * (self.size - 1) // self.size
+        self._count(moved, moved, 2 * self._rounds, control)
+        return self._unstage(total, send)
+
+    @_timed
+    def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
+        mine = self._enter(send, rows=True)
+        self._check_rank("root", root)
+        came = self._bcast(mine, root)
+        children = self._children(root)
+        self._count(came.nbytes * children, came.nbytes * (self.rank != root), children, control)
+        self._count(8 * children, 0, children, control=True)
+        return self._unstage(came, send)
+
+    @_timed
+    def barrier(self) -> None:
+        self._barrier()
+        self._count(0, 0, self._rounds)
+
+    def abort(self, error: BaseException) -> NoReturn:
+        raise error
+
+    def guard(self) -> None:
+        """Nothing, where the ranks are threads of one process; see `Comm.guard`."""
+        return
+
+    def split(self, color: int) -> CountingComm:
+        if isinstance(color, bool) or not isinstance(color, (int, np.integer)) or not 0 <= color < 2**31:
+            raise ValueError(
+                f"color must be a whole number in [0, 2^31), got {color!r}; ranks of one colour belong together"
+            )
+        part = self._split(int(color))
+        part._ledger = self._ledger
+        return part
+
+    @abstractmethod
+    def node(self) -> int: ...
+
+    @abstractmethod
+    def duplicate(self, patient: bool = False) -> CountingComm: ...
+
+    @abstractmethod
+    def _split(self, color: int) -> CountingComm: ...
+
+    @abstractmethod
+    def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None: ...
+
+    @abstractmethod
+    def _allgather(self, send: Array) -> Array: ...
+
+    @abstractmethod
+    def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]: ...
+
+    @abstractmethod
+    def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]: ...
+
+    @abstractmethod
+    def _allreduce(self, send: Array, op: str) -> Array: ...
+
+    @abstractmethod
+    def _bcast(self, send: Array, root: int) -> Array: ...
+
+    @abstractmethod
+    def _barrier(self) -> None: ...
+
+    def _enter(self, send: Array, rows: bool = False) -> Array:
+        """``send`` ready to be moved: contiguous, written, and in host memory for a staged transport."""
+        on_device = is_device(send)
+        if not (on_device or isinstance(send, np.ndarray)):
+            raise TypeError(f"send must be a NumPy or CuPy array, got {describe(send)}; convert it first")
+        if send.dtype.hasobject:
+            raise TypeError(f"send must hold plain numbers, got dtype {send.dtype}; give it a numeric dtype")
+        if rows and (send.ndim == 0 or row_bytes(send) == 0):
+            raise ValueError(f"send must have rows of at least one byte, got shape {send.shape}; reshape it")
+        if on_device and self.staged:
+            return self._stage(send)
+        contiguous = send if send.flags.c_contiguous else namespace(send).array(send, order="C")
+        synchronize(contiguous)
+        return contiguous
+
+    def _stage(self, send: Array) -> np.ndarray:
+        """A copy in host memory of a device array."""
+        return to_host(send)
+
+    def _unstage(self, came: Array, send: Array) -> Array:
+        """What came, in the library of what was sent."""
+        return like(came, send)
+
+    def _check_rank(self, argument: str, rank: int | None) -> None:
+        if rank is not None and not 0 <= rank < self.size:
+            raise ValueError(f"{argument} must be a rank in [0, {self.size}), got {rank}")
+
+    def _per_rank(self, argument: str, counts: Sequence[int] | Counts) -> Counts:
+        """``counts`` as (P,) int64, checked."""
+        rows = np.asarray(counts, dtype=np.int64)
+        if rows.shape != (self.size,):
+            raise ValueError(f"{argument} must hold the rows of {self.size} ranks, got shape {rows.shape}")
+        if rows.min() < 0:
+            raise ValueError(f"{argument} must be >= 0, got {rows.min()} for rank {rows.argmin()}")
+        return rows
+
+    def _children(self, root: int) -> int:
+        """How many ranks this one hands a broadcast to in the binomial tree.
+
+        With ranks numbered from the root, the children of v are v + 2^j for the 2^j below v's lowest set bit.
+        """
+        number = (self.rank - root) % self.size
+        lowest = number & -number or self.size
+        return sum(1 for bit in range(self._rounds) if 1 << bit < lowest and number + (1 << bit) < self.size)
+
+    def _count_gather(self, mine: Array, gathered: Array, control: bool = False) -> None:
+        self._count(mine.nbytes * (self.size - 1), gathered.nbytes - mine.nbytes, self._rounds, control)
+
+    def _count(self, sent: int, received: int, messages: int, control: bool = False) -> None:
+        traffic = self.traffic
+        if control:
+            traffic.control += sent
+        else:
+            traffic.sent += sent
+            traffic.received += received
+        traffic.messages += messages
+
+
+def row_bytes(rows: Array) -> int:
+    """Bytes of one entry of the first axis."""
+    return rows.itemsize * prod(rows.shape[1:])
+
+
+def cut(rows: Array, counts: Counts) -> list[Array]:
+    """Views of ``rows``, a part a rank."""
+    ends = np.cumsum(counts).tolist()
+    return [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _require_equal(what: str, got: int, reference: str, value: int) -> None:
+    if got != value:
+        raise ValueError(f"{what} must be {reference} ({value}), got {got}")

@@ -1,0 +1,293 @@
+"""`MPIComm`: the transport over MPI. Making one imports mpi4py, which initialises MPI.
+
+A row travels as one MPI datatype of its bytes, so any dtype passes and counts stay below MPI's limit of 2^31.
+Beyond ``CHUNK`` rows a message is cut: one of exactly ``CHUNK`` rows announces that another follows.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from functools import cache
+from time import perf_counter, sleep
+from typing import Any, NoReturn
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, is_device, namespace, synchronize
+from sparse_mpi.comm.counting import CountingComm, Counts, cut, row_bytes
+from sparse_mpi.comm.runtime import on_uncaught, refuse_singletons, takes_device_pointers
+from sparse_mpi.comm.staging import Staging
+
+SPIN, SHORTEST, LONGEST = 1e-4, 5e-5, 1e-3  # seconds: a patient rank asks without a pause, then with ever longer ones
+CHUNK = 2**30  # rows or elements of one MPI message
+MOST_ROWS = 2**31 - 1  # of one MPI_Allgatherv
+_SENDRECV, _ALLTOALLV = 1, 2  # tags
+
+
+class MPIComm(CountingComm):
+    """The ranks of an mpi4py intracommunicator, on a duplicate of it. Making one is collective.
+
+    MPI gets device pointers if it takes them on all ranks: as told by ``cuda_aware``, else by the variable
+    SPARSE_MPI_CUDA_AWARE (0 or 1), else by the MPI library itself. Otherwise device arrays go through pinned
+    host memory that is kept from call to call. An alltoallv talks to ``bucket`` peers at a time, so that no
+    rank is flooded. ``patient`` sleeps between looks at what has come instead of taking a core, as MPI does: for
+    a thread that waits while others compute.
+
+    Raises:
+        TypeError: ``comm`` is no intracommunicator.
+        RuntimeError: MPI was started by a launcher that is not its own.
+    """
+
+    def __init__(self, comm: Any, cuda_aware: bool | None = None, bucket: int = 8, patient: bool = False) -> None:
+        from mpi4py import MPI
+
+        refuse_singletons(MPI.COMM_WORLD.size)
+        if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+            raise TypeError(f"comm must be an mpi4py intracommunicator, a Comm or None, got {comm!r}")
+        if bucket < 1:
+            raise ValueError(f"bucket must be at least 1 peer, got {bucket}")
+        self._mpi = MPI
+        self._comm = comm.Dup()
+        super().__init__(self._comm.rank, self._comm.size)
+        wanted = takes_device_pointers(MPI, self._comm) if cuda_aware is None else cuda_aware
+        self.staged = not self._comm.allreduce(wanted, MPI.LAND)
+        self._staging = Staging()
+        self._bucket, self._patient = bucket, patient
+        self.concurrent = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self._rowtypes: dict[int, Any] = {}
+        self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
+
+    def duplicate(self, patient: bool = False) -> MPIComm:
+        return MPIComm(self._comm, not self.staged, self._bucket, patient)
+
+    def node(self) -> int:
+        sharing = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        lowest: int = sharing.allreduce(self.rank, self._mpi.MIN)
+        sharing.Free()
+        return lowest
+
+    def _split(self, color: int) -> MPIComm:
+        part = self._comm.Split(color, self.rank)
+        made = MPIComm(part, not self.staged, self._bucket, self._patient)
+        part.Free()
+        return made
+
+    def free(self) -> None:
+        """Give the duplicated communicator back. Collective."""
+        for rowtype in self._rowtypes.values():
+            rowtype.Free()
+        self._rowtypes.clear()
+        self._comm.Free()
+
+    def abort(self, error: BaseException) -> NoReturn:
+        """Print the traceback of ``error`` with this rank and end the MPI job."""
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        print(f"rank {self.rank} of {self.size} aborts the job\n{text}", file=sys.stderr, flush=True)
+        self._comm.Abort(1)
+        raise error
+
+    def guard(self) -> None:
+        if self.size > 1:
+            on_uncaught(self.abort)
+
+    def _stage(self, send: Array) -> np.ndarray:
+        return self._staging.download(send)
+
+    def _unstage(self, came: Array, send: Array) -> Array:
+        return self._staging.upload(came, send) if self.staged and is_device(send) else super()._unstage(came, send)
+
+    def _empty(self, shape: tuple[int, ...], send: Array) -> Array:
+        """Room for what comes in return for ``send``: in its library, pinned if ``send`` is."""
+        if self._staging.holds(send):
+            return self._staging.empty(shape, send.dtype)
+        return namespace(send).empty(shape, send.dtype)
+
+    def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
+        requests = [] if dest is None else self._start_sending(send, dest, _SENDRECV)
+        came = None if source is None else self._receive(send, source, _SENDRECV)
+        self._wait(requests)
+        return came
+
+    def _allgather(self, send: Array) -> Array:
+        if send.size > CHUNK:
+            gathered, _ = self._allgatherv(send.reshape(-1), np.full(self.size, send.size))
+            return gathered.reshape(self.size, *send.shape)
+        out = self._empty((self.size, *send.shape), send)
+        element = self._rowtype(send.itemsize)
+        self._together("allgather", [send, send.size, element], [out, send.size, element])
+        return out
+
+    def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
+        if counts is None:
+            counts = self._allgather(np.array(len(send), np.uint32)).astype(np.int64)
+        total = int(counts.sum())
+        out = self._empty((total, *send.shape[1:]), send)
+        rowtype = self._rowtype(row_bytes(send))
+        if total <= MOST_ROWS:
+            self._together("allgatherv", [send, len(send), rowtype], [out, counts, rowtype])
+            return out, counts.copy()
+        for root, part in enumerate(cut(out, counts)):
+            if root == self.rank:
+                part[...] = send
+                synchronize(part)
+            self._bcast_rows(part, root)
+        return out, counts.copy()
+
+    def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
+        leaving = cut(send, counts)
+        if expected is not None:
+            return self._alltoallv_known(leaving, send, expected), expected.copy()
+        arriving: list[Array] = [leaving[self.rank]] * self.size
+        for steps in self._buckets():
+            requests = []
+            for step in steps:
+                dest = (self.rank + step) % self.size
+                requests += self._start_sending(leaving[dest], dest, _ALLTOALLV)
+            for step in steps:
+                source = (self.rank - step) % self.size
+                arriving[source] = self._receive(send, source, _ALLTOALLV)
+            self._wait(requests)
+        counts = np.array([len(part) for part in arriving], np.int64)
+        return self._join(arriving), counts
+
+    def _alltoallv_known(self, leaving: list[Array], send: Array, expected: Counts) -> Array:
+        """Received straight into place; empty messages are left out on both sides."""
+        out = self._empty((int(expected.sum()), *send.shape[1:]), send)
+        arriving = cut(out, expected)
+        for steps in self._buckets():
+            sources = [(self.rank - step) % self.size for step in steps]
+            pieces = [
+                (source, piece)
+                for source in sources
+                if len(arriving[source])
+                for piece in self._pieces(arriving[source])
+            ]
+            requests = [self._comm.Irecv(piece, source, _ALLTOALLV) for source, piece in pieces]
+            for step in steps:
+                dest = (self.rank + step) % self.size
+                if len(leaving[dest]):
+                    requests += self._start_sending(leaving[dest], dest, _ALLTOALLV)
+            statuses = [self._mpi.Status() for _ in requests]
+            self._wait(requests, statuses)
+            for (source, (_, rows, rowtype)), status in zip(pieces, statuses, strict=False):
+                if status.Get_count(rowtype) != rows:
+                    raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
+        arriving[self.rank][...] = leaving[self.rank]
+        return out
+
+    def _allreduce(self, send: Array, op: str) -> Array:
+        out = self._empty(send.shape, send)
+        flat, total = send.reshape(-1), out.reshape(-1)
+        for at in range(0, max(send.size, 1), CHUNK):
+            self._together("allreduce", flat[at : at + CHUNK], total[at : at + CHUNK], self._ops[op])
+        return out
+
+    def _bcast(self, send: Array, root: int) -> Array:
+        rows = np.array([len(send)], np.int64)
+        self._together("bcast", rows, root)
+        out = self._empty((int(rows[0]), *send.shape[1:]), send)
+        if self.rank == root:
+            out[...] = send
+            synchronize(out)
+        self._bcast_rows(out, root)
+        return out
+
+    def _barrier(self) -> None:
+        self._together("barrier")
+
+    def _bcast_rows(self, rows: Array, root: int) -> None:
+        for piece in self._pieces(rows):
+            self._together("bcast", piece, root)
+
+    def _together(self, name: str, *args: Any) -> None:
+        """The collective operation ``name``."""
+        if self._patient:
+            self._wait([getattr(self._comm, f"I{name}")(*args)])
+        else:
+            getattr(self._comm, name.capitalize())(*args)
+
+    def _wait(self, requests: list[Any], statuses: list[Any] | None = None) -> None:
+        if self._patient:
+            self._until(lambda: self._mpi.Request.Testall(requests, statuses))
+        else:
+            self._mpi.Request.Waitall(requests, statuses)
+
+    def _until(self, arrived: Callable[[], Any]) -> Any:
+        """What ``arrived()`` returns once that is something."""
+        spinning, pause = perf_counter() + SPIN, SHORTEST
+        while not (came := arrived()):
+            if perf_counter() > spinning:
+                sleep(pause)
+                pause = min(2 * pause, LONGEST)
+        return came
+
+    def _buckets(self) -> list[range]:
+        return [range(at, min(at + self._bucket, self.size)) for at in range(1, self.size, self._bucket)]
+
+    def _start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
+        return [self._comm.Isend(piece, dest, tag) for piece in self._pieces(rows)]
+
+    def _receive(self, like: Array, source: int, tag: int) -> Array:
+        """The rows ``source`` sends, whose dtype and trailing shape are those of ``like``."""
+        rowtype, status = self._rowtype(row_bytes(like)), self._mpi.Status()
+        pieces: list[Array] = []
+        while not pieces or len(pieces[-1]) == CHUNK:
+            message = self._probe(source, tag, status)
+            rows = status.Get_count(rowtype)
+            if rows < 0:
+                raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
+            piece = self._empty((rows, *like.shape[1:]), like)
+            self._wait([message.Irecv([piece, rows, rowtype])])
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else self._join(pieces)
+
+    def _probe(self, source: int, tag: int, status: Any) -> Any:
+        """The next message from ``source``."""
+        if self._patient:
+            return self._until(lambda: self._comm.Improbe(source, tag, status))
+        return self._comm.Mprobe(source, tag, status)
+
+    def _join(self, parts: list[Array]) -> Array:
+        """All rows of ``parts`` in one array."""
+        first = parts[0]
+        out = self._empty((sum(map(len, parts)), *first.shape[1:]), first)
+        return namespace(first).concatenate(parts, out=out)
+
+    def _pieces(self, rows: Array) -> list[list[Any]]:
+        """``rows`` as MPI messages; the last one is shorter than ``CHUNK`` and may be empty."""
+        rowtype = self._rowtype(row_bytes(rows))
+        if len(rows) < CHUNK:
+            return [[rows, len(rows), rowtype]]
+        cuts = range(0, len(rows) + 1, CHUNK)
+        return [[rows[at : at + CHUNK], min(CHUNK, len(rows) - at), rowtype] for at in cuts]
+
+    def _rowtype(self, size: int) -> Any:
+        """The MPI datatype of ``size`` bytes."""
+        rowtype = self._rowtypes.get(size)
+        if rowtype is None:
+            rowtype = self._rowtypes[size] = self._mpi.BYTE.Create_contiguous(size).Commit()
+        return rowtype
+
+
+def wrapped(comm: Any = None) -> MPIComm:
+    """The `MPIComm` of an mpi4py communicator (None: COMM_WORLD), made on first use and kept on it."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD if comm is None else comm
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        return MPIComm(comm)
+    kept: Any = comm.Get_attr(_attribute())
+    if kept is None:
+        kept = MPIComm(comm)
+        comm.Set_attr(_attribute(), kept)
+    return kept
+
+
+@cache
+def _attribute() -> int:
+    """The key under which a communicator keeps its `MPIComm`: freed with it, not inherited by duplicates."""
+    from mpi4py import MPI
+
+    return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.free())

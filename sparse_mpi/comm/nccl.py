@@ -1,0 +1,196 @@
+"""`NcclComm`: arrays on a device go over NCCL, all else over the communicator that it is made from.
+
+    comm = NcclComm(MPI.COMM_WORLD)  # or a process group, or a Comm; one GPU a rank
+    reducer = SparseAllreduce(n, comm=comm)
+
+NCCL has neither messages of unknown length nor a barrier, and knows no tags. What the host must know before anything
+can be queued on the device is told on the host: NCCL's unique id, and how many rows come where nobody said so before.
+So a `sendrecv`, a `bcast`, and an `allgatherv` or `alltoallv` of unknown counts wait for one small exchange there; with
+counts, or ``expected``, there is none. Rows are bytes to NCCL; an alltoallv is one group of sends and receives. As with
+every transport, a call returns when its result is there, so that times are those of the exchange.
+
+Sums are added in an order of NCCL's choice, which it does not promise to be the same on all ranks.
+
+Never run on a device so far: the tests pretend NCCL in one process. One of them, which needs a GPU, tries every call
+with one rank; sends and receives between GPUs are untried, and so is the speed of all of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, is_device, namespace, synchronize
+from sparse_mpi.comm.base import as_comm
+from sparse_mpi.comm.consistency import prepare_alike
+from sparse_mpi.comm.counting import CountingComm, Counts, cut, row_bytes
+
+
+class NcclComm(CountingComm):
+    """The ranks of ``comm``, each with a GPU of its own: the device that is current when this is made. Collective.
+
+    Args:
+        comm: whatever `as_comm` takes. A duplicate of it carries what stays on the host.
+        patient: see `Comm.duplicate`; it concerns the host alone.
+
+    Raises:
+        ImportError: CuPy is not installed on some rank.
+        RuntimeError: CuPy finds no NCCL there, or NCCL fails, for instance because two ranks have the same GPU.
+        ValueError: the ranks have different versions of NCCL.
+    """
+
+    staged = False
+    concurrent = False  # NCCL does not allow two communicators of a device to be busy in an order that ranks choose
+
+    def __init__(self, comm: Any = None, patient: bool = False) -> None:
+        self._host = as_comm(comm).duplicate(patient)
+        self._patient = patient
+        super().__init__(self._host.rank, self._host.size)
+        self._nccl = prepare_alike(self._host, _library, lambda nccl: f"NCCL {nccl.get_version()}")
+        made = np.array(self._nccl.get_unique_id() if self.rank == 0 else (), np.int8)
+        unique_id = tuple(self._host.bcast(made).tolist())
+        self._comm = self._nccl.NcclCommunicator(self.size, unique_id, self.rank)
+
+    def duplicate(self, patient: bool = False) -> NcclComm:
+        return NcclComm(self._host, patient)
+
+    def node(self) -> int:
+        return self._host.node()
+
+    def abort(self, error: BaseException) -> NoReturn:
+        self._host.abort(error)
+
+    def guard(self) -> None:
+        self._host.guard()
+
+    def _split(self, color: int) -> NcclComm:
+        return NcclComm(self._host.split(color), self._patient)
+
+    def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
+        if not is_device(send):
+            return self._host.sendrecv(send, dest, source)
+        if source == self.rank:
+            return send.copy()
+        head = self._host.sendrecv(_heads(send, [len(send)]), dest, source)
+        came = None if head is None or source is None else _room(send, _rows_told(head[0], send, source))
+        self._exchange({} if dest is None else {dest: send}, {} if source is None else {source: came})
+        return came
+
+    def _allgather(self, send: Array) -> Array:
+        if not is_device(send):
+            return self._host.allgather(send)
+        out = namespace(send).empty((self.size, *send.shape), send.dtype)
+        if send.nbytes:
+            self._comm.allGather(send.data.ptr, out.data.ptr, send.nbytes, self._nccl.NCCL_UINT8, _stream(send))
+        synchronize(out)
+        return out
+
+    def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
+        if not is_device(send):
+            return self._host.allgatherv(send, counts)
+        if counts is None:
+            counts = self._host.allgather(np.array(len(send), np.int64))
+        out = _room(send, int(counts.sum()))
+        arriving = cut(out, counts)
+        arriving[self.rank][...] = send
+        self._exchange(dict.fromkeys(range(self.size), send), dict(enumerate(arriving)))
+        return out, counts.copy()
+
+    def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
+        if not is_device(send):
+            return self._host.alltoallv(send, counts, expected)
+        came = self._rows_to_come(send, counts) if expected is None else expected.copy()
+        out = _room(send, int(came.sum()))
+        leaving, arriving = cut(send, counts), cut(out, came)
+        arriving[self.rank][...] = leaving[self.rank]
+        self._exchange(dict(enumerate(leaving)), dict(enumerate(arriving)))
+        return out, came
+
+    def _rows_to_come(self, send: Array, counts: Counts) -> Counts:
+        """How many rows will come from each rank (P,); the ranks tell each other on the host."""
+        each = np.ones(self.size, np.int64)
+        heads, _ = self._host.alltoallv(_heads(send, counts), each, each)
+        return np.array([_rows_told(head, send, source) for source, head in enumerate(heads)], np.int64)
+
+    def _allreduce(self, send: Array, op: str) -> Array:
+        if not is_device(send):
+            return self._host.allreduce(send, op)
+        carried = send.astype(np.int32) if send.dtype.itemsize == 2 else send.copy()  # NCCL knows no 16-bit integers
+        if send.size:
+            kind = getattr(self._nccl, f"NCCL_{carried.dtype.name.upper()}")
+            how = getattr(self._nccl, f"NCCL_{op.upper()}")
+            at = carried.data.ptr
+            self._comm.allReduce(at, at, carried.size, kind, how, _stream(send))
+        total = carried.astype(send.dtype, copy=False)
+        synchronize(total)
+        return total
+
+    def _bcast(self, send: Array, root: int) -> Array:
+        if not is_device(send):
+            return self._host.bcast(send, root)
+        rows = self._host.bcast(np.array([len(send)], np.int64), root)
+        out = send.copy() if self.rank == root else _room(send, int(rows[0]))
+        if out.nbytes:
+            at = out.data.ptr
+            self._comm.broadcast(at, at, out.nbytes, self._nccl.NCCL_UINT8, root, _stream(send))
+        synchronize(out)
+        return out
+
+    def _barrier(self) -> None:
+        self._host.barrier()
+
+    def _exchange(self, leaving: dict[int, Array], arriving: dict[int, Array]) -> None:
+        """Send ``leaving[q]`` to each other rank q and fill ``arriving[q]`` from there, in one group, nearest first.
+
+        Empty ones are left out on both sides.
+        """
+        self._nccl.groupStart()
+        for step in range(1, self.size):
+            source, dest = (self.rank - step) % self.size, (self.rank + step) % self.size
+            for move, peer, rows in (
+                (self._comm.recv, source, arriving.get(source)),
+                (self._comm.send, dest, leaving.get(dest)),
+            ):
+                if rows is not None and rows.nbytes:
+                    move(rows.data.ptr, rows.nbytes, self._nccl.NCCL_UINT8, peer, _stream(rows))
+        self._nccl.groupEnd()
+        for rows in (*leaving.values(), *arriving.values()):
+            synchronize(rows)
+
+
+def _library() -> ModuleType:
+    """CuPy's NCCL."""
+    from cupy.cuda import nccl
+
+    if not nccl.available:
+        raise RuntimeError(
+            "NCCL must be installed where CuPy finds it, it is not; install nvidia-nccl-cu13 (nvidia-nccl-cu12 with "
+            "CUDA 12), or use the communicator without NcclComm"
+        )
+    return nccl
+
+
+def _stream(x: Array) -> int:
+    """The stream on which the library works now."""
+    return namespace(x).cuda.get_current_stream().ptr
+
+
+def _room(send: Array, rows: int) -> Array:
+    """An array, not written yet, for so many rows like those of ``send``."""
+    return namespace(send).empty((rows, *send.shape[1:]), send.dtype)
+
+
+def _heads(send: Array, counts: Sequence[int] | Counts) -> np.ndarray:
+    """``(m, 2)`` int64, what tells receivers how much comes: rows, and bytes a row."""
+    return np.array([[count, row_bytes(send)] for count in counts], np.int64)
+
+
+def _rows_told(head: np.ndarray, send: Array, source: int) -> int:
+    """The rows that ``source`` announces, which must be as long as those of ``send``."""
+    rows, size = head.tolist()
+    if size != row_bytes(send):
+        raise TypeError(f"send must have rows of {row_bytes(send)} bytes on rank {source} too, got {size}")
+    return rows

@@ -1,0 +1,230 @@
+"""`ProcessGroupComm`: the transport over torch.distributed, for jobs that torchrun starts and that have no MPI.
+
+It works in host memory over a gloo group of its own, whatever the backend of the group it is made from: with nccl, or
+for any array on a device, data is staged through host memory. Arrays go to gloo as tensors of their bytes, not copied.
+A message whose length the receiver cannot know follows a head of its rows and bytes a row.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from hashlib import blake2b
+from socket import gethostname
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from sparse_mpi.arrays import Array, is_device
+from sparse_mpi.comm.counting import CountingComm, Counts, cut, row_bytes
+from sparse_mpi.comm.runtime import on_uncaught
+from sparse_mpi.comm.staging import Staging
+
+_HEAD, _ROWS = 1, 2  # tags
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+# What gloo cannot reduce, in what it can: sums agree modulo 2^bits, maxima because every value fits
+_CARRIERS = {"int16": np.int32, "uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
+_SIGN = np.uint64(1 << 63)
+
+
+class ProcessGroupComm(CountingComm):
+    """The ranks of a torch.distributed process group (None: the default one), in a gloo group of their own.
+
+    Making one is collective over these ranks, or over ``some`` of them, their ascending numbers in the group. Sums over
+    floating-point numbers are added in gloo's order, the same on all ranks.
+
+    Raises:
+        RuntimeError: torch.distributed was not initialised.
+        TypeError: ``group`` is no process group, or this process is not in it.
+    """
+
+    concurrent = True
+
+    def __init__(self, group: Any = None, some: Sequence[int] | None = None) -> None:
+        members = _members(group)
+        self._ranks = members if some is None else [members[rank] for rank in some]  # numbers in the default group
+        self._group = dist.new_group(self._ranks, backend="gloo", use_local_synchronization=True)
+        super().__init__(dist.get_rank(self._group), len(self._ranks))
+        self._staging = Staging()
+
+    def duplicate(self, patient: bool = False) -> ProcessGroupComm:
+        return ProcessGroupComm(self._group)
+
+    def node(self) -> int:
+        name = blake2b(gethostname().encode(), digest_size=16).digest()
+        names = self._allgather(np.frombuffer(name, np.uint8))
+        return int((names == names[self.rank]).all(axis=1).argmax())
+
+    def _split(self, color: int) -> ProcessGroupComm:
+        colors = self._allgather(np.array(color))
+        return ProcessGroupComm(self._group, np.flatnonzero(colors == color).tolist())
+
+    def abort(self, error: BaseException) -> NoReturn:
+        """Print the traceback of ``error`` with this rank and end this process, at which torchrun ends the others."""
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        print(f"rank {self.rank} of {self.size} aborts the job\n{text}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(1)
+
+    def _stage(self, send: Array) -> np.ndarray:
+        return self._staging.download(send)
+
+    def _unstage(self, came: Array, send: Array) -> Array:
+        return self._staging.upload(came, send) if is_device(send) else came
+
+    def guard(self) -> None:
+        if self.size > 1:
+            on_uncaught(self.abort)
+
+    def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
+        if source == self.rank:
+            return send.copy()
+        told, works = [], []
+        if dest is not None and dest != self.rank:
+            told = self._isend(_head(send), dest, _HEAD)
+            works = told + self._isend(send, dest)
+        came = None
+        if source is not None:
+            head = np.empty_like(_head(send))
+            _wait(self._irecv(head, source, _HEAD))
+            try:
+                came = _room(send, _rows_told(head, send, source))
+            except TypeError:
+                _wait(told)  # gloo drops a message that nobody holds any more, and the other rank would wait for it
+                raise
+            works += self._irecv(came, source)
+        _wait(works)
+        return came
+
+    def _allgather(self, send: Array) -> Array:
+        out = np.empty((self.size, *send.shape), send.dtype)
+        if out.size:
+            dist.all_gather([_bytes(part) for part in out.reshape(self.size, -1)], _bytes(send), self._group)
+        return out
+
+    def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
+        if counts is None:
+            counts = self._allgather(np.array(len(send), np.int64))
+        out = _room(send, int(counts.sum()))
+        arriving = cut(out, counts)
+        arriving[self.rank][...] = send
+        _wait(self._exchange([send] * self.size, arriving, _ROWS))
+        return out, counts.copy()
+
+    def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
+        leaving = cut(send, counts)
+        came = self._trade_rows(leaving, expected)
+        out = _room(send, int(came.sum()))
+        arriving = cut(out, came)
+        arriving[self.rank][...] = leaving[self.rank]
+        _wait(self._exchange(leaving, arriving, _ROWS))
+        return out, came
+
+    def _trade_rows(self, leaving: list[Array], expected: Counts | None) -> Counts:
+        """How many rows will come from each rank (P,); where that is ``expected``, the empty ones are not told."""
+        heads = np.tile(_head(leaving[self.rank]), (self.size, 1))
+        known = np.ones(self.size, bool) if expected is None else expected > 0
+        heads[~known, 0] = 0
+        told = [head[: 2 * listens] for head, listens in zip(heads, known, strict=True)]
+        tell = [_head(part) if expected is None or len(part) else _head(part)[:0] for part in leaving]
+        _wait(self._exchange(tell, told, _HEAD))
+        came = np.array([_rows_told(head, leaving[0], source) for source, head in enumerate(heads)], np.int64)
+        if expected is not None and (came != expected).any():
+            source = int(np.flatnonzero(came != expected)[0])
+            raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
+        return came
+
+    def _allreduce(self, send: Array, op: str) -> Array:
+        if not send.size:
+            return send.copy()
+        carrier = _CARRIERS.get(send.dtype.name, send.dtype)
+        flip = send.dtype == np.uint64 and op == "max"  # with the top bit flipped, signed order is unsigned order
+        carried = np.array(send ^ _SIGN).view(np.int64) if flip else send.astype(carrier)
+        dist.all_reduce(torch.from_numpy(carried.reshape(-1)), _OPS[op], self._group)
+        return np.array(carried.view(np.uint64) ^ _SIGN) if flip else carried.astype(send.dtype, copy=False)
+
+    def _bcast(self, send: Array, root: int) -> Array:
+        rows = np.array([len(send)], np.int64)
+        dist.broadcast(torch.from_numpy(rows), self._ranks[root], self._group)
+        out = send.copy() if self.rank == root else _room(send, int(rows[0]))
+        if out.size:
+            dist.broadcast(_bytes(out), self._ranks[root], self._group)
+        return out
+
+    def _barrier(self) -> None:
+        dist.barrier(self._group)
+
+    def _exchange(self, leaving: Sequence[Array], arriving: Sequence[Array], tag: int) -> list[Any]:
+        """Begin to send ``leaving[q]`` to each other rank q and to fill ``arriving[q]`` from there, nearest first.
+
+        Empty ones are left out on both sides.
+        """
+        works = []
+        for step in range(1, self.size):
+            source, dest = (self.rank - step) % self.size, (self.rank + step) % self.size
+            works += self._irecv(arriving[source], source, tag) + self._isend(leaving[dest], dest, tag)
+        return works
+
+    def _isend(self, rows: Array, dest: int, tag: int = _ROWS) -> list[Any]:
+        return [dist.isend(_bytes(rows), self._ranks[dest], self._group, tag)] if rows.size else []
+
+    def _irecv(self, rows: Array, source: int, tag: int = _ROWS) -> list[Any]:
+        return [dist.irecv(_bytes(rows), self._ranks[source], self._group, tag)] if rows.size else []
+
+
+_kept: WeakKeyDictionary[Any, ProcessGroupComm] = WeakKeyDictionary()
+
+
+def wrapped(group: Any = None) -> ProcessGroupComm:
+    """The `ProcessGroupComm` of a process group (None: the default one), made on first use and kept as long as that."""
+    _members(group)
+    key = dist.group.WORLD if group is None else group
+    if key not in _kept:
+        _kept[key] = ProcessGroupComm(group)
+    return _kept[key]
+
+
+def _members(group: Any) -> list[int]:
+    """The ranks of ``group``, which this process must be one of."""
+    if not dist.is_initialized():
+        raise RuntimeError(
+            "torch.distributed must be initialised before a process group is used, it is not; "
+            "call torch.distributed.init_process_group('gloo'), which under torchrun needs no more arguments"
+        )
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        raise TypeError(f"group must be a torch.distributed process group that this process is in, got {group!r}")
+    return dist.get_process_group_ranks(group)
+
+
+def _bytes(rows: np.ndarray) -> torch.Tensor:
+    """The memory of contiguous ``rows`` as a tensor ``(nbytes,)`` uint8; a copy only of what is read-only."""
+    flat = rows.reshape(-1).view(np.uint8)
+    return torch.from_numpy(flat if flat.flags.writeable else flat.copy())
+
+
+def _head(rows: np.ndarray) -> np.ndarray:
+    """``(2,)`` int64, what tells the receiver how much comes: rows, and bytes a row."""
+    return np.array([len(rows), row_bytes(rows)], np.int64)
+
+
+def _rows_told(head: np.ndarray, send: np.ndarray, source: int) -> int:
+    """The rows that ``source`` announces, which must be as long as those of ``send``."""
+    rows, size = head.tolist()
+    if size != row_bytes(send):
+        raise TypeError(f"send must have rows of {row_bytes(send)} bytes on rank {source} too, got {size}")
+    return rows
+
+
+def _room(send: np.ndarray, rows: int) -> np.ndarray:
+    """An array, not written yet, for so many rows like those of ``send``."""
+    return np.empty((rows, *send.shape[1:]), send.dtype)
+
+
+def _wait(works: list[Any]) -> None:
+    for work in works:
+        work.wait()

@@ -1,0 +1,167 @@
+"""Ranks in one process behind the same `Comm` as MPI's: for tests, for simulation and for a login node.
+
+Collective calls are worked out for all ranks at once by the last to come, which keeps 1024 ranks affordable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sparse_mpi.arrays import Array
+from sparse_mpi.comm.counting import CountingComm, Counts
+from sparse_mpi.comm.scheduler import Call, DeadlockError, Group, MismatchError, Run
+
+__all__ = ["DeadlockError", "MismatchError", "World"]
+
+T = TypeVar("T")
+MOST_RANKS = 1024
+_LONG = 64  # rows a message from which copying message by message beats one gather of all rows
+
+
+class World:
+    """``ranks`` ranks (1 to 1024) in this process, ``per_node`` of them on each pretended node (None: all on one).
+
+    Sums are taken in rank order. `allgather` and `allgatherv` return one read-only array to all ranks.
+    """
+
+    def __init__(self, ranks: int, per_node: int | None = None) -> None:
+        if not 1 <= ranks <= MOST_RANKS:
+            raise ValueError(f"ranks must be in [1, {MOST_RANKS}], got {ranks}")
+        if per_node is not None and per_node < 1:
+            raise ValueError(f"per_node must be at least 1 rank, got {per_node}; None puts all ranks on one node")
+        self.size = ranks
+        self.per_node = per_node or ranks
+
+    def run(self, fn: Callable[[CountingComm], T]) -> list[T]:
+        """``[fn(comm) for every rank]``, run side by side, each with new traffic counters.
+
+        Raises:
+            DeadlockError: all unfinished ranks wait.
+            MismatchError: ranks called different operations, or with data that does not fit.
+            Exception: whatever ``fn`` raised on the first rank that failed.
+        """
+        return Run(self.size, lambda rank, run: fn(_WorldComm(rank, run.everybody, self.per_node))).results()
+
+
+class _WorldComm(CountingComm):
+    """The `Comm` of one rank of a run, or of a group of its ranks."""
+
+    def __init__(self, number: int, group: Group, per_node: int) -> None:
+        super().__init__(group.members.index(number), len(group.members))
+        self._number = number  # in the run; `rank` is in the group
+        self._group = group
+        self._per_node = per_node
+
+    def duplicate(self, patient: bool = False) -> _WorldComm:
+        return _WorldComm(self._number, self._group, self._per_node)
+
+    def node(self) -> int:
+        nodes = [member // self._per_node for member in self._group.members]
+        return nodes.index(self._number // self._per_node)
+
+    def _split(self, color: int) -> _WorldComm:
+        groups = self._meet(Call("split"), color, self._group.split)
+        return _WorldComm(self._number, groups[color], self._per_node)
+
+    def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
+        """Ends when the message sent was taken, which MPI may leave out for short ones."""
+        run, members, messages, came = self._group.run, self._group.members, self._group.messages, None
+        if dest is not None:
+            out = (self._number, members[dest])
+            run.check()
+            messages[out] = send
+            run.wake(out[1:])
+        if source is not None:
+            into = (members[source], self._number)
+            run.wait(self._number, lambda: into in messages, lambda: f"for a message from rank {into[0]}")
+            came = messages.pop(into).copy()
+            run.wake(into[:1])
+            if _rows_of(came) != _rows_of(send):
+                raise MismatchError(
+                    f"rank {into[0]} sent {Call('rows', *_rows_of(came))} "
+                    f"to rank {into[1]}, which expects {Call('rows', *_rows_of(send))}"
+                )
+        if dest is not None:
+            run.wait(self._number, lambda: out not in messages, lambda: f"for rank {out[1]} to take its message")
+        return came
+
+    def _meet(self, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
+        return self._group.meet(self._number, call, given, combine)
+
+    def _allgather(self, send: Array) -> Array:
+        call = Call("allgather", send.dtype, send.shape)
+        return self._meet(call, send, lambda sends: _read_only(np.stack(sends)))
+
+    def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
+        call = Call("allgatherv", *_rows_of(send), () if counts is None else ("counts",))
+        gathered, actual = self._meet(call, (send, counts), partial(_gathered, self._group.members))
+        return gathered, actual.copy()
+
+    def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
+        call = Call("alltoallv", *_rows_of(send), () if expected is None else ("expected",))
+        parts, arriving = self._meet(call, (send, counts, expected), partial(_transposed, self._group.members))
+        return parts[self.rank], arriving[self.rank].copy()
+
+    def _allreduce(self, send: Array, op: str) -> Array:
+        call = Call("allreduce", send.dtype, send.shape, (op,))
+        combine = np.add if op == "sum" else np.maximum
+        return self._meet(call, send, lambda sends: _reduced(sends, combine)).copy()
+
+    def _bcast(self, send: Array, root: int) -> Array:
+        call = Call("bcast", *_rows_of(send), (f"root={root}",))
+        return self._meet(call, send, lambda sends: sends[root].copy()).copy()
+
+    def _barrier(self) -> None:
+        self._meet(Call("barrier"), None, lambda _: None)
+
+
+def _rows_of(send: Array) -> tuple[np.dtype, tuple[int | str, ...]]:
+    """What all ranks must have in common where each sends a number of rows of its own."""
+    return send.dtype, ("n", *send.shape[1:])
+
+
+def _read_only(shared: Array) -> Array:
+    shared.flags.writeable = False
+    return shared
+
+
+def _reduced(sends: list[Array], combine: np.ufunc) -> Array:
+    """All arrays combined in rank order: ((r0 + r1) + r2) + ..."""
+    total = sends[0].copy()
+    for send in sends[1:]:
+        combine(total, send, out=total)
+    return total
+
+
+def _gathered(ranks: Sequence[int], given: list[tuple[Array, Counts | None]]) -> tuple[Array, Counts]:
+    actual = np.array([len(send) for send, _ in given], np.int64)
+    for rank, (_, counts) in zip(ranks, given, strict=True):
+        if counts is not None and not np.array_equal(counts, actual):
+            raise MismatchError(f"allgatherv: counts on rank {rank} are not the rows the ranks send, {actual}")
+    return _read_only(np.concatenate([send for send, _ in given])), actual
+
+
+def _transposed(ranks: Sequence[int], given: list[tuple[Array, Counts, Counts | None]]) -> tuple[list[Array], Counts]:
+    """The alltoallv of all ranks: what each receives, and how many rows rank i gets from rank j (P, P)."""
+    sends = [send for send, _, _ in given]
+    arriving = np.stack([counts for _, counts, _ in given], axis=1)
+    for rank, (_, _, expected), rows in zip(ranks, given, arriving, strict=True):
+        if expected is not None and not np.array_equal(expected, rows):
+            raise MismatchError(f"alltoallv: rank {rank} expected {expected} rows, but the ranks send it {rows}")
+    total = int(arriving.sum())
+    starts = np.cumsum(arriving, axis=0) - arriving  # in the array of the sending rank
+    if total > _LONG * arriving.size:
+        return [
+            np.concatenate([send[at : at + rows] for send, at, rows in zip(sends, *part, strict=True)])
+            for part in zip(starts.tolist(), arriving.tolist(), strict=True)
+        ], arriving
+    first = np.cumsum([0] + [len(send) for send in sends[:-1]])  # of the sending ranks in one array of all rows
+    lengths = arriving.ravel()
+    ends = np.cumsum(lengths)
+    source = np.repeat((starts + first).ravel() - (ends - lengths), lengths) + np.arange(total)
+    rows = np.take(np.concatenate(sends), source, axis=0)
+    return np.split(rows, np.cumsum(arriving.sum(axis=1))[:-1]), arriving

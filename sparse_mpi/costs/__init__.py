@@ -1,0 +1,1 @@
+"""Model what communication costs on a network, and fit the model to measurements."""

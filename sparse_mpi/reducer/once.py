@@ -1,0 +1,77 @@
+"""`sparse_allreduce`: one sum, without memory of earlier ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparse_mpi import arrays
+from sparse_mpi.algorithms import Algorithm, Reduction
+from sparse_mpi.arrays import Array
+from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.consistency import prepare_alike
+from sparse_mpi.reducer.arguments import resolve_k
+from sparse_mpi.reducer.auto import choose, make_candidate
+from sparse_mpi.sparse import Layout, leave
+
+
+def sparse_allreduce(
+    x: Any,
+    k: int | None = None,
+    density: float | None = None,
+    comm: Any = None,
+    algorithm: str | Algorithm = "oktopk",
+    **options: Any,
+) -> Reduction:
+    """Sum the k entries that matter of every rank's ``x``, once, without memory of earlier calls.
+
+    Args:
+        x: NumPy or CuPy array or torch tensor of any shape, float32 or float64 (float16 and bfloat16 are widened to
+            float32); n elements, the same number on all ranks. It is left as it is.
+        k: entries each rank may send, at least 1; more than n means n.
+        density: k as a share of n, in (0, 1]. Give k or density; 0.01 if neither.
+        comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
+        algorithm: a name in `ALGORITHMS`, an instance such as ``OkTopk(period=32)``, or ``"auto"``, what is fastest
+            on this network by a few trial steps.
+        options: hyperparameters of a named algorithm; ``selector`` is a name in `SELECTORS` or an instance such as
+            ``DGC(seed=1)``.
+
+    Returns:
+        ``Reduction(total, sent)``: the sum, the same bytes on every rank, and this rank's net part in it (keep
+        ``x - sent`` as your residual), in the library and on the device of ``x``, over the flattened ``x``.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank, before data moves.
+    """
+    with arrays.on_stream_of(x):
+        return _reduce_once(x, k, density, as_comm(comm), algorithm, options)
+
+
+def _reduce_once(
+    x: Any,
+    k: int | None,
+    density: float | None,
+    transport: Comm,
+    algorithm: str | Algorithm,
+    options: dict[str, Any],
+) -> Reduction:
+    """`sparse_allreduce`, where device and stream are the caller's."""
+
+    def prepare() -> tuple[Array, int, Algorithm | None]:
+        arrays.check(x, "x")
+        flat = arrays.widened(arrays.enter(x))
+        if len(flat) == 0:
+            raise ValueError("x must have at least one element, got none; leave empty tensors out")
+        return flat, resolve_k(len(flat), k, density), make_candidate(algorithm, options)
+
+    flat, kept, made = prepare_alike(
+        transport,
+        prepare,
+        lambda made: f"n={len(made[0])} dtype={made[0].dtype} k={made[1]} algorithm={made[2]}",
+    )
+    try:
+        chosen = made or choose(Layout.of(len(flat)), kept, transport)
+        state = chosen.init(Layout.of(len(flat)), kept, transport.size)
+        reduction, _ = chosen.reduce(flat, kept, transport, state)
+    except Exception as error:
+        transport.abort(error)
+    return Reduction(leave(reduction.total, x), leave(reduction.sent, x))

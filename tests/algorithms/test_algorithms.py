@@ -1,0 +1,255 @@
+"""The conformance suite: what every algorithm in the registry must do, for any number of ranks and any input.
+
+The bodies run on `World` for P = 1..8 and, unchanged, on real MPI under mpiexec (see conftest.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi import ALGORITHMS, SELECTORS, SparseAllreduce, World, sparse_allreduce
+from sparse_mpi.reducer.arguments import make_algorithm, takes_selector
+from sparse_mpi.select.alldim import AllDim
+from sparse_mpi.select.interleaved import Interleaved
+from sparse_mpi.select.threshold import Threshold
+
+from .conformance import (
+    CASES,
+    Case,
+    assert_count,
+    assert_economy,
+    assert_form,
+    assert_laws,
+    dense_of,
+    gradient,
+    normal,
+    same_bytes,
+    train,
+)
+
+# every entry of the registry, and options that change how an algorithm communicates
+SPARSE = [name for name in ALGORITHMS if takes_selector(name)]
+LOSSY = {"dense-bf16": 2**-7}  # relative error of a sum of everything
+SUMMING = ("dense", "micro", "powersgd", "acpsgd")  # by MPI_Allreduce, which may add in another order than World
+VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
+    "oktopk-owner": ("oktopk", {"residual": "owner"}),
+    "spardl-block": ("spardl", {"prune": "block"}),
+    "micro-fixed": ("micro", {"mode": "fixed"}),
+    "oktopk-radix2": ("oktopk", {"radix": 2}),
+    "oktopk-exact": ("oktopk", {"refresh": "exact"}),
+    "topkdsa-doubling": ("topkdsa", {"exchange": "doubling"}),
+    "adtopk-alldim": ("adtopk", {"selector": AllDim()}),
+    "adtopk-axis1": ("adtopk", {"selector": Interleaved(rows="axis1")}),
+    "adtopk-threshold": ("adtopk", {"selector": Interleaved(mode="threshold", steps=16, warmup=1)}),
+}
+# the only pairs that are refused: adtopk relies on rows of which all ranks select equally many
+REFUSED = {("adtopk", selector) for selector in set(SELECTORS) - {"alldim", "interleaved"}}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_laws_form_economy_and_count(ranks, variant, case, dtype):
+    name, options = VARIANTS[variant]
+    case, algorithm = CASES[case], ALGORITHMS[name](**options)
+    for steps in zip(*ranks.run(lambda comm: train(comm, name, case, dtype, 4, **options)), strict=True):
+        assert_laws(steps, algorithm)
+        assert_form(steps[0].total, case, dtype)
+        for step in steps:
+            assert_economy(step, algorithm, case, dtype, ranks.size)
+            assert_count(step, name, algorithm, case, ranks.size)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if takes_selector(name)])
+def test_every_algorithm_works_with_every_selector(ranks, name, selector):
+    assert takes_selector(name, selector) == ((name, selector) not in REFUSED)
+    if (name, selector) in REFUSED:
+        with pytest.raises(TypeError, match=f"selector must be .* in {name}, .* or use algorithm='topka'"):
+            make_algorithm(name, {"selector": selector})
+        return
+    algorithm = make_algorithm(name, {"selector": selector})
+    assert isinstance(algorithm.selector, SELECTORS[selector])
+    for case in map(CASES.get, ("random", "one-rank-zero", "constant", "k=1", "k=n", "n=1", "layers", "layers, k=1")):
+        for steps in zip(*ranks.run(lambda comm, c=case: train(comm, algorithm, c, np.float32, 6)), strict=True):
+            assert_laws(steps)
+            assert_form(steps[0].total, case, np.float32)
+            for step in steps:
+                assert_economy(step, algorithm, case, np.float32, ranks.size)
+                assert_count(step, name, algorithm, case, ranks.size)
+
+
+@pytest.mark.parametrize("case", ["random", "disjoint", "layer-skewed", "heavy-tailed", "ties"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_economy_and_count_hold_over_50_steps(ranks, name, case):
+    case, algorithm = CASES[case], ALGORITHMS[name]()
+    for seen in ranks.run(lambda comm: train(comm, name, case, np.float32, 50)):
+        for step in seen:
+            assert_economy(step, algorithm, case, np.float32, ranks.size)
+            assert_count(step, name, algorithm, case, ranks.size)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_dense_limit(ranks, name):
+    """With k = n every algorithm is the dense allreduce."""
+    case = Case(normal, k=1000)
+    given = [gradient(case, np.float64, 3, rank, ranks.size) for rank in range(ranks.size)]
+    tolerance = LOSSY.get(name, 1e-12) * (1 + np.sum(np.abs(given), axis=0))
+
+    def body(comm):
+        return sparse_allreduce(gradient(case, np.float64, 3, comm.rank, comm.size), k=1000, comm=comm, algorithm=name)
+
+    for reduction in ranks.run(body):
+        assert (np.abs(dense_of(reduction.total) - np.sum(given, axis=0)) <= tolerance).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, {}) for name in ALGORITHMS]
+    + [
+        ("oktopk", {"selector": "sidco-exp"}),
+        ("oktopk", {"residual": "owner"}),
+        ("topkdsa", {"selector": "dgc"}),
+        ("topka", {"selector": "random"}),
+    ]
+    + [("topka", {"selector": "interleaved"}), ("adtopk", {"selector": Interleaved("axis1", always_alldim=0)})]
+    + [("adtopk", {"selector": Interleaved(mode="threshold", steps=12, warmup=2, period=5)})],
+)
+@pytest.mark.parametrize("case", ["layer-skewed", "layers"])
+def test_resumption_is_bit_exact(ranks, name, options, case):
+    case = CASES[case]
+
+    def body(comm):
+        straight = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name, **options)
+        for step in range(4):
+            straight.step(gradient(case, np.float32, step, comm.rank, comm.size))
+        saved = straight.state_dict()
+        resumed = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name, **options)
+        resumed.load_state_dict(saved)
+        for step in range(4, 9):
+            g = gradient(case, np.float32, step, comm.rank, comm.size)
+            a, b = straight.step(g), resumed.step(g)
+            assert same_bytes(a, b)
+            assert straight.report.traffic.sent == resumed.report.traffic.sent
+        assert straight.residual.tobytes() == resumed.residual.tobytes()
+
+    ranks.run(body)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_world_equals_mpi_in_bytes_and_traffic(ranks, name):
+    """In the simulator and on MPI, a job gives the same bytes and counts the same traffic."""
+    case = CASES["heavy-tailed"]
+
+    def body(comm):
+        seen = train(comm, name, case, np.float32, 5)
+        return [(s.total, s.given, s.report.traffic) for s in seen]
+
+    def exact(comm):  # sums of these are exact, so that not even MPI_Allreduce's order of adding shows
+        dyadic = Case(lambda rng, rank, size: rng.integers(-1000, 1000, 1000) / 64)
+        return [(s.total, s.given, s.report.traffic) for s in train(comm, name, dyadic, np.float32, 5)]
+
+    for job in [exact] if name in SUMMING else [exact, body]:
+        for here, simulated in zip(ranks.run(job), World(ranks.size).run(job), strict=True):
+            for (total, given, traffic), (total_w, given_w, traffic_w) in zip(here, simulated, strict=True):
+                assert same_bytes(total, total_w) and given.tobytes() == given_w.tobytes()
+                counted = ("sent", "received", "messages", "control")
+                assert [getattr(traffic, c) for c in counted] == [getattr(traffic_w, c) for c in counted]
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_learns_noisy_least_squares(ranks, name):
+    """SGD with 5 % of the gradient finds the solution as plain SGD does."""
+    n, rows = 100, 40
+    solution = np.random.default_rng(0).standard_normal(n)
+
+    def body(comm):
+        rng = np.random.default_rng([1, comm.rank])
+        reducer = SparseAllreduce(n, k=5, comm=comm, algorithm=name)
+        w = np.zeros(n)
+        for _ in range(600):
+            a = rng.standard_normal((rows, n))
+            g = a.T @ (a @ (w - solution) + 0.1 * rng.standard_normal(rows)) / rows
+            w -= 0.05 * dense_of(reducer.step(g)) / comm.size
+        return w
+
+    for w in ranks.run(body):
+        assert np.linalg.norm(w - solution) < 0.05 * np.linalg.norm(solution)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("case", ["random", "layers"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_nonfinite_shows_in_total_at_once_and_then_is_gone(ranks, name, case, bad):
+    """In products of matrices it may show in the whole tensor, nowhere else."""
+    case, spoilt = CASES[case], slice(123, 124)
+    if name in SUMMING and case.shapes:
+        spoilt = slice(0, case.layout.sizes[0])
+
+    def body(comm):
+        reducer = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name)
+        seen = []
+        for step in range(4):
+            g = gradient(case, np.float32, step, comm.rank, comm.size)
+            if step == 2 and comm.rank == comm.size - 1:
+                g[123] = bad
+            seen.append(dense_of(reducer.step(g)))
+        assert np.isfinite(reducer.residual).all()
+        return seen
+
+    for _, before, during, after in ranks.run(body):
+        assert np.isfinite(before).all() and np.isfinite(after).all()
+        assert not np.isfinite(during[123]) and np.isfinite(np.delete(during, spoilt)).all()
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_all_nan_is_not_swallowed(ranks, name):
+    def body(comm):
+        with pytest.raises(FloatingPointError, match="NaN or Inf"):
+            SparseAllreduce(100, k=3, comm=comm, algorithm=name, nonfinite="raise").step(np.full(100, np.nan))
+
+    ranks.run(body)
+
+
+def test_doubling_and_split_give_the_same_sum(ranks):
+    """To the bit, where sums are exact."""
+    dyadic = Case(lambda rng, rank, size: rng.integers(-1000, 1000, 1000) / 64)
+
+    def body(comm, exchange):
+        return [step.total for step in train(comm, "topkdsa", dyadic, np.float32, 3, exchange=exchange)]
+
+    split, doubling = (ranks.run(lambda comm, e=exchange: body(comm, e)) for exchange in ("split", "doubling"))
+    assert all((dense_of(a) == dense_of(b)).all() for a, b in zip(split[0], doubling[0], strict=True))
+
+
+def test_gtopk_published_residual_is_exempt_and_loses_mass():
+    """The published rule breaks the second law, which is why it is not the default; the check sees it."""
+
+    def body(comm):
+        reducer = SparseAllreduce(1000, k=40, comm=comm, algorithm="gtopk", residual="published")
+        assert not reducer.algorithm.conserves
+        lost = 0.0
+        for step in range(10):
+            g = gradient(CASES["random"], np.float64, step, comm.rank, comm.size)
+            acc = reducer.residual + g
+            total = reducer.step(g, check=True)
+            given = comm.allreduce(acc - reducer.residual)
+            lost = max(lost, np.abs(given - total.to_dense()).max())
+        return lost
+
+    assert min(World(8).run(body)) > 0.1
+
+
+def test_published_threshold_rule_wanders_and_ours_does_not():
+    """Counts over 40 steps of error feedback on Gaussian gradients, n large enough for a histogram."""
+    case = Case(lambda rng, rank, ranks: rng.standard_normal(30_000), 30_000, 300)
+
+    def body(comm, refresh):
+        seen = train(comm, "topka", case, np.float32, 40, selector=Threshold(refresh=refresh))
+        return [s.report.selected / case.k for s in seen]
+
+    assert set(World(1).run(lambda comm: body(comm, "histogram"))[0]) == {1.0}
+    assert max(World(1).run(lambda comm: body(comm, "exact"))[0]) > 1.5

@@ -1,0 +1,212 @@
+"""The global threshold: forecast, counted, searched for, shared among ties; and the published rule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparse_mpi import World
+from sparse_mpi.algorithms.oktopk.global_threshold import Bracket, Counted, probes_gathered, search
+from sparse_mpi.algorithms.oktopk.predictor import Forecast, crossing
+from sparse_mpi.algorithms.oktopk.stale_threshold import Stale, StaleThreshold
+from sparse_mpi.comm import NullComm
+from sparse_mpi.kernels.base import magnitude_bits
+from sparse_mpi.sparse import SparseVector, truncate
+
+OCTAVE = 1 << 23
+
+
+def bits_of(values, dtype=np.float32):
+    return magnitude_bits(np.asarray(values, dtype))
+
+
+def whole(dtype):
+    return Bracket(0, 1 << (8 * np.dtype(dtype).itemsize - 1))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.lists(st.floats(-1e3, 1e3, width=32), max_size=40), min_size=1, max_size=5),
+    st.integers(1, 60),
+    st.builds(Forecast, st.integers(0, 2**31 - 1), st.integers(-(2**21), 2**21), st.integers(0, 2**20)),
+    st.sampled_from([np.float32, np.float64]),
+)
+def test_cut_finds_k_entries_from_any_forecast(entries, k, forecast, dtype):
+    """The largest 0.9k to k entries, or all if there are no more; ties are taken until there are k."""
+
+    def body(comm):
+        values = np.asarray(entries[comm.rank], dtype)
+        keep, counts, following = Counted().cut(values, k, forecast, comm)
+        return bits_of(values[keep], dtype), bits_of(values[~keep], dtype), counts, following, comm.traffic
+
+    results = World(len(entries)).run(body)
+    kept, left = (np.concatenate([result[i] for result in results]) for i in (0, 1))
+    assert 0.9 * k <= len(kept) <= k or (len(left) == 0 and len(kept) < k)
+    assert not len(kept) or not len(left) or kept.min() >= left.max()
+    assert all(counts.tolist() == [len(result[0]) for result in results] for _, _, counts, _, _ in results)
+    assert {following for _, _, _, following, _ in results} == {results[0][3]} and results[0][3].spacing > 0
+    if len(entries) > 1:
+        _, values, messages, control = Counted().bound(1000, k, len(entries))
+        assert results[0][-1].sent == values and results[0][-1].messages <= messages
+        assert results[0][-1].control <= control
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("known", [None, "smallest", 1.0, "largest"])
+@pytest.mark.parametrize("values", [["smallest", "largest"], ["smallest"], ["largest", np.inf], [np.nan, 1.0], [0.0]])
+def test_search_over_the_whole_range(values, known, dtype):
+    """Also from a bracket that one end of is known, whichever it is."""
+    limits = {"smallest": np.finfo(dtype).smallest_subnormal, "largest": np.finfo(dtype).max}
+    entries = np.array([limits.get(v, v) for v in values] * 20, dtype)
+    made = bits_of(entries, dtype)
+    for k in (5, 19, 20, 25, 1000):
+        bracket, near = whole(dtype), 0
+        if known is not None:
+            end, near = int(bits_of([limits.get(known, known)], dtype)[0]), 1000
+            bracket = bracket._replace(**{"low" if (made >= end).sum() > k else "high": end})
+            if bracket.high == end and (made >= end).sum() >= 0.9 * k:
+                continue
+        found = search(entries, k, NullComm(), bracket, near)
+        above, reach = (made >= found.high).sum(), (made >= found.low).sum()
+        if found.low == found.high:
+            assert 0.9 * k <= reach <= k or reach == len(made) < k
+        else:
+            assert found.high - found.low == 1 and above < 0.9 * k and reach > k
+
+
+@pytest.mark.ranks(2, 3, 8)
+def test_a_good_forecast_needs_one_allgather(ranks):
+    """And one that is a little off two rounds more, one for what it learns and one for the counts."""
+    k, depth = 1000, (ranks.size - 1).bit_length()
+
+    def body(comm):
+        entries = np.random.default_rng(comm.rank).standard_normal(4 * k, np.float32)
+        _, _, forecast = Counted().cut(entries, k, Forecast(), comm)
+        messages = []
+        for factor in (1.0, 1.01, 0.99, 1.3, 0.8):
+            before = comm.traffic.messages
+            _, _, forecast = Counted().cut(np.float32(factor) * entries, k, forecast, comm)
+            messages.append(comm.traffic.messages - before)
+        return messages
+
+    messages = ranks.run(body)[0]
+    assert messages[:3] == [depth] * 3 and max(messages[3:]) <= 2 * depth + 2 * 2 * depth
+
+
+def test_few_probes_are_gathered_where_messages_are_short():
+    """A thirty-second of 8k/P bytes: a byte a count up to k = 254, two up to 65,534, then four."""
+    assert [probes_gathered(64 * ranks, ranks) for ranks in (2, 3, 256, 1024)] == [8, 8, 8, 4]
+    assert probes_gathered(10, 8) == 4 and probes_gathered(10**6, 8) == 8
+
+
+def test_forecast_follows_a_threshold_that_drifts():
+    forecast, missed = Forecast(), []
+    for step in range(20):
+        actual = 50 * OCTAVE + step * OCTAVE // 50
+        missed.append(abs(forecast.bits - actual))
+        forecast = forecast.moved(actual, OCTAVE)
+    assert max(missed[-5:]) <= OCTAVE // 1000
+
+
+def test_probes_settle_at_a_few_hundredths_of_k():
+    k = 10_000
+    sizes = np.sort(bits_of(np.random.default_rng(0).laplace(size=10 * k)))
+    forecast = Forecast(int(sizes[-k]), 0, OCTAVE >> 8)
+    for _ in range(4):
+        probes = forecast.probes(8, 1 << 31)
+        totals = len(sizes) - np.searchsorted(sizes, probes)
+        forecast = forecast.spaced(probes, totals, k, OCTAVE)
+    assert 0.05 * k < -np.diff(totals).mean() < 0.09 * k
+    at = crossing(probes, totals, 95 * k // 100)
+    assert (sizes >= at).sum() == pytest.approx(0.95 * k, rel=0.002)
+    assert crossing(probes, totals, 10 * k) == probes[0] and crossing(probes, totals, 1) == probes[-1]
+
+
+def test_plateaus_and_cliffs_change_the_spacing_by_steps():
+    """Where many magnitudes tie, probes count the same, or far too many and then far too few."""
+    forecast = Forecast(100 * OCTAVE, 0, OCTAVE >> 6)
+    probes = forecast.probes(4, 1 << 31)
+    plateau, cliff = np.array([110, 110, 110, 80]), np.array([900, 900, 10, 10])
+    assert forecast.spaced(probes, plateau, 100, OCTAVE).spacing <= OCTAVE >> 5
+    assert forecast.spaced(probes, np.array([110] * 4), 100, OCTAVE).spacing == OCTAVE >> 5
+    assert forecast.spaced(probes, cliff, 100, OCTAVE).spacing == OCTAVE >> 8
+    assert forecast.spaced(probes, np.array([900] * 4), 100, OCTAVE).spacing == OCTAVE >> 6
+
+
+@pytest.mark.ranks(1, 2, 3, 8)
+def test_ties_are_cut_by_index_over_all_ranks(ranks):
+    """Rank r holds 10 entries of magnitude 1 and one of 2; of the ties, lower regions go first."""
+    k = ranks.size + 13
+    local = np.array([1.0] * 10 + [-2.0])
+
+    def body(comm):
+        keep, counts, _ = Counted().cut(local, k, Forecast(), comm)
+        return np.flatnonzero(keep) + 11 * comm.rank, counts
+
+    results = ranks.run(body)
+    everything = np.tile(local, ranks.size)
+    every = SparseVector(np.arange(len(everything), dtype=np.int32), everything, len(everything))
+    assert np.concatenate([kept for kept, _ in results]).tolist() == truncate(every, k).indices.tolist()
+    assert all(counts.tolist() == [len(kept) for kept, _ in results] for _, counts in results)
+
+
+@pytest.mark.ranks(1, 2, 5)
+def test_published_rule_gathers_everything_now_and_then_and_is_stale_in_between(ranks):
+    k, rule = 100, Stale(period=4)
+
+    def body(comm):
+        state, seen = rule.init(), []
+        entries = np.random.default_rng(comm.rank).standard_normal(300).astype(np.float32)
+        for step in range(9):
+            before = comm.traffic.copy()
+            _, counts, state = rule.cut(np.float32(1 + step / 4) * entries, k, state, comm)
+            seen.append((int(counts.sum()), (comm.traffic - before).sent, state.bits))
+        return seen
+
+    results = ranks.run(body)
+    counts, sent, bits = (list(column) for column in zip(*results[0], strict=True))
+    assert all([step[::2] for step in seen] == [step[::2] for step in results[0]] for seen in results)
+    assert counts[::4] == [k] * 3 and counts[3] > 4 * k / 3
+    assert all((s > 0) == (step % 4 == 0 and ranks.size > 1) for step, s in enumerate(sent))
+    stale = np.array(bits[2:4], np.int32).view(np.float32)
+    assert stale[1] / stale[0] == pytest.approx(1.008)
+
+
+def test_published_rule_lowers_a_threshold_that_nothing_reaches():
+    high = int(bits_of([5.0])[0])
+    keep, counts, state = Stale().cut(np.ones(3, np.float32), 3, StaleThreshold(high, 1, 3), NullComm())
+    assert not keep.any() and counts.tolist() == [0] and state.bits < high
+    _, _, state = Stale().cut(np.ones(3, np.float32), 2, state, NullComm())
+    assert state == StaleThreshold(int(bits_of([1.0 * 1.008])[0]), 1, 2)
+
+
+@pytest.mark.ranks(1, 4)
+def test_magnitudes_that_rounding_leaves_are_found_without_a_search(ranks):
+    """Values of 7 bits of mantissa tie by the dozen; the probes that surround a tie settle it."""
+    k, depth = 200, (ranks.size - 1).bit_length()
+
+    def body(comm):
+        values = 1 + np.random.default_rng(comm.rank).integers(0, 40, 400).astype(np.float32) / 128
+        _, _, forecast = Counted(mantissa=7).cut(values, k, Forecast(), comm)
+        before = comm.traffic.messages
+        for _ in range(3):
+            keep, counts, forecast = Counted(mantissa=7).cut(values, k, forecast, comm)
+        return comm.traffic.messages - before, values[keep], values[~keep], counts.sum()
+
+    results = ranks.run(body)
+    kept, left = (np.concatenate([result[i] for result in results]) for i in (1, 2))
+    assert results[0][0] <= 3 * depth + 2 * 2 * depth and kept.min() >= left.max()
+    assert 0.9 * k <= len(kept) == results[0][3] <= k
+
+
+def test_most_rounds_is_enough_for_ties():
+    """The longest search: one value, all over the ranks, deep in the range."""
+    values = np.full(50, 1.2345678)
+
+    def body(comm):
+        search(values, 60, comm, whole(np.float64))
+        return comm.traffic.messages
+
+    assert max(World(3).run(body)) <= Counted().most_rounds(60) * 2 * 2

@@ -1,0 +1,136 @@
+"""MiCRO: one rank a part, its threshold, its messages, and what is not finite."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce, sparse_allreduce
+from sparse_mpi.algorithms.base import Bound, rounds
+from sparse_mpi.algorithms.micro import MiCRO
+from sparse_mpi.algorithms.partition import Partition
+from sparse_mpi.comm import NullComm
+from sparse_mpi.reducer.arguments import ignores_k
+from sparse_mpi.sparse import Layout
+
+from .conformance import Case, train
+
+N, K = 20_000, 400
+
+
+def heterogeneous(rng, rank, ranks):
+    return np.exp(rank % 3) * rng.laplace(size=N)
+
+
+def test_fixed_mode_exchanges_no_counts(ranks):
+    def body(comm):
+        algorithm, before = MiCRO(mode="fixed"), comm.traffic.copy()
+        x = np.random.default_rng(comm.rank).standard_normal(N).astype(np.float32)
+        algorithm.reduce(x, K, comm, algorithm.init(Layout.of(N), K, comm.size))
+        return comm.traffic - before
+
+    for traffic in ranks.run(body):
+        assert traffic.messages == 3 * rounds(ranks.size) and traffic.control == 0
+        assert traffic.sent <= 4 * (3 * K * (ranks.size - 1) / ranks.size + 2 * ranks.size)
+
+
+@pytest.mark.ranks(1, 3, 8)
+@pytest.mark.parametrize("mode", ["threshold", "fixed"])
+def test_a_rank_chooses_in_its_part_the_largest(ranks, mode):
+    """And what is chosen is the whole sum, which all ranks clear."""
+
+    def body(comm):
+        algorithm = MiCRO(mode=mode)
+        state = algorithm.init(Layout.of(N), K, comm.size)
+        for step in range(3):
+            x = np.random.default_rng([step, comm.rank]).standard_normal(N)
+            (total, sent), state = algorithm.reduce(x, K, comm, state)
+            part = Partition(N, comm.size, algorithm.block, step - comm.rank).part
+            chosen = np.zeros(N, bool)
+            chosen[total.indices] = True
+            assert np.abs(part(x, 0)[part(chosen, 0)]).min() > np.abs(part(x, 0)[~part(chosen, 0)]).max()
+            assert sent.values.tolist() == x[total.indices].tolist()
+            assert np.allclose(total.values, comm.allreduce(x)[total.indices])
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(1, 4)
+def test_the_threshold_finds_k(ranks):
+    """In spite of ranks of different scale, and whatever the residual has become."""
+    seen = ranks.run(lambda comm: train(comm, "micro", Case(heterogeneous, N, K), np.float32, 60))
+    counts = [step.report.total / K for step in seen[0]]
+    assert counts[0] == pytest.approx(1, abs=0.02) and 0.9 < np.mean(counts[-20:]) < 1.1
+    assert min(counts) > 0.79 and max(counts) < 1.26
+
+
+@pytest.mark.ranks(least=2)
+@pytest.mark.parametrize("mode", ["threshold", "fixed"])
+@pytest.mark.parametrize("size", [1000, 3])
+def test_what_is_not_finite_shows_from_any_part(ranks, mode, size):
+    """Each rank in its step has a NaN in a part that is another's."""
+
+    def body(comm):
+        reducer = SparseAllreduce(size, k=min(16, size), comm=comm, algorithm="micro", mode=mode)
+        for step in range(2 * comm.size):
+            g = np.random.default_rng([step, comm.rank]).standard_normal(size).astype(np.float32)
+            at = 7 * step % size
+            if step % comm.size == comm.rank:
+                g[at] = np.nan
+            total = reducer.step(g).to_dense()
+            assert np.isnan(total[at]) and np.isfinite(np.delete(total, at)).all()
+            assert np.isfinite(reducer.residual).all()
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(2, 4)
+def test_more_that_is_not_finite_than_may_be_sent(ranks):
+    def body(comm):
+        x = np.full(1000, np.nan if comm.rank == 0 else 1.0)
+        total, _ = sparse_allreduce(x, k=8, comm=comm, algorithm="micro")
+        return total
+
+    for total in ranks.run(body):
+        assert np.isnan(total.values).all() and 8 <= total.nnz <= 16
+
+
+def test_k_matters_to_micro_though_it_takes_no_selector():
+    assert not ignores_k("micro") and not ignores_k("topka") and not ignores_k("adtopk")
+    assert ignores_k("dense") and ignores_k("dense-bf16") and ignores_k("powersgd") and ignores_k("acpsgd")
+
+
+def test_bound_for_many_entries():
+    for ranks in (2, 7, 256):
+        k, layout = 640 * ranks, Layout.of(64_000 * ranks)
+        share = k * (ranks - 1) / ranks
+        assert MiCRO(mode="fixed").bound(layout, k, ranks).words == pytest.approx(3 * share)
+        assert MiCRO().bound(layout, k, ranks).words == pytest.approx(3.75 * share)
+    assert MiCRO().bound(Layout.of(100), 10, 1) == Bound(0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("options", [{"mode": "free"}, {"slack": 1}, {"slack": np.inf}, {"block": 0}])
+def test_bad_hyperparameters(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
+        MiCRO(**options)
+
+
+def test_runs_on_the_null_transport():
+    x = np.random.default_rng(0).standard_normal(1000)
+    total, sent = sparse_allreduce(x, k=100, comm=NullComm(), algorithm="micro")
+    assert total.nnz == 100 and (total.to_dense() == sent.to_dense()).all()
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_threshold_stays_in_range_where_ranks_name_more_than_k(ranks, dtype):
+    """Every rank names an entry: with k < P that is always more than k. Nor does a gradient of NaN move it away."""
+
+    def body(comm):
+        reducer = SparseAllreduce(500, k=1, comm=comm, algorithm="micro")
+        for step in range(450):
+            g = np.random.default_rng([step, comm.rank]).standard_normal(500).astype(dtype)
+            reducer.step(np.full(500, np.nan, dtype) if 200 <= step < 240 else g)
+        assert reducer._state.threshold < np.iinfo(np.int32 if dtype == np.float32 else np.int64).max
+
+    ranks.run(body)

@@ -1,0 +1,195 @@
+"""Two levels: what the conformance suite, where all ranks are on one node, does not see."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.algorithms.two_level import TwoLevel, deal
+from sparse_mpi.comm import NullComm, world
+from sparse_mpi.comm.counting import CountingComm
+from sparse_mpi.comm.traffic import Ledger
+from sparse_mpi.comm.world import World
+from sparse_mpi.reducer.arguments import make_algorithm
+
+from .conformance import CASES, assert_count, assert_economy, assert_form, assert_laws, gradient, same_bytes, train
+
+RANDOM = CASES["random"]
+
+
+def bytes_of(steps) -> list:
+    return [(s.total.indices.tobytes(), s.total.values.tobytes(), s.given.tobytes()) for s in steps]
+
+
+def counted(steps) -> list:
+    traffics = [s.report.traffic for s in steps]
+    return [(t.sent, t.received, t.messages, t.control) for t in traffics]
+
+
+@pytest.mark.parametrize("case", ["random", "elsewhere", "skewed", "k=1", "k=n", "n<P", "n-indivisible", "layers"])
+@pytest.mark.parametrize("per_node", [1, 2, 3])
+def test_laws_form_economy_and_count(ranks, per_node, case):
+    """Nodes that are full and, at the end, some that are not."""
+    case, algorithm = CASES[case.replace("skewed", "layer-skewed")], TwoLevel(per_node)
+    for steps in zip(*ranks.run(lambda comm: train(comm, algorithm, case, np.float32, 4)), strict=True):
+        assert_laws(steps, algorithm)
+        assert_form(steps[0].total, case, np.float32)
+        for step in steps:
+            assert_economy(step, algorithm, case, np.float32, ranks.size)
+            assert_economy(step, TwoLevel(), case, np.float32, ranks.size)  # which must hold for any nodes
+            assert_count(step, "oktopk-2level", algorithm, case, ranks.size)
+
+
+@pytest.mark.ranks(3, 4, 8)
+@pytest.mark.parametrize("options", [{"residual": "owner"}, {"selector": "sidco-exp", "period": 2}], ids=str)
+def test_settings_of_what_runs_in_the_lanes(ranks, options):
+    algorithm = TwoLevel(2, make_algorithm("oktopk", options))
+    for steps in zip(*ranks.run(lambda comm: train(comm, algorithm, RANDOM, np.float32, 6)), strict=True):
+        assert_laws(steps, algorithm)
+
+
+def test_world_equals_mpi_in_bytes_and_traffic(ranks):
+    def body(comm):
+        steps = train(comm, TwoLevel(2), CASES["heavy-tailed"], np.float32, 4)
+        return bytes_of(steps), counted(steps)
+
+    assert ranks.run(body) == World(ranks.size).run(body)
+
+
+@pytest.mark.parametrize("per_node", [1, 2, 3, 6])
+def test_the_communicator_tells_the_nodes(per_node):
+    def body(comm, algorithm):
+        steps = train(comm, algorithm, RANDOM, np.float32, 3)
+        return bytes_of(steps), counted(steps)
+
+    asked = World(6, per_node).run(lambda comm: body(comm, TwoLevel()))
+    assert asked == World(6).run(lambda comm: body(comm, TwoLevel(per_node)))
+
+
+def test_with_one_rank_a_node_it_is_oktopk(ranks):
+    two, one = (
+        ranks.run(lambda comm, a=algorithm: bytes_of(train(comm, a, RANDOM, np.float32, 5)))
+        for algorithm in (TwoLevel(1), "oktopk")
+    )
+    assert two == one
+
+
+def test_what_is_not_sent_is_kept_once_a_node():
+    """Nodes of 3, 3 and 2 ranks: the third rank of a node owns nothing, the first two a half each."""
+
+    def body(comm):
+        reducer = SparseAllreduce(1000, k=40, comm=comm, algorithm=TwoLevel(3))
+        for step in range(3):
+            reducer.step(gradient(RANDOM, np.float64, step, comm.rank, comm.size))
+        return np.flatnonzero(reducer.residual), reducer.report.selected
+
+    for rank, (kept, selected) in enumerate(World(8).run(body)):
+        begin, end = [(0, 500), (500, 1000), (0, 0)][rank % 3]
+        assert len(kept) >= 0.9 * (end - begin) and np.all((kept >= begin) & (kept < end))
+        assert selected == (20 if end else 0)
+
+
+@pytest.mark.parametrize(("ranks_per_node", "nodes"), [(4, 2), (2, 4)])
+def test_between_nodes_goes_a_part_of_what_oktopk_sends(ranks_per_node, nodes):
+    """Per rank about 4k/R (N - 1)/N words between nodes; Ok-Topk over all ranks sends 4k (P - 1)/P."""
+    algorithm = TwoLevel(ranks_per_node)
+
+    def body(comm, algorithm):
+        reducer = SparseAllreduce(1000, k=40, comm=comm, algorithm=algorithm)
+        reducer.step(gradient(RANDOM, np.float32, 0, comm.rank, comm.size))
+        ledger = Ledger()
+        if isinstance(algorithm, TwoLevel):
+            algorithm._place(comm).lane._ledger = ledger
+        else:
+            comm._ledger = ledger
+        reducer.step(gradient(RANDOM, np.float32, 1, comm.rank, comm.size))
+        return ledger.traffic.sent
+
+    between, flat = (sum(World(8).run(lambda comm, a=a: body(comm, a))) for a in (algorithm, "oktopk"))
+    assert 0 < between <= 1.2 * flat / ranks_per_node * (1 - 1 / nodes) / (1 - 1 / 8)
+
+
+def test_resumption_is_bit_exact(ranks):
+    def body(comm):
+        made = [SparseAllreduce(1000, k=40, comm=comm, algorithm=TwoLevel(2)) for _ in range(2)]
+        for step in range(6):
+            gradients = gradient(RANDOM, np.float32, step, comm.rank, comm.size)
+            totals = [reducer.step(gradients) for reducer in (made if step > 2 else made[:1])]
+            assert same_bytes(totals[0], totals[-1])
+            if step == 2:
+                made[1].load_state_dict(made[0].state_dict())
+
+    ranks.run(body)
+
+
+def test_few_entries_leave_lanes_without_work_and_more_bring_them_back(ranks):
+    def body(comm):
+        reducer = SparseAllreduce(1000, k=40, comm=comm, algorithm=TwoLevel(4))
+        found = []
+        for step, k in enumerate([40, 1, 3, 40]):
+            total = reducer.step(gradient(RANDOM, np.float64, step, comm.rank, comm.size), check=True, k=k)
+            found.append(total.nnz)
+        return found
+
+    for found in ranks.run(body):
+        assert all(0.9 * k - 1 < nnz <= k for k, nnz in zip([40, 1, 3, 40], found, strict=True))
+
+
+def test_communicators_are_made_once(ranks, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        CountingComm, "split", lambda self, color, split=CountingComm.split: made.append(split(self, color)) or made[-1]
+    )
+
+    def body(comm):
+        comm = comm.duplicate()
+        before = len(made)
+        for _ in range(2):
+            train(comm, TwoLevel(2), RANDOM, np.float32, 2)
+        comm.barrier()
+        return len(made) - before
+
+    assert ranks.run(body)[-1] <= 2 * ranks.size
+    assert len(made) in (2, 2 * ranks.size)  # on one rank of MPI, on all of a world
+
+
+def test_it_runs_on_nothing():
+    reducer = SparseAllreduce(1000, k=40, comm=NullComm(4), algorithm=TwoLevel(2))
+    assert reducer.step(np.arange(1000.0)).nnz > 0
+
+
+@pytest.mark.parametrize("n", [1, 7, 64])
+def test_entries_are_dealt_out_by_width(n):
+    for segments in range(1, min(n, 9) + 1):
+        widths = np.diff(np.arange(segments + 1) * n // segments)
+        for k in range(segments, n + 1):
+            shares = np.array(deal(k, widths))
+            assert shares.sum() == k and (shares >= 1).all() and (shares <= widths).all()
+            assert (np.abs(shares - k * widths / n) < 1).all()
+
+
+def test_ranks_per_node_is_checked():
+    with pytest.raises(ValueError, match="ranks_per_node must be at least 1, got 0; None asks the communicator"):
+        TwoLevel(0)
+
+
+def test_other_lanes_of_as_many_ranks_begin_anew(monkeypatch):
+    """Ranks that are placed block by block, and then in turns: every lane has other members, and all know."""
+    saved = {}
+
+    def job(place, resume):
+        monkeypatch.setattr(world._WorldComm, "node", lambda comm: place(comm.rank))
+
+        def body(comm):
+            reducer = SparseAllreduce(4000, k=80, comm=comm, algorithm="oktopk-2level")
+            if resume:
+                reducer.load_state_dict(saved[comm.rank])
+            for step in range(4):
+                total = reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(4000), check=True)
+            saved[comm.rank] = reducer.state_dict()
+            return total.indices.tobytes()
+
+        return set(World(4).run(body))
+
+    assert len(job(lambda rank: rank // 2, False)) == len(job(lambda rank: rank % 2, True)) == 1

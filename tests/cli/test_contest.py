@@ -1,0 +1,288 @@
+"""The contest with dense: who takes part, that turns are fair, what the numbers come to, and the break-even."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.bench import comparison as contest
+from sparse_mpi.bench import cpu_time as processor
+from sparse_mpi.bench.comparison import FIELDS, LEAST, Contestant, Rules, batches, contestants, summarise, take_turns
+from sparse_mpi.cli import bench_compare, bench_contest, contest_plot, main
+from sparse_mpi.cli.contest_table import render, results
+from sparse_mpi.comm import NullComm
+from sparse_mpi.costs.break_even import Cost, break_even, ring_bound
+from sparse_mpi.sparse import Layout
+from sparse_mpi.wire import WIRES, Coo, Wire
+
+DENSE = Cost(compute=0.0, messages=10, bytes=1e6)
+
+
+@dataclass(frozen=True)
+class Narrow(Coo):
+    """Another format."""
+
+
+@dataclass(frozen=True)
+class Rounded(Coo):
+    """One that loses something."""
+
+    lossless = False
+
+
+@dataclass(frozen=True)
+class Wired:
+    """An algorithm that takes a wire format."""
+
+    wire: Wire = Coo()
+
+
+@dataclass(frozen=True)
+class Exact(Wired):
+    """One that may not lose anything."""
+
+    def __post_init__(self):
+        if not self.wire.lossless:
+            raise ValueError(self.wire)
+
+
+@pytest.fixture
+def wired(monkeypatch):
+    for registry, name, entry in (
+        (ALGORITHMS, "wired", Wired),
+        (ALGORITHMS, "exact", Exact),
+        (WIRES, "narrow", Narrow()),
+        (WIRES, "rounded", Rounded()),
+    ):
+        monkeypatch.setitem(registry, name, entry)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-5])
+def test_both_take_as_long_at_the_break_even(alpha):
+    sparse = Cost(compute=1e-3, messages=30, bytes=2e4)
+    bandwidth = break_even(sparse, DENSE, alpha)
+    assert bandwidth == pytest.approx(8 * (1e6 - 2e4) / (1e-3 + 20 * alpha))
+    assert sparse.seconds(bandwidth, alpha) == pytest.approx(DENSE.seconds(bandwidth, alpha))
+    assert sparse.seconds(bandwidth / 2, alpha) < DENSE.seconds(bandwidth / 2, alpha)
+
+
+def test_some_are_faster_everywhere_and_some_nowhere():
+    assert break_even(Cost(0.0, 10, 1e5), DENSE, 1e-5) == math.inf
+    assert break_even(DENSE, DENSE, 1e-5) == math.inf  # not slower, on any network
+    assert break_even(Cost(1.0, 10, 2e6), DENSE, 1e-5) == 0
+    assert break_even(Cost(-1.0, 10, 2e6), DENSE, 1e-5) == 0
+
+
+def test_a_ring_sends_almost_everything_twice():
+    assert ring_bound(10**6, 4, 8e6) == pytest.approx(1.5)
+
+
+def test_everyone_competes_in_all_formats_it_accepts_and_none_twice(wired):
+    found = contestants(["topka", "wired", "exact"], ["own", "coo32", "narrow", "rounded"])
+    names = [each.name for each in found]
+    assert names[0] == "dense" and len(names) == len(set(names))
+    assert [name for name in names if name.startswith("wired")] == ["wired", "wired narrow", "wired rounded"]
+    assert [name for name in names if name.startswith("exact")] == ["exact", "exact narrow"]
+    assert [each.name for each in contestants(["dense", "wired"], ["narrow"])] == ["dense", "wired narrow"]
+
+
+def test_a_format_that_nobody_accepts_is_named(wired):
+    with pytest.raises(ValueError, match="accepted by one of dense, wired, got wide; own"):
+        contestants(["wired"], ["own", "wide"])
+
+
+def test_dense_is_in_every_batch():
+    entered = [Contestant(name) for name in ("dense", "a", "b", "c")]
+    assert [[each.name for each in group] for group in batches(entered, 2)] == [["dense", "a", "b"], ["dense", "c"]]
+    assert batches(entered[:1], 2) == [entered[:1]]
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 1e9])
+def test_turns_end_with_the_budget(ranks, seconds):
+    rules = Rules(density=0.1, steps=LEAST + 2, warmup=1, seconds=seconds, seed=0)
+    entered = contestants(["topka", "oktopk"], ["own"])
+
+    def run(comm):
+        told = []
+        return take_turns(entered, Layout.of(100), rules, comm, told.append), told
+
+    for samples, told in ranks.run(run):
+        steps = LEAST if seconds < 1 else LEAST + 2
+        assert {name: rows.shape for name, rows in samples.items()} == {
+            each.name: (ranks.size, steps, len(FIELDS)) for each in entered
+        }
+        assert len(told) == 1 + steps and told[0].startswith("warm-up, contestants: 3")
+        sent = samples["dense"][:, :, FIELDS.index("sent")]
+        assert (sent == 800 * (ranks.size - 1) // ranks.size).all()
+
+
+def samples_of(**fields):
+    """Of 2 ranks and 3 steps; a field is 0 where it is not given."""
+    return np.stack([np.broadcast_to(np.float64(fields.get(name, 0)), (2, 3)) for name in FIELDS], 2)
+
+
+def test_the_slowest_rank_counts():
+    found = summarise(
+        samples_of(
+            step=[[1, 9, 2], [3, 1, 1]],
+            select=[[1, 1, 1], [2, 2, 2]],
+            merge=[[4, 4, 4], [1, 1, 1]],
+            exchange=[[5, 5, 5], [7, 7, 7]],
+            sent=[[10, 10, 40], [10, 10, 10]],
+            received=[[0, 0, 0], [30, 30, 30]],
+            control=1,
+            messages=2,
+        )
+    )
+    assert (found["step"], found["select"], found["merge"], found["compute"]) == (3, 2, 4, 5)
+    assert (found["exchange"], found["bytes"], found["messages"]) == (5, 31, 2)
+
+
+def measured():
+    """Dense, and two others: one that never loses, and one that gains a factor of two."""
+    dense = samples_of(step=1.0, exchange=1.0, sent=10**8, messages=4)
+    light = samples_of(step=0.5, select=0.25, processor=0.125, sent=10**6, messages=4)
+    never = samples_of(step=0.75, sent=10**7, messages=4)
+    return [{"dense": dense, "light": light}, {"dense": 2 * dense, "never": never}]
+
+
+def test_everyone_is_compared_with_dense_in_the_same_turns():
+    found = results(measured(), 0.0)
+    assert list(found) == ["light", "never", "dense"]
+    assert found["light"]["over dense"] == 0.5 and found["never"]["over dense"] == 0.375
+    assert found["never"]["break even"] is None
+    assert found["light"]["break even"] == pytest.approx(8 * 0.99e8 / 0.25)
+    assert found["light"]["break even alone"] == pytest.approx(8 * 0.99e8 / 0.125)
+    assert found["dense"]["step"] == 1.5 and found["dense"]["steps"] == [1, 1, 1, 2, 2, 2]
+    json.dumps(found, allow_nan=False)
+
+
+def test_turns_that_dense_did_not_take_are_not_compared():
+    dense, other = samples_of(step=[[1, 2, 4], [1, 1, 1]]), samples_of(step=[[1, 1, 9], [1, 4, 9]])
+    assert results([{"dense": dense, "other": other[:, :2]}], 0.0)["other"]["over dense"] == 1.5
+    assert results([{"dense": dense[:, :1], "other": other}], 0.0)["other"]["over dense"] == 1.0
+
+
+def record(gbit, ratio):
+    options = {"model": None, "density": 0.01, "gbit": gbit, "latency": 20.0}
+    here = {"cpus": 2, "cpu": "x", "peak memory": 10**9, "ranks": 2, "n": 100, "rate": "r"}
+    return {"options": options, **here, "results": results(measured(), 2e-5), "dense over ring": ratio}
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.2, ": fair\n"), (1.5, ": above 1.3"), (None, "--gbit tells")])
+def test_the_table_says_whether_dense_was_fair(ratio, verdict):
+    shown = render(record(1.0, ratio))
+    assert verdict in shown and any(line.split()[:3] == ["light", "500.0", "2.00"] for line in shown.splitlines())
+
+
+def test_the_figure_has_a_line_and_a_point_for_everyone(tmp_path):
+    pytest.importorskip("matplotlib")
+    jobs = [record(0.1, 1.1), record(1.0, 1.1)]
+    light = next(line for line in contest_plot.lines(jobs, 2) if line.name == "light")
+    assert light.bandwidths == [1e8, 1e9] and light.seconds == [0.5, 0.5]
+    assert light.cost == Cost(0.25, 4, 10**6)
+    contest_plot.draw(jobs, str(tmp_path / "figure.svg"))
+    drawn = (tmp_path / "figure.svg").read_text()
+    assert all(f"<!-- {name} -->" in drawn for name in ("light", "never", "dense", "P = 2"))
+    assert [line.split()[:3] for line in bench_compare.summary(jobs).splitlines()[2:4]] == [
+        ["light", "2.00", "2.00"],
+        ["never", "2.67", "2.67"],
+    ]
+
+
+def test_processor_time_is_that_between_calls(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(processor, "process_time", lambda: now[0])
+
+    class Slow(NullComm):
+        def _barrier(self):
+            now[0] += 100
+
+        def split(self, color):
+            now[0] += 10
+            return Slow(1)
+
+    comm = processor.ProcessorTime(Slow(2, 1))
+    now[0] += 1
+    comm.barrier()
+    now[0] += 2
+    assert comm.elapsed() == 3 and (comm.size, comm.rank) == (2, 1)
+    part = comm.split(0)
+    now[0] += 4
+    part.barrier()
+    now[0] += 5
+    assert comm.elapsed() == part.elapsed() == 12 and part.size == 1
+
+
+def test_the_job_gets_all_options():
+    parser = argparse.ArgumentParser()
+    kinds = parser.add_subparsers().add_parser("bench").add_subparsers()
+    bench_contest.add_parser(kinds)
+    bench_compare.add_parser(kinds)
+    given = ["--n", "50", "--density", "0.1", "--steps", "4", "--warmup", "0", "--seconds", "2", "--batch", "3"]
+    given += ["--algorithms", "topka", "gtopk", "--wires", "own", "--seed", "7"]
+    args = parser.parse_args(["bench", "compare", *given])
+    parsed = parser.parse_args(bench_compare.contest_command(args, 0.95, 12.5, Path("file")))
+    assert {name: getattr(parsed, name) for name in bench_compare.PASSED} == {
+        name: getattr(args, name) for name in bench_compare.PASSED
+    }
+    assert (parsed.gbit, parsed.latency, parsed.json) == (0.95, 12.5, "file")
+
+
+def test_bench_contest_writes_what_it_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench_contest, "as_comm", lambda _: NullComm(4))
+    file = tmp_path / "r.json"
+    command = ["bench", "contest", "--n", "1000", "--steps", "1", "--warmup", "0", "--algorithms", "powersgd"]
+    assert main([*command, "--gbit", "1", "--json", str(file)]) == 0
+    written, (out, error) = json.loads(file.read_text()), capsys.readouterr()
+    assert set(written["results"]) == {"dense", "powersgd"} and written["ranks"] == 4 and written["dense over ring"] > 0
+    assert "ring bound" in out and "step 1 of 1, contestants: 2" in error
+
+
+@pytest.mark.parametrize("kind", ["contest", "compare"])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--steps", "0"], "--steps must be at least 1, got 0"),
+        (["--batch", "0"], "--batch must be at least 1, got 0"),
+        (["--density", "2"], r"--density must be in \(0, 1\], got 2"),
+        (["--seconds", "0"], "--seconds must be more than 0, got 0"),
+        (["--algorithms", "dense", "--wires", "packed"], "--wires must be accepted by one of dense, got packed"),
+    ],
+)
+def test_wrong_options_are_named(kind, options, says):
+    with pytest.raises(SystemExit, match=says):
+        main(["bench", kind, *options])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(["--ranks", "2", "17"], "--ranks must be 2 to 16, got 17"), (["--rate", "1gbit", "fast"], "--rate must be a")],
+)
+def test_wrong_networks_are_named(options, says):
+    with pytest.raises(SystemExit, match=says):
+        main(["bench", "compare", *options])
+
+
+def test_an_unknown_format_is_told_which_there_are(capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", "contest", "--wires", "best"])
+    assert re.search("invalid choice: 'best' .*packed", capsys.readouterr().err)
+
+
+def test_a_wrong_bandwidth_is_named():
+    with pytest.raises(SystemExit, match="--gbit must be above 0 and --latency at least 0, got 0.0 and 5"):
+        main(["bench", "contest", "--gbit", "0"])
+
+
+def test_memory_of_all_ranks_is_added():
+    most = contest.peak_memory(NullComm(1))
+    assert 10**7 < 3 * most <= contest.peak_memory(NullComm(3)) < 10**12

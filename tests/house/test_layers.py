@@ -1,0 +1,253 @@
+"""The house: which file may import which, what loads when, how long a file is, what gets packaged."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from fnmatch import fnmatchcase
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "sparse_mpi"
+MOST_LINES = 300
+SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+# From the ground up, a line a folder (or a file in the package's root): a file imports from the lines above its own,
+# and from its own folder as long as nothing there goes in circles.
+LAYERS = """
+    arrays
+    kernels
+    sparse
+    rows
+    wire  select  feedback
+    comm
+    costs  algorithms  checkpoint
+    reducer
+    buckets  bench
+    optim  ddp
+    plan  analysis
+    doctor
+    emulation
+    cli
+    __main__
+"""
+# The training programs' folders; the programs themselves import from all of them.
+TRAIN_LAYERS = """
+    ranks  data  models
+    options
+    tasks
+    records
+    trainer
+"""
+
+# Who may import what else besides the standard library and NumPy, and whether only inside functions
+INSIDE, ANYWHERE = "inside functions", "anywhere"
+OUTSIDE = {
+    "mpi4py": {"comm.mpi": INSIDE, "doctor": INSIDE, "doctor.*": INSIDE, "cli.*": INSIDE},
+    "torch": {
+        "arrays": INSIDE,
+        "cli.*": INSIDE,
+        "comm.streams": INSIDE,
+        "comm.process_group": ANYWHERE,
+        "buckets.*": ANYWHERE,
+        "optim": ANYWHERE,
+        "ddp": ANYWHERE,
+    },
+    "cupy": {
+        "arrays": INSIDE,
+        "comm.nccl": INSIDE,
+        "comm.streams": INSIDE,
+        "doctor.*": INSIDE,
+        "cli.*": INSIDE,
+        "kernels.cuda": ANYWHERE,
+        "kernels.cuda.*": ANYWHERE,
+    },
+    "cupyx": {"arrays": INSIDE},
+    "numba": {"kernels.cpu.*": ANYWHERE, "kernels.lanes": ANYWHERE},
+    "llvmlite": {"kernels.lanes": ANYWHERE},
+    "tqdm": {"bench.progress": INSIDE, "cli.*": INSIDE},
+}
+HEAVY = ("mpi4py", "cupy", "torch", "numba", "tqdm")  # none of them comes with `import sparse_mpi`
+
+
+class Import(NamedTuple):
+    """One imported module, in full, and where."""
+
+    target: str
+    line: int
+    inside: bool  # a function
+
+
+def name_of(file: Path, base: Path) -> str:
+    """The module's name as seen from ``base``: ``sparse_mpi/select/__init__.py`` is ``sparse_mpi.select``."""
+    parts = file.relative_to(base).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+LIBRARY = {name_of(file, ROOT): file for file in sorted((ROOT / PACKAGE).rglob("*.py"))}
+PROGRAMS = {name_of(file, ROOT / "train"): file for file in sorted((ROOT / "train").rglob("*.py"))}
+SOURCES = sorted(f for part in (PACKAGE, "train", "tests") for f in (ROOT / part).rglob("*.py"))
+
+
+def imports(name: str, file: Path, modules: dict[str, Path]) -> list[Import]:
+    """Everything ``file`` imports, in functions too; ``from package import module`` counts as the module."""
+    found = []
+
+    def visit(node: ast.AST, inside: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                found.extend(Import(alias.name, child.lineno, inside) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                source = absolute(name, file, child)
+                for alias in child.names:
+                    module = f"{source}.{alias.name}"
+                    found.append(Import(module if module in modules else source, child.lineno, inside))
+            else:
+                function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+                visit(child, inside or function)
+
+    visit(ast.parse(file.read_text(), str(file)), False)
+    return found
+
+
+def absolute(name: str, file: Path, node: ast.ImportFrom) -> str:
+    """Where an import statement looks, relative ones resolved."""
+    if node.level == 0:
+        return node.module or ""
+    package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
+    return ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+
+
+def layer(name: str, table: str = LAYERS) -> int:
+    """The line of ``table`` that a module's folder is on."""
+    for number, row in enumerate(table.strip().splitlines()):
+        if room(name) in row.split():
+            return number
+    raise LookupError(f"{name} is on no layer; give its folder a line in LAYERS of {Path(__file__).name}")
+
+
+def room(name: str) -> str:
+    """The folder of a module, or its own name in the package's root."""
+    return name.removeprefix(f"{PACKAGE}.").split(".")[0]
+
+
+def permission(package: str, name: str) -> str | None:
+    """How module ``name`` of the library may import the outside ``package``."""
+    short = name.removeprefix(f"{PACKAGE}.")
+    return next((how for who, how in OUTSIDE.get(package, {}).items() if fnmatchcase(short, who)), None)
+
+
+def shown(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("name", [name for name in LIBRARY if name != PACKAGE])
+def test_a_file_imports_only_from_lower_layers_and_its_own_folder(name):
+    for imported in imports(name, LIBRARY[name], LIBRARY):
+        if imported.target.split(".")[0] != PACKAGE:
+            continue
+        where = f"{shown(LIBRARY[name])}:{imported.line} imports {imported.target}"
+        assert imported.target in LIBRARY, f"{where}, which is no file of the library"
+        assert imported.target != PACKAGE, f"{where}; name the file that has what you need"
+        same = room(imported.target) == room(name)
+        assert same or layer(imported.target) < layer(name), f"{where}, which is not below it"
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if "." in name])
+def test_a_file_of_the_programs_imports_only_from_lower_layers_and_its_own_folder(name):
+    for imported in imports(name, PROGRAMS[name], PROGRAMS):
+        if imported.target in PROGRAMS and room(imported.target) != room(name):
+            where = f"{shown(PROGRAMS[name])}:{imported.line} imports {imported.target}"
+            assert layer(imported.target, TRAIN_LAYERS) < layer(name, TRAIN_LAYERS), f"{where}, which is not below it"
+
+
+def test_the_house_has_few_rooms():
+    """A newcomer who opens the package, or reads this table, sees the whole of it at once."""
+    modules = [name for name in LIBRARY if name.count(".") == 1 and LIBRARY[name].name != "__init__.py"]
+    modules = [name for name in modules if name != f"{PACKAGE}.__main__"]
+    assert len(modules) + len(["__init__", "__main__"]) <= 9, modules
+    assert len(LAYERS.strip().splitlines()) <= 20
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_a_file_imports_other_packages_only_where_they_belong(name):
+    for imported in imports(name, LIBRARY[name], LIBRARY):
+        package = imported.target.split(".")[0]
+        if package in sys.stdlib_module_names or package in ("numpy", PACKAGE):
+            continue
+        where = f"{shown(LIBRARY[name])}:{imported.line} imports {package}"
+        allowed = permission(package, name)
+        assert allowed is not None, f"{where}; OUTSIDE of {Path(__file__).name} says who may"
+        assert allowed == ANYWHERE or imported.inside, f"{where} at its top; do it inside the function"
+
+
+@pytest.mark.parametrize("folder", ["algorithms", "select"])
+@pytest.mark.parametrize("package", ["mpi4py", "torch"])
+def test_algorithms_and_selectors_know_neither_mpi_nor_torch(folder, package):
+    for name, file in LIBRARY.items():
+        if name.startswith(f"{PACKAGE}.{folder}"):
+            assert permission(package, name) is None
+            assert package not in {imported.target.split(".")[0] for imported in imports(name, file, LIBRARY)}
+
+
+@pytest.mark.parametrize("modules", [LIBRARY, PROGRAMS], ids=["sparse_mpi", "train"])
+def test_no_import_goes_in_circles(modules):
+    """The package itself is left out: it imports everything below it, and nobody imports it (see above)."""
+    graph = {
+        name: {i.target for i in imports(name, file, modules) if i.target in modules} - {PACKAGE}
+        for name, file in modules.items()
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def test_the_package_loads_nothing_heavy():
+    code = f"import sys, {PACKAGE}; print(*(set({HEAVY}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=shown)
+def test_a_file_is_short_and_named_for_what_it_holds(file):
+    lines = len(file.read_text().splitlines())
+    assert lines <= MOST_LINES, f"{shown(file)} has {lines} lines; at most {MOST_LINES}, so cut it where it has a seam"
+    assert file.stem.lower() not in SHAPELESS, f"{shown(file)} should be named for what it holds"
+
+
+def test_only_the_library_is_packaged(tmp_path):
+    """Build a wheel of the whole tree: nothing of tests or train in it, and every file of the library."""
+    tree = tmp_path / "tree"
+    for part in (PACKAGE, "train", "tests"):
+        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, tree)
+    (tree / "train" / "__init__.py").touch()  # a package if ever there was one
+    wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    done = subprocess.run([*wheel, str(tree)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (built,) = tmp_path.glob("*.whl")
+    packed = [name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name]
+    assert sorted(packed) == sorted(shown(file) for file in [*LIBRARY.values(), *(ROOT / PACKAGE).rglob("*.cu")])
+
+
+def test_a_misplaced_import_would_be_seen(tmp_path):
+    file = tmp_path / "dense.py"
+    file.write_text("def f():\n    from mpi4py import MPI\nfrom ..reducer import x\nfrom sparse_mpi import wire\n")
+    found = imports("sparse_mpi.algorithms.dense", file, LIBRARY)
+    assert found == [
+        Import("mpi4py", 2, True),
+        Import("sparse_mpi.reducer", 3, False),
+        Import("sparse_mpi.wire", 4, False),
+    ]
+    assert layer("sparse_mpi.wire") < layer("sparse_mpi.algorithms.dense") < layer("sparse_mpi.reducer")
+    assert layer("sparse_mpi.algorithms.a_new_one") == layer("sparse_mpi.algorithms.oktopk.oktopk")
+    with pytest.raises(LookupError, match=re.escape("sparse_mpi.elsewhere is on no layer")):
+        layer("sparse_mpi.elsewhere")

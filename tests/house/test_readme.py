@@ -1,0 +1,88 @@
+"""What the README shows is run, and its table is what the library says of itself."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.cli import algorithms, selectors, wires
+
+from ..launch import MPIEXEC, ROOT, launch
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_example_runs(tmp_path):
+    """On two MPI ranks if there is an mpiexec, else on one."""
+    example = tmp_path / "example.py"
+    example.write_text(re.search(r"```python\n(.*?)```", README, re.DOTALL)[1].replace("1_000_000", "10_000"))
+    ranks = 2 if MPIEXEC else None
+    done = launch(ranks, str(example))
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"rank \d sent [\d,]+ bytes", done.stdout)) == (ranks or 1)
+
+
+@pytest.mark.parametrize("command", [algorithms, selectors, wires], ids=["algorithms", "selectors", "wires"])
+def test_table_is_current(command, request):
+    """Update it with: python -m sparse_mpi algorithms, or selectors"""
+    name = request.node.callspec.id
+    shown = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", README, re.DOTALL)[1]
+    assert shown == command.table()
+
+
+def test_files_of_the_layout_exist():
+    for path in re.findall(r"(?:sparse_mpi|train|tests|docs|slurm|examples)/[\w/-]*(?:\.\w+)?", README):
+        assert (ROOT / path).exists(), path
+
+
+def test_methods_of_an_algorithm_are_those_of_the_protocol():
+    shown = dict(re.findall(r"^    def (\w+)\((.*?)\)", README, re.MULTILINE))
+    assert set(shown) | {"conserves"} == {name for name in vars(Algorithm) if name[0] != "_"}
+    for name, arguments in shown.items():
+        assert arguments.split(", ") == list(inspect.signature(getattr(Algorithm, name)).parameters)
+
+
+@pytest.mark.parametrize(
+    "command", re.findall(r"^    (?:mpiexec|srun) -n \d+ python (train/.*|-m .*)$", README, re.MULTILINE)
+)
+def test_programs_have_the_options_shown(command):
+    """They are read from left to right, so that a wrong one is found before --help ends the program."""
+    done = subprocess.run(
+        [sys.executable, *shlex.split(command), "--help"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 and "usage:" in done.stdout, done.stderr
+
+
+def test_targets_of_make_exist():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"(?:^    |`)make ([a-z-]+)", README, re.MULTILINE)) <= set(targets)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize(
+    ("call", "runs"),
+    [
+        (["train"], "mpiexec -n 4 .*python train/vgg.py"),
+        (["train", "NP=2", "ARGS=--algo gtopk --density 0.02"], "-n 2 .*vgg.py --algo gtopk --density 0.02"),
+        (["train", "MPI=system"], "(?m)^mpiexec -n 4"),
+        (["test"], "ruff check(?s:.*)mypy(?s:.*)-m pytest(?s:.*)--with-mpi"),
+    ],
+)
+def test_make_does_what_the_readme_says(call, runs):
+    given = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "NP", "ARGS", "MPI", "SIZES")  # to the make that runs this test
+    kept = {name: value for name, value in os.environ.items() if name not in given}
+    done = subprocess.run(["make", "-n", *call], cwd=ROOT, env=kept, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0 and re.search(runs, done.stdout), done.stdout + done.stderr

@@ -1,0 +1,288 @@
+"""The CUDA kernels against the whole-array ones, to the bit: their very source, run on the CPU, and on a GPU if any."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+
+from sparse_mpi.arrays import widened
+from sparse_mpi.kernels import array
+from sparse_mpi.kernels.base import magnitude_bits
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi.wire import WIRES
+
+from ..fakes import fake_cuda
+from ..fakes.fake_array import install, install_kernels
+
+N = 20_011  # three tiles of a selection, the last one not full
+FLOATS = [np.float32, np.float64]
+pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+
+
+@pytest.fixture(params=["emulated", pytest.param("device", marks=pytest.mark.gpu)])
+def cuda(request, monkeypatch):
+    """The kernels; `put` takes an array to where they work."""
+    if request.param == "device":
+        if importlib.util.find_spec("cupy") is None:
+            pytest.skip("CuPy is not installed")
+        import cupy
+
+        try:
+            cupy.cuda.runtime.getDeviceCount()
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            pytest.skip(f"no GPU: {error}")
+        from sparse_mpi.kernels import cuda
+
+        return cuda
+    if fake_cuda.COMPILER is None:
+        pytest.skip("emulating CUDA needs g++")
+    install(monkeypatch)
+    return install_kernels(monkeypatch)
+
+
+def put(cuda, x):
+    return cuda.cupy.asarray(x)
+
+
+def inputs(dtype, n=N):
+    rng = np.random.default_rng(0)
+    special = rng.standard_normal(n)
+    special[: min(n, 5)] = [np.nan, -np.inf, np.inf, 0.0, -0.0][: min(n, 5)]
+    made = {
+        "normal": rng.standard_normal(n),
+        "student": rng.standard_t(3, n),
+        "mostly-zero": rng.standard_normal(n) * (rng.random(n) > 0.9),
+        "constant": np.full(n, -0.25),
+        "ties": rng.integers(-3, 4, n) / 4,
+        "special": rng.permutation(special),
+        "tiny": rng.standard_normal(n) * 1e-42,
+    }
+    return {name: x.astype(dtype) for name, x in made.items()}
+
+
+def thresholds(x, *shares):
+    """Magnitude bits that these shares of ``x`` do not reach, and the extremes."""
+    bits = np.sort(magnitude_bits(x))
+    return [0, *(int(bits[int(share * (len(bits) - 1))]) for share in shares), int(np.iinfo(bits.dtype).max)]
+
+
+def same(found, expected):
+    if found is None or expected is None:
+        return found is expected
+    got = [part.get() for part in found]
+    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", inputs(np.float32, 8))
+def test_select(cuda, name, dtype):
+    x = inputs(dtype)[name]
+    on_device = put(cuda, x)
+    for threshold in thresholds(x, 0.5, 0.99):
+        count = int((magnitude_bits(x) >= threshold).sum())
+        for most in {N, max(count, 1), max(count - 1, 1)}:
+            assert same(cuda.select(on_device, threshold, most), array.select(x, threshold, most))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n", [0, 1, 2, 31, 33, 4095, 4097, 8192, 16385])
+def test_select_of_any_length_from_any_address(cuda, n, dtype):
+    whole = inputs(dtype, n + 1)["normal"]
+    for x, on_device in ((whole[1:], put(cuda, whole)[1:]), (whole[:n], put(cuda, whole)[:n])):
+        for threshold in thresholds(x, 0.5) if n else [0]:
+            assert same(cuda.select(on_device, threshold, max(n, 1)), array.select(x, threshold, max(n, 1)))
+    strided = whole[::2]
+    assert same(cuda.select(put(cuda, whole)[::2], 0, n + 1), array.select(strided, 0, n + 1))
+
+
+@pytest.mark.parametrize("resident", [1, 2, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_select_in_any_order_of_blocks_and_threads(cuda, monkeypatch, resident, seed):
+    """Tiles wait for those before them, whichever are at work; 13 of them."""
+    monkeypatch.setattr(fake_cuda, "RESIDENT", resident)
+    monkeypatch.setattr(fake_cuda, "SEED", seed)
+    x = np.random.default_rng(seed).standard_normal(100_000).astype(np.float32)
+    assert same(cuda.select(put(cuda, x), thresholds(x, 0.9)[1], N), array.select(x, thresholds(x, 0.9)[1], N))
+
+
+def test_indices_beyond_32_bits(cuda, monkeypatch):
+    """Of a vector that pretends to need them."""
+    x = inputs(np.float32)["normal"]
+    for module in (cuda, array):
+        monkeypatch.setattr(module, "index_dtype", lambda size: np.dtype(np.int64))
+    threshold = thresholds(x, 0.9)[1]
+    assert same(cuda.select(put(cuda, x), threshold, N), array.select(x, threshold, N))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cuda", ["device"], indirect=True)
+def test_thousands_of_blocks(cuda):
+    x = inputs(np.float32, 30_000_001)["normal"]
+    on_device, k = put(cuda, x), 300_000
+    threshold = thresholds(x, 0.99)[1]
+    for _ in range(5):
+        assert same(cuda.select(on_device, threshold, 2 * k), array.select(x, threshold, 2 * k))
+    assert (cuda.histogram(on_device, 31, 0, 16) == array.histogram(x, 31, 0, 16)).all()
+    matrix = x[: 29_000 * 1024].reshape(-1, 1024)
+    assert same(cuda.top_k_rows(put(cuda, matrix), 10), array.top_k_rows(matrix, 10))
+
+
+@pytest.mark.parametrize("gradient_type", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n", [7, 8192, N])
+def test_accumulate_select(cuda, n, dtype, gradient_type):
+    """All of the residual is accumulated, also where more is found than is wanted."""
+    if (dtype, gradient_type) == (np.float32, "float64"):
+        pytest.skip("a residual is never less precise than the gradient")
+    x = inputs(dtype, n)["normal"]
+    if gradient_type == "bfloat16":
+        gradient = inputs(np.float32, n + 1)["student"].view(np.uint32) >> 16
+        gradient = gradient.astype(np.uint16)
+    else:
+        gradient = inputs(gradient_type, n + 1)["student"]
+    for start in (0, 1):
+        added = gradient[start : start + n]
+        acc = x + widened(added)
+        for threshold in thresholds(acc, 0.9):
+            for most in (n, max(1, n // 100)):
+                a, b = put(cuda, x), x.copy()
+                found = cuda.accumulate_select(a, put(cuda, gradient)[start : start + n], threshold, most)
+                assert same(found, array.accumulate_select(b, added, threshold, most))
+                assert a.get().tobytes() == b.tobytes() == acc.tobytes()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_every_half_precision_number_is_widened_exactly(cuda, name):
+    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+    gradient = every.view(np.float16) if name == "float16" else every
+    residual = put(cuda, np.full(len(every), -0.0, np.float32))
+    cuda.accumulate_select(residual, put(cuda, gradient), 0, 1)
+    expected, found = widened(gradient), residual.get()
+    finite = ~np.isnan(expected)
+    assert found[finite].tobytes() == expected[finite].tobytes() and np.isnan(found[~finite]).all()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", inputs(np.float32, 8))
+def test_histogram(cuda, name, dtype, shared, monkeypatch):
+    """In shared memory, and on devices that have too little of it."""
+    if not shared:
+        if not hasattr(cuda.cupy.cuda.Device, "attributes") or isinstance(cuda.cupy.cuda.Device.attributes, property):
+            pytest.skip("the device has what it has")
+        monkeypatch.setitem(cuda.cupy.cuda.Device.attributes, "MaxSharedMemoryPerBlockOptin", 48 << 10)
+    x = inputs(dtype)[name]
+    top = 8 * x.itemsize - 1
+    middle = int(np.median(magnitude_bits(x)))
+    for shift, prefix, width in (
+        (top, 0, 16),
+        (top - 16, middle >> (top - 16), top - 16 if top < 32 else 16),
+        (top, 0, 5),
+    ):
+        found = cuda.histogram(put(cuda, x), shift, prefix, width)
+        assert found.dtype == np.int64 and (found == array.histogram(x, shift, prefix, width)).all()
+
+
+def test_histogram_of_more_equal_entries_than_a_small_counter_holds(cuda):
+    x = np.full(300_000, 0.5, np.float32)
+    assert (cuda.histogram(put(cuda, x), 31, 0, 16) == array.histogram(x, 31, 0, 16)).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (3, 1000), (2, 8193)])
+def test_top_k_of_rows(cuda, shape, dtype):
+    rng = np.random.default_rng(0)
+    special = inputs(dtype, math.prod(shape))["special"].reshape(shape)
+    for matrix in (special, (rng.integers(-3, 4, shape) / 4).astype(dtype), np.zeros(shape, dtype)):
+        for k in sorted({1, max(1, shape[1] // 100), shape[1] // 2 + 1, shape[1]}):
+            assert same(cuda.top_k_rows(put(cuda, matrix), k), array.top_k_rows(matrix, k))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_moments(cuda, dtype):
+    for name in ("normal", "mostly-zero", "constant"):
+        x = inputs(dtype)[name]
+        for threshold in thresholds(x, 0.5):
+            found, expected = cuda.moments(put(cuda, x), threshold), array.moments(x, threshold)
+            assert np.allclose(found, expected, rtol=1e-12)
+    for value in (np.nan, np.inf):
+        x[3] = value
+        assert not math.isfinite(cuda.moments(put(cuda, x), 0).largest)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_scatter(cuda, dtype):
+    x, n = inputs(dtype)["normal"], 3000
+    indices = np.random.default_rng(1).choice(N, n, replace=False).astype(np.int32)
+    values = inputs(dtype, n)["special"]
+    for name in ("add", "subtract"):
+        a, b = put(cuda, x), x.copy()
+        getattr(cuda, name)(a, put(cuda, indices), put(cuda, values))
+        getattr(array, name)(b, indices, values)
+        assert a.get().tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("runs", [0, 1, 5, 300])
+def test_merge(cuda, runs, dtype):
+    rng = np.random.default_rng(runs)
+    parts = [np.sort(rng.choice(900, 40, replace=False)) for _ in range(runs)]
+    indices = np.concatenate([*parts, []]).astype(np.int32)
+    values = rng.standard_normal(len(indices)).astype(dtype)
+    assert same(cuda.merge(put(cuda, indices), put(cuda, values), 900), array.merge(indices, values, 900))
+
+
+def test_pairs(cuda):
+    """What is left to whole-array functions."""
+    x = inputs(np.float32)["ties"]
+    indices = np.arange(N, dtype=np.int32)
+    on_device = put(cuda, indices), put(cuda, x)
+    assert same(cuda.truncate(*on_device, 300), array.truncate(indices, x, 300))
+    assert cuda.contains(on_device[0][::3], on_device[0]).get().tolist() == [i % 3 == 0 for i in range(N)]
+    assert cuda.to_bfloat16(on_device[1]).get().tolist() == array.to_bfloat16(x).tolist()
+    limits = np.array(thresholds(x, 0.5)[:2])
+    assert cuda.count(on_device[1], limits).tolist() == array.count(x, limits).tolist()
+
+
+@pytest.mark.parametrize("start", [0, 2**31])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", [name for name in WIRES if name != "coo32"])
+def test_packed_messages(cuda, monkeypatch, name, dtype, start):
+    """Sparse, crowded, full and empty ones, of few and of many entries, at once: the bytes of the host."""
+    form, rng = WIRES[name], np.random.default_rng(start)
+    widths, counts = np.array([10**6, 3, 0, 700, 900, 2**20, 1, 50]), np.array([400, 0, 0, 300, 900, 1, 1, 1])
+    ends = start + np.cumsum(widths)
+    regions = np.stack([ends - widths, ends], axis=1)
+    parts = [
+        low + np.sort(rng.choice(high - low, n, replace=False)) for (low, high), n in zip(regions, counts, strict=True)
+    ]
+    indices = np.concatenate(parts).astype(np.int64 if start else np.int32)
+    values = inputs(dtype, len(indices))["special"]
+    size = int(ends[-1])
+    expected = form.pack(SparseVector(indices, values, size), counts, regions)
+    packed = form.pack(SparseVector(put(cuda, indices), put(cuda, values), size), counts, regions)
+    assert packed.rows.get().tobytes() == expected.rows.tobytes() and (packed.counts == expected.counts).all()
+    back = form.unpack(packed.rows, packed.counts, regions, size, dtype)
+    assert same(packed.vector[:2], expected.vector[:2]) and same(back[:2], expected.vector[:2])
+    monkeypatch.setattr("sparse_mpi.kernels._device", lambda: array)  # which a device can run, too
+    assert form.pack(packed.vector, counts, regions).counts.tolist() == expected.counts.tolist()
+    assert same(form.unpack(packed.rows, packed.counts, regions, size, dtype)[:2], expected.vector[:2])
+
+
+@pytest.mark.parametrize("wire", ["coo32", "packed+int8"])
+@pytest.mark.parametrize("name", ["oktopk", "topka"])
+def test_steps_with_these_kernels_give_the_bytes_of_the_host(cuda, name, wire):
+    from sparse_mpi import SparseAllreduce, World
+
+    def body(comm):
+        apart, here = (SparseAllreduce(N, density=0.01, comm=comm, algorithm=name, wire=wire) for _ in range(2))
+        for step in range(3):
+            gradient = np.random.default_rng([comm.rank, step]).standard_normal(N).astype(np.float32)
+            total, expected = apart.step(put(cuda, gradient)), here.step(gradient)
+            assert isinstance(total, SparseVector)
+            assert same(total[:2], expected[:2]) and apart.residual.get().tobytes() == here.residual.tobytes()
+
+    World(3).run(body)

@@ -1,0 +1,198 @@
+"""Trains a small model under DistributedDataParallel in several ways; `test_ddp` starts it and looks at what it saves.
+
+    python -m torch.distributed.run --standalone --nproc-per-node 3 tests/optimizers/ddp_job.py FOLDER RUN ...
+    mpiexec -n 3 python tests/optimizers/ddp_job.py FOLDER RUN ...
+
+Every rank saves what it saw of a run in FOLDER/RUN-rank.pt.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from sparse_mpi.ddp import SparseState, sparse_hook
+from sparse_mpi.optim import DistributedOptimizer
+
+STEPS = 6
+SMALL, LARGE = 0.03, 25.0  # MB of a bucket, from the second step on: four buckets, or one
+
+
+class Run:
+    """A model, its optimizer and, unless ``options`` is None, the state of the hook."""
+
+    def __init__(self, options: dict | None, dtype: torch.dtype = torch.float32, bucket_cap_mb: float = SMALL) -> None:
+        torch.manual_seed(1)
+        layers = [torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten()]
+        layers += [torch.nn.Linear(288, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)]
+        self.net = torch.nn.Sequential(*layers).to(dtype)
+        self.dtype, self.options = dtype, options
+        corrected = options is not None and options.get("memory") == "dgc"
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.0 if corrected else 0.9)
+        self.saw: dict = {"losses": [], "buckets": []}
+        self.given = [torch.zeros_like(p, dtype=torch.float64) for p in self.net.parameters()]
+        self.applied = [torch.zeros_like(p, dtype=torch.float64) for p in self.net.parameters()]
+        self.wrap(bucket_cap_mb)
+
+    def wrap(self, bucket_cap_mb: float) -> None:
+        """The model in DDP, as if the job had begun anew."""
+        self.model = DistributedDataParallel(self.net, bucket_cap_mb=bucket_cap_mb)
+        if self.options is not None:
+            self.state = SparseState(self.net.named_parameters(), **self.options)
+            self.model.register_comm_hook(self.state, self._hook)
+
+    def _hook(self, state, bucket):
+        self.saw["buckets"].append(len(bucket.parameters()))
+        return sparse_hook(state, bucket)
+
+    def step(self, number: int) -> None:
+        draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
+        x = torch.randn(16, 1, 8, 8, generator=draw).to(self.dtype)
+        y = torch.randint(10, (16,), generator=draw)
+        parameters = list(self.net.parameters())
+        for kept, own in zip(self.given, torch.autograd.grad(cross_entropy(self.net(x), y), parameters), strict=True):
+            kept += own
+        self.optimizer.zero_grad()
+        loss = cross_entropy(self.model(x), y)
+        loss.backward()
+        for kept, parameter in zip(self.applied, parameters, strict=True):
+            kept += parameter.grad
+        self.optimizer.step()
+        self.saw["losses"].append(loss.item())
+
+    def save(self) -> dict:
+        """All that the run came to on this rank, each list flattened into one vector."""
+        if self.options is not None:
+            left = self.state.residuals()
+            self.saw["residual"] = torch.cat([torch.from_numpy(left[n]) for n, _ in self.net.named_parameters()])
+            self.saw["sent"] = self.state.comm.traffic.sent
+        flat = {"parameters": list(self.net.parameters()), "given": self.given, "applied": self.applied}
+        return self.saw | {name: torch.cat([x.detach().flatten() for x in parts]) for name, parts in flat.items()}
+
+
+def straight(options: dict | None, dtype: torch.dtype = torch.float32, bucket_cap_mb: float = SMALL) -> dict:
+    run = Run(options, dtype, bucket_cap_mb)
+    for number in range(STEPS):
+        run.step(number)
+    return run.save()
+
+
+def resumed(options: dict, at: int = 3, bucket_cap_mb: float = SMALL) -> dict:
+    """Stopped after ``at`` steps; what follows knows nothing but what was saved. DDP has its first buckets again."""
+    before = Run(options)
+    for number in range(at):
+        before.step(number)
+    saved = [before.net.state_dict(), before.optimizer.state_dict(), before.state.state_dict()]
+    after = Run(options)
+    after.given, after.applied = before.given, before.applied
+    after.wrap(bucket_cap_mb)
+    for part, state in zip([after.net, after.optimizer, after.state], saved, strict=True):
+        part.load_state_dict(state)
+    for number in range(at, STEPS):
+        after.step(number)
+    return after.save()
+
+
+def by_optimizer(options: dict) -> dict:
+    """Without DDP: the gradients of all parameters are reduced as one by `DistributedOptimizer`."""
+    run = Run(None)
+    run.model = run.net
+    run.optimizer = DistributedOptimizer(
+        run.optimizer, run.net.named_parameters(), comm=dist.group.WORLD, bucket_cap_mb=None, **options
+    )
+    for number in range(STEPS):
+        run.step(number)
+    return run.save()
+
+
+def refused(call) -> str:
+    """What the error says that ``call`` must raise."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("nothing was raised")
+
+
+def mistakes(options: dict) -> dict:
+    pairs = list(Run(None).net.named_parameters())
+    rank = dist.get_rank()
+    saved = Run(options).state.state_dict()
+
+    def of_another_model():
+        run = Run(options)
+        run.state._names.popitem()
+        run.step(0)
+
+    def of_another_shape():
+        net = torch.nn.Linear(4, 2)
+        state = SparseState(net.named_parameters())
+        net.weight.data, net.bias.data = torch.ones(3, 4), torch.ones(3)
+        model = DistributedDataParallel(net)
+        model.register_comm_hook(state, sparse_hook)
+        model(torch.ones(5, 4)).sum().backward()
+
+    return {
+        "algorithm": refused(lambda: SparseState(pairs, algorithm="best")),
+        "density": refused(lambda: SparseState(pairs, density=1.5)),
+        "ranks differ": refused(lambda: SparseState(pairs, density=0.1 + rank)),
+        "dense_steps": refused(lambda: SparseState(pairs, dense_steps=-1)),
+        "parameters": refused(lambda: SparseState([p for _, p in pairs])),
+        "of another model": refused(of_another_model),
+        "of another shape": refused(of_another_shape),
+        "complex": refused(lambda: SparseState(torch.nn.Linear(4, 2, dtype=torch.complex64).named_parameters())),
+        "state": refused(lambda: SparseState(pairs).load_state_dict({})),
+        "names": refused(lambda: SparseState(pairs).load_state_dict(saved | {"owed": {"0.weights": {}}})),
+    }
+
+
+EXACT = {"density": 0.05, "selector": "exact"}  # the same entries in whatever order parameters stand
+SPARSE = {"density": 0.05, "check_every": 1}
+RUNS = {
+    "plain": lambda: straight(None),
+    "dense": lambda: straight({"algorithm": "dense", "check_every": 1}),
+    "everything": lambda: straight({"algorithm": "topka", "density": 1.0, "dense_steps": 0}),
+    "oktopk": lambda: straight(SPARSE),
+    "oktopk-resumed": lambda: resumed(SPARSE),
+    "dgc": lambda: straight({"density": 0.05, "memory": "dgc", "algorithm": "gtopk"}),
+    "dgc-resumed": lambda: resumed({"density": 0.05, "memory": "dgc", "algorithm": "gtopk"}),
+    "at once": lambda: straight(SPARSE | {"dense_steps": 0}),
+    "other buckets": lambda: resumed(SPARSE, bucket_cap_mb=LARGE),
+    "exact": lambda: straight(EXACT | {"algorithm": "topka", "dense_steps": 0}, bucket_cap_mb=LARGE),
+    "optimizer": lambda: by_optimizer(EXACT | {"compression": "topka"}),
+    "bfloat16": lambda: straight({"density": 0.05}, torch.bfloat16),
+    "float16": lambda: straight({"density": 0.05}, torch.float16),
+    "mistakes": lambda: mistakes(SPARSE),
+}
+
+
+def join(store: Path, rank: int, size: int) -> None:
+    dist.init_process_group("gloo", store=dist.FileStore(str(store), size), rank=rank, world_size=size)
+
+
+def main(folder: Path, names: list[str]) -> None:
+    if dist.is_torchelastic_launched():
+        dist.init_process_group("gloo")
+    else:
+        from mpi4py import MPI
+
+        rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        join(folder / "turned", size - 1 - rank, size)
+        error = refused(lambda: SparseState(torch.nn.Linear(3, 2).named_parameters()))
+        torch.save(error, folder / f"turned-{rank}.pt")
+        dist.destroy_process_group()
+        join(folder / "store", rank, size)
+    for name in names:
+        torch.save(RUNS[name](), folder / f"{name}-{dist.get_rank()}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,181 @@
+"""The jobs in slurm/ under a real Slurm of four virtual nodes, submitted as a user does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..launch import ALLOWED, ROOT
+from .slurm_cluster import PACKAGES, Cluster, missing, wait
+from .test_slurm_files import TRAINED
+
+SECONDS = 180  # for one job, on a busy machine
+NODES = 4
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(3 * SECONDS)]
+
+
+class Queue:
+    """What a user's shell is on a login node: a folder with the project in it, and Slurm's commands."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.folder = folder
+        for part in ("slurm", "train", "sparse_mpi", "examples"):
+            (folder / part).symlink_to(ROOT / part)
+        (folder / "runs").mkdir()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+        path = os.pathsep.join([f"{sys.prefix}/bin", os.environ.get("PATH", os.defpath)])
+        own = {"OMP_NUM_THREADS": "1", "CLUSTER_VENV": sys.prefix, "PYTHONPATH": str(folder), "PATH": path}
+        self.environment = ALLOWED | kept | own | cluster.environment
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run ``command`` to its end; again, where Open MPI fell over its own feet before the program began.
+
+        On a machine so busy that one rank's first message comes while another one is still inside MPI_Init, Open MPI
+        5.0.11 sometimes crashes there.
+        """
+        where = {"cwd": self.folder, "env": self.environment}
+        for _ in range(2):
+            done = subprocess.run(command, **where, capture_output=True, text=True, timeout=SECONDS)
+            if not ("Segmentation fault" in done.stderr and "ompi_mpi_init" in done.stderr):
+                break
+        return done
+
+    def submit(self, *command: str) -> str:
+        """Submit a job; its number."""
+        done = self.run("sbatch", "--parsable", *command)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip().splitlines()[0]
+
+    def output(self, job: str) -> str:
+        """What ``job`` has printed so far."""
+        return "".join(file.read_text() for file in self.folder.glob(f"runs/*-{job}.out"))
+
+    def finish(self, *command: str) -> str:
+        """Submit a job, wait until it has ended well; what it printed."""
+        done = self.run("sbatch", "--parsable", "--wait", *command)
+        printed = self.output(done.stdout.strip())
+        assert done.returncode == 0, f"{done.stderr}\n{printed}"
+        return printed
+
+    def wait(self, job: str, condition: Callable[[], bool]) -> None:
+        """Wait until ``condition`` is true, as long as ``job`` has not failed."""
+        met = wait(lambda: condition() or self.state(job) == "FAILED", SECONDS) and condition()
+        assert met, f"job {job}, {self.state(job)}:\n{self.output(job)}"
+
+    def state(self, job: str) -> str:
+        """As Slurm says it, in capitals."""
+        found = re.search(r"JobState=(\w+)", self.run("scontrol", "show", "job", job).stdout)
+        assert found, f"job {job} is unknown"
+        return found[1]
+
+
+@pytest.fixture(scope="module")
+def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
+    """On a Slurm that is up while these tests run; without one they fail if SLURM_REQUIRED is set."""
+    give_up = pytest.fail if os.environ.get("SLURM_REQUIRED") else pytest.skip
+    if reason := missing():
+        give_up(reason)
+    with Cluster(tmp_path_factory.mktemp("slurm"), NODES, cpus=2) as cluster:
+        tried = cluster.run("srun", "--mpi=pmix", "echo", "works")
+        if "works" not in tried.splitlines():
+            give_up(f"srun --mpi=pmix does not work here: {tried}; apt-get install {PACKAGES}")
+        yield Queue(cluster, tmp_path_factory.mktemp("login"))
+
+
+def test_srun_starts_a_program_on_four_nodes(queue):
+    options = [
+        "--algo",
+        "adtopk",
+        "--tiny",
+        "--max-steps",
+        "4",
+        "--check-every",
+        "2",
+        "--no-progress",
+        "--out",
+        "runs/x",
+    ]
+    done = queue.run("srun", "--mpi=pmix", "-N", "4", "-n", "4", "python", "train/vgg.py", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("replicas identical, 4 steps") == 1
+
+
+def test_ranks_that_do_not_know_of_each_other_are_told_what_to_do(queue):
+    done = queue.run("srun", "--mpi=none", "-n", "2", "python", "train/vgg.py", "--tiny", "--max-steps", "1")
+    assert done.returncode != 0
+    assert "singletons" in done.stderr and "srun's --mpi" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(name for name, call in TRAINED.items() if call))
+def test_the_job_of_a_program_trains(queue, name):
+    if not (ROOT / "train" / f"{name}.py").exists():
+        pytest.skip(f"train/{name}.py is not there")
+    printed = queue.finish("--nodes=2", f"slurm/{name}.sbatch", "--tiny", "--max-steps", "3", "--no-progress")
+    assert "replicas identical, 3 steps" in printed, printed
+
+
+@pytest.mark.timeout(5 * SECONDS)
+def test_a_job_goes_on_where_it_was_interrupted(queue):
+    """Warned of its time limit, then requeued as by preemption, then cancelled for good."""
+    options = ["--tiny", "--epochs", "10000", "--log-every", "1", "--no-progress"]
+    job = queue.submit("--nodes=2", "slurm/vgg.sbatch", *options)
+    records = queue.folder / "runs" / f"vgg-{job}" / "metrics.jsonl"
+
+    def steps() -> list[int]:
+        """Those recorded so far."""
+        lines = records.read_text().splitlines(keepends=True) if records.exists() else []
+        events = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [event["step"] for event in events if event["event"] == "step"]
+
+    def goes_on(starts: int) -> None:
+        """Wait until it takes new steps in its nth start."""
+        queue.wait(job, lambda: f"start {starts}" in queue.output(job))
+        queue.wait(job, lambda: starts == 1 or queue.output(job).count("resuming from") == starts - 1)
+        before = len(steps())
+        queue.wait(job, lambda: len(steps()) > before)
+
+    goes_on(1)
+    queue.run("scancel", "--batch", "--signal=USR1", job)
+    goes_on(2)
+    queue.run("scontrol", "requeue", job)
+    goes_on(3)
+    queue.run("scancel", job)
+    queue.wait(job, lambda: queue.state(job) == "CANCELLED" and queue.output(job).count("stopped after step") == 3)
+    printed = queue.output(job)
+    stops = [int(step) for step in re.findall(r"stopped after step (\d+)", printed)]
+    assert stops == sorted(set(stops)) and steps() == list(range(1, stops[-1] + 1)), printed
+    assert re.findall(r"start (\d)", printed) == ["1", "2", "3"] and printed.count("back to the queue") == 1
+
+
+def test_benchmarks_leave_records_that_can_be_drawn(queue):
+    names = ["dense", "oktopk"]
+    printed = queue.finish(
+        "--nodes=2",
+        "slurm/bench.sbatch",
+        "--n",
+        "20000",
+        "--steps",
+        "2",
+        "--algorithms",
+        *names,
+        "--json",
+        "runs/a.json",
+    )
+    assert "ranks: 2 ranks on" in printed and "0 broken" in printed and "KB/rank" in printed, printed
+    small = ["--batch-size", "2", "--image-size", "8", "--warmup", "1", "--rounds", "1", "--iterations", "1"]
+    printed = queue.finish("--nodes=2", "slurm/throughput.sbatch", *small, "--algos", *names, "--json", "runs/b.json")
+    assert "images/s" in printed, printed
+    done = queue.run("python", "slurm/plot_scaling.py", "runs/a.json", "runs/b.json")
+    assert done.returncode == 0 and (queue.folder / "runs" / "scaling.png").exists(), done.stderr
+
+
+def test_the_example_of_three_lines(queue):
+    done = queue.run("srun", "--mpi=pmix", "-N", "2", "-n", "2", "python", "examples/distributed.py")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,117 @@
+"""A training job of a moment: a small network that learns which half of an image is brighter."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
+
+from data import Images, Split
+from data.batches import Batches
+from records.metrics import Metrics
+from sparse_mpi.optim import DistributedOptimizer
+from tasks.images import ImageTask
+from trainer.loop import Training
+
+
+def network(seed=0):
+    """A small network with batch normalisation for 2 classes of 1 x 2 x 2 pixels."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def two_classes(count):
+    """Images whose upper half is brighter, or is not."""
+    rng = np.random.default_rng(count)
+    images = rng.integers(0, 256, (count, 1, 2, 2)).astype(np.uint8)
+    return Split(images, (images[:, 0, 0].sum(1) > images[:, 0, 1].sum(1).astype(int)).astype(np.int64))
+
+
+def settings(**changes):
+    """The options that training looks at."""
+    values = {
+        "epochs": 4,
+        "max_steps": None,
+        "seed": 1,
+        "lr": 0.2,
+        "lr_times_ranks": False,
+        "warmup_epochs": 1,
+        "schedule": "steps",
+        "milestones": [3],
+        "dense_warmup": 0,
+        "density_warmup": 0,
+        "check_every": 0,
+        "log_every": 2,
+        "progress": False,
+        "plot": False,
+        "timeline": None,
+        "out": None,
+    }
+    return SimpleNamespace(**(values | changes))
+
+
+def task(comm):
+    """240 images to train on and 60 to test, 10 a step on this rank."""
+    batches = Batches(Images(two_classes(240), two_classes(60), 2), 10, comm.rank, comm.size, seed=1)
+    return ImageTask(network(seed=comm.rank), batches)
+
+
+def train(comm, args, folder=None, momentum=0.5, task=task, **options):
+    """Train a task on this rank; the outcome and the model."""
+    made = task(comm)
+    optimizer = torch.optim.SGD(made.model.parameters(), 0.1, momentum, weight_decay=1e-3, fused=True)
+    options = {"bucket_cap_mb": None, "compression": options.pop("algorithm", "oktopk")} | options
+    distributed = DistributedOptimizer(optimizer, comm=comm, **options)
+    metrics = Metrics(folder if comm.rank == 0 else None)
+    return Training(made, distributed, args, comm, metrics).run(), made.model
+
+
+def losses_of(task, optimizer, steps):
+    """The losses of the first ``steps`` steps of training a task in this process alone."""
+    losses = []
+    for _, batch in zip(range(steps), task.train(0), strict=False):
+        loss, _ = task.judge(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+class Slope:
+    """A task whose score is worked out in evaluation alone, on rank 0's data: a line to be found, through dropout."""
+
+    items = "points"
+    headline = "worst"
+
+    def __init__(self, comm, seed=1):
+        self.model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+        self.steps = 5
+        self._seed, self._rank = seed, comm.rank
+
+    def train(self, epoch, first=0):
+        for step in range(first, self.steps):
+            yield self._points((self._seed, epoch, step, self._rank + 1))
+
+    def test(self):
+        return iter([self._points((self._seed,))] if self._rank == 0 else [])
+
+    def judge(self, batch):
+        inputs, wanted = batch
+        errors = (self.model(inputs) - wanted).square()
+        worst = math.nan if self.model.training else float(errors.max()) * len(errors)
+        return errors.mean(), np.array([len(errors), float(errors.detach().sum()), worst])
+
+    def scores(self, sums):
+        return {"loss": float(sums[1] / sums[0]), "worst": float(sums[2] / sums[0])}
+
+    def _points(self, seed):
+        inputs = torch.from_numpy(np.random.default_rng(seed).standard_normal((4, 3), np.float32))
+        return inputs, inputs.sum(1, keepdim=True)

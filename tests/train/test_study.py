@@ -1,0 +1,41 @@
+"""The study of ways to reduce by training: paired, recorded, resumable."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import study
+from study import Interval, Run
+
+
+def test_a_run_trains_the_program_with_the_way_it_names():
+    options = ("--tiny", "--max-steps", "2", "--epochs", "1", "--check-every", "1")
+    record = study.train(Run("vgg", 2, "oktopk:residual=owner", "sorted", 3, options))
+    assert record["seed"] == 3 and record["headline"] == "accuracy" and 0 <= record["score"] <= 1
+    (epoch,) = record["epochs"]
+    assert epoch["step"] == 2 and epoch["test_accuracy"] == record["score"]
+    assert epoch["mb_sent"] == record["mb_sent"] > 0
+
+
+def test_what_is_recorded_is_not_run_again_and_ways_are_paired_by_seed(tmp_path, capsys):
+    """Scores by hand: the second way is better by 0.1 with each seed, though seeds differ by more."""
+    for seed, way in [(seed, way) for seed in (1, 2, 3) for way in ("dense", "oktopk:residual=owner")]:
+        score = 0.2 * seed + 0.1 * (way != "dense")
+        epochs = [{"test_loss": 1 / epoch, "test_accuracy": score} for epoch in (1, 2)]
+        record = {"way": way, "shards": "shuffled", "seed": seed, "options": ["--tiny"], "headline": "accuracy"}
+        name = Run("vgg", 8, way, "shuffled", seed, ("--tiny",)).name
+        record |= {"score": score, "loss": 1, "mb_sent": 2, "epochs": epochs}
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
+    ways = ["--ways", "dense", "oktopk:residual=owner", "--seeds", "1", "2", "3", "--out", str(tmp_path)]
+    study.main(["vgg", *ways, "--", "--tiny"])
+    assert "| shuffled | oktopk:residual=owner | 0.5000 +- 0.4968 | 0.1000 +- 0.0000 |" in capsys.readouterr().out
+    assert (tmp_path / "study.png").stat().st_size > 5000 and (tmp_path / "tables.md").read_text().count("\n") > 8
+    with pytest.raises(SystemExit, match="is of another study"):
+        study.main(["vgg", *ways, "--", "--tiny", "--epochs", "5"])
+
+
+def test_an_interval_is_students():
+    assert Interval.of([1.0, 3.0]).mean == 2 and Interval.of([1.0, 3.0]).half == pytest.approx(12.706, abs=1e-3)
+    assert str(Interval.of([0.5])) == "0.5000 +- nan"

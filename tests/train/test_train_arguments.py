@@ -1,0 +1,173 @@
+"""Options of the training programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from options.arguments import Settings, Tiny, parse
+from options.reduction import memory_options
+from sparse_mpi import ALGORITHMS, SELECTORS, MomentumCorrection
+from sparse_mpi.wire import WIRES
+
+SETTINGS = {
+    "small": Settings(0.01, 5, 16, 0.1, 1, (3, 4), 1e-4),
+    "large": Settings(0.02, 90, 32, 0.0125, 5, (30, 60, 80), 5e-5, lr_times_ranks=True),
+    "text": Settings(0.02, 3, 8, 1e-3, 0.1, optimizer="adam", schedule="linear", clip_norm=2.5),
+}
+TINY = Tiny("toy", Settings(0.1, 1, 4, 0.5, 0, momentum=0.25))
+FOLDERS = {"small": "here", "large": "there", "text": "where", "toy": "nowhere"}
+
+
+def extend(parser):
+    parser.add_argument("--depth", type=int, default=3)
+
+
+def options(*argv):
+    return parse("net", "Train net.", SETTINGS, FOLDERS, TINY, extend, argv)
+
+
+def test_defaults_are_those_of_the_data_set():
+    args = options()
+    assert (args.data, args.algo, args.density, args.k) == ("small", "oktopk", 0.01, None)
+    assert args.selector is None and options("--algo", "topka", "--selector", "random").selector == "random"
+    assert args.wire is None and options("--wire", "packed+bf16").wire == "packed+bf16"
+    assert (args.epochs, args.milestones, args.momentum, args.lr_times_ranks) == (5, (3, 4), 0.9, False)
+    assert args.data_dir == Path("here") and args.out.match("runs/net-small-oktopk-*")
+    assert (args.rank, args.plan, args.planner, args.profile_steps) == (None, None, "best", 5)
+    assert options("--plan", "f").density is None and options("--plan", "f").out.match("runs/net-small-plan-*")
+    assert options("--plan", "f").algo == "plan"
+    args = options("--algo", "auto", "--planner", "greedy", "--profile-steps", "3")
+    assert (args.algo, args.planner, args.profile_steps, args.density) == ("auto", "greedy", 3, 0.01)
+    args = options("--data", "large", "--epochs", "7", "--milestones", "2", "6.5", "--data-dir", "d", "--log-dir", "o")
+    assert (args.density, args.epochs, args.milestones, args.batch_size) == (0.02, 7, [2, 6.5], 32)
+    assert (args.data_dir, args.out) == (Path("d"), Path("o"))
+
+
+def test_a_warmup_that_is_a_share_of_the_epochs_goes_with_their_number():
+    shared = {"long": replace(SETTINGS["text"], epochs=4, warmup_epochs=0.5, warmup_scales=True), **SETTINGS}
+
+    def warmup(*argv):
+        return parse("net", "Train net.", shared, FOLDERS | {"long": "."}, TINY, extend, argv).warmup_epochs
+
+    assert (warmup(), warmup("--epochs", "12"), warmup("--epochs", "12", "--warmup-epochs", "2")) == (0.5, 1.5, 2)
+    assert warmup("--data", "text", "--epochs", "12") == 0.1
+
+
+def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
+    assert options("--data", "large").lr_times_ranks
+    args = options("--data", "large", "--lr", "0.0125", "--k", "9", "--milestones")
+    assert not args.lr_times_ranks
+    assert (args.k, args.density, args.milestones) == (9, None, [])
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--algo", "best"], ["--algo", "best", *ALGORITHMS]),
+        (["--selector", "best"], ["--selector", "best", *SELECTORS]),
+        (["--selector", "dgc", "--algo", "dense"], ["--selector", "dense"]),
+        (["--wire", "zip"], ["--wire", "zip", *WIRES]),
+        (["--wire", "packed", "--algo", "powersgd"], ["--wire", "powersgd"]),
+        (["--data", "imagenet"], ["--data", "imagenet", *SETTINGS]),
+        (["--density", "1.5"], ["--density", "must be in (0, 1], got 1.5"]),
+        (["--density", "0"], ["--density", "must be in (0, 1], got 0"]),
+        (["--density", "nan"], ["--density", "got nan"]),
+        (["--k", "0"], ["--k", "must be an integer >= 1, got 0"]),
+        (["--k", "2.5"], ["--k", "got 2.5"]),
+        (["--k", "5", "--density", "0.1"], ["not allowed with"]),
+        (["--batch-size", "1"], ["--batch-size", "must be an integer >= 2, got 1"]),
+        (["--epochs", "many"], ["--epochs", "got many"]),
+        (["--lr", "-1"], ["--lr", "must be a number >= 0, got -1"]),
+        (["--milestones", "3", "x"], ["--milestones", "got x"]),
+        (["--memory", "best"], ["--memory", "residual", "dgc", "none"]),
+        (["--clip-norm", "0"], ["--clip-norm", "must be a number > 0, got 0"]),
+        (["--density-warmup", "0.5,1.5"], ["--density-warmup", "must be in (0, 1], got 1.5"]),
+        (["--density-warmup", "0.5,,1"], ["--density-warmup"]),
+        (["--zero-copy", "--memory", "dgc"], ["--zero-copy", "needs --memory residual"]),
+        (["--zero-copy", "--clip-norm", "1"], ["--zero-copy", "no clipping"]),
+        (["--memory", "dgc", "--momentum", "1"], ["--momentum", "must be below 1 with --memory dgc, got 1.0"]),
+        (["--rank", "0"], ["--rank", "must be an integer >= 1, got 0"]),
+        (["--rank", "4"], ["--rank", "oktopk cannot take 4"]),
+        (["--algo", "adtopk", "--selector", "dgc"], ["--selector", "adtopk cannot take dgc"]),
+        (["--algo", "auto", "--selector", "dgc"], ["--selector", "a plan cannot take dgc"]),
+        (["--algo", "auto", "--dense-warmup", "3"], ["--dense-warmup", "use --profile-steps"]),
+        (["--algo", "auto", "--max-steps", "5"], ["--max-steps", "must be above the 5 --profile-steps"]),
+        (["--algo", "auto", "--memory", "dgc"], ["--memory", "use --memory residual"]),
+        (["--planner", "greedy"], ["--planner", "only --algo auto plans"]),
+        (["--profile-steps", "3"], ["--profile-steps", "only --algo auto plans"]),
+        (["--algo", "auto", "--planner", "brute"], ["--planner", "greedy"]),
+        (["--plan", "f", "--algo", "topka"], ["--plan", "leave out --algo topka"]),
+        (["--plan", "f", "--density", "0.1"], ["--plan", "leave out --k and --density"]),
+        (["--plan", "f", "--rank", "4"], ["--rank", "a plan cannot take 4"]),
+        (["--speed", "9"], ["--speed"]),
+        (["--optimizer", "lion"], ["--optimizer", "sgd", "adam", "adamw"]),
+        (["--schedule", "cosine"], ["--schedule", "steps", "linear", "exponential"]),
+        (["--data", "text", "--momentum", "0.9"], ["--momentum", "needs --optimizer sgd, has no effect on adam"]),
+        (["--optimizer", "adamw", "--memory", "dgc"], ["--memory", "not of adamw", "use --memory residual"]),
+        (["--data", "text", "--milestones", "3"], ["--milestones", "needs --schedule steps", "on linear"]),
+        (["--decay", "0.9"], ["--decay", "needs --schedule exponential", "on steps"]),
+        (["--data", "toy"], ["--data", "toy is for --tiny alone", "small, large, text"]),
+        (["--data", "text", "--zero-copy"], ["--zero-copy", "--clip-norm inf"]),
+    ],
+)
+def test_wrong_options_are_told_in_one_line(argv, says, capsys):
+    with pytest.raises(SystemExit) as stop:
+        options(*argv)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.count("\n") == 1
+    assert all(text in error for text in says)
+
+
+def test_help_shows_defaults(capsys):
+    with pytest.raises(SystemExit) as stop:
+        options("--help")
+    text = " ".join(capsys.readouterr().out.split())
+    assert stop.value.code == 0
+    assert "small 0.1, large 0.0125 x ranks" in text and "3/4" in text and "(default: 0.9)" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"), [([], 0), (["4"], 4), (["0.25,0.0625"], (0.25, 0.0625)), (["0.5"], (0.5,))]
+)
+def test_density_warmup_is_epochs_or_densities(argv, expected):
+    assert options(*(["--density-warmup", *argv] if argv else [])).density_warmup == expected
+
+
+def test_tiny_takes_the_place_of_data_and_settings_that_are_not_given():
+    args = options("--tiny")
+    assert args.tiny and (args.data, args.lr, args.momentum, args.density) == ("toy", 0.5, 0.25, 0.1)
+    assert args.data_dir == Path("nowhere") and args.out.match("runs/net-toy-oktopk-*")
+    args = options("--tiny", "--data", "large", "--epochs", "7", "--k", "5")
+    assert (args.data, args.data_dir, args.epochs, args.batch_size) == ("large", Path("there"), 7, 4)
+    assert (args.density, args.lr_times_ranks) == (None, False)
+    assert not options().tiny
+
+
+def test_a_program_adds_options_of_its_own():
+    assert options().depth == 3 and options("--depth", "4").depth == 4
+
+
+def test_adam_keeps_its_own_momentum_and_clipping_can_be_turned_off():
+    args = options("--data", "text")
+    assert (args.optimizer, args.schedule, args.momentum, args.milestones) == ("adam", "linear", 0, ())
+    assert (args.clip_norm, args.zero_copy) == (2.5, False)
+    args = options("--data", "text", "--clip-norm", "inf", "--optimizer", "sgd", "--momentum", "0.8")
+    assert (args.clip_norm, args.zero_copy, args.momentum) == (None, True, 0.8)
+
+
+def test_zero_copy_is_the_default_where_it_is_possible():
+    assert options().zero_copy and not options("--no-zero-copy").zero_copy
+    assert not options("--memory", "dgc").zero_copy and not options("--clip-norm", "2").zero_copy
+    assert memory_options(options()) == {"memory": "residual", "clip_norm": None, "in_place": True}
+
+
+def test_momentum_is_the_optimizers_or_the_memorys():
+    args = options("--momentum", "0.7")
+    assert (args.momentum, args.correction) == (0.7, 0)
+    args = options("--memory", "dgc", "--clip-norm", "2")
+    assert (args.momentum, args.correction) == (0, 0.9)
+    made = memory_options(args)
+    assert (repr(made["memory"]), made["clip_norm"], made["in_place"]) == (repr(MomentumCorrection(0.9)), 2, False)

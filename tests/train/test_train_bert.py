@@ -1,0 +1,220 @@
+"""BERT's sizes, its pre-training examples, and its two tasks from the command line to falling losses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import bert
+from data.corpus import encoded, gathered
+from data.reference import documents
+from data.wordpiece import WordPiece, trained
+from models.bert import Shape, for_answering, for_pretraining, load_encoder
+from ranks.job import Refused
+from sparse_mpi.comm import NullComm
+from tasks.masked import Examples, Pretraining
+
+from .small_training import losses_of
+
+TEXTS = documents()
+SPECIAL = WordPiece(trained([text for _, text in TEXTS], 600))
+EXAMPLES = Examples(gathered(*encoded(TEXTS, SPECIAL, NullComm()), 61, NullComm()), SPECIAL, 64)
+RESERVED = (SPECIAL.cls, SPECIAL.sep)
+
+
+def parameters(model):
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def test_bert_base_has_the_published_number_of_parameters():
+    with torch.device("meta"):
+        assert parameters(for_pretraining(bert.BASE, bert.PIECES)) == 133_547_324
+        assert parameters(for_answering(bert.BASE, bert.PIECES)) == 108_893_186
+
+
+def test_heads_must_share_the_width():
+    with pytest.raises(ValueError, match="--width must be a multiple of --heads, got 64 and 3"):
+        for_answering(Shape(1, 64, 3), 100)
+
+
+def original(example):
+    return np.where(example.targets >= 0, example.targets, example.tokens)
+
+
+def test_an_example_is_two_halves_between_special_tokens():
+    rng = np.random.default_rng(1)
+    others = []
+    for run in EXAMPLES.train[:200]:
+        example = EXAMPLES.example(run, rng)
+        tokens, seps = original(example), np.flatnonzero(example.tokens == SPECIAL.sep)
+        assert tokens[0] == SPECIAL.cls and len(tokens) <= 64 and seps[-1] == len(tokens) - 1
+        (border,) = np.flatnonzero(np.diff(example.halves))
+        assert tokens[border] == SPECIAL.sep
+        halves, source = np.concatenate([tokens[1:border], tokens[border + 1 : -1]]), EXAMPLES._corpus.run(run)
+        assert np.array_equal(halves[: border - 1], source[: border - 1])
+        assert example.other != np.array_equal(halves, source)
+        others.append(example.other)
+    assert 70 < sum(others) < 130
+
+
+def test_fifteen_in_a_hundred_pieces_are_to_be_told_in_the_published_ways():
+    rng = np.random.default_rng(2)
+    made = [EXAMPLES.example(run, rng) for run in np.tile(EXAMPLES.train, 2)[:1500]]
+    pieces, told, masked, same = 0, 0, 0, 0
+    for example in made:
+        chosen = example.targets >= 0
+        assert not set(original(example)[chosen]) & set(RESERVED) and chosen.any()
+        pieces, told = pieces + len(chosen) - 3, told + chosen.sum()
+        masked += (example.tokens[chosen] == SPECIAL.mask).sum()
+        same += (example.tokens[chosen] == example.targets[chosen]).sum()
+    assert told / pieces == pytest.approx(0.15, abs=0.005)
+    assert masked / told == pytest.approx(0.8, abs=0.02)
+    assert same / told == pytest.approx(0.1, abs=0.015)
+
+
+def task(rank=0, size=1, seed=1):
+    args = bert.PROGRAM.parse(["--tiny", "--batch-size", "8", "--seed", str(seed)])
+    return Pretraining(torch.nn.Identity(), EXAMPLES, args, NullComm(size, rank))
+
+
+def tokens(batches):
+    return [batch.tokens.tolist() for batch in batches]
+
+
+def test_batches_depend_on_seed_epoch_step_and_rank_alone():
+    def first(epoch=0, **options):
+        return tokens([next(task(**options).train(epoch))])
+
+    assert first() == first() and first(rank=1, size=2) == first(rank=1, size=2)
+    assert len({str(first(**other)) for other in ({}, {"seed": 2}, {"epoch": 1}, {"size": 2, "rank": 1})}) == 4
+    assert tokens(task().train(2))[5:] == tokens(task().train(2, first=5))
+    assert task(0, 3).steps == task(2, 3).steps == len(list(task(1, 3).train(0)))
+
+
+def test_no_two_things_are_drawn_from_the_same_random_numbers(monkeypatch):
+    drawn, make = [], np.random.default_rng
+
+    def noted(seed):
+        drawn.append(make(seed).random())
+        return make(seed)
+
+    made = [task(rank, 2) for rank in range(2)]
+    monkeypatch.setattr(np.random, "default_rng", noted)
+    for one in made:
+        _ = [batch for _, batch in zip(range(3), one.train(0), strict=False)]
+    assert len(drawn) == 2 * (1 + 3) and len(set(drawn)) == 1 + 2 * 3  # the order of the shards is for all ranks
+
+
+def test_the_test_is_the_same_whoever_evaluates_it():
+    def rows(size):
+        return sorted(row for rank in range(size) for batch in tokens(task(rank, size).test()) for row in batch)
+
+    assert rows(1) == rows(3) and len(rows(1)) == len(EXAMPLES.test)
+
+
+def test_judged_sums_and_scores():
+    made = task()
+    torch.manual_seed(0)
+    made._bert = made.model = for_pretraining(bert.SMALL, 600).eval()
+    batch = next(made.train(0))
+    with torch.no_grad():
+        loss, sums = made.judge(batch)
+        whole = made.model(batch.tokens, attention_mask=batch.attended, token_type_ids=batch.halves)
+    logits, labels = whole.prediction_logits.flatten(0, 1), batch.targets.flatten()
+    masked = torch.nn.functional.cross_entropy(logits, labels, ignore_index=-1)
+    order = torch.nn.functional.cross_entropy(whole.seq_relationship_logits, batch.other)
+    assert float(loss) == pytest.approx(float(masked + order), rel=1e-5)
+    scores = made.scores(sums + sums)
+    assert list(scores)[:2] == ["loss", made.headline] and scores["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(float(masked.exp()), rel=1e-4)
+    assert scores["accuracy"] == pytest.approx(float((logits.argmax(1) == labels)[labels >= 0].float().mean()))
+
+
+def test_questions_begin_with_the_encoder_of_pretraining_and_no_other(tmp_path):
+    torch.manual_seed(0)
+    before, after = for_pretraining(Shape(1, 16, 2), 50), for_answering(Shape(1, 16, 2), 50)
+    for content in (before.state_dict(), {"model": before.state_dict(), "step": 3}):
+        torch.save(content, tmp_path / "model.pt")
+        load_encoder(after, tmp_path / "model.pt")
+        assert all(torch.equal(w, before.state_dict()[n]) for n, w in after.bert.state_dict(prefix="bert.").items())
+    for other in (Shape(2, 16, 2), Shape(1, 32, 2)):
+        with pytest.raises(ValueError, match=r"model\.pt does not fit: bert\.\S+ is .* in this model; take the same"):
+            load_encoder(for_answering(other, 50), tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("content", [b"junk", b"", {"a": 1}, [1], print])
+def test_other_files_are_no_models(tmp_path, content):
+    path = tmp_path / "model.pt"
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    with pytest.raises(ValueError, match=r"model\.pt is no state dict"):
+        load_encoder(for_answering(Shape(1, 16, 2), 50), path)
+    with pytest.raises(FileNotFoundError, match="--model-from"):
+        load_encoder(for_answering(Shape(1, 16, 2), 50), tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [([], "bert"), (["--k", "3", "--task", "squad", "--tiny"], "bert-squad"), (["--data", "squad"], "bert-squad")],
+)
+def test_the_task_decides_on_options(argv, name):
+    args = bert.PROGRAM.parse(argv)
+    assert bert.PROGRAM.chosen(argv).name == name and args.optimizer == "adamw" and args.schedule == "linear"
+    assert args.data in bert.PROGRAM.programs[args.task].folders
+
+
+@pytest.mark.parametrize("name", bert.PROGRAM.programs)
+def test_a_tenth_of_any_number_of_epochs_is_warm_up(name):
+    for given in ([], ["--tiny"], ["--epochs", "7"], ["--tiny", "--epochs", "5"]):
+        args = bert.PROGRAM.programs[name].parse(given)
+        assert args.warmup_epochs == pytest.approx(args.epochs / 10)
+    assert bert.PROGRAM.programs[name].parse(["--epochs", "7", "--warmup-epochs", "1"]).warmup_epochs == 1
+
+
+@pytest.mark.parametrize("name", bert.PROGRAM.programs)
+@pytest.mark.ranks(2)
+def test_all_ranks_agree_on_vocabulary_and_model(ranks, name, tmp_path):
+    def made(comm):
+        args = bert.PROGRAM.programs[name].parse(["--tiny", "--vocabulary", "300", "--out", str(tmp_path)])
+        torch.manual_seed(args.seed)
+        found = bert.PROGRAM.programs[name].make(args, comm)
+        assert comm.rank or len((tmp_path / "vocab.txt").read_text().splitlines()) == 300
+        return found.steps, parameters(found.model), next(iter(found.train(0))).tokens.shape
+
+    (one, other) = ranks.run(made)
+    assert one == other and one[1] < 300_000
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_missing_vocabulary_is_refused_on_all_ranks(ranks, tmp_path):
+    def refused(comm):
+        args = bert.PROGRAM.parse(["--tiny", "--vocab-file", str(tmp_path / "absent"), "--out", str(tmp_path)])
+        with pytest.raises(Refused) as error:
+            bert.PROGRAM.programs["pretrain"].make(args, comm)
+        return str(error.value)
+
+    first, *others = ranks.run(refused)
+    assert "no vocabulary" in first and all("because of rank 0" in text for text in others)
+
+
+@pytest.mark.parametrize("name", bert.PROGRAM.programs)
+def test_a_vocabulary_is_read_or_trained(name, tmp_path):
+    given = ["--tiny", "--vocabulary", "300", "--vocab-file", "vocab.txt", "--out", str(tmp_path / "out")]
+    with pytest.raises(ValueError, match="--vocabulary 300 has no effect beside --vocab-file vocab.txt"):
+        bert.PROGRAM.programs[name].make(bert.PROGRAM.programs[name].parse(given), NullComm())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_is_of_no_use_without_its_vocabulary(tmp_path):
+    args = bert.PROGRAM.programs["squad"].parse(["--tiny", "--task", "squad", "--model-from", "x"])
+    with pytest.raises(ValueError, match="--model-from needs .* --vocab-file"):
+        bert.PROGRAM.programs["squad"].make(args, NullComm())
+
+
+@pytest.mark.parametrize("name", bert.PROGRAM.programs)
+def test_the_loss_falls(name, tmp_path):
+    args = bert.PROGRAM.programs[name].parse(["--tiny", "--out", str(tmp_path)])
+    torch.manual_seed(args.seed)
+    made = bert.PROGRAM.programs[name].make(args, NullComm())
+    losses = losses_of(made, torch.optim.AdamW(made.model.train().parameters(), 3e-3), 20)
+    assert np.mean(losses[-4:]) < losses[0] - 0.7

@@ -1,0 +1,48 @@
+"""A program as one job: what ranks agree on, and how they share CPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from ranks import job
+from sparse_mpi import World
+
+
+@pytest.mark.ranks(2, 4)
+def test_what_fails_on_one_rank_is_refused_on_all(ranks):
+    def load(rank):
+        if rank == 1:
+            raise FileNotFoundError("no such folder")
+        return rank
+
+    def body(comm):
+        with pytest.raises(job.Refused) as error:
+            job.agreed(comm, lambda: load(comm.rank))
+        return str(error.value), job.agreed(comm, lambda: comm.rank)
+
+    for rank, (said, agreed) in enumerate(ranks.run(body)):
+        assert ("no such folder" if rank == 1 else "rank 1") in said and agreed == rank
+
+
+def test_a_failure_without_words_is_a_failure_too():
+    def fail():
+        raise ValueError
+
+    def body(comm):
+        with pytest.raises(job.Refused) as error:
+            job.agreed(comm, fail if comm.rank == 0 else lambda: None)
+        return str(error.value)
+
+    assert World(2).run(body) == ["ValueError", "stopping because of rank 0; see its error"]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "threads"),
+    [([{0, 1, 2, 3}] * 2, [2, 2]), ([{0, 1}, {2, 3}], [2, 2]), ([{5}] * 3, [1, 1, 1]), ([{0, 1, 2}], [3])],
+)
+def test_ranks_share_the_cpus_they_run_on(monkeypatch, cpus, threads):
+    def body(comm):
+        monkeypatch.setattr(job, "allowed_cpus", lambda: sorted(cpus[comm.rank]))
+        return job.threads_per_rank(comm)
+
+    assert World(len(cpus)).run(body) == threads

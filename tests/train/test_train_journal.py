@@ -1,0 +1,70 @@
+"""What a run leaves behind and says: records, the plot, lines of epochs and of the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from ranks import job
+from records.journal import Outcome, conclude
+from records.metrics import Metrics, plot
+from sparse_mpi import World
+
+from .small_training import settings, train
+
+
+def test_records_of_a_run_and_its_plot(tmp_path):
+    args = settings(epochs=3, max_steps=11, dense_warmup=4, check_every=2, out=tmp_path / "deep" / "run")
+    outcomes = World(3).run(lambda comm: train(comm, args, args.out, k=7)[0])
+    assert [o.steps for o in outcomes] == [11] * 3
+    records = [json.loads(line) for line in (args.out / "metrics.jsonl").read_text().splitlines()]
+    steps = [r for r in records if r["event"] == "step"]
+    epochs = [r for r in records if r["event"] == "epoch"]
+    assert [r["step"] for r in steps] == [1, 3, 5, 7, 9, 11] and [r["step"] for r in epochs] == [8, 11]
+    assert [r["selected"] for r in steps[:2]] == [74, 74] and max(r["selected"] for r in steps[2:]) < 20
+    assert steps[0]["mb_sent"] >= 74 * 4 * 4 / 3 / 1e6
+    assert epochs[1]["test_accuracy"] == outcomes[0].score
+    with (args.out / "metrics.jsonl").open() as file:
+        rest = file.read()
+    config = {
+        "event": "config",
+        "algo": "oktopk",
+        "data": "x",
+        "ranks": 3,
+        "k": 7,
+        "parameters": 74,
+        "headline": "accuracy",
+    }
+    (args.out / "metrics.jsonl").write_text(json.dumps(config) + "\n" + rest)
+    assert plot(args.out).read_bytes().startswith(b"\x89PNG")
+
+
+def test_density_falls_over_the_first_epochs(tmp_path):
+    args = settings(density_warmup=(0.5, 0.25), log_every=1, out=tmp_path)
+    World(2).run(lambda comm: train(comm, args, args.out, k=7)[0])
+    records = [json.loads(line) for line in (args.out / "metrics.jsonl").read_text().splitlines()]
+    selected = {
+        epoch: {r["selected"] for r in records if r["event"] == "step" and r["epoch"] == epoch}
+        for epoch in (1, 2, 3, 4)
+    }
+    assert selected == {1: {37}, 2: {18}, 3: {7}, 4: {7}}
+
+
+def test_different_replicas_are_refused_in_the_end(capsys):
+    outcome = Outcome(
+        "accuracy", 0.5, 1.0, identical=False, steps=3, seconds=1.0, step_seconds=0.3, predicted_seconds=0.33, digest=""
+    )
+    with pytest.raises(job.Refused, match="replicas differ"):
+        World(1).run(lambda comm: conclude(outcome, settings(), comm, Metrics(None)))
+    assert "replicas DIFFER" in capsys.readouterr().out
+
+
+def test_without_tensorboard_records_are_still_written(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    metrics = Metrics(tmp_path)
+    metrics.write("step", step=1, loss=0.5)
+    metrics.close()
+    assert "tensorboard is not installed" in capsys.readouterr().out
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"event": "step", "step": 1, "loss": 0.5}

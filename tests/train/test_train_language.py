@@ -1,0 +1,209 @@
+"""Language models learn from blocks of tokens, each seen by one rank, and are told by their perplexity."""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from data.text import TEXTS, Text
+from models.word_lstm import WordLSTM
+from ranks.job import Refused
+from sparse_mpi.comm import NullComm
+from tasks.language import (
+    LSTM_SETTINGS,
+    LanguageTask,
+    Shape,
+    byte_pairs,
+    extend_lstm,
+    lstm_language_task,
+    shape_of,
+    shape_options,
+    words,
+)
+
+from .small_training import losses_of
+
+BLOCK = 4
+
+
+def options(**more):
+    return Namespace(
+        **{"data": "python-reference", "data_dir": Path(), "seed": 3, "batch_size": 2, "tiny": True} | more
+    )
+
+
+def counting(length, comm, batch_size=2, model=None):
+    """A task whose tokens are 0, 1, 2 and so on; for testing, as many again."""
+    tokens = np.arange(length, dtype=np.int32)
+    return LanguageTask(model or nn.Identity(), tokens, tokens, BLOCK, options(batch_size=batch_size), comm)
+
+
+def lstm_options(*given, **more):
+    parser = ArgumentParser()
+    extend_lstm(parser)
+    return Namespace(**vars(parser.parse_args(given)), **vars(options(**more)))
+
+
+@pytest.mark.ranks(1, 3, 5)
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_ranks_share_the_blocks_of_an_epoch(ranks, epoch):
+    def first_tokens(comm):
+        task = counting(4 * 31 + 3, comm)
+        batches = list(task.train(epoch))
+        assert len(batches) == task.steps
+        for tokens, following in batches:
+            assert tokens.dtype == following.dtype == torch.int64 and tokens.shape[1] == BLOCK
+            assert (following == tokens + 1).all()
+        return [int(n) for tokens, _ in batches for n in tokens[:, 0]], task.steps
+
+    firsts, steps = zip(*ranks.run(first_tokens), strict=True)
+    seen = [n for mine in firsts for n in mine]
+    assert sorted(seen) == list(range(0, 4 * 31, BLOCK)) and seen != sorted(seen)
+    assert len(set(steps)) == 1
+
+
+@pytest.mark.ranks(1, 3, 5)
+def test_ranks_share_the_test_blocks_where_there_are_fewer_than_ranks_too(ranks):
+    def firsts(comm):
+        task = LanguageTask(nn.Identity(), np.arange(90), np.arange(17), BLOCK, options(), comm)
+        return [int(n) for tokens, _ in task.test() for n in tokens[:, 0]]
+
+    assert sorted(n for mine in ranks.run(firsts) for n in mine) == [0, 4, 8, 12]
+
+
+def test_training_resumes_where_it_stopped_and_epochs_differ():
+    task = counting(100, NullComm(2, 1))
+    whole, rest = list(task.train(1)), list(task.train(1, first=2))
+    assert len(rest) == len(whole) - 2
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole[2:], rest, strict=True))
+    assert not torch.equal(whole[0][0], next(iter(task.train(0)))[0])
+
+
+def test_an_even_guess_has_the_vocabulary_for_perplexity():
+    class Even(nn.Module):
+        def forward(self, tokens):
+            return torch.zeros(*tokens.shape, 50)
+
+    task = counting(41, NullComm(1), model=Even())
+    judged = [task.judge(batch) for batch in task.test()]
+    assert all(loss.item() == pytest.approx(math.log(50)) for loss, _ in judged)
+    sums = np.sum([sums for _, sums in judged], axis=0)
+    assert sums.dtype == np.float64 and sums[0] == 40
+    assert task.scores(sums) == pytest.approx({"loss": math.log(50), "perplexity": 50})
+    assert next(iter(task.scores(sums))) == "loss" and task.headline in task.scores(sums)
+
+
+@pytest.mark.parametrize(("loss", "perplexity"), [(1e4, math.inf), (math.nan, math.nan)])
+def test_a_perplexity_beyond_all_numbers_is_no_error(loss, perplexity):
+    scores = counting(41, NullComm(1)).scores(np.array([1.0, loss]))
+    assert scores["perplexity"] == pytest.approx(perplexity, nan_ok=True)
+
+
+@pytest.mark.parametrize(("train", "test", "complaint"), [(4 * 6, 9, "6 blocks of the training"), (25, 4, "1 block")])
+def test_a_block_too_long_for_the_text_is_refused(train, test, complaint):
+    with pytest.raises(ValueError, match=rf"at least {complaint}.*for 3 ranks.*--block"):
+        LanguageTask(nn.Identity(), np.zeros(train), np.zeros(test), BLOCK, options(), NullComm(3))
+
+
+@pytest.mark.ranks(1, 3)
+def test_all_ranks_have_the_byte_pairs_that_rank_0_found(ranks):
+    pytest.importorskip("tokenizers")
+
+    def text(rank):
+        return f"words like those of rank {'abcdef'[rank] * 20}\n" * 9
+
+    found = ranks.run(lambda comm: byte_pairs(290)(Text(text(comm.rank), "words"), options(), comm))
+    assert len({v.size for v in found}) == 1
+    assert all(len(v.encode(text(0))) < len(v.encode(text(1))) for v in found)
+
+
+@pytest.mark.ranks(3)
+def test_all_ranks_refuse_byte_pairs_that_rank_0_cannot_find(ranks):
+    def refusal(comm):
+        with pytest.raises(Refused) as caught:
+            byte_pairs(10)(Text("words", "words"), options(), comm)
+        return str(caught.value)
+
+    first, *others = ranks.run(refusal)
+    assert "vocabulary must be at least 256" in first and all("because of rank 0" in text for text in others)
+
+
+def test_256_byte_pairs_are_bytes_and_so_are_tiny_words():
+    text = Text("words", "words")
+    assert byte_pairs(256)(text, options(), NullComm()).size == 256
+    assert words(10)(text, options(vocabulary=None), NullComm()).size == 256
+    assert words(10)(text, options(tiny=False, vocabulary=10), NullComm()).size == 2
+
+
+def test_a_vocabulary_for_bytes_is_refused():
+    with pytest.raises(ValueError, match="--vocabulary 300 has no effect with --tiny, .* 256 bytes; leave it out"):
+        words(300)(Text("words", "words"), options(vocabulary=300), NullComm())
+    with pytest.raises(ValueError, match="--vocabulary 300 has no effect"):
+        lstm_language_task(lstm_options("--vocabulary", "300"), NullComm())
+
+
+def test_options_change_a_shape():
+    shape, parser = Shape(2, 64, 4, 32, 256), ArgumentParser()
+    shape_options(parser, {"digits": shape})
+    assert shape_of(parser.parse_args([]), shape) == shape
+    assert shape_of(parser.parse_args(["--width", "96", "--block", "8"]), shape) == (2, 96, 4, 8, 256)
+    with pytest.raises(ValueError, match="width must be a multiple of the 4 heads, got 66; 64 is"):
+        shape_of(parser.parse_args(["--width", "66"]), shape)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_word_lstm_sees_only_what_came_before(tied):
+    torch.manual_seed(0)
+    model = WordLSTM(40, 8, tied=tied).eval()
+    tokens = torch.arange(20).reshape(2, 10)
+    changed = tokens.clone()
+    changed[:, 6] = 39
+    before, after = model(tokens), model(changed)
+    assert before.shape == (2, 10, 40)
+    assert torch.equal(before[:, :6], after[:, :6]) and not torch.equal(before[:, 6:], after[:, 6:])
+
+
+def test_the_word_lstm_has_the_size_of_wikitext_2_as_published():
+    model, tied = WordLSTM(33_278), WordLSTM(33_278, tied=True)
+    layers = 2 * (2 * 500 * 2000 + 2 * 2000)
+    assert sum(p.numel() for p in model.parameters()) == 2 * 33_278 * 500 + 33_278 + layers
+    assert sum(p.numel() for p in tied.parameters()) == 33_278 * 500 + 33_278 + layers
+
+
+def test_lstm_settings_are_of_texts_that_there_are():
+    assert set(LSTM_SETTINGS) <= set(TEXTS)
+    assert (LSTM_SETTINGS["wikitext-2"].lr, LSTM_SETTINGS["wikitext-2"].clip_norm) == (1e-3, 0.1)
+    assert lstm_options().block == 70 and lstm_options("--tied").tied
+
+
+@pytest.mark.parametrize(("given", "tokens"), [([], 4), (["--vocabulary", "3"], 3)])
+def test_the_vocabulary_of_an_lstm_is_as_large_as_asked_for(tmp_path, given, tokens):
+    for part in ("train", "test"):
+        (tmp_path / f"ptb.{part}.txt").write_text("yes no yes no yes \n" * 40)
+    args = lstm_options("--block", "4", *given, data="ptb", data_dir=tmp_path, tiny=False)
+    assert lstm_language_task(args, NullComm()).model(torch.zeros(1, 4, dtype=torch.int64)).shape == (1, 4, tokens)
+
+
+def test_a_tiny_lstm_learns():
+    torch.manual_seed(1)
+    task = lstm_language_task(lstm_options("--block", "32", batch_size=32), NullComm())
+    assert sum(p.numel() for p in task.model.parameters()) < 300_000
+    optimizer = torch.optim.Adam(task.model.parameters(), 1e-2)
+    losses = losses_of(task, optimizer, 15)
+    assert losses[0] == pytest.approx(math.log(256), abs=0.1) and losses[-1] < 3.6
+
+
+@pytest.mark.ranks(2)
+def test_a_text_that_is_missing_is_refused_by_all_ranks(ranks, tmp_path):
+    def refusal(comm):
+        with pytest.raises(Refused) as caught:
+            lstm_language_task(lstm_options(data="ptb", data_dir=tmp_path), comm)
+        return str(caught.value)
+
+    assert all("ptb.train.txt" in text for text in ranks.run(refusal))

@@ -1,0 +1,117 @@
+"""Training on the ranks of a World: it learns, to the same bits each time, and says when it cannot go on."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ranks import job
+from records.metrics import Metrics
+from sparse_mpi import World
+from sparse_mpi.optim import DistributedOptimizer
+from trainer.loop import Training, step_seed
+
+from .small_training import Slope, settings, train
+
+few_ranks = pytest.mark.ranks(1, 2, 3, 4)
+
+
+@few_ranks
+@pytest.mark.parametrize("algorithm", ["oktopk", "dense"])
+def test_training_learns_and_replicas_stay_identical(ranks, algorithm):
+    outcomes = ranks.run(lambda comm: train(comm, settings(), density=0.3, algorithm=algorithm)[0])
+    assert all(outcome.identical and outcome.score > 0.85 for outcome in outcomes)
+    assert {(o.headline, o.score) for o in outcomes} == {("accuracy", outcomes[0].score)}
+    assert {o.steps for o in outcomes} == {4 * (240 // (10 * ranks.size))}
+
+
+def weights(comm, in_place, algorithm, **changes):
+    """The state of a model trained with SGD's momentum and weight decay."""
+    args = settings(epochs=2, **changes)
+    options = {"density": 0.1, "algorithm": algorithm, "in_place": in_place}
+    return {name: tensor.numpy() for name, tensor in train(comm, args, **options)[1].state_dict().items()}
+
+
+CHANGES = {
+    "plain": {},
+    "dense first": {"dense_warmup": 3},
+    "checked": {"check_every": 2, "dense_warmup": 1},
+    "density": {"density_warmup": (0.5,)},
+}
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("algorithm", ["oktopk", "topkdsa", "dense"])
+@pytest.mark.parametrize("changes", CHANGES)
+def test_zero_copy_trains_to_the_same_bits(ranks, algorithm, changes):
+    changes = CHANGES[changes]
+    copying, zero_copy = (ranks.run(lambda comm, x=x: weights(comm, x, algorithm, **changes)) for x in (False, True))
+    for one, other in zip(copying, zero_copy, strict=True):
+        assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize(
+    "options", [{"memory": "dgc"}, {"memory": "dgc", "clip_norm": 1.0}, {"clip_norm": 1.0}], ids=repr
+)
+def test_training_learns_with_momentum_correction_and_clipping(ranks, options):
+    args = settings(dense_warmup=4, check_every=5, lr=0.05)
+    outcomes = ranks.run(lambda comm: train(comm, args, density=0.3, momentum=0.0, **options)[0])
+    assert all(outcome.identical and outcome.score > 0.85 for outcome in outcomes)
+
+
+def test_the_same_seed_trains_to_the_same_bits():
+    def weights(comm):
+        return train(comm, settings(epochs=2), density=0.1)[1][1].weight.detach().numpy()
+
+    assert np.array_equal(World(2).run(weights)[0], World(2).run(weights)[1])
+
+
+@pytest.mark.parametrize("algorithm", ["oktopk", "dense"])
+def test_diverged_training_is_refused_on_all_ranks(algorithm):
+    def body(comm):
+        with pytest.raises(job.Refused, match="diverged in epoch 1"):
+            train(comm, settings(lr=math.inf), algorithm=algorithm)
+
+    World(2).run(body)
+
+
+def test_steps_are_timed_without_the_checked_ones_and_the_dense_warm_up(monkeypatch):
+    timed, usual = [], Training._usual_step
+    monkeypatch.setattr(Training, "_usual_step", lambda self: timed.append(len(self.durations)) or usual(self))
+
+    def body(comm):
+        outcome, _ = train(comm, settings(max_steps=9, dense_warmup=3, check_every=2))
+        assert outcome.step_seconds > 0 and outcome.predicted_seconds is None
+        outcome, _ = train(comm, settings(max_steps=2, check_every=1))
+        assert outcome.step_seconds is None
+
+    World(1).run(body)
+    assert timed == [3, 0]  # of steps 4 to 9 without 4, 6 and 8
+
+
+def test_dropout_is_a_function_of_seed_step_and_rank():
+    """A run that starts at a later step draws what a whole one would have drawn there."""
+
+    def body(comm):
+        return [step_seed(seed, step, comm.rank) for seed in (1, 2) for step in (0, 1)]
+
+    seeds = np.concatenate(World(3).run(body))
+    assert len(set(seeds)) == 12
+
+    def drawn(comm, steps):
+        made = Slope(comm)
+        optimizer = DistributedOptimizer(torch.optim.SGD(made.model.parameters(), 0.1), comm=comm)
+        training = Training(made, optimizer, settings(max_steps=9), comm, Metrics(None))
+        training.steps, masks = steps, []
+        made.model[1].register_forward_hook(lambda module, _, out: masks.append((out == 0).numpy().copy()))
+        training.run()
+        return [mask for mask in masks if mask.any()]
+
+    whole, resumed = (World(2).run(lambda comm, steps=steps: drawn(comm, steps)) for steps in (0, 6))
+    for one, other in zip(whole, resumed, strict=True):
+        assert len(one) == 9 and len(other) == 3 and np.array_equal(one[-3:], other)
+    assert not np.array_equal(whole[0], whole[1])

@@ -1,0 +1,174 @@
+"""--algo auto and --plan: what is watched, when the plan takes over, which plans are refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from time import perf_counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from options.reduction import OPTIONS
+from ranks.job import Refused
+from records.journal import coverage
+from records.meter import Stamps
+from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World
+from sparse_mpi.algorithms.hybrid import Fused, Hybrid
+from sparse_mpi.plan import store
+from sparse_mpi.plan.base import Part, Plan
+from trainer.planning import Planning, Profiler
+
+from ..launch import launch, needs_mpi
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 5))
+
+
+TENSORS = tuple((name, tuple(p.shape)) for name, p in network().named_parameters())
+PLAN = Plan("by hand", TENSORS, 2, 0.05, (Part("topka", (0, 2), 37), Part("dense", (1, 3), 35)), 0.1)
+
+
+def settings(**changes):
+    values = {"algo": "auto", "plan": None, "planner": "best", "profile_steps": 3}
+    reduction = {
+        **dict.fromkeys(OPTIONS),
+        "k": None,
+        "density": 0.05,
+        "memory": "residual",
+        "clip_norm": None,
+        "zero_copy": True,
+        "overlap": False,
+        "bucket_mb": 0.0,
+    }
+    return SimpleNamespace(**(values | reduction | {"progress": False, "out": None} | changes))
+
+
+def test_gradients_are_ready_from_the_last_layer_to_the_first():
+    model = network()
+    profiler = Profiler(model)
+    for _ in range(2):
+        loss = model(torch.ones(3, 20)).sum()
+        start = perf_counter()
+        loss.backward()
+        end = perf_counter()
+        profiler.add(Stamps(start - 0.5, start, end, end + 0.1, end + 0.35))
+    profiler.close()
+    assert profiler.steps == 2
+    before, backward, update, *ready = np.median(profiler._steps, axis=0)
+    assert before == pytest.approx(0.5) and update == pytest.approx(0.25) and backward > 0
+    assert 0 < max(ready[2:]) <= min(ready[:2]) <= backward
+    model(torch.ones(3, 20)).sum().backward()
+    assert profiler.steps == 2
+
+
+@pytest.mark.ranks(1, 3)
+def test_the_plan_takes_over_with_what_the_first_steps_remember(ranks, tmp_path):
+    def body(comm):
+        model, args = network(), settings(out=tmp_path)
+        planning = Planning(model, args, comm)
+        optimizer = planning.distribute(torch.optim.SGD(model.parameters(), 0.1))
+        (bucket,) = optimizer.reduction.buckets
+        first, optimizer.reduction.check = bucket.reducer, True
+        for step in range(6):
+            optimizer.zero_grad()
+            model(torch.full((3, 20), 0.1 * (comm.rank + 1))).sum().backward()
+            optimizer.step()
+            stamps = Stamps(step, step + 0.1, step + 0.3, step + 0.4, step + 0.5)
+            assert planning.after(stamps, optimizer.reduction) == (step == 2)
+            assert (bucket.reducer is first) == (step < 2)
+        assert bucket.reducer.memory is first.memory and isinstance(bucket.reducer.algorithm, Hybrid)
+        if comm.rank == 0:
+            profile = store.load_profile(tmp_path / "profile.json")
+            assert store.load(tmp_path / "plan.json") == planning.plan and planning.plan.tensors == TENSORS
+            assert (profile.before, profile.backward) == (pytest.approx(0.1), pytest.approx(0.2))
+            assert profile.update == pytest.approx(0.1) and profile.ranks == comm.size
+        return store.dumps(planning.plan)
+
+    plans = ranks.run(body)
+    assert all(plan == plans[0] for plan in plans)
+
+
+@pytest.mark.ranks(2)
+def test_a_plan_file_decides_what_reduces_and_how_much(ranks, tmp_path):
+    store.save(PLAN, tmp_path / "plan.json")
+
+    def body(comm):
+        args = settings(algo="plan", plan=tmp_path / "plan.json", density=None)
+        model = network()
+        planning = Planning(model, args, comm)
+        optimizer = planning.distribute(torch.optim.SGD(model.parameters(), 0.1))
+        (bucket,) = optimizer.reduction.buckets
+        assert planning.plan == PLAN and args.density == 0.05 and bucket.reducer.k == round(0.05 * 785)
+        optimizer.reduction.check = True
+        model(torch.full((3, 20), 0.1 * (comm.rank + 1))).sum().backward()
+        (total,) = optimizer.synchronize()
+        assert isinstance(total, SparseVector) and optimizer.reduction.report.selected == 37 + 35
+
+    ranks.run(body)
+
+
+SPOILT = {
+    "another number of ranks": (lambda text: text, 3, "plan must be for 3 ranks"),
+    "corrupt": (lambda text: text[: len(text) // 2], 2, "must be JSON"),
+    "with overlap": (lambda text: store.dumps(replace(PLAN, overlap=True)), 2, "a plan without overlap"),
+    "altered": (lambda text: text.replace('"density": 0.05', '"density": 0.06'), 2, "was altered"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+@pytest.mark.parametrize("ranks", [2, 3], indirect=True)
+def test_plans_that_cannot_be_followed_are_refused_on_every_rank(ranks, tmp_path, case):
+    spoil, wanted, message = SPOILT[case]
+    if ranks.size != wanted:
+        pytest.skip(f"is about {wanted} ranks")
+    file = tmp_path / f"plan-{ranks.size}.json"
+    file.write_text(spoil(store.dumps(PLAN)))
+
+    def body(comm):
+        with pytest.raises(Refused, match=message):
+            Planning(network(), settings(algo="plan", plan=file), comm)
+
+    ranks.run(body)
+
+
+@needs_mpi
+def test_a_plan_for_another_model_ends_the_job_with_an_error_from_every_rank(tmp_path):
+    store.save(PLAN, tmp_path / "plan.json")
+    done = launch(2, "train/vgg.py", "--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path / "run"))
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    for rank in range(2):
+        assert f"error on rank {rank}: plan must be for the tensors of this model, but tensor 0" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@needs_mpi
+def test_auto_profiles_plans_and_goes_on(tmp_path):
+    out = tmp_path / "run"
+    options = ["--max-steps", "6", "--batch-size", "2", "--check-every", "2", "--profile-steps", "2", "--no-progress"]
+    done = launch(2, "train/vgg.py", "--algo", "auto", *options, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "a step: predicted" in done.stdout and "replicas identical, 6 steps" in done.stdout
+    final = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    assert final["predicted_seconds"] == store.load(out / "plan.json").predicted and final["step_seconds"] > 0
+    again = launch(2, "train/vgg.py", "--plan", str(out / "plan.json"), "--max-steps", "1", "--batch-size", "2",
+                   "--out", str(tmp_path / "again"))  # fmt: skip
+    assert again.returncode == 0 and "a step: predicted" in again.stdout, again.stderr
+
+
+@pytest.mark.parametrize("algorithm", ["dense", "mixed"])
+def test_coverage_of_a_dense_total_counts_what_is_there(algorithm):
+    """All of it where everything is reduced; where a plan mixes, rows without an entry are missed."""
+    mixed = Hybrid((Fused(ALGORITHMS["dense"](), (0, 1), 0), Fused(ALGORITHMS["topka"](), (2,), 1.0)))
+    layout = [(8, 4), (16,), (50, 2)]
+    reducer = SparseAllreduce(layout, k=5, comm=World(1).run(lambda comm: comm)[0], algorithm="dense")
+    reducer.algorithm = mixed if algorithm == "mixed" else reducer.algorithm
+    total = torch.zeros(148)
+    total[:48] = 1
+    total[48:53] = 1  # 3 of 50 rows
+    assert coverage([total], [reducer]) == (1.0 if algorithm == "dense" else pytest.approx((8 + 3) / 58))

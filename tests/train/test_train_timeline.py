@@ -1,0 +1,76 @@
+"""The picture of a step: what it is made of, and that training draws one."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from records.meter import Stamps
+from records.metrics import record
+from records.timeline import Recorder, StepTrace, draw
+from sparse_mpi import World
+from sparse_mpi.buckets.trace import BucketTrace, Tracer
+from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.background import Span
+
+from .small_training import settings, train
+
+
+def test_a_step_in_numbers_and_bars(tmp_path):
+    buckets = [
+        BucketTrace(Span(2.0, 2.1, 2.6), [(2.1, 2.2)], [(2.2, 2.3), (2.4, 2.5)]),
+        BucketTrace(Span(2.5, 2.6, 3.2), [(2.7, 2.8)], []),
+    ]
+    step = StepTrace(7, Stamps(1.0, 1.5, 3.0, 3.2, 3.3), buckets)
+    assert step.seconds == pytest.approx(2.3) and step.reducing == pytest.approx(1.1)
+    assert step.exposed == pytest.approx(0.2)
+    draw(step, tmp_path / "step.svg")
+    text = (tmp_path / "step.svg").read_text()
+    for label in ("step 7: 2300.0 ms, reductions 1100.0 ms, exposed 200.0 ms", "bucket 2", "selection", "in line"):
+        assert f"<!-- {label} -->" in text
+    assert "<!-- bucket 3 -->" not in text
+
+
+def test_a_step_of_median_length_is_drawn(tmp_path):
+    class Reduction:
+        def record(self):
+            return Tracer(NullComm(1))
+
+    recorder = Recorder(Reduction(), tmp_path / "new" / "t.png")
+    for number, seconds in ((1, 9.0), (2, 2.0), (3, 1.0)):
+        recorder.add(number, Stamps(0.0, 0.1, 0.2, 0.3, seconds))
+    assert recorder.draw().startswith("timeline of step 2 in ") and (tmp_path / "new" / "t.png").stat().st_size > 5000
+
+
+def test_without_steps_there_is_nothing_to_draw(tmp_path):
+    """As in a run that is resumed where it was over."""
+    recorder = Recorder(SimpleNamespace(record=lambda: None), tmp_path / "step.png")
+    assert "there was no step to draw" in recorder.draw() and not (tmp_path / "step.png").exists()
+
+
+def test_a_file_that_cannot_be_drawn_is_refused_before_training(tmp_path, monkeypatch):
+    def refused(file):
+        args = settings(timeline=file, out=tmp_path / "run")
+        with pytest.raises((OSError, ImportError)) as error:
+            record(args, World(1).run(lambda comm: comm)[0])
+        return str(error.value)
+
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.png").mkdir()
+    assert "--timeline" in refused(tmp_path / "file" / "step.png") and "Is a dir" in refused(tmp_path / "folder.png")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "old.png").write_text("old")
+    for file in (tmp_path / "old.png", tmp_path / "new.png"):
+        record(settings(timeline=file, out=tmp_path / "run"), World(1).run(lambda comm: comm)[0]).close()
+    assert (tmp_path / "old.png").read_text() == "old" and not (tmp_path / "new.png").exists()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert refused(tmp_path / "new.png").startswith("--timeline needs matplotlib")
+
+
+def test_training_draws_what_rank_0_did(tmp_path, capsys):
+    args = settings(timeline=tmp_path / "step.png", max_steps=5)
+    World(2).run(lambda comm: train(comm, args, bucket_cap_mb=1e-4))
+    assert capsys.readouterr().out.count("timeline of step") == 1
+    assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,180 @@
+"""What every transport shares, on `World`, on MPI and on `NullComm`: what is counted and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi.comm import NullComm, Traffic
+from sparse_mpi.comm.world import World
+
+
+def rows(source: int, dest: int) -> int:
+    """How many rows ``source`` has for ``dest``: uneven, a third of them none."""
+    return (3 * source + 5 * dest) % 3 * (1 + source)
+
+
+def sends(source: int, size: int) -> np.ndarray:
+    return np.array([rows(source, dest) for dest in range(size)])
+
+
+def arrives(dest: int, size: int) -> np.ndarray:
+    return np.array([rows(source, dest) for source in range(size)])
+
+
+def traffic_of(ranks, call) -> list[Traffic]:
+    """What ``call(comm)`` added to the counters of each rank."""
+
+    def body(comm):
+        comm.barrier()
+        before = comm.traffic.copy()
+        call(comm)
+        return comm.traffic - before
+
+    return ranks.run(body)
+
+
+def counted(traffic: Traffic) -> tuple[int, int, int, int]:
+    assert traffic.seconds > 0
+    return traffic.sent, traffic.received, traffic.messages, traffic.control
+
+
+def rounds(size: int) -> int:
+    return int(np.ceil(np.log2(size)))
+
+
+def test_traffic_of_gathers(ranks):
+    size = ranks.size
+    others, messages = size - 1, rounds(size)
+    for traffic in traffic_of(ranks, lambda comm: comm.allgather(np.zeros((2, 3), np.float32))):
+        assert counted(traffic) == (24 * others, 24 * others, messages, 0)
+    for traffic in traffic_of(ranks, lambda comm: comm.allgather(np.zeros(3, np.int64), control=True)):
+        assert counted(traffic) == (0, 0, messages, 24 * others)
+    own = [8 * rows(rank, 1) for rank in range(size)]
+    for rank, traffic in enumerate(traffic_of(ranks, lambda comm: comm.allgatherv(np.zeros(rows(comm.rank, 1))))):
+        assert counted(traffic) == (own[rank] * others, sum(own) - own[rank], 2 * messages, 4 * others)
+    counts = arrives(1, size)
+    for rank, traffic in enumerate(
+        traffic_of(ranks, lambda comm: comm.allgatherv(np.zeros(rows(comm.rank, 1)), counts))
+    ):
+        assert counted(traffic) == (own[rank] * others, sum(own) - own[rank], messages, 0)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_traffic_of_alltoallv(ranks, known):
+    size = ranks.size
+
+    def call(comm):
+        expected = arrives(comm.rank, size) if known else None
+        counts = sends(comm.rank, size)
+        comm.alltoallv(np.zeros((counts.sum(), 2)), counts, expected)
+
+    for rank, traffic in enumerate(traffic_of(ranks, call)):
+        leaving, coming = np.delete(sends(rank, size), rank), np.delete(arrives(rank, size), rank)
+        messages = np.count_nonzero(leaving) if known else size - 1
+        assert counted(traffic) == (16 * leaving.sum(), 16 * coming.sum(), messages, 0)
+
+
+def test_traffic_of_allreduce_and_barrier(ranks):
+    size, messages = ranks.size, 2 * rounds(ranks.size)
+    moved = 2 * 28 * (size - 1) // size
+    for traffic in traffic_of(ranks, lambda comm: comm.allreduce(np.zeros(7, np.float32))):
+        assert counted(traffic) == (moved, moved, messages, 0)
+    for traffic in traffic_of(ranks, lambda comm: comm.allreduce(np.zeros(7, np.float32), "max", control=True)):
+        assert counted(traffic) == (0, 0, messages, moved)
+    for traffic in traffic_of(ranks, lambda comm: comm.barrier()):
+        assert counted(traffic) == (0, 0, rounds(size), 0)
+
+
+def test_traffic_of_bcast(ranks):
+    size, root = ranks.size, ranks.size // 2
+    parents = [number & (number - 1) for number in range(1, size)]  # counted from the root
+    for rank, traffic in enumerate(traffic_of(ranks, lambda comm: comm.bcast(np.zeros(5), root))):
+        children = parents.count((rank - root) % size)
+        assert counted(traffic) == (40 * children, 40 * (rank != root), 2 * children, 8 * children)
+    for rank, traffic in enumerate(traffic_of(ranks, lambda comm: comm.bcast(np.zeros(5), root, control=True))):
+        children = parents.count((rank - root) % size)
+        assert counted(traffic) == (0, 0, 2 * children, 48 * children)
+
+
+@pytest.mark.ranks(least=2)
+def test_traffic_of_sendrecv(ranks):
+    """Rank 0 sends two rows of 8 bytes to rank 1; then every rank sends to itself."""
+
+    def call(comm):
+        comm.sendrecv(np.zeros(2), 1 if comm.rank == 0 else None, 0 if comm.rank == 1 else None)
+        comm.sendrecv(np.zeros(2), comm.rank, comm.rank)
+
+    first, second, *others = traffic_of(ranks, call)
+    assert counted(first) == (16, 0, 1, 0)
+    assert counted(second) == (0, 16, 0, 0)
+    assert all(counted(other) == (0, 0, 0, 0) for other in others)
+
+
+def test_traffic_is_a_value():
+    traffic = Traffic(1, 2, 3, 4, 5.0)
+    kept = traffic.copy()
+    assert traffic - Traffic(1, 1, 1, 1, 1.0) == Traffic(0, 1, 2, 3, 4.0)
+    traffic.reset()
+    assert (traffic, kept) == (Traffic(), Traffic(1, 2, 3, 4, 5.0))
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_null_comm_counts_as_if_all_had_moved(size):
+    def body(comm):
+        send = np.zeros(2 * comm.size)
+        comm.sendrecv(send, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
+        comm.allgather(send)
+        comm.allgatherv(send)
+        comm.alltoallv(send, [2] * comm.size)
+        comm.allreduce(send)
+        comm.bcast(send)
+        comm.barrier()
+        traffic = comm.traffic.copy()
+        traffic.seconds = 0.0
+        return traffic
+
+    assert [body(NullComm(size, rank)) for rank in range(size)] == World(size).run(body)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda comm: comm.allreduce([1.0]), TypeError, "send must be a NumPy or CuPy array, got list"),
+        (lambda comm: comm.allgather(np.array(["x"], object)), TypeError, "got dtype object"),
+        (lambda comm: comm.allgatherv(np.float64(1) + np.zeros(())), TypeError, "send must be a NumPy"),
+        (lambda comm: comm.allgatherv(np.array(1)), ValueError, "rows of at least one byte, got shape"),
+        (lambda comm: comm.bcast(np.zeros((3, 0))), ValueError, "rows of at least one byte, got shape"),
+        (lambda comm: comm.allreduce(np.zeros(2), "min"), ValueError, "op must be one of .*, got 'min'"),
+        (lambda comm: comm.sendrecv(np.zeros(2), comm.size, None), ValueError, "dest must be a rank in"),
+        (lambda comm: comm.sendrecv(np.zeros(2), None, -1), ValueError, "source must be a rank in .*got -1"),
+        (lambda comm: comm.bcast(np.zeros(2), root=99), ValueError, "root must be a rank in .*got 99"),
+        (lambda comm: comm.alltoallv(np.zeros(2), []), ValueError, "counts must hold the rows of"),
+        (lambda comm: comm.alltoallv(np.zeros(2), [3] * comm.size), ValueError, "sum of counts must be"),
+        (
+            lambda comm: comm.alltoallv(np.zeros(0), [-1] * comm.size),
+            ValueError,
+            "counts must be >= 0, got -1",
+        ),
+        (
+            lambda comm: comm.alltoallv(np.zeros(comm.size), [1] * comm.size, [2] * comm.size),
+            ValueError,
+            r"expected\[rank\] must be counts\[rank\] \(1\), got 2",
+        ),
+        (lambda comm: comm.allgatherv(np.zeros(2), [3] * comm.size), ValueError, r"counts\[rank\] must be"),
+    ],
+)
+@pytest.mark.ranks(1, 2)
+def test_arguments_are_checked_before_anything_is_sent(ranks, call, error, message):
+    with pytest.raises(error, match=message):
+        ranks.run(call)
+    ranks.run(lambda comm: comm.barrier())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bool", "complex64", ">f4", "S3", "bfloat16"])
+@pytest.mark.ranks(1, 2)
+def test_allreduce_refuses_what_mpi_cannot_reduce(ranks, dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    with pytest.raises(TypeError, match="which MPI can reduce, got .*; convert it first"):
+        ranks.run(lambda comm: comm.allreduce(np.zeros(3, dtype)))

@@ -1,0 +1,130 @@
+"""What only MPI has: communicators, launchers, the end of a job. Run in child processes of a plain pytest."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from sparse_mpi.comm.runtime import LAUNCHERS, refuse_singletons, takes_device_pointers
+
+from ..launch import launch, needs_mpi
+
+
+@needs_mpi
+def test_as_comm_keeps_one_duplicate_for_each_communicator():
+    done = launch(
+        2,
+        "-c",
+        """
+from mpi4py import MPI
+from sparse_mpi.comm import as_comm
+
+world = as_comm()
+assert as_comm(MPI.COMM_WORLD) is world and as_comm(world) is world and world.size == 2
+mine = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank)
+comm = as_comm(mine)
+assert as_comm(mine) is comm and comm is not world and (comm.rank, comm.size) == (0, 1)
+assert as_comm(mine.Dup()) is not comm
+mine.Free()
+for wrong in ("world", MPI.COMM_NULL):
+    try:
+        as_comm(wrong)
+    except TypeError as error:
+        assert "comm must be an mpi4py intracommunicator, a Comm or None" in str(error)
+    else:
+        raise AssertionError(wrong)
+print("kept")
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["kept", "kept"]
+
+
+@needs_mpi
+def test_abort_ends_the_job_with_the_traceback():
+    """Rank 1 fails while the others wait for it."""
+    done = launch(
+        3,
+        "-c",
+        """
+from sparse_mpi.comm import as_comm
+
+comm = as_comm()
+try:
+    if comm.rank == 1:
+        raise ArithmeticError("gradient lost")
+    comm.barrier()
+except ArithmeticError as error:
+    comm.abort(error)
+""",
+    )
+    assert done.returncode != 0
+    assert "rank 1 of 3 aborts the job" in done.stderr
+    assert 'raise ArithmeticError("gradient lost")' in done.stderr or "line 7, in <module>" in done.stderr
+    assert "ArithmeticError: gradient lost" in done.stderr
+
+
+@needs_mpi
+def test_rows_of_another_size_are_refused():
+    done = launch(
+        2,
+        "-c",
+        """
+import numpy as np
+from sparse_mpi.comm import as_comm
+
+comm = as_comm()
+try:
+    comm.sendrecv(np.zeros(3, "int32" if comm.rank else "float64"), 1 - comm.rank, 1 - comm.rank)
+except TypeError as error:
+    assert comm.rank == 0 and "send must have rows of 8 bytes on rank 1 too" in str(error)
+    print("refused")
+    comm.abort(error)
+comm.barrier()
+""",
+    )
+    assert "refused" in done.stdout, done.stderr
+
+
+@needs_mpi
+def test_a_launcher_that_is_not_mpis_is_noticed():
+    done = launch(None, "-c", "from sparse_mpi.comm import as_comm; as_comm()", PMI_SIZE="4")
+    assert done.returncode == 1
+    assert "MPI started as singletons under a launcher that is not MPI's: PMI_SIZE=4" in done.stderr
+    assert launch(None, "-c", "from sparse_mpi.comm import as_comm; as_comm().barrier()", PMI_SIZE="1").returncode == 0
+
+
+def test_importing_the_transport_does_not_start_mpi():
+    done = launch(
+        None, "-c", "import sys, sparse_mpi.comm.mpi, sparse_mpi.comm.world; assert 'mpi4py' not in sys.modules"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_every_launcher_is_known(monkeypatch, name):
+    for launcher in LAUNCHERS:
+        monkeypatch.delenv(launcher, raising=False)
+    refuse_singletons(1)
+    monkeypatch.setenv(name, "3")
+    refuse_singletons(3)
+    with pytest.raises(RuntimeError, match=f"{name}=3"):
+        refuse_singletons(1)
+
+
+def comm_with(kinds: str | None) -> SimpleNamespace:
+    """A communicator whose info tells these kinds of memory."""
+    return SimpleNamespace(Get_info=lambda: SimpleNamespace(Get=lambda key: kinds))
+
+
+def test_device_pointers_are_declared(monkeypatch):
+    monkeypatch.delenv("SPARSE_MPI_CUDA_AWARE", raising=False)
+    assert takes_device_pointers(None, comm_with("system,cuda:device"))
+    monkeypatch.setenv("SPARSE_MPI_CUDA_AWARE", "0")
+    assert not takes_device_pointers(None, comm_with("system,cuda:device"))
+    monkeypatch.setenv("SPARSE_MPI_CUDA_AWARE", "1")
+    assert takes_device_pointers(None, comm_with(None))
+    monkeypatch.setenv("SPARSE_MPI_CUDA_AWARE", "yes")
+    with pytest.raises(ValueError, match="SPARSE_MPI_CUDA_AWARE must be 0 or 1, got 'yes'"):
+        takes_device_pointers(None, comm_with(None))

@@ -1,0 +1,191 @@
+"""Device arrays over NCCL: the bodies of other tests over a pretended one, and what only it has; one rank for real."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.comm import NullComm, as_comm
+from sparse_mpi.comm.nccl import NcclComm
+from sparse_mpi.comm.world import World
+
+from ..algorithms.conformance import CASES, gradient
+from ..fakes import fake_nccl
+from ..kernels.test_gpu import device_count
+
+pytestmark = pytest.mark.ranks(1, 3)
+
+
+class OnDevice:
+    """A communicator whose host arrays travel as device arrays."""
+
+    def __init__(self, comm) -> None:
+        self._comm = comm
+
+    def __getattr__(self, name: str):
+        found = getattr(self._comm, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments, **options):
+            if name == "split":
+                return OnDevice(found(*arguments))
+            send, *others = arguments or [None]
+            results = found(*([] if send is None else [sys.modules["cupy"].asarray(send), *others]), **options)
+            return tuple(map(on_host, results)) if isinstance(results, tuple) else on_host(results)
+
+        return call
+
+
+def on_host(result):
+    return result.get() if hasattr(result, "get") else result
+
+
+@pytest.fixture
+def nccl(device, monkeypatch):
+    """NCCL pretended, with a pretended CuPy on a pretended device."""
+    return fake_nccl.install(monkeypatch)
+
+
+class NcclRanks:
+    """What the fixture ``ranks`` gives, over NCCL."""
+
+    def __init__(self, ranks, nccl) -> None:
+        self.size, self._ranks, self._nccl = ranks.size, ranks, nccl
+
+    def run(self, fn, wrap=OnDevice):
+        def body(comm):
+            self._nccl.over(comm.duplicate())
+            return fn(wrap(NcclComm(comm)))
+
+        return self._ranks.run(body)
+
+
+@pytest.fixture
+def ranks(ranks, nccl):
+    return NcclRanks(ranks, nccl)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "int8", "uint64", "int64", "float32"])
+def test_every_type_is_reduced(ranks, dtype):
+    """16-bit integers wrap around as they do elsewhere, though NCCL does not know them."""
+    own = [
+        np.array([1, 2, np.iinfo(dtype).max if np.dtype(dtype).kind in "iu" else 3.5], dtype) for _ in range(ranks.size)
+    ]
+    with np.errstate(over="ignore"):
+        expected = np.sum(own, axis=0, dtype=dtype), np.max(own, axis=0)
+    for found in ranks.run(lambda comm: [comm.allreduce(own[comm.rank], op) for op in ("sum", "max")]):
+        for got, wanted in zip(found, expected, strict=True):
+            assert got.dtype == wanted.dtype and got.tolist() == wanted.tolist()
+
+
+def test_what_goes_over_nccl_and_what_over_the_host(ranks, nccl, device):
+    """Known counts cost one group and nothing on the host; host arrays go over the host alone."""
+    size = ranks.size
+
+    def body(comm):
+        own = sys.modules["cupy"].asarray(np.arange(size) + comm.rank)
+        each = np.ones(size, int)
+        comm._host.barrier()
+        before = len(nccl.calls)
+        for send in (own.get(), own):
+            host = comm._host.traffic.copy()
+            comm.alltoallv(send, each, each)
+            comm.allgatherv(send, each * size)
+            comm.allgather(send)
+            comm.allreduce(send)
+        assert (comm._host.traffic - host).messages == 0
+        comm._host.barrier()
+        mine = nccl.calls[before:]
+        copied = len(device.copies)
+        comm.alltoallv(own, each)
+        assert len(device.copies) == copied, "data went through host memory"
+        return mine
+
+    for calls in ranks.run(body, wrap=lambda comm: comm):
+        assert set(calls) == {"allGather", "allReduce"} | ({"group"} if size > 1 else set())
+
+
+def test_training_gives_the_same_bytes(ranks):
+    """As with host arrays over the communicator that NCCL's is made from."""
+    case = CASES["random"]
+
+    def body(comm, place):
+        reducer = SparseAllreduce(case.n, k=case.k, comm=comm)
+        totals = []
+        for step in range(4):
+            total = reducer.step(place(gradient(case, np.float32, step, comm.rank, comm.size)))
+            totals.append((on_host(total.indices).tobytes(), on_host(total.values).tobytes()))
+        return totals, reducer.report.traffic.sent
+
+    over_nccl = ranks.run(lambda comm: body(comm, sys.modules["cupy"].asarray), wrap=lambda comm: comm)
+    assert over_nccl == World(ranks.size).run(lambda comm: body(comm, np.asarray))
+
+
+def test_parts_duplicates_and_nodes(ranks, nccl):
+    def body(comm):
+        part, twin = comm.split(0), comm.duplicate()
+        assert as_comm(comm) is comm and part.traffic is comm.traffic and twin.traffic is not comm.traffic
+        return comm.node(), part.size, twin.rank == comm.rank
+
+    assert ranks.run(body, wrap=lambda comm: comm) == [(0, ranks.size, True)] * ranks.size
+
+
+@pytest.mark.ranks(2)
+def test_rows_of_another_size_are_refused(ranks):
+    def body(comm):
+        send, peer = np.zeros((2, 1 + comm.rank)), 1 - comm.rank
+        with pytest.raises(TypeError, match=rf"rows of {8 + 8 * comm.rank} bytes on rank {peer} too, got"):
+            comm.sendrecv(send, peer, peer)
+        with pytest.raises(TypeError, match=rf"rows of {8 + 8 * comm.rank} bytes on rank {peer} too, got"):
+            comm.alltoallv(send, [1, 1])
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(3)
+def test_where_one_rank_has_no_nccl_all_raise(ranks, nccl):
+    def body(comm):
+        nccl.hide(comm.rank == 1)
+        with pytest.raises(RuntimeError if comm.rank == 1 else ValueError) as caught:
+            NcclComm(comm._host)
+        return str(caught.value)
+
+    for error in ranks.run(body, wrap=lambda comm: comm):
+        assert "NCCL must be installed where CuPy finds it, it is not; install nvidia-nccl-cu13" in error
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(device_count() == 0, reason="needs CuPy and a CUDA device")
+def test_one_rank_for_real():
+    """Every call, NCCL's collectives of one rank among them; with one rank there is nobody to send to."""
+    import cupy
+
+    nccl = pytest.importorskip("cupy.cuda.nccl")
+    if not nccl.available:
+        pytest.skip("CuPy finds no NCCL")
+    comm = NcclComm(NullComm())
+    send = cupy.arange(6, dtype=np.float32).reshape(3, 2)
+    three = np.array([3])
+    results = [
+        comm.sendrecv(send, 0, 0),
+        comm.allgather(send)[0],
+        comm.allgatherv(send)[0],
+        comm.allgatherv(send, three)[0],
+        comm.alltoallv(send, three)[0],
+        comm.alltoallv(send, three, three)[0],
+        comm.allreduce(send),
+        comm.allreduce(send, "max"),
+        comm.allreduce(send.astype(np.int16)),
+        comm.bcast(send),
+        comm.split(0).bcast(send),
+        comm.duplicate().allgather(send)[0],
+    ]
+    comm.barrier()
+    for result in results:
+        assert isinstance(result, cupy.ndarray) and result.get().tolist() == [[0, 1], [2, 3], [4, 5]]
+    total = SparseAllreduce(1000, k=40, comm=comm).step(cupy.arange(1000, dtype=np.float32))
+    assert total.indices.get().tolist() == list(range(960, 1000))

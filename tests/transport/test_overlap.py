@@ -1,0 +1,120 @@
+"""Reductions in the background: the same bytes as in the foreground, in the order of the starts, errors in wait."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce, World
+from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.background import Lane, busy, lane_of
+
+N, K, BUCKETS, STEPS = 4000, 40, 3, 3
+
+
+class Threaded(NullComm):
+    """Moves nothing, and may be used from two threads."""
+
+    concurrent = True
+
+
+def gradients(rank: int) -> np.ndarray:
+    """(STEPS, BUCKETS, N) float32"""
+    return np.random.default_rng(rank).standard_normal((STEPS, BUCKETS, N)).astype(np.float32)
+
+
+def reduced(comm, background: bool, patient: bool = False) -> list[bytes]:
+    comm = comm.duplicate(patient)
+    algorithms = ("oktopk", "gtopk", "adtopk")  # which make every kind of call
+    reducers = [SparseAllreduce(N, K, comm=comm, algorithm=algorithms[bucket]) for bucket in range(BUCKETS)]
+    out = []
+    for step in gradients(comm.rank):
+        if background:
+            handles = [reducer.start(g, check=True) for reducer, g in zip(reducers, step, strict=True)]
+            totals = [handle.wait() for handle in handles]
+        else:
+            totals = [reducer.step(g) for reducer, g in zip(reducers, step, strict=True)]
+        out += [total.indices.tobytes() + total.values.tobytes() for total in totals]
+    return out + [reducer.residual.tobytes() for reducer in reducers]
+
+
+def test_in_the_background_as_in_the_foreground(ranks):
+    """With several in flight, checked for both laws."""
+    for plain, background, patient in ranks.run(
+        lambda comm: (reduced(comm, False), reduced(comm, True), reduced(comm, True, patient=True))
+    ):
+        assert plain == background == patient
+
+
+def test_mpi_reduces_in_a_thread_of_its_own(ranks):
+    def where(comm):
+        seen = lane_of(comm.duplicate()).start(threading.current_thread).wait()
+        return comm.concurrent, seen is not threading.current_thread()
+
+    assert all(concurrent == elsewhere for concurrent, elsewhere in ranks.run(where))
+
+
+def test_mistakes_are_raised_by_wait_on_every_rank(ranks):
+    def wrong(comm):
+        reducer = SparseAllreduce(N, K, comm=comm.duplicate())
+        handle = reducer.start(np.zeros(N - (comm.rank == 0), np.float32))
+        with pytest.raises(ValueError, match="must have 4000 elements"):
+            handle.wait()
+        return reducer.start(np.ones(N, np.float32)).wait().nnz  # and it can go on
+
+    assert all(nnz > 0 for nnz in ranks.run(wrong))
+
+
+def test_a_step_queues_behind_what_is_under_way():
+    comm, order, gate = Threaded(2), [], threading.Event()
+    reducer = SparseAllreduce(N, K, comm=comm)
+    lane_of(comm).start(lambda: (gate.wait(10), order.append("first")))
+    assert busy(comm)
+    threading.Timer(0.05, gate.set).start()
+    reducer.step(np.ones(N, np.float32))
+    assert order == ["first"]
+    assert not busy(comm)
+
+
+def test_order_callbacks_and_spans():
+    lane, order = Lane(Threaded(2)), []
+    handles = [lane.start(lambda i=i: order.append(i) or i) for i in range(20)]
+    handles[3].add_done_callback(lambda handle: order.append(f"saw {handle.wait()}"))
+    assert [handle.wait() for handle in handles] == list(range(20))
+    assert [i for i in order if isinstance(i, int)] == list(range(20)) and "saw 3" in order
+    for before, after in zip(handles, handles[1:], strict=False):
+        assert before.span.given <= before.span.began <= before.span.ended <= after.span.began
+
+
+def test_work_started_by_the_lane_itself_is_done_at_once():
+    lane = Lane(Threaded(2))
+    assert lane.start(lambda: lane.start(lambda: 7).wait()).wait() == 7
+
+
+def test_a_lane_that_is_dropped_ends_its_thread():
+    before = threading.active_count()
+    lane = Lane(Threaded(2))
+    lane.start(lambda: None).wait()
+    thread = lane._thread
+    del lane
+    thread.join(10)
+    assert not thread.is_alive() and threading.active_count() == before
+
+
+def test_a_world_does_it_at_once():
+    def run(comm):
+        handle = SparseAllreduce(N, K, comm=comm).start(gradients(comm.rank)[0, 0])
+        return handle.done()
+
+    assert World(3).run(run) == [True] * 3
+
+
+def test_calls_are_recorded_on_demand():
+    comm = NullComm(2)
+    comm.barrier()
+    comm.calls = []
+    comm.barrier()
+    ((begin, end),) = comm.calls
+    assert begin <= end

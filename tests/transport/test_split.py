@@ -1,0 +1,178 @@
+"""Communicators split off another one, and the nodes that ranks are on: `World`, MPI, torchrun and `NullComm`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.traffic import Traffic
+from sparse_mpi.comm.world import DeadlockError, MismatchError, World
+
+ONE = np.ones(1)
+
+
+def members_of(part, size: int, colors: int) -> list[int]:
+    """The ranks of that colour, where rank r has the colour r mod ``colors``."""
+    return list(range(part, size, colors))
+
+
+@pytest.mark.parametrize("colors", [1, 2, 3, 8])
+def test_ranks_of_a_colour_talk_among_themselves(ranks, colors):
+    def body(comm):
+        part = comm.split(comm.rank % colors)
+        after, before = (part.rank + 1) % part.size, (part.rank - 1) % part.size
+        each = np.arange(part.size)
+        own = np.array([comm.rank])
+        part.barrier()
+        return (part.rank, part.size), [
+            part.allgather(own)[:, 0],
+            part.allgatherv(own)[0],
+            part.alltoallv(np.repeat(own, part.size), np.ones_like(each))[0],
+            np.concatenate([part.sendrecv(own, after, before), own]),
+            part.allreduce(own),
+            part.bcast(own, part.size - 1),
+        ]
+
+    for rank, (place, found) in enumerate(ranks.run(body)):
+        members = members_of(rank % colors, ranks.size, colors)
+        at = members.index(rank)
+        assert place == (at, len(members))
+        expected = [members] * 3 + [[members[at - 1], rank], [sum(members)], members[-1:]]
+        assert [array.tolist() for array in found] == expected
+
+
+def test_messages_of_parts_and_of_the_whole_do_not_meet(ranks):
+    """Each rank sends itself one message in every communicator, and in the order of the other ranks' calls."""
+
+    def body(comm):
+        halves, everybody = comm.split(comm.rank % 2), comm.split(0)
+        order = [comm, halves, everybody, halves, comm]
+        return [part.allreduce(np.array([turn])).item() // part.size for turn, part in enumerate(order)]
+
+    assert ranks.run(body) == [[0, 1, 2, 3, 4]] * ranks.size
+
+
+def test_a_part_can_be_split_again(ranks):
+    def body(comm):
+        part = comm.split(comm.rank // 2).split(comm.rank % 2)
+        return part.size, part.allgather(np.array(comm.rank)).tolist()
+
+    assert ranks.run(body) == [(1, [rank]) for rank in range(ranks.size)]
+
+
+def test_what_is_sent_in_a_part_counts_in_the_whole(ranks):
+    """And is noted there; making the part costs nothing."""
+
+    def body(comm):
+        comm.traffic, comm.calls = Traffic(), []
+        part = comm.split(comm.rank % 2)
+        assert comm.traffic == Traffic()
+        part.allgather(np.zeros(5, np.float32))
+        noted, comm.calls = comm.calls, None
+        assert part.traffic is comm.traffic and part.calls is None and len(noted) == 1
+        return comm.traffic.sent, comm.traffic.received, comm.traffic.messages
+
+    for rank, counted in enumerate(ranks.run(body)):
+        size = len(members_of(rank % 2, ranks.size, 2))
+        assert counted == (20 * (size - 1), 20 * (size - 1), (size - 1).bit_length())
+
+
+@pytest.mark.parametrize("color", [-1, 2**31, 1.0, True, None, "0"])
+def test_a_colour_is_checked(ranks, color):
+    def body(comm):
+        with pytest.raises(ValueError, match=r"color must be a whole number in \[0, 2\^31\), got "):
+            comm.split(color)
+        return comm.split(np.int64(2)).size
+
+    assert ranks.run(body) == [ranks.size] * ranks.size
+
+
+def test_ranks_of_this_process_or_machine_share_a_node(ranks):
+    """The tests run on one machine."""
+    assert ranks.run(lambda comm: comm.node()) == [0] * ranks.size
+    assert ranks.run(lambda comm: comm.split(comm.rank % 2).node()) == [0] * ranks.size
+
+
+def test_nodes_of_a_world():
+    assert World(5, per_node=2).run(lambda comm: comm.node()) == [0, 0, 2, 2, 4]
+    assert World(5, per_node=2).run(lambda comm: comm.split(comm.rank % 2).node()) == [0, 0, 1, 1, 2]
+    assert World(3, per_node=8).run(lambda comm: comm.duplicate().node()) == [0] * 3
+    with pytest.raises(ValueError, match="per_node must be at least 1 rank, got 0"):
+        World(2, per_node=0)
+
+
+def test_null_comm_takes_every_rank_to_give_the_same_colour():
+    comm = NullComm(3, 1)
+    part = comm.split(7)
+    assert (part.rank, part.size, comm.node()) == (1, 3, 0)
+    part.allgather(ONE)
+    assert comm.traffic.sent == 16
+
+
+def test_a_deadlock_names_the_part_that_waits():
+    def body(comm):
+        part = comm.split(comm.rank % 2)
+        (comm if comm.rank == 2 else part).barrier()
+
+    with pytest.raises(DeadlockError) as caught:
+        World(4).run(body)
+    assert str(caught.value) == (
+        "deadlock: rank 0 waiting for rank 2 in barrier() among ranks 0, 2; "
+        "rank 2 waiting for ranks 0-1, 3 in barrier(); ranks 1, 3 returned"
+    )
+
+
+def test_messages_that_do_not_come_are_named_by_the_ranks_of_the_world():
+    def body(comm):
+        part = comm.split(comm.rank % 2)
+        receiving = comm.rank % 2
+        part.sendrecv(ONE, None if receiving else 1 - part.rank, 1 - part.rank if receiving else None)
+
+    with pytest.raises(DeadlockError) as caught:
+        World(4).run(body)
+    assert str(caught.value) == (
+        "deadlock: rank 0 waiting for rank 2 to take its message; rank 1 waiting for a message from rank 3; "
+        "rank 2 waiting for rank 0 to take its message; rank 3 waiting for a message from rank 1"
+    )
+
+
+def odd(call):
+    """``call(part)`` on ranks 1 and 3, which form a part."""
+
+    def body(comm):
+        part = comm.split(comm.rank % 2)
+        return call(part) if comm.rank % 2 else None
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("body", "report"),
+    [
+        (
+            lambda comm: comm.split(0) if comm.rank < 3 else comm.barrier(),
+            "rank 3 called barrier(), ranks 0-2 called split()",
+        ),
+        (
+            odd(lambda part: part.barrier() if part.rank else part.allreduce(ONE)),
+            "rank 1 called allreduce(float64 (1), sum), rank 3 called barrier()",
+        ),
+        (
+            odd(lambda part: part.sendrecv(np.ones((1, 1 + part.rank)), 1 - part.rank, 1 - part.rank)),
+            "rank 3 sent rows(float64 (n, 2)) to rank 1, which expects rows(float64 (n, 1))",
+        ),
+        (
+            odd(lambda part: part.allgatherv(ONE, [1, 1 + (part.rank == 0)])),
+            "allgatherv: counts on rank 1 are not the rows the ranks send, [1 1]",
+        ),
+        (
+            odd(lambda part: part.alltoallv(np.ones(2), [1, 1], [1, 1 + (part.rank == 0)])),
+            "alltoallv: rank 1 expected [1 2] rows, but the ranks send it [1 1]",
+        ),
+    ],
+)
+def test_mismatches_in_parts_are_named_by_the_ranks_of_the_world(body, report):
+    with pytest.raises(MismatchError) as caught:
+        World(4).run(body)
+    assert str(caught.value) == report

@@ -1,0 +1,247 @@
+"""A lane's work on a pretended device: on a stream of its own, and ordered wherever it meets the caller's in memory.
+
+The device keeps a log of streams that wait, and of memory that two touch without. For real: `test_gpu_background`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from time import sleep
+from types import SimpleNamespace
+from weakref import ref
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.algorithms import OkTopk
+from sparse_mpi.buckets.ddp import Buckets
+from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.background import Lane, lane_of
+from sparse_mpi.feedback import ErrorFeedback
+from sparse_mpi.optim import DistributedOptimizer
+
+from ..fakes.fake_array import CudaTensor, to_torch
+from ..fakes.fake_device import FIRST, TORCH_STREAM
+from .test_device_arrays import bytes_of, parts_of
+from .test_overlap import Threaded
+
+N, K, HERE = 4000, 40, 7  # the caller's stream
+
+
+@pytest.fixture(autouse=True)
+def no_races(device):
+    yield
+    assert not device.races
+
+
+@pytest.fixture
+def here(device):
+    """The caller works on a stream that is not the null one."""
+    with device.stream(HERE) as stream:
+        yield stream
+
+
+def gradients(steps: int = 3) -> list:
+    made = np.random.default_rng(3).standard_normal((steps, N)).astype(np.float32)
+    ready = [sys.modules["cupy"].asarray(gradient) for gradient in made]
+    sys.modules["cupy"].cuda.get_current_stream().synchronize()
+    return ready
+
+
+def finished(handle):
+    """The handle, whose work is done; it has not been waited for."""
+    for _ in range(10_000):
+        if handle.done():
+            return handle
+        sleep(0.001)
+    raise AssertionError("never done")
+
+
+@pytest.mark.parametrize("name", ["oktopk", "gtopk", "dense", "powersgd", "gaussiank"])
+@pytest.mark.parametrize("memory", ["residual", "dgc", "none"])
+def test_the_same_bytes_as_in_the_foreground(device, here, name, memory):
+    """Though the caller writes its next gradient into the same memory as soon as `wait` returns."""
+    plain, background = (
+        SparseAllreduce([(40, 100)], K, comm=c, algorithm=name, memory=memory) for c in (NullComm(2), Threaded(2))
+    )
+    expected = [plain.step(gradient) for gradient in gradients()]
+    device.worked.clear()
+    device.copies.clear()
+    buffer, totals = sys.modules["cupy"].zeros(N, np.float32), []
+    for gradient in gradients():
+        buffer[...] = gradient
+        totals.append(background.start(buffer).wait())
+    (side,) = device.worked - {HERE}
+    assert side >= FIRST and (HERE, side) in device.waits
+    assert {copy.stream for copy in device.copies if copy.to == "host"} <= {side}
+    with device.stream(0):
+        assert background.state_dict().keys() == plain.state_dict().keys()
+    assert bytes_of(*totals, background.residual) == bytes_of(*expected, plain.residual)
+
+
+def test_tensors_are_worked_on_beside_torchs_stream(device):
+    plain, background = (SparseAllreduce(N, K, comm=comm) for comm in (NullComm(2), Threaded(2)))
+    expected = [plain.step(gradient) for gradient in gradients()]
+    device.worked.clear()
+    device.waits.clear()
+    totals = [background.start(to_torch(gradient).reshape(40, 100)).wait() for gradient in gradients()]
+    assert all(isinstance(part, CudaTensor) for total in totals for part in parts_of(total))
+    assert bytes_of(*totals) == bytes_of(*expected)
+    (side,) = device.worked - {0}  # where the gradients were made
+    assert device.waits[:2] == [(side, TORCH_STREAM), (TORCH_STREAM, side)]
+    assert {copy.stream for copy in device.copies if copy.to == "host"} - {0} == {side}
+
+
+def test_work_is_on_the_lanes_thread_and_stream_between_two_waits(device, here):
+    x, seen = gradients(1)[0], []
+
+    def work():
+        seen.extend([threading.current_thread(), device.stack[-1].ptr, list(device.waits), list(device.current)])
+        return x + 1
+
+    own = Lane(Threaded(2)).start(work, x).wait()
+    thread, side, before, current = seen
+    assert thread is not threading.current_thread() and side >= FIRST and current == [0]
+    assert before == [(side, HERE)] and device.waits[1] == (HERE, side)
+    assert own.tolist() == (x + 1).tolist()
+    assert device.stack[-1] is here and not device.current
+
+
+def test_each_lane_has_a_stream_of_its_own(device, here):
+    one, other = Threaded(2), Threaded(2)
+    for comm in (one, other, one):
+        SparseAllreduce(N, K, comm=comm).start(gradients(1)[0]).wait()
+    assert {lane_of(comm)._sides[0].stream.ptr for comm in (one, other)} == device.worked - {HERE}
+    assert len(device.worked) == 3
+
+
+def test_host_arrays_have_no_stream(device):
+    reducer = SparseAllreduce(N, K, comm=Threaded(2))
+    assert isinstance(reducer.start(np.ones(N, np.float32)).wait().values, np.ndarray)
+    assert device.worked == set() and device.waits == []
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("in_place", [False, True])
+def test_after_an_error_the_callers_stream_comes_after_the_work_too(here, in_place):
+    reducer = SparseAllreduce(N, K, comm=Threaded(2), algorithm="topka", in_place=in_place, nonfinite="raise")
+    buffer = gradients(1)[0]
+    buffer[3] = np.inf
+    handle = reducer.start(buffer)
+    for _ in range(2):
+        with pytest.raises(FloatingPointError, match="total has .* entries that are NaN or Inf"):
+            handle.wait()
+    buffer[3] = 1
+    assert reducer.start(buffer).wait().nnz > 0
+
+
+def test_mistakes_are_raised_by_wait(here):
+    handle = SparseAllreduce(N, K, comm=Threaded(2)).start(gradients(1)[0][1:])
+    with pytest.raises(ValueError, match="gradient must have 4000 elements"):
+        handle.wait()
+
+
+def test_a_tensor_on_a_device_needs_cupy(device, monkeypatch):
+    tensor, reducer = to_torch(sys.modules["cupy"].zeros(N)), SparseAllreduce(N, K, comm=Threaded(2))
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    handle = reducer.start(tensor)
+    with pytest.raises(ImportError, match="gradient must be on the CPU where CuPy is not installed"):
+        handle.wait()
+
+
+def test_whoever_waits_comes_after_the_copy(device, here):
+    """Several times, on several streams, and in a callback on the lane's thread."""
+    handle, seen = SparseAllreduce(N, K, comm=Threaded(2)).start(gradients(1)[0]), []
+    handle.add_done_callback(lambda handle: seen.append(handle.wait()))
+    total = handle.wait()
+    with device.stream(8):
+        assert handle.wait() is total
+        total.values.sum()
+    total.values.sum()
+    total.indices.copy()
+
+
+def test_steps_queue_behind_what_was_never_waited_for(device, here):
+    """Done as far as the lane's thread goes, but its stream may still be at it."""
+    plain, reducer = (SparseAllreduce(N, K, comm=comm) for comm in (NullComm(2), Threaded(2)))
+    first, second, third = gradients()
+    expected = [plain.step(gradient) for gradient in (first, second, third)][1:]
+    finished(reducer.start(first))
+    assert bytes_of(reducer.step(second), reducer.step(third)) == bytes_of(*expected)
+
+
+def test_a_result_stays_whole_until_the_caller_has_copied_it(device, here):
+    """Its memory goes back to the lane's stream, which gives it to work that was begun before the copy."""
+    lane, x, gate, made = Lane(Threaded(2)), gradients(1)[0], threading.Event(), []
+
+    def make():
+        made.append(x + 1)
+        return made[0]
+
+    def overwrite():
+        made[0][...] = 0
+        return x
+
+    handle = lane.start(make, x)
+    lane.start(gate.wait)
+    later = lane.start(overwrite, x)
+    own = handle.wait()
+    gate.set()
+    later.wait()
+    assert own.tolist() == (x + 1).tolist()
+
+
+def test_memory_of_a_result_is_free_when_work_has_come_after_its_copy(here):
+    lane, x, there = Lane(Threaded(2)), gradients(1)[0], []
+    handle = lane.start(lambda: x + 1, x)
+    handle.wait()
+    made = ref(handle._future.result())
+    del handle
+    assert made() is not None
+    lane.start(lambda: there.append(made() is not None) or x, x).wait()
+    assert there == [False]
+
+
+def test_a_lane_holds_nothing_of_what_was_waited_for(here):
+    comm = Threaded(2)
+    handle = SparseAllreduce(N, K, comm=comm).start(gradients(1)[0])
+    total, held = handle.wait(), ref(handle)
+    del handle
+    for _ in range(1000):
+        if held() is None:
+            break
+        sleep(0.001)  # the lane's thread is about to let it go
+    assert held() is None and total.nnz > 0
+
+
+def test_residuals_of_ddps_buckets_are_read_after_the_steps_on_another_stream(device):
+    buckets = Buckets({"w": (N,)}, Threaded(2), 0.01, OkTopk(), ErrorFeedback())
+    with device.stream(HERE):
+        buckets.adopt(("w",)).sparse.start(gradients(1)[0]).wait()
+    assert np.count_nonzero(buckets.residuals()["w"]) > N / 2
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_loss_scale_is_forgotten_on_the_callers_stream(device, monkeypatch):
+    """Parameters of a pretended CUDA model: what is left in residuals is cleared in order with the steps."""
+
+    def made(n, **_):
+        return torch.from_numpy(np.zeros(n, np.float32)).as_subclass(CudaTensor)
+
+    monkeypatch.setattr("sparse_mpi.buckets.bucket.torch.zeros", made)
+    weights = {comm: made(N).requires_grad_() for comm in (NullComm(2), Threaded(2))}
+    for comm, weight in weights.items():
+        scaler = SimpleNamespace(get_scale=lambda: 4.0)
+        optimizer = DistributedOptimizer(torch.optim.SGD([weight], 0.1), None, "topka", comm=comm, scaler=scaler)
+        for step in range(4):
+            optimizer.zero_grad()
+            slope = 4.0 * torch.arange(N)
+            slope[5] = np.inf if step == 1 else 1.0
+            (weight * slope).sum().as_subclass(torch.Tensor).backward()  # in whose hooks a CudaTensor is one
+            optimizer.synchronize()
+        assert np.isfinite(optimizer.reduction.state_dict()["buckets"][0]["residual"]).all()
+    one, other = (weight.grad.as_subclass(torch.Tensor) for weight in weights.values())
+    assert torch.equal(one, other) and one.count_nonzero() > 0

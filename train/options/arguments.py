@@ -1,0 +1,182 @@
+"""The command line that all training programs share; each brings its settings for every data set."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from options import checkpoints, reduction
+from options.converters import figure, integer, number
+from options.optimizers import OPTIMIZERS
+from options.schedule import SCHEDULES
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a program trains with on a data set: the defaults of the options of these names."""
+
+    density: float
+    epochs: int
+    batch_size: int  # per rank
+    lr: float
+    warmup_epochs: float
+    milestones: tuple[float, ...] = ()  # of the schedule steps
+    weight_decay: float = 0.0
+    momentum: float = 0.9  # of the optimizer sgd
+    lr_times_ranks: bool = False  # whether the peak is lr x ranks; no option, and not for an --lr given
+    optimizer: str = "sgd"
+    schedule: str = "steps"
+    decay: float = 1.0  # of the schedule exponential
+    clip_norm: float | None = None
+    warmup_scales: bool = False  # whether warmup_epochs goes with the number of epochs; no option, nor for those given
+
+
+class Tiny(NamedTuple):
+    """What a program trains with when it is told to be quick."""
+
+    data: str
+    settings: Settings
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, not a page of usage from every rank."""
+        print(f"{self.prog}: error: {message} (--help explains all options)", file=sys.stderr)
+        sys.exit(2)
+
+
+def parse(
+    program: str,
+    description: str,
+    settings: Mapping[str, Settings],
+    folders: Mapping[str, str],
+    tiny: Tiny,
+    extend: Callable[[ArgumentParser], None],
+    argv: Sequence[str] | None = None,
+) -> Namespace:
+    """The options of a training program as attributes; those of `Settings` filled in for the chosen data set.
+
+    Args:
+        program: its name, for the folder of results.
+        description: what it does, for --help.
+        settings: its settings for each data set it can train on; the first is the default.
+        folders: where each data set is looked for.
+        tiny: in place of all settings with --tiny.
+        extend: adds the program's own options.
+        argv: the command line; None takes the process's own.
+    """
+    parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    reduction.extend(parser, lambda field: _defaults(settings, field))
+    _add_data(parser, settings, folders, tiny)
+    extend(parser)
+    _add_training(parser, settings)
+    _add_run(parser)
+    checkpoints.extend(parser)
+    args = parser.parse_args(argv)
+    reduction.settle_algorithm(parser, args)
+    _fill_in(parser, args, settings, tiny)
+    reduction.settle_memory(parser, args)
+    reduction.settle_buckets(parser, args)
+    args.data_dir = args.data_dir or Path(folders[args.data])
+    new = Path("runs") / f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}"
+    checkpoints.settle(parser, args, new)
+    return args
+
+
+def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Settings], tiny: Tiny) -> None:
+    """Give every field of `Settings` a value, and refuse a given one that would have no effect."""
+    args.data = args.data or (tiny.data if args.tiny else next(iter(settings)))
+    if not args.tiny and args.data not in settings:
+        parser.error(f"argument --data: {args.data} is for --tiny alone; add it, or take {', '.join(settings)}")
+    chosen = tiny.settings if args.tiny else settings[args.data]
+    args.lr_times_ranks = chosen.lr_times_ranks and args.lr is None
+    args.warmup_scales = chosen.warmup_scales and args.warmup_epochs is None
+    given = {field.name for field in fields(Settings) if getattr(args, field.name) is not None}
+    for field in fields(Settings):
+        if field.name not in given and not (field.name == "density" and (args.k or args.plan)):
+            setattr(args, field.name, getattr(chosen, field.name))
+    if args.warmup_scales:
+        args.warmup_epochs *= args.epochs / chosen.epochs
+    for name, choice, needed in (
+        ("momentum", "optimizer", "sgd"),
+        ("milestones", "schedule", "steps"),
+        ("decay", "schedule", "exponential"),
+    ):
+        if name in given and getattr(args, choice) != needed:
+            other = getattr(args, choice)
+            parser.error(f"argument --{name}: needs --{choice} {needed}, has no effect on {other}; leave it out")
+
+
+def _add_data(parser: ArgumentParser, settings: Mapping[str, Settings], folders: Mapping[str, str], tiny: Tiny) -> None:
+    add = parser.add_argument_group("data").add_argument
+    known = tuple(dict.fromkeys((*settings, tiny.data)))
+    add("--data", choices=known, help=f"(default: {next(iter(settings))}, with --tiny {tiny.data})")
+    text = f"folder of its files (default: {', '.join(f'{name} {folders[name]}' for name in known)})"
+    add("--data-dir", type=Path, metavar="DIR", help=text)
+    text = "see that all works: a small model and a few steps, with defaults of its own for what is not given"
+    add("--tiny", action="store_true", help=text)
+
+
+def _add_training(parser: ArgumentParser, settings: Mapping[str, Settings]) -> None:
+    group = parser.add_argument_group("training")
+
+    def add(option: str, convert: Callable[[str], Any], metavar: str, text: str, nargs: str | None = None) -> None:
+        text += " " + _defaults(settings, option.removeprefix("--").replace("-", "_"))
+        group.add_argument(option, type=convert, metavar=metavar, nargs=nargs, help=text)
+
+    add("--epochs", integer(1), "N", "passes over the training data")
+    text = "stop after N steps, evaluate and finish (default: no limit)"
+    group.add_argument("--max-steps", type=integer(1), metavar="N", help=text)
+    add("--batch-size", integer(2), "B", "samples a step on each rank")
+    text = "what makes weights of mean gradients " + _defaults(settings, "optimizer")
+    group.add_argument("--optimizer", choices=tuple(OPTIMIZERS), help=text)
+    add("--lr", number, "LR", "learning rate at its peak")
+    add("--warmup-epochs", number, "E", "epochs in which it climbs there from LR / ranks")
+    text = "what it does then: falls in steps, in a line to 0 at the end, by a factor each epoch "
+    group.add_argument("--schedule", choices=tuple(SCHEDULES), help=text + _defaults(settings, "schedule"))
+    add("--milestones", number, "E", "epochs after which it falls to a tenth, in steps", nargs="*")
+    add("--decay", number, "F", "that factor, of exponential")
+    add("--momentum", number, "M", "of sgd; with --memory dgc of the gradients of each rank, and sgd has none")
+    add("--weight-decay", number, "W", "weight decay")
+    text = "of weights, shards and all that is drawn at random (default: 1)"
+    group.add_argument("--seed", type=integer(0), default=1, metavar="S", help=text)
+
+
+def _add_run(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("run").add_argument
+    text = "torch threads a rank (default: the rank's share of its host's CPUs)"
+    add("--threads", type=integer(1), metavar="T", help=text)
+    text = "folder for metrics.jsonl, TensorBoard events and plot (default: runs/PROGRAM-DATA-ALGO-TIME)"
+    add("--out", "--log-dir", type=Path, metavar="DIR", help=text)
+    text = "write the metrics of every Nth step (default: 10)"
+    add("--log-every", type=integer(1), default=10, metavar="N", help=text)
+    add("--plot", action="store_true", help="draw loss, score and traffic into plot.png at the end")
+    text = "draw what a step of rank 0 did when: its passes, and the reduction of every bucket; PNG, SVG or PDF"
+    add("--timeline", type=figure, metavar="FILE", help=text)
+    text = "show a bar on rank 0 (default: --progress)"
+    add("--progress", action=BooleanOptionalAction, default=True, help=text)
+
+
+def _defaults(settings: Mapping[str, Settings], field: str) -> str:
+    """The default of an option for --help: one value, or one for each data set."""
+    values = {name: _show(getattr(chosen, field)) for name, chosen in settings.items()}
+    if field == "lr":
+        values = {name: text + " x ranks" * settings[name].lr_times_ranks for name, text in values.items()}
+    if field == "warmup_epochs":
+        for name, chosen in settings.items():
+            values[name] += f" of {chosen.epochs}" * chosen.warmup_scales
+    if len(set(values.values())) == 1:
+        return f"(default: {next(iter(values.values()))})"
+    return f"(default: {', '.join(f'{name} {text}' for name, text in values.items())})"
+
+
+def _show(value: object) -> str:
+    if isinstance(value, tuple):
+        return "/".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

@@ -1,0 +1,193 @@
+"""What a run says: a progress bar, records of steps and epochs, a few lines in between and at the end."""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from ranks.job import Refused
+from records.meter import PARTS, WORK, Meter
+from records.metrics import Metrics, plot
+from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
+from sparse_mpi.comm import Comm
+from tasks.task import Task
+
+
+class Outcome(NamedTuple):
+    """How training ended."""
+
+    headline: str  # what the score is
+    score: float  # on the test data
+    loss: float  # there, too
+    identical: bool  # whether the replicas are, to the bit
+    steps: int
+    seconds: float
+    step_seconds: float | None  # median of the last reducer's unchecked steps, but its first two; mean over the ranks
+    predicted_seconds: float | None  # of a step, by the plan if there is one
+    digest: str  # of parameters and buffers, see `replicas.digest`
+
+
+class Journal:
+    """Tells of one run. Only rank 0 prints and shows a bar.
+
+    Args:
+        task: what is trained.
+        args: see `arguments.parse`.
+        comm: between the replicas.
+        metrics: where records go.
+        steps: how many there will be.
+    """
+
+    def __init__(self, task: Task, args: Namespace, comm: Comm, metrics: Metrics, steps: int) -> None:
+        self._task, self._args, self._comm, self._metrics = task, args, comm, metrics
+        self.coverages: deque[float] = deque(maxlen=2)  # see `cover`
+        hidden = comm.rank != 0 or not args.progress
+        self.bar = tqdm(total=steps, disable=hidden, mininterval=0.5, unit="step")
+
+    def resume(self, step: int, coverages: Iterable[float]) -> None:
+        """Go on after ``step``, with what `coverages` had then."""
+        self.bar.initial = self.bar.n = step
+        self.coverages.extend(coverages)
+
+    def cover(self, step: int, totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseAllreduce]) -> None:
+        """Note the share of the tensors' rows that have an entry, in steps with a record and in those before them:
+        selectors may take turns, and a record tells the mean of two steps."""
+        if step % self._args.log_every < 2:
+            self.coverages.append(coverage(totals, reducers))
+
+    def step(self, now: Mapping[str, Any], step: Meter, epoch: Meter, seconds: float) -> None:
+        """Move the bar on, and write the record if it is the step's turn.
+
+        Args:
+            now: the ``"step"`` that is over, its ``"epoch"``, its ``"lr"``.
+            step: what this rank did in it.
+            epoch: what this rank did in its epoch so far.
+            seconds: what that took.
+        """
+        if (now["step"] - 1) % self._args.log_every == 0:
+            scores = known(self._task.scores(step.sums))
+            covered = float(np.mean(self.coverages))
+            self._metrics.write("step", **now, coverage=covered, **scores, **step.means())
+        self.bar.set_description(f"epoch {now['epoch']}/{self._args.epochs}", refresh=False)
+        self.bar.set_postfix_str(self._bar_text(step, epoch, seconds), refresh=False)
+        self.bar.update()
+
+    def epoch(self, now: Mapping[str, Any], meter: Meter, seconds: float, test: Mapping[str, float]) -> None:
+        """Write and print what all ranks did in an epoch.
+
+        Args:
+            now: as for `step`.
+            meter: what this rank did.
+            seconds: what that took.
+            test: scores on the test data, the same on all ranks.
+
+        Raises:
+            Refused: the loss is no finite number any more.
+        """
+        everybody = meter.summed(self._comm)
+        train = known(self._task.scores(everybody.sums))
+        if not math.isfinite(train["loss"] + test["loss"]):
+            raise _diverged(now["epoch"], f"the loss is {train['loss']}")
+        means = everybody.means() | {"items_per_second": everybody.items / seconds, "seconds": seconds}
+        tested = {f"test_{name}": value for name, value in test.items()}
+        self._metrics.write("epoch", **now, **train, **tested, **means)
+        if self._comm.rank == 0:
+            scores = self._shown(test, "test ", 4), self._shown(train, "", 4)
+            tqdm.write(f"epoch {now['epoch']}: {', '.join(filter(None, scores))}, lr {now['lr']:.4g}")
+            tqdm.write(f"    {self._work_text(means, meter.steps)}")
+
+    def check(self, step: int, meter: Meter) -> None:
+        """Make sure that it is worth going on from here; collective.
+
+        Args:
+            step: that is over.
+            meter: what this rank did in its epoch so far.
+
+        Raises:
+            Refused: the loss, or a weight since then, is no finite number any more; on all ranks alike.
+        """
+        everybody = meter.summed(self._comm)
+        loss = self._task.scores(everybody.sums)["loss"] if everybody.steps else 0.0
+        finite = math.isfinite(loss) and all(bool(p.isfinite().all()) for p in self._task.model.parameters())
+        if self._comm.allreduce(np.array([not finite], np.int32), "max", control=True)[0]:
+            which = f"the loss is {loss}" if not math.isfinite(loss) else "weights are no finite numbers any more"
+            raise _diverged((step - 1) // self._task.steps + 1, which)
+
+    def _bar_text(self, step: Meter, epoch: Meter, seconds: float) -> str:
+        """Means of the epoch so far, entries and traffic of the last step."""
+        scores = self._shown(known(self._task.scores(epoch.sums)), "", 3)
+        return (
+            f"{scores}, {epoch.items * self._comm.size / seconds:.0f} {self._task.items}/s, "
+            f"selected {step.selected:.0f}, global {step.total:.0f}, {step.sent / 1e6:.2f} MB/step"
+        )
+
+    def _work_text(self, means: Mapping[str, float], steps: float) -> str:
+        """What an epoch of ``steps`` steps took; traffic and seconds are means of the ranks."""
+
+        def shown(parts: Sequence[str]) -> str:
+            return ", ".join(f"{part} {means[f'{part}_seconds'] * steps:.1f}" for part in parts)
+
+        return (
+            f"{means['items_per_second']:.0f} {self._task.items}/s, selected {means['selected']:.0f}, "
+            f"global {means['total']:.0f}, {means['mb_sent']:.2f} MB/step\n"
+            f"    seconds: {shown(PARTS)}; of reductions: {shown(WORK)}"
+        )
+
+    def _shown(self, scores: Mapping[str, float], prefix: str, digits: int) -> str:
+        """``scores``, the headline first."""
+        names = sorted(scores, key=lambda name: name != self._task.headline)
+        return ", ".join(f"{prefix}{name} {scores[name]:.{digits}f}" for name in names)
+
+
+def coverage(totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseAllreduce]) -> float:
+    """The share of the tensors' rows that have an entry in ``totals``, made by as many ``reducers``."""
+    indices, start = [], 0
+    for total, reducer in zip(totals, reducers, strict=True):
+        if not isinstance(total, SparseVector) and not hasattr(reducer.algorithm, "parts"):
+            return 1.0
+        indices.append(start + (total.indices if isinstance(total, SparseVector) else total.nonzero().flatten()))
+        start += reducer.layout.size
+    entries = torch.cat(indices)
+    layout = Layout(tuple(shape for reducer in reducers for shape in reducer.layout.shapes))
+    return dimension_coverage(SparseVector(entries, entries, start), layout)
+
+
+def _diverged(epoch: int, how: str) -> Refused:
+    return Refused(f"training diverged in epoch {epoch}: {how}; try a lower --lr")
+
+
+def known(scores: Mapping[str, float]) -> dict[str, float]:
+    """``scores`` without those that are NaN because they are worked out in evaluation alone; the loss never is."""
+    return {name: value for name, value in scores.items() if name == "loss" or not math.isnan(value)}
+
+
+def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics) -> None:
+    """Write, draw and print how training ended.
+
+    Raises:
+        Refused: the replicas are not identical.
+    """
+    metrics.write("final", **outcome._asdict())
+    if comm.rank == 0:
+        print(f"metrics in {args.out}" + (f", plot in {plot(args.out)}" if args.plot else ""))
+        if outcome.predicted_seconds and outcome.step_seconds:
+            error = outcome.predicted_seconds / outcome.step_seconds - 1
+            print(
+                f"a step: predicted {outcome.predicted_seconds:.4f} s, measured {outcome.step_seconds:.4f} s (median), "
+                f"off by {error:+.1%}"
+            )
+        print(
+            f"final: test {outcome.headline} {outcome.score:.4f}, "
+            f"replicas {'identical' if outcome.identical else 'DIFFER'}, "
+            f"{outcome.steps} steps, {outcome.seconds:.1f} s"
+        )
+    if not outcome.identical:
+        raise Refused("the replicas differ after training; --check-every 1 shows in which step that starts")

@@ -1,0 +1,67 @@
+"""What a training step did, added up over steps and ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from sparse_mpi.comm import Comm
+from tasks.task import Sums
+
+PARTS = ("compute", "exposed", "update")  # of a step, in seconds
+WORK = ("selection", "exchange", "merge")  # of reductions, exposed or in the background, in seconds
+
+
+class Stamps(NamedTuple):
+    """When the phases of a step began or ended, in `time.perf_counter` seconds."""
+
+    start: float  # of the step; the batch is yet to be made
+    forward: float
+    backward: float
+    reduced: float
+    updated: float
+
+
+@dataclass
+class Meter:
+    """Sums over steps, of one rank or of all."""
+
+    sums: Sums = field(default_factory=lambda: np.zeros(1))  # of `Task.judge`, first of them items; of no step: 0
+    steps: float = 0
+    selected: float = 0  # pairs that a rank selected
+    total: float = 0  # entries of the reduced gradient
+    sent: float = 0  # bytes, control included
+    compute: float = 0  # seconds: batch, forward, backward
+    exposed: float = 0  # seconds from the end of the backward pass until all is reduced
+    selection: float = 0  # seconds
+    exchange: float = 0  # seconds: communication, and waiting for slower ranks
+    merge: float = 0  # seconds
+    update: float = 0  # seconds: the optimizer
+
+    @property
+    def items(self) -> float:
+        """How many samples, tokens or whatever the task counts."""
+        return float(self.sums[0])
+
+    def add(self, other: Meter) -> None:
+        """Add ``other``."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+    def summed(self, comm: Comm) -> Meter:
+        """The sum over all ranks."""
+        names = [field.name for field in fields(self) if field.name != "sums"]
+        everything = np.array([*(getattr(self, name) for name in names), *self.sums], np.float64)
+        total = comm.allreduce(everything, control=True)
+        return Meter(total[len(names) :], **dict(zip(names, total.tolist(), strict=False)))
+
+    def means(self) -> dict[str, float]:
+        """Entries, traffic and seconds a step."""
+        return {
+            "selected": self.selected / self.steps,
+            "total": self.total / self.steps,
+            "mb_sent": self.sent / self.steps / 1e6,
+            **{f"{part}_seconds": getattr(self, part) / self.steps for part in (*PARTS, *WORK)},
+        }

@@ -1,0 +1,172 @@
+"""What a run leaves behind: a file of JSON lines, TensorBoard events, and a plot."""
+
+from __future__ import annotations
+
+import json
+import math
+from argparse import Namespace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.comm import Comm
+
+FILE = "metrics.jsonl"
+
+
+class Resumed(NamedTuple):
+    """How far a run had come that is resumed."""
+
+    step: int
+    epochs: int  # that are over
+    path: str  # of the checkpoint
+    before: int  # that step as the run before counted, whose epochs had as many steps only on as many ranks
+    epoch_steps: tuple[int, int] = (1, 1)  # of an epoch now, and before
+
+    def renumbered(self, step: int) -> int:
+        """The step now that a step of the run before is part of; of those up to `before`."""
+        now, before = self.epoch_steps
+        return min(-(-step * now // before), self.step)
+
+
+class Metrics:
+    """The records of a run, written as they come.
+
+    Args:
+        folder: made if need be; holds ``metrics.jsonl`` and TensorBoard's events. None records nothing.
+        resumed: where a run is resumed, whose records stay up to there; None starts new ones.
+
+    Raises:
+        OSError: the folder cannot be made or written to.
+    """
+
+    def __init__(self, folder: Path | None, resumed: Resumed | None = None) -> None:
+        self._file = self._board = None
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        if resumed:
+            retain(folder / FILE, resumed)
+        self._file = (folder / FILE).open("a" if resumed else "w")
+        try:
+            self._board = import_module("torch.utils.tensorboard").SummaryWriter(
+                str(folder), purge_step=min(resumed.step, resumed.before) + 1 if resumed else None
+            )
+        except ImportError:
+            print("no TensorBoard events, because the package tensorboard is not installed")
+
+    def write(self, event: str, **values: Any) -> None:
+        """Append ``{"event": event, **values}``; TensorBoard gets the numbers of what has a ``step``."""
+        if self._file is None:
+            return
+        print(json.dumps({"event": event, **values}), file=self._file, flush=True)
+        if self._board is not None and "step" in values:
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._board.add_scalar(f"{event}/{name}", value, values["step"])
+
+    def close(self) -> None:
+        """Finish the files."""
+        if self._file is not None:
+            self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def retain(file: Path, resumed: Resumed) -> None:
+    """Take away the records of what a run did after it had come so far, because it will do that again; in the others
+    have the steps counted as from here on."""
+    kept = []
+    for line in file.read_text().splitlines() if file.exists() else []:
+        try:
+            values = json.loads(line)
+        except ValueError:  # the job was killed while it wrote
+            continue
+        epoch, step = values.get("epoch", 0), values.get("step", 0)
+        done = epoch <= resumed.epochs if values["event"] == "epoch" else step <= resumed.before
+        if done and values["event"] != "final":
+            counted = {"step": resumed.renumbered(step)} if "step" in values else {}
+            kept.append(json.dumps(values | counted) + "\n")
+    new = file.with_suffix(".new")
+    new.write_text("".join(kept))
+    new.replace(file)
+
+
+def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: Any) -> Metrics:
+    """The metrics of this run, in ``args.out``, with its configuration first; on ranks but 0 they go nowhere.
+
+    One that is resumed there goes on in the same file, with a record of where it was resumed and how.
+
+    Raises:
+        ImportError: a plot is wanted and matplotlib is not installed.
+        OSError: the folder cannot be made or written to, or not the file of ``args.timeline``, whose folder is made.
+    """
+    for option in ("plot", "timeline"):
+        if getattr(args, option):
+            plotting(f"--{option}")
+    if args.timeline and comm.rank == 0:
+        _check_writable(args.timeline, "--timeline")
+    begun = resumed is not None and (args.out / FILE).exists()
+    metrics = Metrics(args.out if comm.rank == 0 else None, resumed)
+    options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
+    more |= {"ranks": comm.size, "resumed": resumed and resumed._asdict()}
+    metrics.write("resume" if begun else "config", **(options | more), **provenance())
+    return metrics
+
+
+def plot(folder: Path) -> Path:
+    """Draw loss, headline and traffic over steps from the records in ``folder``, as ``plot.png`` there.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    config, *records = (json.loads(line) for line in (folder / FILE).read_text().splitlines())
+    steps, epochs = _columns(records, "step"), _columns(records, "epoch")
+    figure = plotting("--plot").Figure(figsize=(12, 3.6), layout="constrained")
+    headline = config["headline"]
+    loss, score, traffic = figure.subplots(1, 3)
+    loss.plot(steps["step"], steps["loss"], linewidth=0.7, alpha=0.6, label="training, rank 0")
+    loss.plot(epochs["step"], epochs["test_loss"], marker=".", label="test")
+    for label, name in (("training", headline), ("test", f"test_{headline}")):
+        if name in epochs:  # not every task has its score in training
+            score.plot(epochs["step"], epochs[name], marker=".", label=label)
+    traffic.plot(steps["step"], steps["mb_sent"], linewidth=0.7, alpha=0.6, label="rank 0")
+    traffic.plot(epochs["step"], epochs["mb_sent"], marker=".", label="mean of ranks")
+    traffic.set_ylim(bottom=0)
+    for axes, title in ((loss, "loss"), (score, headline), (traffic, "MB sent per step and rank")):
+        axes.set(title=title, xlabel="step")
+        axes.legend()
+    figure.suptitle("{algo} on {data}, {ranks} ranks, k = {k:,} of {parameters:,}".format(**config))
+    figure.savefig(folder / "plot.png", dpi=120)
+    return folder / "plot.png"
+
+
+def plotting(option: str) -> Any:
+    """The module that draws what ``option`` asks for.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    try:
+        return import_module("matplotlib.figure")
+    except ImportError:
+        raise ImportError(f"{option} needs matplotlib: pip install matplotlib") from None
+
+
+def _check_writable(file: Path, option: str) -> None:
+    """Raise OSError unless ``file`` can be written; leave it as it is."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = not file.exists()
+        file.open("ab").close()
+        if new:
+            file.unlink()
+    except OSError as error:
+        raise OSError(f"{option} {file} cannot be written: {error.strerror}; name another file") from None
+
+
+def _columns(records: list[dict[str, Any]], event: str) -> dict[str, list[float]]:
+    chosen = [r for r in records if r["event"] == event]
+    names = dict.fromkeys(name for r in chosen for name in r)
+    return {name: [r.get(name, math.nan) for r in chosen] for name in names}

@@ -1,0 +1,1 @@
+"""The tasks: a model, its batches, their loss and scores, for each kind of data."""

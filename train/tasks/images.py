@@ -1,0 +1,95 @@
+"""What all programs that classify images share: the task, and the options for its images."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from data import DATASETS
+from data.source import Batch, ImageBatches
+from options.arguments import Settings
+from options.converters import integer
+from sparse_mpi.comm import Comm
+from tasks.task import Sums
+
+FOLDERS = {name: source.folder for name, source in DATASETS.items()}  # where each data set is looked for
+
+# Of ADTopk, HPDC 2024, for VGG-16 and ResNets: 8 ranks
+ADTOPK = Settings(
+    density=0.01,
+    epochs=80,
+    batch_size=32,
+    lr=0.0125,
+    lr_times_ranks=True,
+    warmup_epochs=5,
+    milestones=(30, 60, 80),
+    weight_decay=5e-5,
+)
+
+
+class ImageTask:
+    """A classifier to train on images.
+
+    Args:
+        model: from images to logits ``(B, classes)``.
+        batches: this rank's share of the images.
+    """
+
+    items = "images"
+    headline = "accuracy"
+
+    def __init__(self, model: nn.Module, batches: ImageBatches) -> None:
+        self.model: nn.Module = model
+        self.steps: int = batches.steps
+        self._batches = batches
+
+    def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """See `ImageBatches.train`."""
+        return self._batches.train(epoch, first)
+
+    def test(self) -> Iterator[Batch]:
+        """See `ImageBatches.test`."""
+        return self._batches.test()
+
+    def judge(self, batch: Batch) -> tuple[Tensor, Sums]:
+        """The mean cross entropy, and ``(3,)``: images, cross entropy, images that were classified correctly."""
+        images, labels = batch
+        outputs = self.model(images)
+        loss = cross_entropy(outputs, labels)
+        correct = int((outputs.detach().argmax(1) == labels).sum())
+        return loss, np.array([len(labels), float(loss.detach()) * len(labels), correct])
+
+    def scores(self, sums: Sums) -> dict[str, float]:
+        """Loss and accuracy an image."""
+        count, loss, correct = sums.tolist()
+        return {"loss": loss / count, "accuracy": correct / count}
+
+
+def image_task(args: Namespace, comm: Comm, build: Callable[[ImageBatches], nn.Module]) -> ImageTask:
+    """The task of this rank on the images that ``args`` asks for.
+
+    Args:
+        args: see `arguments.parse` and `extend`.
+        comm: tells which share of the images is this rank's; nothing is communicated.
+        build: the model for batches of such classes, channels and size.
+
+    Raises:
+        OSError, ValueError, ImportError: the images cannot be read, or are too few.
+    """
+    batches = DATASETS[args.data].batches(args, comm)
+    return ImageTask(build(batches), batches)
+
+
+def extend(parser: ArgumentParser) -> None:
+    """Add the options for images."""
+    add = parser.add_argument_group("images").add_argument
+    text = "resize images to S x S (default: 224 with imagenet, leave others as they are)"
+    add("--image-size", type=integer(1), metavar="S", help=text)
+    text = "shift and, where it makes sense, mirror training images at random (default: --augment)"
+    add("--augment", action=BooleanOptionalAction, default=True, help=text)
+    text = "what each rank trains on: its share of a new order in every epoch, or always its own part of the classes, "
+    add("--shards", choices=("shuffled", "sorted"), default="shuffled", help=text + "the hard case (default: shuffled)")

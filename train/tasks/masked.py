@@ -1,0 +1,178 @@
+"""BERT's pre-training: words that were masked are to be told, and whether the second half of a text follows the first.
+
+Devlin and others, BERT, NAACL 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from data.batches import shard
+from data.corpus import Corpus, is_test
+from data.fingerprint import fingerprint
+from data.wordpiece import WordPiece
+from sparse_mpi.comm import Comm
+from tasks.task import Sums
+
+CHOSEN = 0.15  # of the pieces of a text are to be told; at least one
+MASKED, REPLACED = 0.8, 0.1  # of those are masked, and replaced by any piece; the rest stay as they are
+FRAME = 3  # special tokens around and between the two halves
+TEST_BATCH = 32  # sequences evaluated at once; bounds memory only
+TEST = 2**32 - 1  # in place of a seed: what the test's texts are masked with
+
+
+class Example(NamedTuple):
+    """``[CLS] first half [SEP] second half [SEP]`` of T tokens, as it is shown."""
+
+    tokens: np.ndarray  # (T,) int64
+    halves: np.ndarray  # (T,) int64: 0 up to the first [SEP], 1 after it
+    targets: np.ndarray  # (T,) int64: what the token was where it is to be told, -1 elsewhere
+    other: bool  # whether the second half is from another document
+
+
+class Masked(NamedTuple):
+    """A batch of B examples, S tokens each with padding."""
+
+    tokens: Tensor  # (B, S) int64
+    halves: Tensor  # (B, S) int64
+    attended: Tensor  # (B, S) int64: 1 where there is a token
+    targets: Tensor  # (B, S) int64
+    other: Tensor  # (B,) int64
+
+
+class Examples:
+    """Makes examples of the runs of a corpus.
+
+    Args:
+        corpus: runs of at most ``length`` less `FRAME` pieces.
+        wordpiece: what they are numbered by.
+        length: of a batch, in tokens.
+    """
+
+    def __init__(self, corpus: Corpus, wordpiece: WordPiece, length: int) -> None:
+        self._corpus, self._wordpiece, self._length = corpus, wordpiece, length
+        test = is_test(corpus.document)
+        self.train, self.test = np.flatnonzero(~test), np.flatnonzero(test)  # the numbers of their runs
+        # The order of the pieces depends on the number of ranks, and the runs on the length: both may change in a run
+        self.fingerprint = fingerprint(wordpiece.vocabulary, np.array(len(corpus.pieces)))
+
+    def example(self, run: int, rng: np.random.Generator) -> Example:
+        """A run as an example; ``rng`` cuts and masks it, and takes its second half from elsewhere one time in two."""
+        special = self._wordpiece
+        pieces = self._corpus.run(run).astype(np.int64)
+        quarter = len(pieces) // 4
+        cut = int(rng.integers(quarter, len(pieces) - quarter))
+        first, second = pieces[:cut], pieces[cut:]
+        other = bool(rng.random() < 0.5)
+        if other:
+            second = self._elsewhere(run, rng)[-len(second) :].astype(np.int64)
+        tokens = np.concatenate([[special.cls], first, [special.sep], second, [special.sep]])
+        targets = np.full(len(tokens), -1)
+        inner = np.delete(np.arange(1, len(tokens) - 1), len(first))
+        chosen = rng.choice(inner, max(1, round(CHOSEN * len(inner))), replace=False)
+        targets[chosen] = tokens[chosen]
+        fate = rng.random(len(chosen))
+        tokens[chosen[fate < MASKED]] = special.mask
+        replaced = chosen[(fate >= MASKED) & (fate < MASKED + REPLACED)]
+        tokens[replaced] = rng.integers(0, len(special.vocabulary), len(replaced))
+        return Example(tokens, np.repeat([0, 1], [len(first) + 2, len(second) + 1]), targets, other)
+
+    def _elsewhere(self, run: int, rng: np.random.Generator) -> np.ndarray:
+        """A run of another document of the same part, training or test."""
+        document = self._corpus.document
+        part = self.test if is_test(document[run]) else self.train
+        while document[found := part[rng.integers(len(part))]] == document[run]:
+            pass
+        return self._corpus.run(found)
+
+    def batch(self, examples: list[Example]) -> Masked:
+        """``examples``, padded to the length of a batch."""
+        tokens, halves, targets = (
+            np.full((len(examples), self._length), fill) for fill in (self._wordpiece.pad, 0, -1)
+        )
+        attended = np.zeros_like(tokens)
+        for row, example in enumerate(examples):
+            here = row, slice(len(example.tokens))
+            tokens[here], halves[here], targets[here], attended[here] = *example[:3], 1
+        other = np.array([example.other for example in examples], np.int64)
+        return Masked(*(torch.from_numpy(array) for array in (tokens, halves, attended, targets, other)))
+
+
+class Pretraining:
+    """The task of BERT's pre-training.
+
+    Args:
+        model: a ``BertForPreTraining``.
+        examples: of the whole corpus, the same on all ranks.
+        args: see `arguments.parse`.
+        comm: between the ranks.
+
+    Raises:
+        ValueError: fewer than 2 sequences a rank.
+    """
+
+    items = "sequences"
+    headline = "perplexity"
+
+    def __init__(self, model: Any, examples: Examples, args: Namespace, comm: Comm) -> None:
+        self.model: nn.Module = model
+        self._bert, self._examples, self._args, self._comm = model, examples, args, comm
+        self.steps, self.fingerprint = len(self._shard(0)), examples.fingerprint
+
+    def _shard(self, epoch: int) -> list[np.ndarray]:
+        args, comm = self._args, self._comm
+        return shard(len(self._examples.train), args.batch_size, comm.rank, comm.size, args.seed, epoch)
+
+    def train(self, epoch: int, first: int = 0) -> Iterator[Masked]:
+        """See `task.Task`: texts are cut and masked anew in every epoch."""
+        make = self._examples
+        for step, positions in enumerate(self._shard(epoch)[first:], first):
+            # 0, 0 would be the shards' stream
+            rng = np.random.default_rng((self._args.seed, epoch, step, self._comm.rank + 1))
+            yield make.batch([make.example(run, rng) for run in make.train[positions]])
+
+    def test(self) -> Iterator[Masked]:
+        """See `task.Task`: texts are cut and masked alike every time, whoever evaluates them."""
+        make = self._examples
+        mine = make.test[self._comm.rank :: self._comm.size]
+        for start in range(0, len(mine), TEST_BATCH):
+            runs = mine[start : start + TEST_BATCH]
+            yield make.batch([make.example(run, np.random.default_rng((TEST, run))) for run in runs])
+
+    def judge(self, batch: Masked) -> tuple[Tensor, Sums]:
+        """See `task.Task`: the mean loss of what is to be told, and that of the second halves, added up."""
+        bert, head = self._bert.bert, self._bert.cls
+        found = bert(batch.tokens, attention_mask=batch.attended, token_type_ids=batch.halves)
+        chosen = batch.targets >= 0
+        targets = batch.targets[chosen]
+        told = head.predictions(found.last_hidden_state[chosen])
+        follows = head.seq_relationship(found.pooler_output)
+        losses = cross_entropy(told, targets), cross_entropy(follows, batch.other)
+        count, tokens = len(batch.other), len(targets)
+        sums = [
+            count,
+            tokens,
+            float(losses[0].detach()) * tokens,
+            float((told.argmax(1) == targets).sum()),
+            float(losses[1].detach()) * count,
+            float((follows.argmax(1) == batch.other).sum()),
+        ]
+        return losses[0] + losses[1], np.array(sums)
+
+    def scores(self, sums: Sums) -> dict[str, float]:
+        """Loss; perplexity and accuracy of what was to be told; accuracy of whether the second half follows."""
+        count, tokens, masked, right, following, right_order = sums.tolist()
+        return {
+            "loss": masked / tokens + following / count,
+            "perplexity": math.exp(min(masked / tokens, 700.0)),
+            "accuracy": right / tokens,
+            "order_accuracy": right_order / count,
+        }

@@ -1,0 +1,65 @@
+"""Programs for several tasks in one file: the command line tells which one is meant."""
+
+from __future__ import annotations
+
+import sys
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ranks import job
+from records.journal import Outcome
+from sparse_mpi.comm import Comm
+from trainer.program import Program
+
+
+class ByTask:
+    """Used as a `Program` is: the one for the task that ``--task`` names, or else for the data set of ``--data``.
+
+    Args:
+        programs: by task; the first is the default. No two have a data set in common.
+        text: for --help, what the tasks are.
+    """
+
+    def __init__(self, programs: Mapping[str, Program], text: str) -> None:
+        self.programs = {task: self._with_task(task, program) for task, program in programs.items()}
+        self._text = text
+
+    def chosen(self, argv: Sequence[str]) -> Program:
+        """The program that a command line means.
+
+        A data set of another task than the one named ends the process with a line on stderr.
+        """
+        parser = ArgumentParser(usage=SUPPRESS, add_help=False)
+        parser.add_argument("--task")
+        parser.add_argument("--data")
+        given, _ = parser.parse_known_args(argv)
+        default = next(iter(self.programs))
+        meant = next((task for task, program in self.programs.items() if given.data in program.folders), None)
+        if meant and given.task in self.programs and given.task != meant:
+            sets = ", ".join(self.programs[given.task].settings)
+            wrong = f"{given.data} is for --task {meant}, not {given.task}"
+            parser.error(f"argument --data: {wrong}; leave out --task, or take {sets}")
+        return self.programs.get(given.task or meant or default, self.programs[default])
+
+    def parse(self, argv: Sequence[str] | None = None) -> Namespace:
+        """The options of the program that is meant; see `Program.parse`."""
+        argv = sys.argv[1:] if argv is None else argv
+        return self.chosen(argv).parse(argv)
+
+    def train(self, args: Namespace, comm: Comm) -> Outcome:
+        """Train on this rank; see `Program.train`."""
+        return self.programs[args.task].train(args, comm)
+
+    def run(self) -> None:
+        """See `Program.run`."""
+        job.run(self.train, self.parse())
+
+    def _with_task(self, task: str, program: Program) -> Program:
+        """``program`` with the option by which it was chosen."""
+
+        def extend(parser: ArgumentParser) -> None:
+            parser.add_argument("--task", choices=tuple(self.programs), default=task, help=self._text)
+            program.extend(parser)
+
+        return replace(program, extend=extend)

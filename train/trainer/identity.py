@@ -1,0 +1,73 @@
+"""What a checkpoint is of: what a run must share with it to go on from it, and what it should be told of."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tasks.task import Task
+
+AMOUNT = ("density", "k")  # one of them
+FIXED = ("data", "tiny", "algo", "selector", "wire", "residual", "rank", "memory", "optimizer", "seed", "bucket_mb")
+HARMLESS = (  # options that may change without a word: where things are, when a run ends, what is shown
+    "data_dir",
+    "plan",  # whose content tells it
+    "threads",
+    "max_steps",
+    "check_every",
+    "out",
+    "log_every",
+    "plot",
+    "timeline",
+    "progress",
+    "checkpoint_every",
+    "checkpoint_dir",
+    "keep",
+    "resume",
+)
+
+
+def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
+    """What a run must share with a checkpoint to go on from it, by option where there is one.
+
+    Raises:
+        OSError: the file of ``args.plan`` cannot be read.
+    """
+    tensors = [(name, tuple(tensor.shape)) for name, tensor in task.model.state_dict().items()]
+    size = sum(parameter.numel() for parameter in task.model.parameters())
+    plan = args.plan and sha256(args.plan.read_bytes()).hexdigest()[:16]
+    return {
+        "program": program,
+        "model": f"{type(task.model).__name__} of {size} parameters, {sha256(repr(tensors).encode()).hexdigest()[:8]}",
+        "data fingerprint": getattr(task, "fingerprint", ""),
+        **{name: getattr(args, name) for name in FIXED},
+        "plan": plan,
+        "k" if args.k else "density": args.k or args.density,
+        "momentum of dgc": args.correction,
+    }
+
+
+def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise ValueError unless the checkpoint ``path``, whose identity was ``saved``, is of a run like this."""
+    for name in dict.fromkeys((*wanted, *saved)):
+        if saved.get(name) != wanted.get(name):
+            raise ValueError(
+                f"{path} is of a run with {name} {saved.get(name)}, but this one has {wanted.get(name)}; resume with "
+                "what it was saved with, or leave out --resume to start a new run"
+            )
+
+
+def options_of(args: Namespace) -> dict[str, str]:
+    """The options, as text, that may be others in a run that goes on from a checkpoint, and then matter."""
+    settled = {*AMOUNT, *FIXED, *HARMLESS}
+    return {name: str(value) for name, value in vars(args).items() if name not in settled}
+
+
+def changes(saved: Mapping[str, str], args: Namespace) -> str:
+    """What is to be said of options that are not those that were ``saved``; empty if they are the same."""
+    now = options_of(args)
+    other = [f"{name} {now.get(name)} instead of {was}" for name, was in saved.items() if now.get(name) != was]
+    return f"with other options than before: {', '.join(other)}" if other else ""

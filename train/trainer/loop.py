@@ -1,0 +1,262 @@
+"""Decentralized data-parallel training: every rank computes on its shard, the gradient alone is reduced."""
+
+from __future__ import annotations
+
+import math
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from options.schedule import density, learning_rate
+from ranks.job import Stopped
+from ranks.replicas import digest, identical
+from records.journal import Journal, Outcome
+from records.meter import Meter, Stamps
+from records.metrics import Metrics
+from records.timeline import Recorder
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.buckets.reduction import GradientReduction
+from sparse_mpi.comm import Comm
+from sparse_mpi.optim import broadcast_parameters
+from sparse_mpi.plan import store
+from tasks.task import Task
+from trainer.checkpoints import Checkpoints, State, step_of
+from trainer.evaluation import evaluate
+from trainer.planning import Planning
+
+
+class Training:
+    """One replica of a model, in training.
+
+    Args:
+        task: what is trained on what; the weights are those of rank 0 from here on.
+        optimizer: a `DistributedOptimizer` over the model's parameters.
+        args: see `arguments.parse`.
+        comm: between the replicas.
+        metrics: where records go.
+        planning: may replace reducers after any step.
+        checkpoints: writes them; None writes none.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: Any,
+        args: Namespace,
+        comm: Comm,
+        metrics: Metrics,
+        planning: Planning | None = None,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        self.task, self.optimizer, self.args, self.comm = task, optimizer, args, comm
+        self.planning, self.checkpoints = planning, checkpoints
+        self.reduction: GradientReduction = optimizer.reduction
+        self.limit = min(args.epochs * task.steps, args.max_steps or math.inf)  # steps
+        self.steps = 0
+        self.meter, self.seconds = Meter(), 0.0  # of the running epoch: what this rank did, and how long
+        self.recorded = True  # whether there is nothing in them yet
+        self.scores: dict[str, float] = {}  # of the last epoch
+        self.durations: list[float] = []  # seconds of each step with these reducers
+        self.recorder = Recorder(self.reduction, args.timeline) if args.timeline and comm.rank == 0 else None
+        self.journal = Journal(task, args, comm, metrics, int(self.limit))
+        broadcast_parameters(task.model.state_dict(), comm=comm)
+        self.sparse = self.reducers
+        self.final_density = sum(r.k for r in self.sparse) / sum(r.layout.size for r in self.sparse)
+        self.dense = [reducer.sibling("dense") for reducer in self.sparse] if args.dense_warmup else []
+
+    @property
+    def reducers(self) -> list[SparseAllreduce]:
+        """Of the buckets, in the next step."""
+        return [bucket.reducer for bucket in self.reduction.buckets]
+
+    def run(self) -> Outcome:
+        """Train for ``args.epochs`` epochs or ``args.max_steps`` steps, whichever ends first."""
+        began = time.perf_counter()
+        with self.journal.bar:
+            while self.steps < self.limit or not self.recorded:
+                epoch, first = divmod(self.steps, self.task.steps)
+                self._epoch(epoch, first)
+                self.scores = evaluate(self.task, self.comm)
+                self.journal.epoch(self._now(epoch), self.meter, self.seconds, self.scores)
+                self.meter, self.seconds, self.recorded = Meter(), 0.0, True
+                if self.steps % self.task.steps == 0:
+                    self._save()
+        if self.recorder is not None:
+            print(self.recorder.draw())
+        headline, same = self.task.headline, identical(self.task.model, self.comm)
+        seconds = time.perf_counter() - began
+        plan = self.planning and self.planning.plan
+        predicted = plan.predicted if plan else None
+        score, loss, usual = self.scores[headline], self.scores["loss"], self._usual_step()
+        return Outcome(headline, score, loss, same, self.steps, seconds, usual, predicted, digest(self.task.model))
+
+    def _epoch(self, epoch: int, first: int) -> None:
+        """Train for an epoch from step ``first`` on, or as far as the limit."""
+        self.task.model.train()
+        start = time.perf_counter()
+        began = start - self.seconds
+        numbers = range(first, int(min(self.task.steps, first + self.limit - self.steps)))
+        for number, batch in zip(numbers, self.task.train(epoch, first), strict=False):
+            self._prepare(epoch + number / self.task.steps)
+            step = self._step(batch, start)
+            self.meter.add(step)
+            self.recorded = False
+            start = time.perf_counter()
+            self.seconds = start - began
+            self.journal.step(self._now(epoch), step, self.meter, self.seconds)
+            if self.steps % self.task.steps:  # at the end of an epoch the test comes first
+                self._save()
+
+    def _save(self) -> None:
+        """Write a checkpoint if it is time for one.
+
+        Raises:
+            Refused: there is nothing to go on from, see `Journal.check`.
+            Stopped: the job is to end.
+        """
+        if self.checkpoints is None:
+            return
+        ended, interrupted = self.steps == self.limit, self.checkpoints.interrupted(self.steps)
+        if ended or interrupted or self.checkpoints.due(self.steps):
+            self.journal.check(self.steps, self.meter)
+            written = self.checkpoints.write(self.steps, self.state())
+            if interrupted and not ended:
+                lost = "but there is no checkpoint of it, see above"
+                then = f"--resume {written} goes on from there" if written else lost
+                raise Stopped(f"stopped after step {self.steps} as told; {then}")
+
+    def state(self) -> State:
+        """All that `resume` needs to go on to the same bits, by value."""
+        epoch, first = divmod(self.steps, self.task.steps)
+        plan = self.planning and self.planning.plan
+        shared = {
+            "model": self.task.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "plan": store.dumps(plan) if plan else "",
+            "epoch": epoch,
+            "first": first,
+            "epoch_steps": self.task.steps,
+            "recorded": self.recorded,
+            "sums": len(self.meter.sums),
+            "scores": {name: float(score) for name, score in self.scores.items()},
+            "coverages": list(self.journal.coverages),
+        }
+        self._reduce_with(self.sparse)
+        own = {
+            "reduction": self.reduction.state_dict(),
+            "buffers": {name: buffer.numpy().copy() for name, buffer in self.task.model.named_buffers()},
+            "meter": vars(self.meter).copy(),
+            "seconds": self.seconds,
+        }
+        return State(shared, own)
+
+    def resume(self, shared: Mapping[str, Any], own: Sequence[Mapping[str, Any]], ranks: int) -> None:
+        """Go on where a run was when it had this `state`.
+
+        Args:
+            shared: what was the same on all its ranks.
+            own: what ranks r, r + P, r + 2 P, ... had of their own on rank r of P.
+            ranks: how many there were. On another number, the epoch goes on at the same share of its steps.
+        """
+        self.task.model.load_state_dict(shared["model"])
+        chosen = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(shared["optimizer"])
+        for group, options in zip(self.optimizer.param_groups, chosen, strict=True):
+            group.update(options)  # those of this run
+        if own:
+            for name, buffer in self.task.model.named_buffers():
+                buffer.copy_(torch.from_numpy(own[0]["buffers"][name]))
+        lasted = own[0]["seconds"] if own else 0.0
+        self.seconds = float(self.comm.allreduce(np.array([lasted]), "max", control=True)[0])
+        self.meter = Meter(np.zeros(shared["sums"]))
+        for state in own:
+            self.meter.add(Meter(**state["meter"]))
+        self.steps = step_of(shared, self.task.steps)
+        self._reduce_with(self.sparse)
+        self.reduction.take_over([state["reduction"] for state in own], ranks)
+        self.recorded, self.scores = shared["recorded"], shared["scores"]
+        self.journal.resume(self.steps, shared["coverages"])
+
+    def _prepare(self, epoch: float) -> None:
+        """Set learning rate and density for ``epoch``, and torch's generator for the step: a function of its number
+        and the rank alone, so that dropout is the same in a run that is resumed here."""
+        self.reduction.density = density(epoch, self.final_density, self.args.density_warmup)
+        self.reduction.check = self._is_checked(self.steps + 1)
+        self._warm_up()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(epoch, self.args, self.comm.size)
+        torch.manual_seed(step_seed(self.args.seed, self.steps, self.comm.rank))
+
+    def _warm_up(self) -> None:
+        """Reduce everything in the first steps, if asked to."""
+        if self.dense and self.steps in (0, self.args.dense_warmup):
+            self.durations = []
+        self._reduce_with(self.dense if self.steps < self.args.dense_warmup else self.sparse)
+
+    def _reduce_with(self, chosen: Sequence[SparseAllreduce]) -> None:
+        """Have the next steps reduced by these; without a dense warm-up reducers stay who they are.
+
+        Checkpoints are of the sparse ones: they share their memory with the dense ones, which have nothing else to
+        remember, and so it does not matter when the warm-up ended, or ends now.
+        """
+        for bucket, reducer in zip(self.reduction.buckets, chosen, strict=True) if self.dense else ():
+            bucket.reducer = reducer
+
+    def _step(self, batch: Any, start: float) -> Meter:
+        """Forward, backward, reduce, update; ``start`` is when the batch began to be made."""
+        self.optimizer.zero_grad()
+        loss, sums = self.task.judge(batch)
+        forward = time.perf_counter()
+        loss.backward()
+        computed = time.perf_counter()
+        self.steps += 1
+        totals = self.optimizer.synchronize()
+        reduced = time.perf_counter()
+        with self.optimizer.skip_synchronize():
+            self.optimizer.step()
+        updated = time.perf_counter()
+        if not self._is_checked(self.steps):  # which takes two dense allreduces more
+            self.durations.append(updated - start)
+        self.journal.cover(self.steps, totals, self.reducers)
+        report = self.reduction.report
+        stamps = Stamps(start, forward, computed, reduced, updated)
+        if self.recorder is not None:
+            self.recorder.add(self.steps, stamps)
+        if self.planning is not None and self.planning.after(stamps, self.reduction):
+            self.durations = []
+        return Meter(
+            sums,
+            steps=1,
+            selected=report.selected,
+            total=report.total,
+            sent=report.traffic.sent + report.traffic.control,
+            compute=computed - start,
+            exposed=reduced - computed,
+            selection=report.select_seconds,
+            exchange=report.exchange_seconds,
+            merge=report.merge_seconds,
+            update=updated - reduced,
+        )
+
+    def _is_checked(self, step: int) -> bool:
+        return self.args.check_every > 0 and step % self.args.check_every == 0
+
+    def _usual_step(self) -> float | None:
+        """See `Outcome.step_seconds`."""
+        if not self.durations:
+            return None
+        usual = np.median(self.durations[2:] or self.durations)
+        return float(self.comm.allreduce(np.array([usual]), control=True)[0]) / self.comm.size
+
+    def _now(self, epoch: int) -> dict[str, Any]:
+        """Where training stands, for records."""
+        return {"epoch": epoch + 1, "step": self.steps, "lr": self.optimizer.param_groups[0]["lr"]}
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """What torch's generator starts from in step number ``step`` on ``rank``."""
+    return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0])

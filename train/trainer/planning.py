@@ -1,0 +1,158 @@
+"""``--algo auto`` and ``--plan``: watch the running job, plan what to compress, go on with the plan."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from options.reduction import AUTO, algorithm_options, memory_options
+from ranks.job import agreed
+from records.meter import Stamps
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.buckets.reduction import GradientReduction
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.consistency import tell
+from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.plan import store
+from sparse_mpi.plan.base import Plan, Profile
+from sparse_mpi.plan.base import Tensor as Planned
+from sparse_mpi.plan.execute import algorithm_of
+from sparse_mpi.plan.explain import explain
+from sparse_mpi.plan.measure import measure
+from sparse_mpi.plan.planners import PLANNERS, best
+
+
+class Profiler:
+    """Watches steps: how long each phase takes, and when each tensor's gradient is final.
+
+    Args:
+        model: its parameters get hooks, until `close`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        named = list(model.named_parameters())
+        self._tensors = [(name, tuple(parameter.shape)) for name, parameter in named]
+        self._final = [0.0] * len(named)  # in the last backward pass
+        self._steps: list[list[float]] = []  # before, backward, update, and when each tensor was ready
+        self._hooks = [p.register_post_accumulate_grad_hook(partial(self._stamp, i)) for i, (_, p) in enumerate(named)]
+
+    @property
+    def steps(self) -> int:
+        """How many steps were watched."""
+        return len(self._steps)
+
+    def add(self, stamps: Stamps) -> None:
+        """Note a step that is over."""
+        backward = stamps.backward - stamps.forward
+        ready = [min(max(final - stamps.forward, 0.0), backward) for final in self._final]
+        self._steps.append([stamps.forward - stamps.start, backward, stamps.updated - stamps.reduced, *ready])
+
+    def profile(self, density: float, comm: Comm, progress: bool) -> Profile:
+        """Medians of all steps but the first, means of the ranks; what reductions cost is measured now."""
+        usual = np.median(self._steps[1:] or self._steps, axis=0)
+        before, backward, update, *ready = (comm.allreduce(usual, control=True) / comm.size).tolist()
+        tensors = [Planned(*tensor, moment) for tensor, moment in zip(self._tensors, ready, strict=True)]
+        return measure(tensors, density, comm, before=before, backward=backward, update=update, progress=progress)
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _stamp(self, number: int, _: Tensor) -> None:
+        self._final[number] = perf_counter()
+
+
+class Planning:
+    """Which reducer a training step uses, and the plan behind it if there is one.
+
+    With ``--algo auto`` the first steps reduce densely and are watched; then the job is planned, and the reducer that
+    carries out the plan takes over, with what the dense one remembers.
+
+    Args:
+        model: to be trained.
+        args: see `arguments.parse`.
+        comm: between the replicas.
+        found: the text of a plan that ``--algo auto`` found before the run was resumed; kept on any number of ranks.
+    """
+
+    def __init__(self, model: nn.Module, args: Namespace, comm: Comm, found: str = "") -> None:
+        self.plan: Plan | None = store.loads(found) if found and args.algo == AUTO else None
+        self._args, self._comm = args, comm
+        self._model = model
+        self._tensors = tuple((name, tuple(p.shape)) for name, p in model.named_parameters())
+        self._profiler = Profiler(model) if args.algo == AUTO and self.plan is None else None
+        if args.plan:
+            self.plan = agreed(comm, lambda: self._load(args.plan))
+            args.density = self.plan.density
+
+    def distribute(self, optimizer: Optimizer) -> Any:
+        """``optimizer`` as a `DistributedOptimizer`, with the reducers for the first step.
+
+        A plan is for the whole gradient after the backward pass; else there are buckets.
+
+        Raises:
+            TypeError, ValueError: bad options, or ranks that differ in them or in the plan; on every rank alike.
+        """
+        args, whole = self._args, self._profiler is not None or self.plan is not None
+        algorithm: str | Algorithm = "dense" if self.plan is None else algorithm_of(self.plan)
+        return DistributedOptimizer(
+            optimizer,
+            self._model.named_parameters(),
+            algorithm if whole else args.algo,
+            density=args.density,
+            k=args.k,
+            comm=self._comm,
+            bucket_cap_mb=args.bucket_mb or None,
+            overlap=args.overlap,
+            **memory_options(args),
+            **algorithm_options(args),
+        )
+
+    def after(self, stamps: Stamps, reduction: GradientReduction) -> bool:
+        """Note a step that is over; whether the next one has another reducer, because there is a plan now."""
+        if self._profiler is None:
+            return False
+        self._profiler.add(stamps)
+        if self._profiler.steps < self._args.profile_steps:
+            return False
+        profiler, self._profiler = self._profiler, None
+        profiler.close()
+        (bucket,) = reduction.buckets
+        dense = bucket.reducer
+        profile = profiler.profile(dense.k / dense.layout.size, self._comm, self._args.progress)
+        self.plan = self._planned(profile)
+        agreed(self._comm, lambda: self._save(profile))
+        bucket.reducer = dense.sibling(algorithm_of(self.plan))
+        return True
+
+    def _planned(self, profile: Profile) -> Plan:
+        """Rank 0's plan: what another rank would make of its profile might differ in a last bit, and then in a part."""
+        text = ""
+        if self._comm.rank == 0:
+            text = store.dumps({"best": best, **PLANNERS}[self._args.planner](profile, False, False))
+        return store.loads(tell(self._comm, text))
+
+    def _load(self, file: Path) -> Plan:
+        plan = store.load(file)
+        store.check(plan, self._tensors, self._comm.size)
+        if plan.overlap or plan.cpu_lane:
+            raise ValueError(
+                f"{file} must be a plan without overlap, for reductions follow the backward pass here, got one with; "
+                "plan without --overlap and --cpu-lane"
+            )
+        return plan
+
+    def _save(self, profile: Profile) -> None:
+        """Leave plan and profile in the folder of the run, and say what is planned; on rank 0."""
+        if self._comm.rank == 0 and self.plan is not None:
+            store.save(self.plan, self._args.out / "plan.json")
+            store.save_profile(profile, self._args.out / "profile.json")
+            print(explain(profile, self.plan))

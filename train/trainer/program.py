@@ -1,0 +1,107 @@
+"""A training program: its command line, and what happens between that and the last line it prints."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch
+
+from options import arguments
+from options.arguments import Settings, Tiny
+from options.optimizers import OPTIMIZERS
+from ranks import job
+from records.journal import Outcome, conclude
+from records.metrics import Metrics, record
+from sparse_mpi.comm import Comm
+from tasks.task import Task
+from trainer.checkpoints import Checkpoints, agree_on_folders, find, resumed
+from trainer.identity import changes, check_identity, identity_of
+from trainer.loop import Training
+from trainer.planning import Planning
+
+__all__ = ["Program", "Settings", "Tiny"]
+
+
+def _nothing(parser: ArgumentParser) -> None:
+    """No options of its own."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one file of `train` trains, and with which settings.
+
+    Args:
+        name: for the folder of results.
+        description: for --help: what it does, then a few command lines.
+        make: the task of this rank, made right after ``torch.manual_seed``. What it raises as OSError, ValueError or
+            ImportError on any rank ends the job on all of them with a line from each; it communicates
+            only after `job.agreed`, where all ranks are sure to go on.
+        settings: by data set; the first is the default.
+        folders: where each data set is looked for unless --data-dir is given.
+        tiny: what --tiny trains with; ``make`` finds ``args.tiny`` and builds a small model.
+        extend: adds the program's own options.
+    """
+
+    name: str
+    description: str
+    make: Callable[[Namespace, Comm], Task]
+    settings: Mapping[str, Settings]
+    folders: Mapping[str, str]
+    tiny: Tiny
+    extend: Callable[[ArgumentParser], None] = _nothing
+
+    def parse(self, argv: Sequence[str] | None = None) -> Namespace:
+        """The options, see `arguments.parse`; a bad one ends the process with a line on stderr."""
+        return arguments.parse(self.name, self.description, self.settings, self.folders, self.tiny, self.extend, argv)
+
+    def train(self, args: Namespace, comm: Comm) -> Outcome:
+        """Train on this rank, one of ``comm.size``.
+
+        Raises:
+            Refused: on all ranks alike, when that cannot be done as asked for, diverges, or ends in different replicas.
+            Stopped: on all ranks alike, when one of them was told to end; there is a checkpoint to resume from.
+        """
+        agree_on_folders(args, comm)
+        args.threads = args.threads or job.threads_per_rank(comm)
+        torch.set_num_threads(args.threads)
+        training, metrics = self._prepared(args, comm)
+        with closing(metrics):
+            outcome = training.run()
+            conclude(outcome, args, comm, metrics)
+        return outcome
+
+    def _prepared(self, args: Namespace, comm: Comm) -> tuple[Training, Metrics]:
+        """Training as it is to begin, or to go on where a checkpoint says."""
+        found = find(args, comm)
+        torch.manual_seed(args.seed)
+        task = job.agreed(comm, lambda: self.make(args, comm))
+        identity = job.agreed(comm, lambda: identity_of(self.name, args, task))
+        if found:
+            job.agreed(comm, lambda: check_identity(found.path, found.identity, identity))
+            if comm.rank == 0 and (said := changes(found.shared["options"], args)):
+                print(said)
+        planning = Planning(task.model, args, comm, found.shared["plan"] if found else "")
+        plain = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
+        optimizer = job.agreed(comm, lambda: planning.distribute(plain))
+        reducers = [bucket.reducer for bucket in optimizer.reduction.buckets]
+        facts = {
+            "k": sum(reducer.k for reducer in reducers),
+            "parameters": sum(reducer.layout.size for reducer in reducers),
+            "buckets": len(reducers),
+            "items": task.items,
+            "headline": task.headline,
+        }
+        before = resumed(found, task.steps) if found else None
+        metrics = job.agreed(comm, lambda: record(args, comm, before, **facts))
+        checkpoints = Checkpoints(args, identity, comm, metrics) if args.checkpoint_every else None
+        training = Training(task, optimizer, args, comm, metrics, planning, checkpoints)
+        if found:
+            job.agreed(comm, lambda: training.resume(found.shared, found.own, found.ranks))
+        return training, metrics
+
+    def run(self) -> None:
+        """Read the command line and train on the ranks that MPI started; failure is an exit status other than 0."""
+        job.run(self.train, self.parse())
