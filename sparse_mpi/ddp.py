@@ -24,7 +24,7 @@ from sparse_mpi.arrays import check, describe
 from sparse_mpi.buckets.ddp import Buckets, Names
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle
-from sparse_mpi.comm.consistency import prepare_alike
+from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.process_group import wrapped
 from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.feedback import Memory
@@ -63,27 +63,18 @@ class SparseState:
         **options: Any,
     ) -> None:
         transport = as_comm(comm) if comm is not None else _default_comm()
-
-        def prepare() -> tuple[dict[torch.Tensor, str], Algorithm, Memory]:
+        with same_on_all_ranks(transport) as say:
             if comm is None:
                 _check_same_ranks(transport)
-            names = _names_of(named_parameters)
-            chosen, kind = make_algorithm(algorithm, options), make_memory(memory, None, False)
-            check_together(kind, chosen)
+            self._names = _names_of(named_parameters)
+            self.algorithm, kind = make_algorithm(algorithm, options), make_memory(memory, None, False)
+            check_together(kind, self.algorithm)
             resolve_k(1, None, density)
             for argument, steps in (("dense_steps", dense_steps), ("check_every", check_every)):
                 if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
                     raise ValueError(f"{argument} must be a whole number of steps, 0 or more, got {steps!r}")
-            return names, chosen, kind
-
-        self._names, self.algorithm, kind = prepare_alike(
-            transport,
-            prepare,
-            lambda made: (
-                f"density={density} algorithm={made[1]} memory={made[2]} dense_steps={dense_steps} "
-                f"check_every={check_every} named_parameters={list(made[0].values())}"
-            ),
-        )
+            say(density=density, algorithm=self.algorithm, memory=kind)
+            say(dense_steps=dense_steps, check_every=check_every, named_parameters=list(self._names.values()))
         self.comm: Comm = transport.duplicate()
         self.density, self.dense_steps, self.check_every = density, dense_steps, check_every
         self.steps = 0  # that were made
@@ -110,16 +101,13 @@ class SparseState:
         Raises:
             ValueError: it is of other parameters, or was saved with other arguments; on every rank alike.
         """
-
-        def prepare() -> dict[str, Any]:
+        with same_on_all_ranks(self.comm) as say:
             if "steps" not in state:
                 raise ValueError(f"state must have 'steps', got {sorted(state)}; load what was saved, whole")
             self._buckets.check_state(state)
-            return state
-
-        loaded = prepare_alike(self.comm, prepare, lambda made: f"steps={made['steps']}")
-        self._buckets.load_state_dict(loaded)
-        self.steps, self._before = loaded["steps"], set(self._buckets.known)
+            say(steps=state["steps"])
+        self._buckets.load_state_dict(state)
+        self.steps, self._before = state["steps"], set(self._buckets.known)
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         arrival = _Arrival(self._names_in(bucket), bucket.buffer(), _future_on(bucket.buffer().device))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import as_comm
-from sparse_mpi.comm.consistency import prepare_alike
+from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.sparse import SparseVector
 
 Average, Sum = "average", "sum"
@@ -140,13 +140,11 @@ def DistributedOptimizer(
     """
     transport = as_comm(comm)
     transport.guard()
-
-    def prepare() -> list[Tensor]:
+    with same_on_all_ranks(transport) as say:
         if op not in OPS:
             raise ValueError(f"op must be one of {OPS}, got {op!r}")
-        return _ordered(optimizer, named_parameters)
-
-    parameters = prepare_alike(transport, prepare, lambda made: f"op={op} parameters={len(made)}")
+        parameters = _ordered(optimizer, named_parameters)
+        say(op=op, parameters=len(parameters))
     kind = type(optimizer)
     made: Any = object.__new__(type(kind.__name__, (_Reducing, kind), {}))
     # A scheduler made before has put a step of its own among the attributes, which would stand before the new one
@@ -184,11 +182,8 @@ def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> N
     transport = as_comm(comm)
     named = list(params.items() if isinstance(params, Mapping) else params)
     tensors = [(name, p) for name, p in named if isinstance(p, Tensor)]
-    prepare_alike(
-        transport,
-        lambda: tensors,
-        lambda made: " ".join(f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in made),
-    )
+    with same_on_all_ranks(transport) as say:
+        say(params=" ".join(f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in tensors))
     with torch.no_grad():
         for _, p in tensors:
             flat = p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -15,7 +15,7 @@ from sparse_mpi.buckets.bucket import Bucket, check_options, cut, cut_states
 from sparse_mpi.buckets.trace import Tracer
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.background import lane_of
-from sparse_mpi.comm.consistency import prepare_alike
+from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import resolve_k
 from sparse_mpi.reducer.report import StepReport
@@ -66,14 +66,12 @@ class GradientReduction:
         self._tracer: Tracer | None = None
         first = [p for p in parameters if p.requires_grad]
         elements = self._elements = sum(p.numel() for p in first)
-
-        def prepare() -> int:
-            check_options(first, bucket_cap_mb, passes, in_place, scaler)
-            return resolve_k(elements, k, density)
-
         transport = as_comm(comm)
-        statement = f"{bucket_cap_mb=} {overlap=} {passes=} {average=} scaled={scaler is not None}"
-        self._k = prepare_alike(transport, prepare, lambda k: f"n={elements} {k=} {statement}")
+        with same_on_all_ranks(transport) as say:
+            check_options(first, bucket_cap_mb, passes, in_place, scaler)
+            self._k = resolve_k(elements, k, density)
+            say(n=elements, k=self._k, bucket_cap_mb=bucket_cap_mb)
+            say(overlap=overlap, passes=passes, average=average, scaled=scaler is not None)
         self._overlap = overlap and scaler is None
         self.comm = transport.duplicate(patient=self._overlap)
         self._share = self._k / elements if k is not None else density
@@ -232,7 +230,9 @@ class GradientReduction:
 
     def _by_bucket(self, states: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         """``states`` cut up: for every bucket a list of what each of them has for it."""
-        return prepare_alike(self.comm, lambda: cut_states(states, len(self.buckets)), lambda _: "load a state")
+        with same_on_all_ranks(self.comm) as say:
+            say(call="load_state_dict")
+            return cut_states(states, len(self.buckets))
 
     def _reducer(self, shapes: Sequence[tuple[int, ...]]) -> SparseAllreduce:
         """For a bucket of parameters of these shapes."""

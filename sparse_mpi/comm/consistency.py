@@ -17,43 +17,65 @@ from sparse_mpi.comm.base import Comm
 TEXT_BYTES = 400  # of what each rank says, in the error message
 
 
-def prepare_alike(comm: Comm, prepare: Callable[[], Any], describe: Callable[[Any], str]) -> Any:
-    """What ``prepare`` makes, if it succeeds on every rank and ``describe`` says the same of it; else all raise."""
-    try:
-        made = prepare()
-    except Exception as problem:
-        agree(comm, "", problem)
-        raise
-    agree(comm, describe(made))
-    return made
+class same_on_all_ranks:
+    """A block that prepares a collective operation, and that all ranks leave together or none does.
+
+        with same_on_all_ranks(comm) as say:
+            k = resolve_k(n, k, density)  # may raise, on some ranks or on all
+            say(n=n, k=k)
+
+    The body checks and prepares without communicating; ``say``, called once or more, states by name what must be equal
+    on all ranks, in values whose ``str`` suits an error message. Leaving the block is collective and costs one
+    allreduce of 16 bytes (control) when all is well. Every rank must enter it, before the first message of the
+    operation.
+
+    Raises:
+        Exception: what the body raised, on the ranks where it did.
+        ValueError: on the other ranks if the body raised anywhere, and on all where statements differ; the message
+            quotes the ranks.
+    """
+
+    __slots__ = ("_comm", "_statement")
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+        self._statement = ""
+
+    def __enter__(self) -> Callable[..., None]:
+        return self._say
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
+        if problem is None:
+            check_consistency(self._comm, self._statement)
+        elif isinstance(problem, Exception):  # the other ranks still have to learn of it
+            check_consistency(self._comm, f"{type(problem).__name__}: {problem}", failed=True)
+
+    def _say(self, **facts: Any) -> None:
+        """State what must be equal on all ranks."""
+        self._statement += "".join([f"{name}={value} " for name, value in facts.items()])
 
 
-def agree(comm: Comm, statement: str, problem: Exception | None = None) -> None:
-    """Raise on every rank unless every rank states the same and none has a problem.
+def check_consistency(comm: Comm, statement: str, failed: bool = False) -> None:
+    """Raise on every rank unless every rank states the same; a rank that has ``failed`` states its error instead.
 
     Costs one allreduce of 16 bytes (control) when all is well.
 
     Raises:
-        Exception: ``problem`` itself, on the rank that has it.
-        ValueError: on the others, and where statements differ; the message quotes the ranks.
+        ValueError: statements differ; the message quotes the ranks. Not on a rank that has ``failed``, which is about
+            to raise an error of its own.
     """
-    if problem is not None:
-        statement = f"{type(problem).__name__}: {problem}"
     digest = int.from_bytes(blake2b(statement.encode(), digest_size=7).digest(), "big")
     highest, lowest = comm.allreduce(np.array([digest, -digest], np.int64), "max", control=True)
     if highest == -lowest:
-        if problem is not None:
-            raise problem
         return
-    spoken = statement.encode()
-    if len(spoken) > TEXT_BYTES:  # what differs may be behind the cut
+    encoded = statement.encode()
+    if len(encoded) > TEXT_BYTES:  # what differs may be behind the cut
         mark = f"... [{digest:x}]".encode()
-        spoken = spoken[: TEXT_BYTES - len(mark)] + mark
-    text = np.frombuffer(spoken.ljust(TEXT_BYTES), np.uint8)
-    said = [bytes(row).decode(errors="replace").strip() for row in comm.allgather(text, control=True)]
-    if problem is not None:
-        raise problem
-    raise ValueError(f"all ranks must call with the same arguments, but\n{_quote(said)}")
+        encoded = encoded[: TEXT_BYTES - len(mark)] + mark
+    text = np.frombuffer(encoded.ljust(TEXT_BYTES), np.uint8)
+    statements = [bytes(row).decode(errors="replace").strip() for row in comm.allgather(text, control=True)]
+    if not failed:
+        raise ValueError(f"all ranks must call with the same arguments, but\n{_quote(statements)}")
 
 
 def tell(comm: Comm, text: str, root: int = 0) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, namespace, synchronize
 from sparse_mpi.comm.base import as_comm
-from sparse_mpi.comm.consistency import prepare_alike
+from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.counting import CountingComm, Counts, cut, row_bytes
 
 
@@ -49,7 +49,9 @@ class NcclComm(CountingComm):
         self._host = as_comm(comm).duplicate(patient)
         self._patient = patient
         super().__init__(self._host.rank, self._host.size)
-        self._nccl = prepare_alike(self._host, _library, lambda nccl: f"NCCL {nccl.get_version()}")
+        with same_on_all_ranks(self._host) as say:
+            self._nccl = _library()
+            say(NCCL=self._nccl.get_version())
         made = np.array(self._nccl.get_unique_id() if self.rank == 0 else (), np.int8)
         unique_id = tuple(self._host.bcast(made).tolist())
         self._comm = self._nccl.NcclCommunicator(self.size, unique_id, self.rank)

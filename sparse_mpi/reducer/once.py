@@ -6,9 +6,8 @@ from typing import Any
 
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm, Reduction
-from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.consistency import prepare_alike
+from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reducer.arguments import resolve_k
 from sparse_mpi.reducer.auto import choose, make_candidate
 from sparse_mpi.sparse import Layout, leave
@@ -56,22 +55,17 @@ def _reduce_once(
 ) -> Reduction:
     """`sparse_allreduce`, where device and stream are the caller's."""
 
-    def prepare() -> tuple[Array, int, Algorithm | None]:
+    with same_on_all_ranks(transport) as say:
         arrays.check(x, "x")
         flat = arrays.widened(arrays.enter(x))
         if len(flat) == 0:
             raise ValueError("x must have at least one element, got none; leave empty tensors out")
-        return flat, resolve_k(len(flat), k, density), make_candidate(algorithm, options)
-
-    flat, kept, made = prepare_alike(
-        transport,
-        prepare,
-        lambda made: f"n={len(made[0])} dtype={made[0].dtype} k={made[1]} algorithm={made[2]}",
-    )
+        k, made = resolve_k(len(flat), k, density), make_candidate(algorithm, options)
+        say(n=len(flat), dtype=flat.dtype, k=k, algorithm=made)
     try:
-        chosen = made or choose(Layout.of(len(flat)), kept, transport)
-        state = chosen.init(Layout.of(len(flat)), kept, transport.size)
-        reduction, _ = chosen.reduce(flat, kept, transport, state)
+        chosen = made or choose(Layout.of(len(flat)), k, transport)
+        state = chosen.init(Layout.of(len(flat)), k, transport.size)
+        reduction, _ = chosen.reduce(flat, k, transport, state)
     except Exception as error:
         transport.abort(error)
     return Reduction(leave(reduction.total, x), leave(reduction.sent, x))

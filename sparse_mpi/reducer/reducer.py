@@ -13,7 +13,7 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import Array, to_host
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, busy, lane_of
-from sparse_mpi.comm.consistency import prepare_alike
+from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Memory
 from sparse_mpi.feedback.clipping import clip
 from sparse_mpi.reducer.arguments import check_together, make_memory, resolve_k
@@ -61,31 +61,24 @@ class SparseAllreduce:
         **options: Any,
     ) -> None:
         self.comm: Comm = as_comm(comm)
-
-        def prepare() -> tuple[Layout, int, Algorithm | None, Memory, Memory]:
+        with same_on_all_ranks(self.comm) as say:
             if nonfinite not in ("keep", "raise"):
                 raise ValueError(f"nonfinite must be 'keep' or 'raise', got {nonfinite!r}")
-            made, kind = Layout.of(layout), make_memory(memory, clip_norm, in_place)
+            self.layout = Layout.of(layout)
+            self._kind = make_memory(memory, clip_norm, in_place)
             chosen = make_candidate(algorithm, options)
             if chosen is not None:
-                check_together(kind, chosen)
-            return made, resolve_k(made.size, k, density), chosen, kind, kind.start(made.size, in_place)
-
-        self.layout, self.k, chosen, kind, self.memory = prepare_alike(
-            self.comm,
-            prepare,
-            lambda made: (
-                f"n={made[0].size} layout={made[0].digest} k={made[1]} memory={made[3]} clip_norm={clip_norm} "
-                f"in_place={in_place} nonfinite={nonfinite} algorithm={made[2]}"
-            ),
-        )
+                check_together(self._kind, chosen)
+            self.k = resolve_k(self.layout.size, k, density)
+            self.memory: Any = self._kind.start(self.layout.size, in_place)
+            say(n=self.layout.size, layout=self.layout.digest, k=self.k, algorithm=chosen)
+            say(memory=self._kind, clip_norm=clip_norm, in_place=in_place, nonfinite=nonfinite)
         try:
             self.algorithm: Algorithm = chosen or choose(self.layout, self.k, self.comm)
         except Exception as error:
             self.comm.abort(error)
         self.clip_norm, self.in_place = clip_norm, in_place
         self.report: StepReport | None = None
-        self._kind = kind
         self._most_norm = math.inf if clip_norm is None else clip_norm / math.sqrt(self.comm.size)
         self._nonfinite = nonfinite
         self._timed, self._watched = watch(self.algorithm)
@@ -146,11 +139,9 @@ class SparseAllreduce:
     def _step(self, gradient: Any, check: bool, k: int | None, density: float | None) -> Any:
         """`step`, where device and stream are the caller's."""
         start, before = perf_counter(), self.comm.traffic.copy()
-        flat, most = prepare_alike(
-            self.comm,
-            lambda: (self._enter(gradient), self._resolve(k, density)),
-            lambda made: f"dtype={arrays.wide_type(made[0])} k={made[1]} check={check}",
-        )
+        with same_on_all_ranks(self.comm) as say:
+            flat, most = self._enter(gradient), self._resolve(k, density)
+            say(dtype=arrays.wide_type(flat), k=most, check=check)
         try:
             clipped = flat if self._most_norm == math.inf else clip(arrays.widened(flat), self._most_norm)
             acc, missing = self.memory.accumulate(clipped)
@@ -205,19 +196,16 @@ class SparseAllreduce:
         Raises:
             ValueError: it is of another algorithm, memory, gradient, k or rank; on every rank alike.
         """
-
-        def prepare() -> dict[str, Any]:
+        with same_on_all_ranks(self.comm) as say:
             check_identity(state, self._identity())
             if "state" not in state:
                 raise ValueError(
                     f"state must have a 'state', got {sorted(state)}; load what state_dict() returned, whole"
                 )
             self.memory.check_state(state)
-            return state
-
-        loaded = prepare_alike(self.comm, prepare, lambda made: "load_state_dict")
-        self._state = restore(self._state, loaded["state"])
-        self._load(loaded)
+            say(call="load_state_dict")
+        self._state = restore(self._state, state["state"])
+        self._load(state)
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Take up what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out.
@@ -232,8 +220,7 @@ class SparseAllreduce:
         Raises:
             ValueError: a state is missing, or of another algorithm, memory, gradient or k; on every rank alike.
         """
-
-        def prepare() -> dict[str, Any]:
+        with same_on_all_ranks(self.comm) as say:
             expected = list(range(self.comm.rank, ranks, self.comm.size))
             if [state.get("rank") for state in states] != expected:
                 raise ValueError(
@@ -243,9 +230,8 @@ class SparseAllreduce:
             for state in states:
                 check_identity(state, self._identity() | {"rank": state["rank"], "ranks": ranks})
                 self.memory.check_state(state)
-            return {name: added(states, name, self.layout.size) for name in self.memory.state()}
-
-        memories = prepare_alike(self.comm, prepare, lambda made: f"take_over of {ranks} ranks")
+            memories = {name: added(states, name, self.layout.size) for name in self.memory.state()}
+            say(call="take_over", ranks=ranks)
         if ranks == self.comm.size:
             return self.load_state_dict(states[0])
         self._state = self._watched.init(self.layout, self.k, self.comm.size)

@@ -35,7 +35,7 @@ def test_what_topka_sends_is_known():
     assert (found.words, found.most_words, found.formula_words, found.imbalance) == (1200, 1200, 1200, 1)
     assert (found.messages, found.formula_messages) == (8, 8) and found.lowest == 8 * 200 * 3 / 4
     assert found.selected == 1 and found.fill_in == found.total > 3
-    assert list(found.phases) == ["agreement.agree: allreduce", "topka.reduce: allgatherv"]
+    assert list(found.phases) == ["consistency.check_consistency: allreduce", "topka.reduce: allgatherv"]
     assert found.phases["topka.reduce: allgatherv"] == volume.Phase(1200, 1200, 12, 4)
 
 

@@ -1,0 +1,81 @@
+"""The check that ranks are about to do the same thing, and texts that one rank tells to all."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparse_mpi.comm.consistency import same_on_all_ranks, tell
+
+
+@pytest.mark.ranks(1, 2, 4)
+def test_the_text_of_one_rank_is_told_to_all(ranks):
+    def body(comm):
+        own = "ü" * comm.rank + f"text of {comm.rank}"
+        return tell(comm, own), tell(comm, own, comm.size - 1), tell(comm, own[:0])
+
+    last = ranks.size - 1
+    assert ranks.run(body) == [("text of 0", "ü" * last + f"text of {last}", "")] * ranks.size
+
+
+def test_a_block_on_which_all_ranks_agree_costs_one_small_allreduce(ranks):
+    def body(comm):
+        before = comm.traffic.copy()
+        with same_on_all_ranks(comm) as say:
+            prepared = comm.rank
+            say(n=4, k=2)
+            say(algorithm="topka")
+        moved = comm.traffic - before
+        return prepared, moved.sent, moved.control, moved.messages
+
+    rounds = (ranks.size - 1).bit_length()
+    control = 2 * 16 * (ranks.size - 1) // ranks.size
+    assert ranks.run(body) == [(rank, 0, control, 2 * rounds) for rank in range(ranks.size)]
+
+
+@pytest.mark.ranks(least=2)
+def test_statements_that_differ_raise_everywhere_and_are_quoted(ranks):
+    def body(comm):
+        expected = (
+            r"(?s)all ranks must call with the same arguments, but\n  rank 0: k=5 check=False\n  ranks? 1.*: k=6 check"
+        )
+        with pytest.raises(ValueError, match=expected):
+            with same_on_all_ranks(comm) as say:
+                say(k=5 + (comm.rank > 0), check=False)
+        assert comm.traffic.sent == 0
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(least=2)
+def test_an_exception_on_one_rank_raises_there_and_is_quoted_elsewhere(ranks):
+    def body(comm):
+        last = comm.size - 1
+        wanted, text = (
+            (KeyError, "lost") if comm.rank == last else (ValueError, f"(?s)k=5\n.*rank {last}: KeyError: 'lost'")
+        )
+        with pytest.raises(wanted, match=text):
+            with same_on_all_ranks(comm) as say:
+                if comm.rank == last:
+                    raise KeyError("lost")
+                say(k=5)
+
+    ranks.run(body)
+
+
+def test_the_same_exception_on_all_ranks_is_raised_as_it_is(ranks):
+    def body(comm):
+        with pytest.raises(TypeError, match="^of no use$"):
+            with same_on_all_ranks(comm):
+                raise TypeError("of no use")
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(2)
+def test_what_differs_behind_the_cut_is_told_apart(ranks):
+    def body(comm):
+        with pytest.raises(ValueError, match=r"(?s)rank 0: names=x+\.\.\. \[\w+\]\n  rank 1: names=x+\.\.\. \["):
+            with same_on_all_ranks(comm) as say:
+                say(names="x" * 1000 + str(comm.rank))
+
+    ranks.run(body)
