@@ -61,7 +61,7 @@ class ADTopk:
         parts, sent = [], selected
         if rows:
             packed = self.wire.pack_rows(_part(selected, pattern, False), rows)
-            messages = comm.allgather(packed.rows)
+            messages = comm.allgather(packed.buffer)
             parts.append(self.wire.unpack_rows(messages, rows, len(acc), acc.dtype))
             sent = packed.vector
         if len(rows) < len(pattern):

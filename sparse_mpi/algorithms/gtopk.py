@@ -70,7 +70,7 @@ class GTopk:
         gap = 1
         while gap < comm.size and not comm.rank & gap:
             if comm.rank + gap < comm.size:
-                rows = comm.sendrecv(pack_whole(self.wire, nothing).rows, dest=None, source=comm.rank + gap)
+                rows = comm.sendrecv(pack_whole(self.wire, nothing).buffer, dest=None, source=comm.rank + gap)
                 assert rows is not None
                 received = unpack_whole(self.wire, rows, [len(rows)], carried.size, carried.values.dtype)
                 both = merge(concatenate([carried, received]))
@@ -81,8 +81,8 @@ class GTopk:
         if not self.wire.lossless:
             dropped.append(subtract(carried, packed.vector))
         if comm.rank:
-            comm.sendrecv(packed.rows, dest=comm.rank - gap, source=None)
-        return packed.rows, concatenate(dropped)
+            comm.sendrecv(packed.buffer, dest=comm.rank - gap, source=None)
+        return packed.buffer, concatenate(dropped)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """The root sends k pairs down in every round; nobody sends more."""

@@ -132,7 +132,7 @@ class SparDL:
             kept = _moved(self._pruned(leaving, starts[gap : stop + 1], k), -starts[gap])
             packed = self.wire.pack(kept, np.array([kept.nnz]), np.array([[0, starts[stop] - starts[gap]]]))
             cuts.append(self._lacking(_moved(packed.vector, starts[gap]), leaving))
-            rows = comm.sendrecv(packed.rows, (comm.rank + gap) % comm.size, (comm.rank - gap) % comm.size)
+            rows = comm.sendrecv(packed.buffer, (comm.rank + gap) % comm.size, (comm.rank - gap) % comm.size)
             assert rows is not None
             region = np.array([[0, starts[stop - gap]]])
             received = self.wire.unpack(rows, np.array([len(rows)]), region, held.size, held.values.dtype)
@@ -148,7 +148,7 @@ class SparDL:
         regions = regions_of(boundaries)
         chosen = _moved(chosen, boundaries[own])
         packed = self.wire.pack(chosen, np.array([chosen.nnz]), regions[own : own + 1])
-        rows, counts = bruck.allgather(packed.rows, comm)
+        rows, counts = bruck.allgather(packed.buffer, comm)
         return self.wire.unpack(rows, counts, np.roll(regions, -own, axis=0), chosen.size, chosen.values.dtype)
 
     def _pruned(self, leaving: SparseVector, starts: np.ndarray, k: int) -> SparseVector:

@@ -45,7 +45,7 @@ class TopkA:
             total = selected._replace(values=comm.allreduce(selected.values))
             return Reduction(total, selected), state
         packed = pack_whole(self.wire, selected)
-        rows, counts = comm.allgatherv(packed.rows)
+        rows, counts = comm.allgatherv(packed.buffer)
         return Reduction(merge(unpack_whole(self.wire, rows, counts, len(acc), acc.dtype)), packed.vector), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:

@@ -61,10 +61,10 @@ class TopkDSA:
         regions = regions_of(boundaries)
         own = regions[comm.rank]
         split = self.wire.pack(selected, split_counts(selected, boundaries), regions)
-        rows, counts = comm.alltoallv(split.rows, split.counts)
+        rows, counts = comm.alltoallv(split.buffer, split.lengths)
         summed = merge(self.wire.unpack(rows, counts, np.tile(own, (comm.size, 1)), n, dtype))
         packed = self.wire.pack_sum(summed, own)
-        rows, counts = comm.allgatherv(packed.rows)
+        rows, counts = comm.allgatherv(packed.buffer)
         total = self.wire.unpack_sums(rows, counts, regions, n, dtype)
         if self.wire.lossless:
             return Reduction(total, selected), state
@@ -102,7 +102,7 @@ def _double(held: SparseVector, wire: Wire, comm: Comm) -> SparseVector:
 
     def swap(dest: int | None, source: int | None) -> SparseVector:
         leaving = held if dest is not None else take(held, slice(0, 0))
-        rows = comm.sendrecv(pack_whole(wire, leaving).rows, dest, source)
+        rows = comm.sendrecv(pack_whole(wire, leaving).buffer, dest, source)
         return held if rows is None else unpack_whole(wire, rows, [len(rows)], n, dtype)
 
     if rank >= core:

@@ -76,9 +76,9 @@ def _measure(density: float, args: argparse.Namespace) -> dict[str, Any]:
     sizes = {}
     for name, wire in WIRES.items():
         packed = wire.pack(vector, counts, regions)
-        sizes[name] = packed.rows.nbytes / count
+        sizes[name] = packed.buffer.nbytes / count
         work[f"pack {name}"] = partial(wire.pack, vector, counts, regions)
-        work[f"unpack {name}"] = partial(wire.unpack, packed.rows, packed.counts, regions, args.n, np.float32)
+        work[f"unpack {name}"] = partial(wire.unpack, packed.buffer, packed.lengths, regions, args.n, np.float32)
     speeds = {name: PAIR * count / seconds / 1e9 for name, seconds in _time(work, args.rounds).items()}
     formats = {
         name: {"bytes a pair": sizes[name], "pack": speeds[f"pack {name}"], "unpack": speeds[f"unpack {name}"]}

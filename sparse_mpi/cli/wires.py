@@ -46,4 +46,4 @@ def table() -> str:
 def _bytes(wire: Wire, density: float) -> float:
     count = round(density * SIZE)
     indices = np.arange(count, dtype=np.int32) * (SIZE // count)
-    return pack_whole(wire, SparseVector(indices, np.ones(count, np.float32), SIZE)).rows.nbytes / count
+    return pack_whole(wire, SparseVector(indices, np.ones(count, np.float32), SIZE)).buffer.nbytes / count

@@ -138,5 +138,5 @@ class Kernels(Protocol):
         """These `MESSAGE`, ``(bytes,)`` uint8, of ascending ``indices``, ``codes`` of 1, 2, 4 or 8 bytes each and
         float32 ``scales``."""
 
-    def read_messages(self, messages: np.ndarray, rows: Array, size: int) -> tuple[Array, Array, Array]:
+    def read_messages(self, messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
         """What `write_messages` was given: indices of a vector of that ``size``, codes as bytes, and scales."""

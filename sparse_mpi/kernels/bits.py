@@ -19,30 +19,30 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
     bits[places[sparse]] = 1
     for bit, (chosen, at) in enumerate(m.low_bits()):
         bits[at] = (offsets[chosen] >> bit) & 1
-    rows = xp.packbits(bits, bitorder="little")
+    buffer = xp.packbits(bits, bitorder="little")
     digits = (messages["entries"] - 1).astype("<i8").view(np.uint8).reshape(-1, 8)
     digits = digits[np.arange(8) < (messages["values"] - messages["head"])[:, None]]
-    rows[like(_span(messages["head"], messages["values"]), rows)] = like(digits, rows)
-    rows[like(_span(messages["values"], messages["scales"]), rows)] = codes.view(np.uint8)
-    rows[like(_span(messages["scales"], messages["lows"]), rows)] = scales.view(np.uint8)
-    return rows
+    buffer[like(_span(messages["head"], messages["values"]), buffer)] = like(digits, buffer)
+    buffer[like(_span(messages["values"], messages["scales"]), buffer)] = codes.view(np.uint8)
+    buffer[like(_span(messages["scales"], messages["lows"]), buffer)] = scales.view(np.uint8)
+    return buffer
 
 
-def read_messages(messages: np.ndarray, rows: Array, size: int) -> tuple[Array, Array, Array]:
+def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
     """See `base.Kernels.read_messages`."""
-    xp = namespace(rows)
-    m = _Entries(messages, rows)
-    bits = xp.unpackbits(rows, bitorder="little")
+    xp = namespace(buffer)
+    m = _Entries(messages, buffer)
+    bits = xp.unpackbits(buffer, bitorder="little")
     offsets, sparse = m.numbers.copy(), xp.flatnonzero(m.of("span") > 0)
-    flags = bits[like(_span(8 * messages["highs"], 8 * messages["highs"] + messages["span"]), rows)]
-    before = like(np.cumsum(messages["span"]) - messages["span"], rows)[m.owners]
+    flags = bits[like(_span(8 * messages["highs"], 8 * messages["highs"] + messages["span"]), buffer)]
+    before = like(np.cumsum(messages["span"]) - messages["span"], buffer)[m.owners]
     highs = (xp.flatnonzero(flags) - before[sparse]) - (m.of("spread") * m.numbers)[sparse]
     offsets[sparse] = highs << m.of("shift")[sparse]
     for bit, (chosen, at) in enumerate(m.low_bits()):
         offsets[chosen] += bits[at].astype(np.int64) << bit
     indices = (offsets + m.of("start")).astype(index_dtype(size))
-    codes = rows[like(_span(messages["values"], messages["scales"]), rows)]
-    return indices, codes, rows[like(_span(messages["scales"], messages["lows"]), rows)].view(np.float32)
+    codes = buffer[like(_span(messages["values"], messages["scales"]), buffer)]
+    return indices, codes, buffer[like(_span(messages["scales"], messages["lows"]), buffer)].view(np.float32)
 
 
 class _Entries:

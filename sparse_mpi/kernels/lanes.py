@@ -46,26 +46,26 @@ def lowest(typing_context, mask):
 
 
 @intrinsic
-def load_word(typing_context, rows, at):
-    """``rows[at : at + 8]``, uint8, as a uint64 in the machine's order of bytes; nothing checks that they exist."""
+def load_word(typing_context, buffer, at):
+    """``buffer[at : at + 8]``, uint8, as a uint64 in the machine's order of bytes; nothing checks that they exist."""
 
     def generate(context, builder, signature, arguments):
         loaded = builder.load(_word_at(context, builder, signature, arguments))
         loaded.align = 1
         return loaded
 
-    return types.uint64(rows, types.intp), generate
+    return types.uint64(buffer, types.intp), generate
 
 
 @intrinsic
-def store_word(typing_context, rows, at, word):
-    """``rows[at : at + 8]``, uint8, become the bytes of a uint64; nothing checks that they exist."""
+def store_word(typing_context, buffer, at, word):
+    """``buffer[at : at + 8]``, uint8, become the bytes of a uint64; nothing checks that they exist."""
 
     def generate(context, builder, signature, arguments):
         builder.store(arguments[2], _word_at(context, builder, signature, arguments), align=1)
         return context.get_dummy_value()
 
-    return types.void(rows, types.intp, types.uint64), generate
+    return types.void(buffer, types.intp, types.uint64), generate
 
 
 def _word_at(context, builder, signature, arguments):

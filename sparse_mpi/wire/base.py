@@ -14,8 +14,8 @@ from sparse_mpi.sparse import SparseVector
 class Packed(NamedTuple):
     """Messages, one after the other, ready to be sent."""
 
-    rows: Array  # what the transport moves; its first axis is what ``counts`` counts
-    counts: np.ndarray  # (m,) int64, rows of each message
+    buffer: Array  # what the transport moves; its first axis is what ``lengths`` counts
+    lengths: np.ndarray  # (m,) int64, items of each message along the first axis of ``buffer``
     vector: SparseVector  # the entries as those who unpack them see them: rounded, where the format is not lossless
 
 
@@ -32,12 +32,12 @@ class Wire(Protocol):
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """Messages of the next ``counts`` ``(m,)`` entries each, which lie in ``regions`` ``(m, 2)`` int64."""
 
-    def unpack(self, rows: Array, counts: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """The entries of messages, one message's after the other's: in index order where the regions ascend.
 
         Args:
-            rows: the messages.
-            counts: ``(m,)`` rows of each.
+            buffer: the messages, one after the other.
+            lengths: ``(m,)`` items of each along the first axis of ``buffer``.
             regions: ``(m, 2)`` int64, start and stop of each one's region.
             size, dtype: of the dense vector.
         """
@@ -45,11 +45,13 @@ class Wire(Protocol):
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
         """One message of all entries, in which the region ``(2,)`` may be dense, where that is smaller."""
 
-    def unpack_sums(self, rows: Array, counts: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+    def unpack_sums(
+        self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
+    ) -> SparseVector:
         """`unpack` for messages of `pack_sum`; of a dense region its non-zero elements."""
 
-    def rows_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
-        """``(m,)`` int64: rows of the messages of so many ``entries`` ``(m,)`` in these ``regions`` ``(m, 2)``."""
+    def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
+        """``(m,)`` int64: lengths of the messages of so many ``entries`` ``(m,)`` in these ``regions`` ``(m, 2)``."""
 
     def overhead(self) -> int:
         """Bytes by which a message may exceed `pair_bytes` for each of its entries."""
@@ -73,9 +75,9 @@ def pack_whole(wire: Wire, vector: SparseVector) -> Packed:
     return wire.pack(vector, np.array([vector.nnz]), np.array([[0, vector.size]]))
 
 
-def unpack_whole(wire: Wire, rows: Array, counts: Any, size: int, dtype: Any) -> SparseVector:
-    """The entries of messages of `pack_whole`, of ``counts`` ``(m,)`` rows each."""
-    return wire.unpack(rows, np.asarray(counts), np.tile([0, size], (len(counts), 1)), size, dtype)
+def unpack_whole(wire: Wire, buffer: Array, lengths: Any, size: int, dtype: Any) -> SparseVector:
+    """The entries of messages of `pack_whole`, of ``lengths`` ``(m,)`` each."""
+    return wire.unpack(buffer, np.asarray(lengths), np.tile([0, size], (len(lengths), 1)), size, dtype)
 
 
 def regions_of(boundaries: np.ndarray) -> np.ndarray:

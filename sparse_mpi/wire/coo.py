@@ -27,39 +27,41 @@ class Coo:
     lossless: ClassVar[bool] = True
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
-        """See `Wire.pack`; a row is a pair."""
+        """See `Wire.pack`; an item is a pair."""
         return Packed(encode(vector), counts, vector)
 
-    def unpack(self, rows: Array, counts: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
-        """See `Wire.unpack`; neither counts nor regions are needed."""
-        return decode(rows, size, dtype)
+    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+        """See `Wire.unpack`; neither lengths nor regions are needed."""
+        return decode(buffer, size, dtype)
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
-        """See `Wire.pack_sum`; rows are wire units.
+        """See `Wire.pack_sum`; an item is a wire unit.
 
         Pairs are sent only if they are strictly smaller, so a message as long as the dense region *is* the dense
         region.
         """
         values, (start, stop) = vector.values, region.tolist()
-        rows = encode(vector)
-        if rows.nbytes < (stop - start) * values.itemsize:
-            rows = rows.reshape(-1)
+        buffer = encode(vector)
+        if buffer.nbytes < (stop - start) * values.itemsize:
+            buffer = buffer.reshape(-1)
         else:
             dense = namespace(values).zeros(stop - start, values.dtype)
             dense[vector.indices - start] = values
-            rows = dense.view(rows.dtype)
-        return Packed(rows, np.array([len(rows)]), vector)
+            buffer = dense.view(buffer.dtype)
+        return Packed(buffer, np.array([len(buffer)]), vector)
 
-    def unpack_sums(self, rows: Array, counts: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+    def unpack_sums(
+        self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
+    ) -> SparseVector:
         """See `Wire.unpack_sums`."""
-        xp, units = namespace(rows), pair_bytes(size, dtype) // rows.itemsize
-        is_dense = counts * rows.itemsize == (regions[:, 1] - regions[:, 0]) * np.dtype(dtype).itemsize
+        xp, units = namespace(buffer), pair_bytes(size, dtype) // buffer.itemsize
+        is_dense = lengths * buffer.itemsize == (regions[:, 1] - regions[:, 0]) * np.dtype(dtype).itemsize
         if not is_dense.any():
-            return decode(rows.reshape(-1, units), size, dtype)
+            return decode(buffer.reshape(-1, units), size, dtype)
         parts, at = [], 0
-        for (start, _), count, dense in zip(regions, counts, is_dense, strict=True):
-            message = rows[at : at + count]
-            at += count
+        for (start, _), length, dense in zip(regions, lengths, is_dense, strict=True):
+            message = buffer[at : at + length]
+            at += length
             if dense:
                 values = xp.ascontiguousarray(message).view(dtype)
                 nonzero = xp.flatnonzero(values)
@@ -68,8 +70,8 @@ class Coo:
                 parts.append(decode(message.reshape(-1, units), size, dtype))
         return concatenate(parts)
 
-    def rows_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
-        """See `Wire.rows_of`: a row is a pair."""
+    def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
+        """See `Wire.lengths_of`: an item is a pair."""
         return entries
 
     def overhead(self) -> int:
@@ -91,7 +93,7 @@ class Coo:
 
 
 def _unit(dtype: Any) -> np.dtype:
-    """The integer type rows are made of: the widest that divides an index and a value."""
+    """The integer type pairs are made of: the widest that divides an index and a value."""
     return np.dtype(np.int32 if np.dtype(dtype).itemsize % 4 == 0 else np.int16)
 
 
@@ -105,16 +107,16 @@ def encode(vector: SparseVector) -> Array:
     unit = _unit(vector.values.dtype)
     split = index_dtype(vector.size).itemsize // unit.itemsize
     width = pair_bytes(vector.size, vector.values.dtype) // unit.itemsize
-    rows = namespace(vector.values).empty((vector.nnz, width), unit)
-    rows[:, :split] = vector.indices.view(unit).reshape(vector.nnz, split)
-    rows[:, split:] = vector.values.view(unit).reshape(vector.nnz, width - split)
-    return rows
+    buffer = namespace(vector.values).empty((vector.nnz, width), unit)
+    buffer[:, :split] = vector.indices.view(unit).reshape(vector.nnz, split)
+    buffer[:, split:] = vector.values.view(unit).reshape(vector.nnz, width - split)
+    return buffer
 
 
-def decode(rows: Array, size: int, dtype: Any) -> SparseVector:
+def decode(buffer: Array, size: int, dtype: Any) -> SparseVector:
     """The inverse of `encode`, for one message or several in one buffer; ``size`` and ``dtype`` are the vector's."""
-    xp = namespace(rows)
+    xp = namespace(buffer)
     split = index_dtype(size).itemsize // _unit(dtype).itemsize
-    indices = xp.array(rows[:, :split], order="C").view(index_dtype(size)).reshape(-1)
-    values = xp.array(rows[:, split:], order="C").view(np.dtype(dtype)).reshape(-1)
+    indices = xp.array(buffer[:, :split], order="C").view(index_dtype(size)).reshape(-1)
+    values = xp.array(buffer[:, split:], order="C").view(np.dtype(dtype)).reshape(-1)
     return SparseVector(indices, values, size)

@@ -30,7 +30,7 @@ from sparse_mpi.wire.codecs import Codec, Exact
 
 @dataclass(frozen=True)
 class BitPacked:
-    """Bit-packed indices. A row is a byte.
+    """Bit-packed indices. The buffer is bytes.
 
     Args:
         codec: how values are written.
@@ -49,25 +49,27 @@ class BitPacked:
         messages = self.lay_out(counts, regions, dtype)
         edges = self._edges(messages)
         codes, scales = self.codec.encode(vector, edges)
-        rows = kernels.of(codes).write_messages(messages, vector.indices, codes, scales)
+        buffer = kernels.of(codes).write_messages(messages, vector.indices, codes, scales)
         if not self.lossless:
             vector = vector._replace(values=self.codec.decode(codes, scales, edges, dtype))
-        return Packed(rows, messages["end"] - messages["head"], vector)
+        return Packed(buffer, messages["end"] - messages["head"], vector)
 
-    def unpack(self, rows: Array, counts: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """See `Wire.unpack`."""
-        return self._unpack(rows, _entries(rows, counts, regions), regions, size, dtype)
+        return self._unpack(buffer, _entries(buffer, lengths, regions), regions, size, dtype)
 
-    def _unpack(self, rows: Array, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+    def _unpack(self, buffer: Array, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         messages = self.lay_out(entries, regions, dtype)
-        indices, codes, scales = kernels.of(rows).read_messages(messages, rows, size)
+        indices, codes, scales = kernels.of(buffer).read_messages(messages, buffer, size)
         codes = codes.view(self.codec.code_type(dtype))
         return SparseVector(indices, self.codec.decode(codes, scales, self._edges(messages), dtype), size)
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
         """See `Wire.pack_sum`."""
         (start, stop), values = region.tolist(), vector.values
-        lengths = self.rows_of(np.array([vector.nnz, stop - start]), np.tile(region, (2, 1)), vector.size, values.dtype)
+        lengths = self.lengths_of(
+            np.array([vector.nnz, stop - start]), np.tile(region, (2, 1)), vector.size, values.dtype
+        )
         if lengths[0] < lengths[1]:
             return self.pack(vector, np.array([vector.nnz]), region[None])
         xp = namespace(values)
@@ -77,15 +79,17 @@ class BitPacked:
         packed = self.pack(every, np.array([stop - start]), region[None])
         return packed._replace(vector=vector if self.lossless else _nonzero(packed.vector))
 
-    def unpack_sums(self, rows: Array, counts: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+    def unpack_sums(
+        self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
+    ) -> SparseVector:
         """See `Wire.unpack_sums`. A message of all indices of its region is dense."""
-        entries = _entries(rows, counts, regions)
-        vector = self._unpack(rows, entries, regions, size, dtype)
+        entries = _entries(buffer, lengths, regions)
+        vector = self._unpack(buffer, entries, regions, size, dtype)
         dense = entries == regions[:, 1] - regions[:, 0]
-        return _nonzero(vector, like(np.repeat(~dense, entries), rows)) if dense.any() else vector
+        return _nonzero(vector, like(np.repeat(~dense, entries), buffer)) if dense.any() else vector
 
-    def rows_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
-        """See `Wire.rows_of`."""
+    def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
+        """See `Wire.lengths_of`."""
         messages = self.lay_out(entries, regions, dtype)
         return messages["end"] - messages["head"]
 
@@ -106,7 +110,7 @@ class BitPacked:
     def row_overhead(self, pattern: Pattern) -> int:
         """See `Wire.row_overhead`."""
         entries, regions = _tensors(pattern)
-        return int((self.rows_of(entries, regions, 0, np.float32) - 4 * entries).sum())
+        return int((self.lengths_of(entries, regions, 0, np.float32) - 4 * entries).sum())
 
     def lay_out(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray:
         """Where everything is in messages of so many entries each, one after the other: `MESSAGE`."""
@@ -167,13 +171,13 @@ def _count_bytes(widths: np.ndarray) -> np.ndarray:
     return np.array([1, 2, 4, 8])[np.searchsorted([1 << 8, 1 << 16, 1 << 32], widths)]
 
 
-def _entries(rows: Array, counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
-    """``(m,)``: how many entries messages of ``counts`` bytes have."""
-    counts = np.asarray(counts, np.int64)
-    digits = np.arange(8) < (_count_bytes(regions[:, 1] - regions[:, 0]) * (counts > 0))[:, None]
-    numbers = np.zeros((len(counts), 8), np.uint8)
-    numbers[digits] = to_host(rows[like((_before(counts)[:, None] + np.arange(8))[digits], rows)])
-    return numbers.view("<i8")[:, 0] + (counts > 0)
+def _entries(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:
+    """``(m,)``: how many entries messages of ``lengths`` bytes have."""
+    lengths = np.asarray(lengths, np.int64)
+    digits = np.arange(8) < (_count_bytes(regions[:, 1] - regions[:, 0]) * (lengths > 0))[:, None]
+    numbers = np.zeros((len(lengths), 8), np.uint8)
+    numbers[digits] = to_host(buffer[like((_before(lengths)[:, None] + np.arange(8))[digits], buffer)])
+    return numbers.view("<i8")[:, 0] + (lengths > 0)
 
 
 def _tensors(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:

@@ -41,7 +41,7 @@ class Rounded(Coo):
         ).all()
         values = (to_bfloat16(vector.values).astype(np.uint32) << 16).view(np.float32).astype(vector.values.dtype)
         rounded = vector._replace(values=values)
-        return Packed(super().pack(rounded, counts, regions).rows, counts, rounded)
+        return Packed(super().pack(rounded, counts, regions).buffer, counts, rounded)
 
 
 @pytest.mark.parametrize("prune", ["threshold", "block"])

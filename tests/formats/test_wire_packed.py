@@ -58,15 +58,15 @@ def test_round_trip_and_length(name, given):
     format_, (vector, counts, regions) = WIRES[name], given
     dtype = vector.values.dtype
     packed = format_.pack(vector, counts, regions)
-    assert packed.rows.dtype == np.uint8 and packed.rows.ndim == 1
-    assert packed.counts.tolist() == format_.rows_of(counts, regions, vector.size, dtype).tolist()
-    assert packed.counts.sum() == len(packed.rows) and ((packed.counts == 0) == (counts == 0)).all()
-    assert (packed.counts <= counts * pair_bytes(vector.size, dtype) + format_.overhead()).all()
+    assert packed.buffer.dtype == np.uint8 and packed.buffer.ndim == 1
+    assert packed.lengths.tolist() == format_.lengths_of(counts, regions, vector.size, dtype).tolist()
+    assert packed.lengths.sum() == len(packed.buffer) and ((packed.lengths == 0) == (counts == 0)).all()
+    assert (packed.lengths <= counts * pair_bytes(vector.size, dtype) + format_.overhead()).all()
     assert (packed.vector is vector) == format_.lossless
     with pytest.MonkeyPatch.context() as patch:
         for _ in range(2):
-            assert_same(format_.unpack(packed.rows, packed.counts, regions, vector.size, dtype), packed.vector)
-            assert format_.pack(vector, counts, regions).rows.tobytes() == packed.rows.tobytes()
+            assert_same(format_.unpack(packed.buffer, packed.lengths, regions, vector.size, dtype), packed.vector)
+            assert format_.pack(vector, counts, regions).buffer.tobytes() == packed.buffer.tobytes()
             patch.setattr(kernels, "_host", lambda: array)
 
 
@@ -85,11 +85,11 @@ def test_sums_are_dense_where_that_is_shorter_and_lose_their_zeros(kernel_set, n
         indices = (start + np.sort(rng.choice(1000, nnz, replace=False))).astype(np.int32)
         parts.append(SparseVector(indices, rng.standard_normal(nnz).astype(np.float32), 2500))
     packed = [format_.pack_sum(part, own) for part, own in zip(parts, region, strict=True)]
-    dense = format_.rows_of(np.array([1000]), region[:1], 2500, np.float32)[0]
-    assert all(len(message.rows) <= dense for message in packed)
-    assert all((len(message.rows) == dense) == (nnz >= 980) for message in packed)
-    rows, counts = np.concatenate([m.rows for m in packed]), np.concatenate([m.counts for m in packed])
-    found = format_.unpack_sums(rows, counts, region, 2500, np.float32)
+    dense = format_.lengths_of(np.array([1000]), region[:1], 2500, np.float32)[0]
+    assert all(len(message.buffer) <= dense for message in packed)
+    assert all((len(message.buffer) == dense) == (nnz >= 980) for message in packed)
+    buffer, lengths = np.concatenate([m.buffer for m in packed]), np.concatenate([m.lengths for m in packed])
+    found = format_.unpack_sums(buffer, lengths, region, 2500, np.float32)
     assert_same(found, concatenate([message.vector for message in packed]))
     if format_.lossless:
         assert all(message.vector is part for message, part in zip(packed, parts, strict=True))
@@ -100,7 +100,7 @@ def test_sums_are_dense_where_that_is_shorter_and_lose_their_zeros(kernel_set, n
 )
 def test_bytes_a_pair_at_one_percent(name, most):
     small, large = (
-        WIRES[name].rows_of(np.array([count]), np.array([[0, 100 * count]]), 100 * count, np.float32)[0] / count
+        WIRES[name].lengths_of(np.array([count]), np.array([[0, 100 * count]]), 100 * count, np.float32)[0] / count
         for count in (64, 1500)
     )
     assert small <= most + 0.13 and large <= most
@@ -113,7 +113,7 @@ def test_overhead_of_the_worst_message():
     for name in PACKED:
         for dtype in DTYPES:
             pairs = np.array([pair_bytes(int(width), dtype) for width in widths]) * entries
-            assert (WIRES[name].rows_of(entries, regions, 0, dtype) - pairs).max() <= WIRES[name].overhead()
+            assert (WIRES[name].lengths_of(entries, regions, 0, dtype) - pairs).max() <= WIRES[name].overhead()
 
 
 def rounded(name, values):
@@ -121,7 +121,7 @@ def rounded(name, values):
     values = np.asarray(values)
     vector = SparseVector(np.arange(len(values), dtype=np.int32) * 50, values, 50 * len(values))
     packed = wire.pack_whole(WIRES[name], vector)
-    return wire.unpack_whole(WIRES[name], packed.rows, packed.counts, vector.size, values.dtype).values
+    return wire.unpack_whole(WIRES[name], packed.buffer, packed.lengths, vector.size, values.dtype).values
 
 
 @pytest.mark.parametrize("name", LOSSY)

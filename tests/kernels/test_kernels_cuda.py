@@ -264,12 +264,12 @@ def test_packed_messages(cuda, monkeypatch, name, dtype, start):
     size = int(ends[-1])
     expected = form.pack(SparseVector(indices, values, size), counts, regions)
     packed = form.pack(SparseVector(put(cuda, indices), put(cuda, values), size), counts, regions)
-    assert packed.rows.get().tobytes() == expected.rows.tobytes() and (packed.counts == expected.counts).all()
-    back = form.unpack(packed.rows, packed.counts, regions, size, dtype)
+    assert packed.buffer.get().tobytes() == expected.buffer.tobytes() and (packed.lengths == expected.lengths).all()
+    back = form.unpack(packed.buffer, packed.lengths, regions, size, dtype)
     assert same(packed.vector[:2], expected.vector[:2]) and same(back[:2], expected.vector[:2])
     monkeypatch.setattr("sparse_mpi.kernels._device", lambda: array)  # which a device can run, too
-    assert form.pack(packed.vector, counts, regions).counts.tolist() == expected.counts.tolist()
-    assert same(form.unpack(packed.rows, packed.counts, regions, size, dtype)[:2], expected.vector[:2])
+    assert form.pack(packed.vector, counts, regions).lengths.tolist() == expected.lengths.tolist()
+    assert same(form.unpack(packed.buffer, packed.lengths, regions, size, dtype)[:2], expected.vector[:2])
 
 
 @pytest.mark.parametrize("wire", ["coo32", "packed+int8"])

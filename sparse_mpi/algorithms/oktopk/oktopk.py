@@ -123,7 +123,7 @@ class OkTopk:
         if unbalanced:
             held, counts, regions = balance(held, counts, regions, ring)
         packed = self.wire.pack(held, counts[ring.rank : ring.rank + 1], regions[ring.rank : ring.rank + 1])
-        rows, counts = ring.allgatherv(packed.rows, self.wire.rows_of(counts, regions, n, dtype))
+        rows, counts = ring.allgatherv(packed.buffer, self.wire.lengths_of(counts, regions, n, dtype))
         total = self.wire.unpack(rows, counts, regions, n, dtype)
 
         turn = state.turn

@@ -66,9 +66,9 @@ def _exchange(packed: Packed, groups: np.ndarray, mine: int, comm: Comm | Rotate
     it, and the first also that of the last of a group longer by one.
     """
     if len(groups) == comm.size + 1:
-        return comm.alltoallv(packed.rows, packed.counts)
-    ends = np.cumsum(packed.counts)
-    messages = [packed.rows[end - count : end] for count, end in zip(packed.counts, ends, strict=True)]
+        return comm.alltoallv(packed.buffer, packed.lengths)
+    ends = np.cumsum(packed.lengths)
+    messages = [packed.buffer[end - count : end] for count, end in zip(packed.lengths, ends, strict=True)]
     number, place, width = len(messages), comm.rank - groups[mine], groups[mine + 1] - groups[mine]
     came = {comm.rank: messages[mine]}
     for step in range(1, number):
@@ -77,6 +77,6 @@ def _exchange(packed: Packed, groups: np.ndarray, mine: int, comm: Comm | Rotate
         source, *more = [*range(groups[back] + place, groups[back + 1], width)] or [None]
         came[source] = comm.sendrecv(messages[there], dest, source)
         for late in more:
-            came[late] = comm.sendrecv(packed.rows[:0], None, late)
+            came[late] = comm.sendrecv(packed.buffer[:0], None, late)
     arrived = [came[source] for source in sorted(source for source in came if source is not None)]
-    return namespace(packed.rows).concatenate(arrived), np.array([len(rows) for rows in arrived])
+    return namespace(packed.buffer).concatenate(arrived), np.array([len(rows) for rows in arrived])

@@ -14,13 +14,13 @@ ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
 
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
     """See `base.Kernels.write_messages`."""
-    rows = np.empty(messages["end"][-1], np.uint8)
-    _write(messages, np.ascontiguousarray(indices), codes.view(np.uint8), scales.view(np.uint8), rows)
-    return rows
+    buffer = np.empty(messages["end"][-1], np.uint8)
+    _write(messages, np.ascontiguousarray(indices), codes.view(np.uint8), scales.view(np.uint8), buffer)
+    return buffer
 
 
 @compiled
-def _write(messages, indices, codes, scales, rows):
+def _write(messages, indices, codes, scales, buffer):
     code = scale = 0
     for m in range(messages.size):
         one = messages[m]
@@ -28,19 +28,19 @@ def _write(messages, indices, codes, scales, rows):
             continue
         number = one.entries - 1
         for at in range(one.head, one.values):
-            rows[at] = number & 255
+            buffer[at] = number & 255
             number >>= 8
-        values = rows[one.values : one.scales]
+        values = buffer[one.values : one.scales]
         values[:] = codes[code : code + values.size]
         code += values.size
-        factors = rows[one.scales : one.lows]
+        factors = buffer[one.scales : one.lows]
         factors[:] = scales[scale : scale + factors.size]
         scale += factors.size
         part, start, shift = indices[one.first : one.first + one.entries], one.start, one.shift
         if shift:
-            _write_lows(rows[one.lows : one.highs], part, start, shift)
+            _write_lows(buffer[one.lows : one.highs], part, start, shift)
         if one.span:
-            _write_highs(rows[one.highs : one.end], part, start, shift, one.spread)
+            _write_highs(buffer[one.highs : one.end], part, start, shift, one.spread)
 
 
 @compiled
@@ -80,42 +80,42 @@ def _write_highs(highs, part, start, shift, spread):
         highs[place >> 3] |= 1 << (place & 7)
 
 
-def read_messages(messages: np.ndarray, rows: Array, size: int) -> tuple[Array, Array, Array]:
+def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
     """See `base.Kernels.read_messages`."""
     indices = np.empty(messages["entries"].sum(), index_dtype(size))
     codes = np.empty((messages["scales"] - messages["values"]).sum(), np.uint8)
     scales = np.empty((messages["lows"] - messages["scales"]).sum(), np.uint8)
-    _read(messages, np.ascontiguousarray(rows), indices, codes, scales)
+    _read(messages, np.ascontiguousarray(buffer), indices, codes, scales)
     return indices, codes, scales.view(np.float32)
 
 
 @compiled
-def _read(messages, rows, indices, codes, scales):
+def _read(messages, buffer, indices, codes, scales):
     code = scale = 0
     for m in range(messages.size):
         one = messages[m]
-        values = rows[one.values : one.scales]
+        values = buffer[one.values : one.scales]
         codes[code : code + values.size] = values
         code += values.size
-        factors = rows[one.scales : one.lows]
+        factors = buffer[one.scales : one.lows]
         scales[scale : scale + factors.size] = factors
         scale += factors.size
         part, start, shift = indices[one.first : one.first + one.entries], one.start, one.shift
         if one.span:
-            _read_highs(rows[one.highs : one.end], part, start, shift, one.spread)
+            _read_highs(buffer[one.highs : one.end], part, start, shift, one.spread)
         else:
             for i in range(part.size):
                 part[i] = start + i
         if shift:
-            _read_lows(rows[one.lows :], part, shift)
+            _read_lows(buffer[one.lows :], part, shift)
 
 
 @compiled
-def _last_word(rows, at):
+def _last_word(buffer, at):
     """The bytes from ``at`` on, at most eight, as a number in little endian."""
     word = ZERO
-    for i in range(at, min(at + 8, rows.size)):
-        word |= np.uint64(rows[i]) << np.uint64(8 * (i - at))
+    for i in range(at, min(at + 8, buffer.size)):
+        word |= np.uint64(buffer[i]) << np.uint64(8 * (i - at))
     return word
 
 

@@ -26,10 +26,10 @@ __device__ inline void put(uint32* words, int64 at, uint64 value, int64 bits) {
         value >>= now, at += now, bits -= now;
     }
 }
-__device__ inline uint64 get(const uint8* rows, int64 at, int64 bits) {  // at most 57 bits, or 64 from a byte's first
+__device__ inline uint64 get(const uint8* buffer, int64 at, int64 bits) {  // at most 57 bits, or 64 from a byte's first
     uint64 value = 0;
     for (int64 byte = at >> 3, shift = -(at & 7); shift < bits; ++byte, shift += 8) {
-        value |= shift < 0 ? (uint64)rows[byte] >> -shift : (uint64)rows[byte] << shift;
+        value |= shift < 0 ? (uint64)buffer[byte] >> -shift : (uint64)buffer[byte] << shift;
     }
     return bits < 64 ? value & (((uint64)1 << bits) - 1) : value;
 }
@@ -54,45 +54,45 @@ write_entries(const int64* messages, int64 count, const INDEX* indices, const ui
 }
 
 // High sections in chunks of 64 bits: chunks[m] are those of the messages before. How many bits are set in each?
-__device__ inline uint64 chunk_of(const Message& m, const uint8* rows, int64 number) {
+__device__ inline uint64 chunk_of(const Message& m, const uint8* buffer, int64 number) {
     const int64 left = m.span - 64 * number;
-    return get(rows, 8 * m.highs + 64 * number, left < 64 ? left : 64);
+    return get(buffer, 8 * m.highs + 64 * number, left < 64 ? left : 64);
 }
 extern "C" __global__ void __launch_bounds__(THREADS)
-count_bits(const int64* messages, int64 count, const int64* chunks, int64 all, const uint8* rows, int64* bits) {
+count_bits(const int64* messages, int64 count, const int64* chunks, int64 all, const uint8* buffer, int64* bits) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= all) return;
     const int64 m = owner(chunks, 1, count, i);
-    bits[i] = __popcll(chunk_of(((const Message*)messages)[m], rows, i - chunks[m]));
+    bits[i] = __popcll(chunk_of(((const Message*)messages)[m], buffer, i - chunks[m]));
 }
 
 // ends: entries of all chunks up to each one, itself included
 extern "C" __global__ void __launch_bounds__(THREADS)
-read_highs(const int64* messages, int64 count, const int64* chunks, int64 all, const uint8* rows, const int64* ends,
+read_highs(const int64* messages, int64 count, const int64* chunks, int64 all, const uint8* buffer, const int64* ends,
            INDEX* indices) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= all) return;
     const int64 at = owner(chunks, 1, count, i), before = chunks[at] ? ends[chunks[at] - 1] : 0;
     const Message m = ((const Message*)messages)[at];
     int64 number = (i ? ends[i - 1] : 0) - before;
-    for (uint64 left = chunk_of(m, rows, i - chunks[at]); left && number < m.entries; left &= left - 1, ++number) {
+    for (uint64 left = chunk_of(m, buffer, i - chunks[at]); left && number < m.entries; left &= left - 1, ++number) {
         const int64 place = 64 * (i - chunks[at]) + __ffsll(left) - 1 - m.spread * number;
         indices[m.first + number] = m.start + (place << m.shift);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-read_entries(const int64* messages, int64 count, const uint8* rows, int64 width, int64 entries, INDEX* indices,
+read_entries(const int64* messages, int64 count, const uint8* buffer, int64 width, int64 entries, INDEX* indices,
              uint8* codes, uint32* scales) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= entries) return;
     const Message m = of_entry(messages, count, i);
     const int64 number = i - m.first;
-    for (int64 byte = 0; byte < width; ++byte) codes[i * width + byte] = rows[m.values + number * width + byte];
+    for (int64 byte = 0; byte < width; ++byte) codes[i * width + byte] = buffer[m.values + number * width + byte];
     if (m.scales < m.lows && number % SCALED == 0) {
         const int64 block = number / SCALED;
-        scales[m.block + block] = (uint32)get(rows, 8 * (m.scales + 4 * block), 32);
+        scales[m.block + block] = (uint32)get(buffer, 8 * (m.scales + 4 * block), 32);
     }
     if (!m.span) indices[i] = m.start + number;
-    else indices[i] += (INDEX)get(rows, 8 * m.lows + number * m.shift, m.shift);
+    else indices[i] += (INDEX)get(buffer, 8 * m.lows + number * m.shift, m.shift);
 }

@@ -21,9 +21,9 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
     return words.view(np.uint8)[:length]
 
 
-def read_messages(messages: np.ndarray, rows: Array, size: int) -> tuple[Array, Array, Array]:
+def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
     """See `base.Kernels.read_messages`."""
-    entries, table, rows = int(messages["entries"].sum()), _table(messages), cupy.ascontiguousarray(rows)
+    entries, table, buffer = int(messages["entries"].sum()), _table(messages), cupy.ascontiguousarray(buffer)
     bytes_of_codes = int((messages["scales"] - messages["values"]).sum())
     indices, codes = cupy.empty(entries, index_dtype(size)), cupy.empty(bytes_of_codes, np.uint8)
     scales = cupy.empty(int((messages["lows"] - messages["scales"]).sum()) // 4, np.float32)
@@ -31,13 +31,13 @@ def read_messages(messages: np.ndarray, rows: Array, size: int) -> tuple[Array, 
     count = int(chunks.sum())
     if count:
         firsts, bits = cupy.asarray(np.cumsum(chunks) - chunks), cupy.empty(count, np.int64)
-        of_chunks = (table, len(messages), firsts, count, rows)
+        of_chunks = (table, len(messages), firsts, count, buffer)
         start(_kernel("count_bits", indices.dtype), blocks_for(count), *of_chunks, bits)
         start(_kernel("read_highs", indices.dtype), blocks_for(count), *of_chunks, cupy.cumsum(bits), indices)
     if entries:
         written = (indices, codes, scales.view(np.uint32))
         read = _kernel("read_entries", indices.dtype)
-        start(read, blocks_for(entries), table, len(messages), rows, bytes_of_codes // entries, entries, *written)
+        start(read, blocks_for(entries), table, len(messages), buffer, bytes_of_codes // entries, entries, *written)
     return indices, codes, scales
 
 
