@@ -16,7 +16,7 @@ from sparse_mpi.analysis.volume import WORD, Volume, formula
 from sparse_mpi.comm import Traffic
 
 K_PER_RANK = 16  # entries a rank selects for each other, on average, where traffic is counted
-LEAST_K, LEAST_N = 4096, 1 << 17  # below these, rounding and short indices would show
+MIN_K, MIN_N = 4096, 1 << 17  # below these, rounding and short indices would show
 
 
 class Predicted(NamedTuple):
@@ -30,7 +30,7 @@ class Predicted(NamedTuple):
 
 def short_length(n: int, density: float, ranks: int) -> int:
     """Elements of the gradient to count with in place of one of n."""
-    return min(n, max(round(max(K_PER_RANK * ranks, LEAST_K) / density), LEAST_N))
+    return min(n, max(round(max(K_PER_RANK * ranks, MIN_K) / density), MIN_N))
 
 
 def scaled(volume: Volume, n: int) -> Traffic:

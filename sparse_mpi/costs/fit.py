@@ -12,7 +12,7 @@ import numpy as np
 from sparse_mpi.comm import Comm
 from sparse_mpi.costs.model import Network
 
-LEAST = 1e-6  # seconds; what is shorter is measured no better than this
+MIN_SECONDS = 1e-6  # seconds; what is shorter is measured no better than this
 REPEATS = 15  # of every size, of which half may be disturbed by whatever else the machine does
 
 
@@ -50,7 +50,7 @@ def nearest(messages: Sequence[float], lengths: Sequence[float], seconds: Sequen
         messages: of each measurement, one after the other.
         lengths: bytes of all of them together.
     """
-    columns, measured = np.column_stack([messages, lengths]).astype(np.float64), np.maximum(seconds, LEAST)
+    columns, measured = np.column_stack([messages, lengths]).astype(np.float64), np.maximum(seconds, MIN_SECONDS)
     with np.errstate(divide="ignore"):
         alone = measured[:, None] / columns
     tried = [np.array([0.0, beta]) for beta in alone[:, 1]] + [np.array([alpha, 0.0]) for alpha in alone[:, 0]]
@@ -59,6 +59,6 @@ def nearest(messages: Sequence[float], lengths: Sequence[float], seconds: Sequen
         if abs(np.linalg.det(pair)) > 1e-9 * np.prod(np.linalg.norm(pair, axis=1)):
             tried.append(np.linalg.solve(pair, measured[[first, second]]))
     networks = np.array([network for network in tried if np.isfinite(network).all() and (network >= 0).all()])
-    off = np.abs(np.log(np.maximum(networks @ columns.T, LEAST) / measured)).mean(axis=1)
+    off = np.abs(np.log(np.maximum(networks @ columns.T, MIN_SECONDS) / measured)).mean(axis=1)
     alpha, beta = networks[off.argmin()]
     return Network(float(alpha), float(beta))

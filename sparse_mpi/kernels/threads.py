@@ -10,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LEAST = 1 << 20  # entries that keep a thread busy for much longer than it takes to start
+MIN_ENTRIES_PER_THREAD = 1 << 20  # entries that keep a thread busy for much longer than it takes to start
 ALIGNMENT = 64  # of the parts, unless another is asked for
 
 
@@ -26,7 +26,7 @@ def parts(size: int, alignment: int = ALIGNMENT, weight: int = 1) -> list[tuple[
 
     ``weight``: entries behind each of the ``size`` things to share out.
     """
-    count = min(limit(), max(1, size * weight // LEAST))
+    count = min(limit(), max(1, size * weight // MIN_ENTRIES_PER_THREAD))
     cuts = [size * i // count // alignment * alignment for i in range(count)] + [size]
     return list(zip(cuts[:-1], cuts[1:], strict=True))
 

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from sparse_mpi.costs.fit import LEAST
+from sparse_mpi.costs.fit import MIN_SECONDS
 from sparse_mpi.plan.base import Cost
 
 
@@ -18,7 +18,7 @@ def fit(elements: Sequence[float], entries: Sequence[float], seconds: Sequence[f
     """
     measured = np.asarray(seconds, np.float64)
     columns = np.column_stack([np.ones(len(measured)), elements, entries])
-    weights = 1 / np.maximum(measured, LEAST)
+    weights = 1 / np.maximum(measured, MIN_SECONDS)
     scale = columns.max(axis=0, initial=0)
     scale[scale == 0] = 1
     system, target = columns / scale * weights[:, None], measured * weights

@@ -47,7 +47,7 @@ def halves():
 @pytest.fixture(params=[1, 2, 3, 7], ids="{}-threads".format)
 def many_threads(request, monkeypatch):
     monkeypatch.setattr(threads, "limit", lambda: request.param)
-    monkeypatch.setattr(threads, "LEAST", 64)
+    monkeypatch.setattr(threads, "MIN_ENTRIES_PER_THREAD", 64)
     return request.param
 
 
@@ -116,7 +116,7 @@ def test_threads_change_no_bit_of_the_moments(monkeypatch):
     x, seen = np.random.default_rng(0).standard_normal(N), set()
     for count in (1, 2, 3):
         monkeypatch.setattr(threads, "limit", lambda count=count: count)
-        monkeypatch.setattr(threads, "LEAST", 64)
+        monkeypatch.setattr(threads, "MIN_ENTRIES_PER_THREAD", 64)
         seen.add(cpu.moments(x, 5))
     assert len(seen) == 1
 

@@ -45,7 +45,7 @@ def test_no_bit_pattern_of_nan_becomes_a_number(kernels):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_long_and_strided_vectors_on_several_threads(kernels, dtype, monkeypatch):
     monkeypatch.setattr(threads, "limit", lambda: 3)
-    monkeypatch.setattr(threads, "LEAST", 64)
+    monkeypatch.setattr(threads, "MIN_ENTRIES_PER_THREAD", 64)
     x = np.random.default_rng(0).standard_normal(10_007).astype(dtype)
     for vector in (x, x[::3]):
         expected = vector.astype(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)

@@ -183,7 +183,7 @@ def test_accumulate_select_is_addition_then_selection(name, dtype):
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 5000, N])
 def test_the_number_of_threads_changes_no_bit(monkeypatch, count, n):
     monkeypatch.setattr(threads, "limit", lambda: count)
-    monkeypatch.setattr(threads, "LEAST", 64)
+    monkeypatch.setattr(threads, "MIN_ENTRIES_PER_THREAD", 64)
     assert len(threads.parts(n)) == min(count, max(1, n // 64))
     x = inputs(np.float32)["ties"][:n]
     kernel_set, gradient = kernels.of(x), np.ones(n, np.float32)

@@ -42,7 +42,7 @@ ROUNDS = 8  # 16-byte vectors that a thread of a selection reads
 TILE_BYTES = 256 * ROUNDS * 16  # that a block of it reads
 COUNTING = 1024  # threads of a block that makes a histogram: one block a multiprocessor, for it takes its memory
 LONG = 1 << 13  # columns from which a row gets the most threads
-MOST_BLOCKS = 2048  # whose partial sums the host adds up
+MAX_BLOCKS = 2048  # whose partial sums the host adds up
 WIDENED = {"float16", "float32", "uint16"}  # gradients that select.cu adds to a residual of more bits
 
 
@@ -110,7 +110,7 @@ def moments(x: Array, threshold: int) -> Moments:
     x = cupy.ascontiguousarray(widened(x))
     if x.size == 0:
         return Moments(0, 0.0, 0.0, 0.0, 0, 0.0)
-    blocks = min(MOST_BLOCKS, blocks_for(x.size))
+    blocks = min(MAX_BLOCKS, blocks_for(x.size))
     partial = cupy.empty((6, blocks), np.float64)
     start(kernel("moments", "moments.cu", REAL=x.dtype.name), blocks, x, x.size, threshold, partial)
     of_blocks = partial.get()

@@ -9,8 +9,8 @@ from math import comb
 from sparse_mpi.plan.base import Plan, Profile
 from sparse_mpi.plan.planners.base import PARTITIONS, Forecast
 
-MOST_TENSORS = 10
-MOST_PLANS = 200_000
+MAX_TENSORS = 10
+MAX_PLANS = 200_000
 
 
 def brute(
@@ -26,12 +26,12 @@ def brute(
     """
     forecast, tensors = Forecast(profile, overlap, cpu_lane), len(profile.tensors)
     remedy = "take greedy, or give brute fewer tensors, options or partitions"
-    if tensors > MOST_TENSORS:
-        raise ValueError(f"brute takes at most {MOST_TENSORS} tensors, got {tensors}; {remedy}")
+    if tensors > MAX_TENSORS:
+        raise ValueError(f"brute takes at most {MAX_TENSORS} tensors, got {tensors}; {remedy}")
     choices = [choice for choice in forecast.choices if choice.partitions in partitions]
     plans = sum(_ways(tensors, parts) * len(choices) ** parts for parts in range(1, tensors + 1))
-    if plans > MOST_PLANS:
-        raise ValueError(f"brute tries at most {MOST_PLANS:,} plans, got {plans:,} of them; {remedy}")
+    if plans > MAX_PLANS:
+        raise ValueError(f"brute tries at most {MAX_PLANS:,} plans, got {plans:,} of them; {remedy}")
     candidates = (
         [forecast.part(group, choice) for group, choice in zip(groups, chosen, strict=True)]
         for groups in _groupings(tensors)

@@ -13,7 +13,7 @@ from sparse_mpi.plan.timeline import simulate
 
 BEGINNINGS = (dense, sparse, secopa, partial)
 FEWEST, VISITS = 3, 120  # beginnings to improve, the best ones; as many more as have that many tensors together
-MOST_SWEEPS = 20
+MAX_SWEEPS = 20
 
 Parts = list[Part]
 
@@ -60,7 +60,7 @@ def _improved(forecast: Forecast, parts: Parts) -> Parts:
     """``parts`` after sweeps over the tensors, until one changes nothing."""
     tensors = forecast.profile.tensors
     shortest = forecast.step(parts)
-    for _ in range(MOST_SWEEPS):
+    for _ in range(MAX_SWEEPS):
         before = parts
         for number in sorted(_worth_a_visit(forecast, parts), key=lambda number: (-tensors[number].size, number)):
             found = min(_changes(forecast, parts, number), key=forecast.step)
