@@ -102,7 +102,7 @@ def vocabulary(args: Namespace, comm: Comm, texts: Callable[[], Iterable[str]]) 
     """That of --vocab-file, or one that rank 0 trains; rank 0 leaves it as vocab.txt in the folder of results.
 
     Raises:
-        Refused: on all ranks, when a file or a package is missing or damaged.
+        JobError: on all ranks, when a file or a package is missing or damaged.
         ValueError: there is a file, and a size to train one with.
     """
     if args.vocabulary and args.vocab_file:

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from options.converters import integer
 from options.optimizers import OPTIMIZERS
-from options.reduction import algorithm_options, memory_options
+from options.reduction import algorithm_options, feedback_options
 from ranks.job import agreed, run, threads_per_rank
 from ranks.replicas import average_buffers, identical
 from sparse_mpi.analysis.gradients import write
@@ -59,7 +59,7 @@ def record(args: Namespace, comm: Comm) -> None:
     """Train on this rank as far as the last step to record; rank 0 writes the file.
 
     Raises:
-        Refused: on all ranks alike, where the data cannot be read or the file not be written.
+        JobError: on all ranks alike, where the data cannot be read or the file not be written.
     """
     options = args.options
     torch.set_num_threads(options.threads or threads_per_rank(comm))
@@ -71,7 +71,7 @@ def record(args: Namespace, comm: Comm) -> None:
     optimizer = OPTIMIZERS[options.optimizer](parameters, options)
     shapes = [tuple(parameter.shape) for parameter in parameters]
     amount = {"k": options.k} if options.k else {"density": options.density}
-    kept = memory_options(options) | {"in_place": False}
+    kept = feedback_options(options) | {"in_place": False}
     reducer = SparseAllreduce(shapes, comm=comm, algorithm=options.algo, **amount, **kept, **algorithm_options(options))
     steps: dict[int, np.ndarray] = {}
     last = max(args.record_steps)

@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from models.vgg import VGG16
-from ranks.job import Refused, agreed, run, threads_per_rank
+from ranks.job import JobError, agreed, run, threads_per_rank
 from records.meter import Stamps
 from sparse_mpi import ALGORITHMS
 from sparse_mpi.algorithms import Algorithm
@@ -57,17 +57,17 @@ class Workshop:
         data = torch.Generator().manual_seed(args.seed + comm.rank)
         self.images = torch.randn(args.batch_size, 3, args.image_size, args.image_size, generator=data)
         self.labels = torch.randint(CLASSES, (args.batch_size,), generator=data)
-        self.contestants: dict[str, Contestant] = {}
+        self.candidates: dict[str, Candidate] = {}
 
     def enter(self, name: str, algorithm: Algorithm, predicted: float | None = None) -> None:
-        """One more takes part, see `Contestant`; with --overlap, twice."""
+        """Add a candidate of that name; with --overlap, two, of which the second overlaps."""
         bucket_cap_mb = self.args.bucket_mb if self.args.overlap else None
-        self.contestants[name] = Contestant(self, algorithm, predicted, False, bucket_cap_mb)
+        self.candidates[name] = Candidate(self, algorithm, predicted, False, bucket_cap_mb)
         if self.args.overlap:
-            self.contestants[f"{name}, overlap"] = Contestant(self, algorithm, predicted, True, bucket_cap_mb)
+            self.candidates[f"{name}, overlap"] = Candidate(self, algorithm, predicted, True, bucket_cap_mb)
 
 
-class Contestant:
+class Candidate:
     """A reduction with buffers of its own: what it owes stays there when others have their turn.
 
     Args:
@@ -133,7 +133,7 @@ class Contestant:
         self.reduction.close()
 
     def warm_up(self, steps: int, bar: tqdm, profiler: Profiler | None = None) -> None:
-        """Steps that are not measured, but may be watched."""
+        """Take ``steps`` steps that are not measured, but may be profiled."""
         self.reduction.open()
         for _ in range(steps):
             stamps = self.step()
@@ -160,7 +160,7 @@ class Contestant:
 def main(args: Namespace, comm: Comm) -> None:
     """Measure, and print on rank 0."""
     if args.rank and not any(takes(name, "rank") for name in args.algos):
-        raise Refused(f"--rank has no effect on {', '.join(args.algos)}; leave it out")
+        raise JobError(f"--rank has no effect on {', '.join(args.algos)}; leave it out")
     writer = args.json if comm.rank == 0 else None
     agreed(comm, lambda: writer.touch() if writer else None)
     args.threads = args.threads or threads_per_rank(comm)
@@ -171,26 +171,26 @@ def main(args: Namespace, comm: Comm) -> None:
         algorithm = make_algorithm(name, options)
         agreed(comm, lambda name=name, algorithm=algorithm: workshop.enter(name, algorithm))  # type: ignore[misc]
 
-    taking_part = len(workshop.contestants) + len(args.plans)
-    steps = taking_part * (args.warmup + args.rounds * args.iterations)
+    entries = len(workshop.candidates) + len(args.plans)
+    steps = entries * (args.warmup + args.rounds * args.iterations)
     with tqdm(total=steps, disable=comm.rank != 0 or not args.progress, unit="step") as bar:
         profiler = Profiler(workshop.model) if args.plans else None
-        for name, contestant in list(workshop.contestants.items()):
+        for name, candidate in list(workshop.candidates.items()):
             bar.set_description(f"warm-up, {name}")
-            contestant.warm_up(args.warmup, bar, profiler)
+            candidate.warm_up(args.warmup, bar, profiler)
             if profiler is not None:
                 profiler.close()
                 add_plans(workshop, profiler.profile(args.density, comm, args.progress))
                 profiler = None
         for name in args.plans:
             bar.set_description(f"warm-up, plan {name}")
-            workshop.contestants[f"plan {name}"].warm_up(args.warmup, bar)
+            workshop.candidates[f"plan {name}"].warm_up(args.warmup, bar)
         for number in range(1, args.rounds + 1):
-            for name, contestant in workshop.contestants.items():
+            for name, candidate in workshop.candidates.items():
                 bar.set_description(f"round {number}/{args.rounds}, {name}")
-                contestant.round(args.iterations, bar)
+                candidate.round(args.iterations, bar)
 
-    results = {name: contestant.result() for name, contestant in workshop.contestants.items()}
+    results = {name: candidate.result() for name, candidate in workshop.candidates.items()}
     if comm.rank == 0:
         print(report(results, args, comm.size))
     if writer:
@@ -201,9 +201,9 @@ def add_plans(workshop: Workshop, profile: Profile) -> None:
     """Make the plans that are asked for, and say what the profile predicts of the algorithms."""
     everything = tuple(range(len(profile.tensors)))
     for option in profile.options:
-        if option.name in workshop.contestants:
+        if option.name in workshop.candidates:
             part = Part(option.name, everything, profile.size if option.dense else profile.k)
-            workshop.contestants[option.name].predicted = simulate(profile, [part]).step
+            workshop.candidates[option.name].predicted = simulate(profile, [part]).step
     for name in workshop.args.plans:
         plan = NAMED[name](profile, False, False)
         workshop.enter(f"plan {name}", algorithm_of(plan), plan.predicted)

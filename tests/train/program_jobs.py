@@ -148,11 +148,12 @@ def survived(name: str, folder: Path) -> dict[str, Any]:
     done = finished(*command(name, straight, "--timeline", str(folder / "timeline.png")))
     step = killed(name, struck)
     finished(*command(name, struck, "--resume"))
-    (expected,), (came,) = records(straight, "final"), records(struck, "final")
-    same = [came[key] == expected[key] for key in ("digest", "loss", "score", "steps")]
+    (expected,), (resumed,) = records(straight, "final"), records(struck, "final")
+    steps = expected["steps"]
+    same = [resumed[key] == expected[key] for key in ("digest", "loss", "score", "steps")]
     shows = {
-        "bar": re.search(rf"epoch \d+/\d+: .*\b{came['steps']}/{came['steps']} \[.*selected", done.stderr) is not None,
-        "scalars": {*SCALARS, f"epoch/test_{came['headline']}"} <= scalars(straight),
+        "bar": re.search(rf"epoch \d+/\d+: .*\b{steps}/{steps} \[.*selected", done.stderr) is not None,
+        "scalars": {*SCALARS, f"epoch/test_{expected['headline']}"} <= scalars(straight),
         "plot": is_picture(straight / "plot.png"),
         "timeline": is_picture(folder / "timeline.png"),
     }

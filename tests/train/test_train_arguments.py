@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from options.arguments import Settings, Tiny, parse
-from options.reduction import memory_options
+from options.reduction import feedback_options
 from sparse_mpi import ALGORITHMS, SELECTORS, MomentumCorrection
 from sparse_mpi.wire import WIRES
 
@@ -161,7 +161,7 @@ def test_adam_keeps_its_own_momentum_and_clipping_can_be_turned_off():
 def test_zero_copy_is_the_default_where_it_is_possible():
     assert options().zero_copy and not options("--no-zero-copy").zero_copy
     assert not options("--memory", "dgc").zero_copy and not options("--clip-norm", "2").zero_copy
-    assert memory_options(options()) == {"memory": "residual", "clip_norm": None, "in_place": True}
+    assert feedback_options(options()) == {"memory": "residual", "clip_norm": None, "in_place": True}
 
 
 def test_momentum_is_the_optimizers_or_the_memorys():
@@ -169,5 +169,5 @@ def test_momentum_is_the_optimizers_or_the_memorys():
     assert (args.momentum, args.correction) == (0.7, 0)
     args = options("--memory", "dgc", "--clip-norm", "2")
     assert (args.momentum, args.correction) == (0, 0.9)
-    made = memory_options(args)
+    made = feedback_options(args)
     assert (repr(made["memory"]), made["clip_norm"], made["in_place"]) == (repr(MomentumCorrection(0.9)), 2, False)

@@ -11,7 +11,7 @@ from data.corpus import encoded, gathered
 from data.reference import documents
 from data.wordpiece import WordPiece, trained
 from models.bert import Shape, for_answering, for_pretraining, load_encoder
-from ranks.job import Refused
+from ranks.job import JobError
 from sparse_mpi.comm import NullComm
 from tasks.masked import Examples, Pretraining
 
@@ -189,7 +189,7 @@ def test_all_ranks_agree_on_vocabulary_and_model(ranks, name, tmp_path):
 def test_a_missing_vocabulary_is_refused_on_all_ranks(ranks, tmp_path):
     def refused(comm):
         args = bert.PROGRAM.parse(["--tiny", "--vocab-file", str(tmp_path / "absent"), "--out", str(tmp_path)])
-        with pytest.raises(Refused) as error:
+        with pytest.raises(JobError) as error:
             bert.PROGRAM.programs["pretrain"].make(args, comm)
         return str(error.value)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ranks.job import Refused, Stopped
+from ranks.job import JobError, Preempted
 from records.metrics import Metrics
 from sparse_mpi import World
 from sparse_mpi.checkpoint import latest
@@ -38,7 +38,7 @@ def test_a_fork_leaves_the_results_of_another_run_alone(there, tmp_path):
     fork = ["--resume", str(tmp_path / "a"), "--max-steps", "4", "--checkpoint-every", "1", "--keep", "1"]
     elsewhere = ["--out", str(tmp_path / "c"), "--checkpoint-dir", str(tmp_path / "b" / "checkpoints")]
     for options in ([], elsewhere if there == "checkpoints" else []):
-        with pytest.raises(Refused, match=f"b.* has {there} of another run.*choose another folder"):
+        with pytest.raises(JobError, match=f"b.* has {there} of another run.*choose another folder"):
             train(2, tmp_path / "b", *fork, *options)
     assert (tmp_path / "b" / "metrics.jsonl").read_text() == before
     if there == "checkpoints":
@@ -64,7 +64,7 @@ def test_what_has_diverged_is_not_written(every, tmp_path, monkeypatch):
     """After step 1 it is the weights alone that are NaN; the loss is known by step 3."""
     train(2, tmp_path, "--checkpoint-every", "1", "--max-steps", "4")
     monkeypatch.setattr("trainer.loop.learning_rate", lambda *_: math.inf)
-    with pytest.raises(Refused, match="training diverged in epoch 2: .* try a lower --lr"):
+    with pytest.raises(JobError, match="training diverged in epoch 2: .* try a lower --lr"):
         train(2, tmp_path, "--checkpoint-every", str(every), "--resume", "--keep", "1")
     assert latest(tmp_path / "checkpoints").name == "step-00000004" and finite(tmp_path)
 
@@ -88,7 +88,7 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Struck, "fingerprint", "one", raising=False)
     train(1, tmp_path, "--checkpoint-every", "1", "--max-steps", "1")
     monkeypatch.setattr(Struck, "fingerprint", "other")
-    with pytest.raises(Refused, match="is of a run with data fingerprint one, but this one has other"):
+    with pytest.raises(JobError, match="is of a run with data fingerprint one, but this one has other"):
         train(1, tmp_path, "--resume")
 
 
@@ -101,7 +101,7 @@ def test_other_options_than_before_are_told(tmp_path, capsys):
     assert said == ["with other options than before: batch_size 5 instead of 10, lr 0.1 instead of 0.2"]
 
 
-@pytest.mark.parametrize("end", [Refused, Stopped])
+@pytest.mark.parametrize("end", [JobError, Preempted])
 def test_records_are_closed_however_a_run_ends(end, tmp_path, monkeypatch):
     closed, close = [], Metrics.close
     monkeypatch.setattr(Metrics, "close", lambda self: closed.append(close(self)))

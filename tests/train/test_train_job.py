@@ -16,7 +16,7 @@ def test_what_fails_on_one_rank_is_refused_on_all(ranks):
         return rank
 
     def body(comm):
-        with pytest.raises(job.Refused) as error:
+        with pytest.raises(job.JobError) as error:
             job.agreed(comm, lambda: load(comm.rank))
         return str(error.value), job.agreed(comm, lambda: comm.rank)
 
@@ -29,7 +29,7 @@ def test_a_failure_without_words_is_a_failure_too():
         raise ValueError
 
     def body(comm):
-        with pytest.raises(job.Refused) as error:
+        with pytest.raises(job.JobError) as error:
             job.agreed(comm, fail if comm.rank == 0 else lambda: None)
         return str(error.value)
 

@@ -56,7 +56,7 @@ def test_different_replicas_are_refused_in_the_end(capsys):
     outcome = Outcome(
         "accuracy", 0.5, 1.0, identical=False, steps=3, seconds=1.0, step_seconds=0.3, predicted_seconds=0.33, digest=""
     )
-    with pytest.raises(job.Refused, match="replicas differ"):
+    with pytest.raises(job.JobError, match="replicas differ"):
         World(1).run(lambda comm: conclude(outcome, settings(), comm, Metrics(None)))
     assert "replicas DIFFER" in capsys.readouterr().out
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from data.text import TEXTS, Text
 from models.word_lstm import WordLSTM
-from ranks.job import Refused
+from ranks.job import JobError
 from sparse_mpi.comm import NullComm
 from tasks.language import (
     LSTM_SETTINGS,
@@ -126,7 +126,7 @@ def test_all_ranks_have_the_byte_pairs_that_rank_0_found(ranks):
 @pytest.mark.ranks(3)
 def test_all_ranks_refuse_byte_pairs_that_rank_0_cannot_find(ranks):
     def refusal(comm):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(JobError) as caught:
             byte_pairs(10)(Text("words", "words"), options(), comm)
         return str(caught.value)
 
@@ -202,7 +202,7 @@ def test_a_tiny_lstm_learns():
 @pytest.mark.ranks(2)
 def test_a_text_that_is_missing_is_refused_by_all_ranks(ranks, tmp_path):
     def refusal(comm):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(JobError) as caught:
             lstm_language_task(lstm_options(data="ptb", data_dir=tmp_path), comm)
         return str(caught.value)
 

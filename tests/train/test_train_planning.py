@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from options.reduction import OPTIONS
-from ranks.job import Refused
+from ranks.job import JobError
 from records.journal import coverage
 from records.meter import Stamps
 from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World
@@ -131,7 +131,7 @@ def test_plans_that_cannot_be_followed_are_refused_on_every_rank(ranks, tmp_path
     file.write_text(spoil(store.dumps(PLAN)))
 
     def body(comm):
-        with pytest.raises(Refused, match=message):
+        with pytest.raises(JobError, match=message):
             Planning(network(), settings(algo="plan", plan=file), comm)
 
     ranks.run(body)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from options.optimizers import OPTIMIZERS
-from ranks.job import Refused
+from ranks.job import JobError
 from sparse_mpi import World
 from trainer.program import Program, Settings, Tiny
 
@@ -75,7 +75,7 @@ def test_what_make_refuses_on_one_rank_ends_all_of_them(tmp_path):
     args = SLOPE.parse(["--depth", "0", "--out", str(tmp_path / "run"), "--threads", "1"])
 
     def body(comm):
-        with pytest.raises(Refused) as error:
+        with pytest.raises(JobError) as error:
             SLOPE.train(args, comm)
         return str(error.value)
 

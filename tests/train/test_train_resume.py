@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ranks.job import Refused
+from ranks.job import JobError
 from records.metrics import FILE, Resumed, retain
 from sparse_mpi.checkpoint import CheckpointError, latest
 from trainer import checkpoints
@@ -50,8 +50,8 @@ def test_a_resumed_run_ends_in_the_same_bits_and_records(size, what, tmp_path):
         resumed = train(size, tmp_path / "resumed", *options, *steps, "--checkpoint-every", "2", "--resume")
     assert resumed.digest == straight.digest and resumed.score == straight.score and resumed.steps == straight.steps
     for event in ("step", "epoch"):
-        expected, came = (records(tmp_path / name, event) for name in ("straight", "resumed"))
-        assert list(map(lasting, came)) == list(map(lasting, expected))
+        expected, resumed = (records(tmp_path / name, event) for name in ("straight", "resumed"))
+        assert list(map(lasting, resumed)) == list(map(lasting, expected))
     assert [r["resumed"]["step"] for r in records(tmp_path / "resumed", "resume")] == [3, 4]
     assert len(records(tmp_path / "resumed", "final", "config")) == 2
     assert sorted(p.name for p in (tmp_path / "resumed" / "checkpoints").iterdir())[-1] == f"step-{straight.steps:08d}"
@@ -116,15 +116,15 @@ REFUSED = {
 def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
     train(2, tmp_path, "--checkpoint-every", "2", "--max-steps", "2")
     options, message = REFUSED[what]
-    with pytest.raises(Refused, match=f"step-00000002 is of a run {message}; resume with what it was saved with"):
+    with pytest.raises(JobError, match=f"step-00000002 is of a run {message}; resume with what it was saved with"):
         train(2, tmp_path, "--resume", *options)
 
 
 def test_a_new_run_leaves_the_checkpoints_of_another_alone(tmp_path):
     train(2, tmp_path, "--checkpoint-every", "2", "--max-steps", "2")
-    with pytest.raises(Refused, match="checkpoints has checkpoints of an earlier run: --resume it, or choose another"):
+    with pytest.raises(JobError, match="checkpoints has checkpoints of an earlier run: --resume it, or choose another"):
         train(2, tmp_path, "--checkpoint-every", "2")
-    with pytest.raises(Refused, match="no-such cannot be used"):
+    with pytest.raises(JobError, match="no-such cannot be used"):
         train(2, tmp_path / "other", "--resume", str(tmp_path / "no-such"))
 
 
@@ -165,7 +165,7 @@ def test_records_are_renumbered_for_other_numbers_of_ranks(now, step, expected, 
     assert [record["step"] for record in records(tmp_path, "step")] == expected
 
 
-SETTLED = {
+RESOLVED = {
     "default": (["--out", "a"], None, "a", "a/checkpoints"),
     "requeued": (["--out", "a", "--resume"], checkpoints.NEWEST, "a", "a/checkpoints"),
     "run": (["--resume", "run"], Path("run/checkpoints"), "run", "run/checkpoints"),
@@ -175,11 +175,11 @@ SETTLED = {
 }
 
 
-@pytest.mark.parametrize("what", SETTLED)
+@pytest.mark.parametrize("what", RESOLVED)
 def test_where_results_go(what, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("run/checkpoints/step-00000007").mkdir(parents=True)
-    options, resume, out, folder = SETTLED[what]
+    options, resume, out, folder = RESOLVED[what]
     args = PROGRAM.parse(options)
     assert (args.resume, args.out, args.checkpoint_dir) == (resume, Path(out), Path(folder or "run/checkpoints"))
 
@@ -205,8 +205,8 @@ def test_a_job_killed_while_it_trains_is_resumed_to_the_same_bits(tmp_path):
     assert killed.returncode != 0 and latest(tmp_path / "killed" / "checkpoints").name == "step-00000007"
     resumed = start(tmp_path / "killed", "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    (expected,), (came,) = records(tmp_path / "straight", "final"), records(tmp_path / "killed", "final")
-    assert came["digest"] == expected["digest"] and came["steps"] == 12
+    (expected,), (ended,) = records(tmp_path / "straight", "final"), records(tmp_path / "killed", "final")
+    assert ended["digest"] == expected["digest"] and ended["steps"] == 12
     steps = [[lasting(r) for r in records(tmp_path / name, "step", "epoch")] for name in ("straight", "killed")]
     assert steps[0] == steps[1]
 

@@ -13,7 +13,7 @@ from data.wordpiece import WordPiece
 from sparse_mpi.comm import Comm
 
 EVERY = 20  # documents 0, 20, 40 and so on are the test part
-SHORTEST = 8  # pieces; a shorter run is left out
+MIN_RUN_PIECES = 8  # a shorter run is left out
 AT_ONCE = 1000  # documents that are cut into pieces together
 
 
@@ -62,14 +62,14 @@ def gathered(pieces: np.ndarray, lengths: np.ndarray, longest: int, comm: Comm) 
     start = (np.cumsum(lengths) - lengths)[owner]
     begins = start + lengths[owner] * part // runs[owner]
     ends = start + lengths[owner] * (part + 1) // runs[owner]
-    kept = np.flatnonzero(ends - begins >= SHORTEST)
-    kept = kept[np.argsort(numbers[owner[kept]], kind="stable")]
-    corpus = Corpus(pieces, begins[kept], ends[kept], numbers[owner[kept]])
+    long_enough = np.flatnonzero(ends - begins >= MIN_RUN_PIECES)
+    long_enough = long_enough[np.argsort(numbers[owner[long_enough]], kind="stable")]
+    corpus = Corpus(pieces, begins[long_enough], ends[long_enough], numbers[owner[long_enough]])
     used = np.unique(corpus.document)
     if min(is_test(used).sum(), (~is_test(used)).sum()) < 2:
         raise ValueError(
-            f"{len(used)} documents of {SHORTEST} pieces or more are too few: at least 2 are needed for training and "
-            f"2 for the test, which gets every {EVERY}th"
+            f"{len(used)} documents of {MIN_RUN_PIECES} pieces or more are too few: at least 2 are needed for training "
+            f"and 2 for the test, which gets every {EVERY}th"
         )
     return corpus
 

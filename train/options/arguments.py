@@ -79,13 +79,13 @@ def parse(
     _add_run(parser)
     checkpoints.extend(parser)
     args = parser.parse_args(argv)
-    reduction.settle_algorithm(parser, args)
+    reduction.resolve_algorithm(parser, args)
     _fill_in(parser, args, settings, tiny)
-    reduction.settle_memory(parser, args)
-    reduction.settle_buckets(parser, args)
+    reduction.resolve_feedback(parser, args)
+    reduction.resolve_buckets(parser, args)
     args.data_dir = args.data_dir or Path(folders[args.data])
     new = Path("runs") / f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}"
-    checkpoints.settle(parser, args, new)
+    checkpoints.resolve(parser, args, new)
     return args
 
 

@@ -62,8 +62,8 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--check-every", type=integer(0), default=0, metavar="N", help=text)
 
 
-def settle_algorithm(parser: ArgumentParser, args: Namespace) -> None:
-    """Settle what reduces, and refuse options that would have no effect."""
+def resolve_algorithm(parser: ArgumentParser, args: Namespace) -> None:
+    """Resolve what reduces, and refuse options that would have no effect."""
     if args.plan and args.algo:
         parser.error(f"argument --plan: the plan says what reduces, leave out --algo {args.algo}")
     if args.plan and (args.k or args.density):
@@ -91,7 +91,7 @@ def algorithm_options(args: Namespace) -> dict[str, Any]:
     return {option: value for option in OPTIONS if (value := getattr(args, option)) is not None}
 
 
-def settle_buckets(parser: ArgumentParser, args: Namespace) -> None:
+def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:
     """One bucket for what needs the whole gradient, else several."""
     reasons = {"a plan": args.plan or args.algo == AUTO, "clipping": args.clip_norm is not None}
     whole = [reason for reason, holds in reasons.items() if holds]
@@ -103,7 +103,7 @@ def settle_buckets(parser: ArgumentParser, args: Namespace) -> None:
     args.bucket_mb = 0.0 if whole else 25.0 if args.bucket_mb is None else args.bucket_mb
 
 
-def settle_memory(parser: ArgumentParser, args: Namespace) -> None:
+def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
     """Work in place where that is possible, and let the memory have the momentum if it is one for momentum."""
     args.clip_norm = None if args.clip_norm == math.inf else args.clip_norm
     possible = args.memory == "residual" and args.clip_norm is None
@@ -124,7 +124,7 @@ def settle_memory(parser: ArgumentParser, args: Namespace) -> None:
         args.correction, args.momentum = args.momentum, 0.0
 
 
-def memory_options(args: Namespace) -> dict[str, Any]:
+def feedback_options(args: Namespace) -> dict[str, Any]:
     """What `sparse_mpi.SparseAllreduce` is to be told of memory, as `parse` has it."""
     memory = sparse_mpi.MomentumCorrection(args.correction) if args.memory == "dgc" else args.memory
     return {"memory": memory, "clip_norm": args.clip_norm, "in_place": args.zero_copy}

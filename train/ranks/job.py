@@ -19,11 +19,11 @@ T = TypeVar("T")
 CPUS = 4096  # most logical CPUs of a host
 
 
-class Refused(Exception):
+class JobError(Exception):
     """The job cannot be done as asked for; raised on all ranks together."""
 
 
-class Stopped(Exception):
+class Preempted(Exception):
     """The job was told to end before it was done, and can be resumed; raised on all ranks together."""
 
 
@@ -41,13 +41,13 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
         sys.exit(f"error: {error}")
     try:
         program(args, comm)
-    except Refused as error:
+    except JobError as error:
         print(f"error on rank {comm.rank}: {error}", file=sys.stderr, flush=True)
         comm.barrier()  # a launcher ends the job at the first exit: let everybody speak before
         sys.exit(1)
-    except Stopped as stopped:
+    except Preempted as preempted:
         if comm.rank == 0:
-            print(stopped, flush=True)
+            print(preempted, flush=True)
         comm.barrier()
         sys.exit(os.EX_TEMPFAIL)
     except Exception as error:
@@ -58,7 +58,7 @@ def agreed(comm: Comm, work: Callable[[], T]) -> T:
     """``work()`` where it succeeds on all ranks.
 
     Raises:
-        Refused: on every rank, when files, values or packages failed ``work`` on any.
+        JobError: on every rank, when files, values or packages failed ``work`` on any.
     """
     result, complaint = None, ""
     try:
@@ -67,7 +67,7 @@ def agreed(comm: Comm, work: Callable[[], T]) -> T:
         complaint = str(error) or type(error).__name__
     failed = np.flatnonzero(comm.allgather(np.array([bool(complaint)], np.int32), control=True))
     if len(failed):
-        raise Refused(complaint or f"stopping because of rank {failed[0]}; see its error")
+        raise JobError(complaint or f"stopping because of rank {failed[0]}; see its error")
     return result  # type: ignore[return-value]
 
 

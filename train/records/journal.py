@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ranks.job import Refused
+from ranks.job import JobError
 from records.meter import PARTS, WORK, Meter
 from records.metrics import Metrics, plot
 from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
@@ -90,7 +90,7 @@ class Journal:
             test: scores on the test data, the same on all ranks.
 
         Raises:
-            Refused: the loss is no finite number any more.
+            JobError: the loss is no finite number any more.
         """
         everybody = meter.summed(self._comm)
         train = known(self._task.scores(everybody.sums))
@@ -112,7 +112,7 @@ class Journal:
             meter: what this rank did in its epoch so far.
 
         Raises:
-            Refused: the loss, or a weight since then, is no finite number any more; on all ranks alike.
+            JobError: the loss, or a weight since then, is no finite number any more; on all ranks alike.
         """
         everybody = meter.summed(self._comm)
         loss = self._task.scores(everybody.sums)["loss"] if everybody.steps else 0.0
@@ -160,8 +160,8 @@ def coverage(totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseA
     return dimension_coverage(SparseVector(entries, entries, start), layout)
 
 
-def _diverged(epoch: int, how: str) -> Refused:
-    return Refused(f"training diverged in epoch {epoch}: {how}; try a lower --lr")
+def _diverged(epoch: int, how: str) -> JobError:
+    return JobError(f"training diverged in epoch {epoch}: {how}; try a lower --lr")
 
 
 def known(scores: Mapping[str, float]) -> dict[str, float]:
@@ -173,7 +173,7 @@ def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics) ->
     """Write, draw and print how training ended.
 
     Raises:
-        Refused: the replicas are not identical.
+        JobError: the replicas are not identical.
     """
     metrics.write("final", **outcome._asdict())
     if comm.rank == 0:
@@ -190,4 +190,4 @@ def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics) ->
             f"{outcome.steps} steps, {outcome.seconds:.1f} s"
         )
     if not outcome.identical:
-        raise Refused("the replicas differ after training; --check-every 1 shows in which step that starts")
+        raise JobError("the replicas differ after training; --check-every 1 shows in which step that starts")

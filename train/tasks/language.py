@@ -31,7 +31,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from tasks.task import Sums
 
-MOST_LOSS = 700  # whose exponential is a float64
+MAX_LOSS = 700  # in nats; the exponential of more is no float64
 TINY_TEXT = 100_000  # characters to train on with --tiny
 Batch = tuple[Tensor, Tensor]  # tokens and those that follow them, (B, block) int64 both
 Choose = Callable[[Text, Namespace, Comm], Vocabulary]
@@ -101,7 +101,7 @@ class LanguageTask:
         """See `task.Task`."""
         tokens, total = sums.tolist()
         loss = total / tokens
-        return {"loss": loss, "perplexity": math.inf if loss > MOST_LOSS else math.exp(loss)}
+        return {"loss": loss, "perplexity": math.inf if loss > MAX_LOSS else math.exp(loss)}
 
     def _blocks(self, tokens: np.ndarray) -> int:
         return (len(tokens) - 1) // self._block
@@ -126,7 +126,7 @@ def language_task(args: Namespace, comm: Comm, block: int, choose: Choose, build
         build: its model.
 
     Raises:
-        Refused: on all ranks, when files, values or packages are not there on any.
+        JobError: on all ranks, when files, values or packages are not there on any.
     """
     text = agreed(comm, lambda: TEXTS[args.data].load(args.data_dir))
     if args.tiny:
@@ -162,8 +162,8 @@ def byte_pairs(most: int) -> Choose:
         if most == BYTES:
             return Bytes()
         found = agreed(comm, lambda: train_byte_pairs(text.train, most) if comm.rank == 0 else "")
-        told = tell(comm, found)
-        return agreed(comm, lambda: BytePairs(told))
+        received = tell(comm, found)
+        return agreed(comm, lambda: BytePairs(received))
 
     return choose
 
@@ -232,7 +232,7 @@ def lstm_language_task(args: Namespace, comm: Comm) -> LanguageTask:
     """Words and an LSTM of 2 layers of 500 as ADTopk has it; with --tiny, bytes and one of 64.
 
     Raises:
-        Refused: on all ranks, when the text is not there on any.
+        JobError: on all ranks, when the text is not there on any.
         ValueError: the text is too short, or an option has no effect.
     """
     width, dropout = (64, 0.0) if args.tiny else (500, 0.5)

@@ -153,15 +153,15 @@ class Pretraining:
         found = bert(batch.tokens, attention_mask=batch.attended, token_type_ids=batch.halves)
         chosen = batch.targets >= 0
         targets = batch.targets[chosen]
-        told = head.predictions(found.last_hidden_state[chosen])
+        predicted = head.predictions(found.last_hidden_state[chosen])
         follows = head.seq_relationship(found.pooler_output)
-        losses = cross_entropy(told, targets), cross_entropy(follows, batch.other)
+        losses = cross_entropy(predicted, targets), cross_entropy(follows, batch.other)
         count, tokens = len(batch.other), len(targets)
         sums = [
             count,
             tokens,
             float(losses[0].detach()) * tokens,
-            float((told.argmax(1) == targets).sum()),
+            float((predicted.argmax(1) == targets).sum()),
             float(losses[1].detach()) * count,
             float((follows.argmax(1) == batch.other).sum()),
         ]

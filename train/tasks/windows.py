@@ -18,7 +18,7 @@ from data.squad import Question
 from data.wordpiece import Pieces, WordPiece
 
 FRAME = 3  # special tokens of a window
-LONGEST = 30  # tokens of an answer
+MAX_ANSWER_TOKENS = 30
 
 
 class Window(NamedTuple):
@@ -111,8 +111,9 @@ class Windows:
         return start + before, end + before
 
     def best(self, window: Window, starts: np.ndarray, ends: np.ndarray) -> tuple[float, str]:
-        """The span of the context, of at most `LONGEST` tokens, whose two scores have the greatest sum; that and its
-        text.
+        """Return the greatest sum of a start and an end score, and the text of that span of the context.
+
+        Spans of more than `MAX_ANSWER_TOKENS` tokens are left out.
 
         Args:
             window: what was read.
@@ -124,6 +125,8 @@ class Windows:
         inside = slice(before, before + len(spans))
         sums = starts[inside, None] + ends[None, inside]
         length = np.arange(len(spans)) - np.arange(len(spans))[:, None]  # of a span, less one
-        start, end = divmod(int(np.where((length >= 0) & (length < LONGEST), sums, -np.inf).argmax()), len(spans))
+        start, end = divmod(
+            int(np.where((length >= 0) & (length < MAX_ANSWER_TOKENS), sums, -np.inf).argmax()), len(spans)
+        )
         text = self.questions[window.question].context[spans[start, 0] : spans[end, 1]]
         return float(sums[start, end]), text

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from options.checkpoints import NEWEST
 from ranks.interruption import Interruption
-from ranks.job import Refused, agreed
+from ranks.job import JobError, agreed
 from records.metrics import FILE, Metrics, Resumed
 from sparse_mpi import checkpoint
 from sparse_mpi.comm import Comm
@@ -95,7 +95,7 @@ def find(args: Namespace, comm: Comm) -> Found | None:
     """The checkpoint to resume from, if the options ask for one; None, said aloud, where there is none yet.
 
     Raises:
-        Refused: it cannot be used, or a new run would mix its checkpoints with those of another; on all ranks.
+        JobError: it cannot be used, or a new run would mix its checkpoints with those of another; on all ranks.
     """
     if args.resume is None:
         if args.checkpoint_every:
@@ -111,7 +111,7 @@ def find(args: Namespace, comm: Comm) -> Found | None:
     try:
         loaded = checkpoint.load(place, comm)
     except checkpoint.CheckpointError as error:
-        raise Refused(str(error)) from None
+        raise JobError(str(error)) from None
     agreed(comm, lambda: _check_fork(args, loaded.path.parent))
     shared = torch.load(io.BytesIO(loaded.model), weights_only=True)
     if comm.rank == 0:

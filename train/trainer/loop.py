@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from options.schedule import density, learning_rate
-from ranks.job import Stopped
+from ranks.job import Preempted
 from ranks.replicas import digest, identical
 from records.journal import Journal, Outcome
 from records.meter import Meter, Stamps
@@ -115,8 +115,8 @@ class Training:
         """Write a checkpoint if it is time for one.
 
         Raises:
-            Refused: there is nothing to go on from, see `Journal.check`.
-            Stopped: the job is to end.
+            JobError: there is nothing to go on from, see `Journal.check`.
+            Preempted: the job is to end.
         """
         if self.checkpoints is None:
             return
@@ -127,7 +127,7 @@ class Training:
             if interrupted and not ended:
                 lost = "but there is no checkpoint of it, see above"
                 then = f"--resume {written} goes on from there" if written else lost
-                raise Stopped(f"stopped after step {self.steps} as told; {then}")
+                raise Preempted(f"stopped after step {self.steps} as told; {then}")
 
     def state(self) -> State:
         """All that `resume` needs to go on to the same bits, by value."""

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from options.reduction import AUTO, algorithm_options, memory_options
+from options.reduction import AUTO, algorithm_options, feedback_options
 from ranks.job import agreed
 from records.meter import Stamps
 from sparse_mpi.algorithms import Algorithm
@@ -112,7 +112,7 @@ class Planning:
             comm=self._comm,
             bucket_cap_mb=args.bucket_mb or None,
             overlap=args.overlap,
-            **memory_options(args),
+            **feedback_options(args),
             **algorithm_options(args),
         )
 

@@ -61,8 +61,8 @@ class Program:
         """Train on this rank, one of ``comm.size``.
 
         Raises:
-            Refused: on all ranks alike, when that cannot be done as asked for, diverges, or ends in different replicas.
-            Stopped: on all ranks alike, when one of them was told to end; there is a checkpoint to resume from.
+            JobError: on all ranks, when the job cannot be done as asked for, diverges, or ends in different replicas.
+            Preempted: on all ranks, when one of them was told to end; there is a checkpoint to resume from.
         """
         agree_on_folders(args, comm)
         args.threads = args.threads or job.threads_per_rank(comm)
