@@ -5,6 +5,7 @@
 
 ``ranks.run(fn)`` returns ``[fn(comm) for every rank]``, under MPI on every rank, so that all assert the same.
 ``@pytest.mark.ranks(1, 3)`` restricts a test to these sizes, ``@pytest.mark.ranks(least=2)`` to 2 and more.
+Not all items of a test are run each time: see `tests/tiers.py`, and the option ``--tier``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from hypothesis import HealthCheck, settings
 
 from sparse_mpi import kernels
 from sparse_mpi.comm.world import World
+
+from .tiers import TIERS, Tiers
 
 SIZES = range(1, 9)
 
@@ -40,21 +43,29 @@ def _forget_stale_kernels():
                 cached.unlink()
 
 
+def pytest_addoption(parser):
+    parser.addoption("--tier", choices=TIERS, default="fast", help="which items to run, see tests/tiers.py")
+
+
 def pytest_configure(config):
     _forget_stale_kernels()
     if config.getoption("--with-mpi", False):
         from .mpi_harness import MPIHarness
 
         config.pluginmanager.register(MPIHarness(config), "mpi-harness")
+    harness = config.pluginmanager.getplugin("mpi-harness")
+    config.pluginmanager.register(Tiers(config, harness and harness.size), "tiers")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Under MPI, tests that need ranks get the marker ``mpi`` and the others are left to a plain run."""
+    """Leave the items of the tier; under MPI, only tests that need ranks, with the marker ``mpi``."""
     if config.getoption("--with-mpi", False):
         needing = [item for item in items if "ranks" in item.fixturenames]
         config.hook.pytest_deselected(items=[item for item in items if item not in needing])
         items[:] = needing
+    config.pluginmanager.getplugin("tiers").select(config, items)
+    if config.getoption("--with-mpi", False):
         for item in items:
             item.add_marker(pytest.mark.mpi)
 
