@@ -1,4 +1,4 @@
-"""Message formats: `SparseVector` <-> contiguous buffers, ready to be sent. Nothing else knows what is in a message."""
+"""Message formats: they turn a `SparseVector` into contiguous buffers and back; no other code looks into a message."""
 
 from __future__ import annotations
 

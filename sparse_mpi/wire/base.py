@@ -1,4 +1,8 @@
-"""What a wire format is: how entries become messages, and what of them arrives."""
+"""The protocol of wire formats: how entries become messages, and which values arrive.
+
+In this folder *rows* are always rows of a matrix. What a transport moves is a ``buffer``, in which messages stand one
+after another; their ``lengths`` count items along its first axis.
+"""
 
 from __future__ import annotations
 
@@ -12,74 +16,84 @@ from sparse_mpi.sparse import SparseVector
 
 
 class Packed(NamedTuple):
-    """Messages, one after the other, ready to be sent."""
+    """Messages that stand one after the other in a buffer, ready to be sent."""
 
-    buffer: Array  # what the transport moves; its first axis is what ``lengths`` counts
+    buffer: Array  # all messages; what the transport moves
     lengths: np.ndarray  # (m,) int64, items of each message along the first axis of ``buffer``
-    vector: SparseVector  # the entries as those who unpack them see them: rounded, where the format is not lossless
+    vector: SparseVector  # the entries as the receivers will see them: rounded, unless the format is lossless
 
 
 class Wire(Protocol):
-    """A format: a frozen dataclass. A message holds the entries of one region ``[start, stop)`` of the indices.
+    """A wire format, which is a frozen dataclass. A message holds the entries of one region ``[start, stop)``.
 
-    Whoever unpacks a message must know its region. A region without entries is a message without rows.
+    A region is a range of indices. Messages do not carry theirs: the receiver must know it. The message of a region
+    without entries has length 0.
     """
 
     @property
     def lossless(self) -> bool:
-        """Whether values arrive as they are. Otherwise the sender owes what rounding took, see `Packed`."""
+        """Return whether values arrive unchanged. If not, the sender keeps the rounding error; see `Packed.vector`."""
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
-        """Messages of the next ``counts`` ``(m,)`` entries each, which lie in ``regions`` ``(m, 2)`` int64."""
+        """Cut the entries into m messages and encode them.
+
+        Args:
+            vector: the entries of all messages, in their order.
+            counts: ``(m,)`` entries of each message.
+            regions: ``(m, 2)`` int64, start and stop of the region in which a message's entries lie.
+        """
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
-        """The entries of messages, one message's after the other's: in index order where the regions ascend.
+        """Decode messages into their entries, in the order of the messages: by index if the regions ascend.
 
         Args:
             buffer: the messages, one after the other.
             lengths: ``(m,)`` items of each along the first axis of ``buffer``.
-            regions: ``(m, 2)`` int64, start and stop of each one's region.
-            size, dtype: of the dense vector.
+            regions: ``(m, 2)`` int64, start and stop of each message's region.
+            size: length of the dense vector.
+            dtype: dtype of its values.
         """
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
-        """One message of all entries, in which the region ``(2,)`` may be dense, where that is smaller."""
+        """Encode all entries as one message, which may hold the region ``(2,)`` densely where that is shorter."""
 
     def unpack_sums(
         self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
     ) -> SparseVector:
-        """`unpack` for messages of `pack_sum`; of a dense region its non-zero elements."""
+        """Decode messages of `pack_sum`, with the arguments of `unpack`; a dense region gives its non-zero elements."""
 
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
-        """``(m,)`` int64: lengths of the messages of so many ``entries`` ``(m,)`` in these ``regions`` ``(m, 2)``."""
+        """Return the lengths ``(m,)`` int64 of messages that hold ``entries`` ``(m,)`` in ``regions`` ``(m, 2)``."""
 
     def overhead(self) -> int:
-        """Bytes by which a message may exceed `pair_bytes` for each of its entries."""
+        """Return by how many bytes a message may exceed the sum of `pair_bytes` over its entries."""
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
-        """One message of all entries, of which every rank knows how many each row of each tensor has.
+        """Encode as one message a vector that has as many entries in each row of each tensor as ``pattern`` says.
 
-        Its rows are bytes ``(b,)``, as many on every rank.
+        All ranks know the pattern, so that it is not sent. The buffer is bytes ``(b,)``, as long on every rank.
         """
 
     def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:
-        """The entries of messages of `pack_rows`, those of all ranks ``(P, b)``, one rank's after the other's."""
+        """Decode the messages ``(P, b)`` that all ranks made by `pack_rows`: their entries in rank order."""
 
     def row_overhead(self, pattern: Pattern) -> int:
-        """Bytes that a message of `pack_rows` has beyond float32 values, negative where these are rounded; no more
-        beyond values of float64."""
+        """Return by how many bytes a message of `pack_rows` exceeds its float32 values.
+
+        It is negative where values are rounded. A message of float64 values exceeds them by no more than that.
+        """
 
 
 def pack_whole(wire: Wire, vector: SparseVector) -> Packed:
-    """One message, of all there is."""
+    """Encode all entries as one message whose region is the whole vector."""
     return wire.pack(vector, np.array([vector.nnz]), np.array([[0, vector.size]]))
 
 
 def unpack_whole(wire: Wire, buffer: Array, lengths: Any, size: int, dtype: Any) -> SparseVector:
-    """The entries of messages of `pack_whole`, of ``lengths`` ``(m,)`` each."""
+    """Decode messages of `pack_whole`, of ``lengths`` ``(m,)``, into their entries, in the order of the messages."""
     return wire.unpack(buffer, np.asarray(lengths), np.tile([0, size], (len(lengths), 1)), size, dtype)
 
 
 def regions_of(boundaries: np.ndarray) -> np.ndarray:
-    """``(m, 2)``: start and stop of each region between ``boundaries`` ``(m + 1,)``."""
+    """Return start and stop ``(m, 2)`` of each region between ``boundaries`` ``(m + 1,)``."""
     return np.stack([boundaries[:-1], boundaries[1:]], axis=1)

@@ -1,7 +1,7 @@
-"""How values are written in a packed message: as they are, or rounded to two bytes or one.
+"""Codecs: they write the values of a packed message unchanged, or rounded to two bytes or to one.
 
-What rounds is the same on every machine and in every run: a value that is sent twice arrives as the same bits. A finite
-value never becomes Inf. float64 values are rounded to float32 first, and come back as float64.
+Rounding is the same on every machine and in every run: a value that is sent twice arrives as the same bits. A finite
+value never becomes Inf. float64 values are rounded to float32 first and are float64 again after decoding.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ from sparse_mpi.sparse import SparseVector
 
 
 class Codec(Protocol):
-    """A frozen dataclass. Codes are an array of one item a value, scales of one float32 a block of values."""
+    """A codec of values, which is a frozen dataclass.
+
+    It makes one code of each value, and one float32 scale of each block of neighbouring values if it has scales.
+    """
 
     @property
     def lossless(self) -> bool:
-        """Whether values come back as they were."""
+        """Return whether decoding gives back the same values."""
 
     @property
     def block(self) -> int:
-        """Values that share a scale, 0 where there are no scales."""
+        """Return how many values share a scale, or 0 if the codec has no scales."""
 
     def code_type(self, dtype: Any) -> np.dtype:
-        """Of the codes of values of that dtype."""
+        """Return the dtype of the codes of values of type ``dtype``."""
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        """Codes ``(nnz,)`` and scales ``(b,)`` of the values; blocks lie between ``edges`` ``(b + 1,)``."""
+        """Return codes ``(nnz,)`` and scales ``(b,)`` of the values; blocks lie between ``edges`` ``(b + 1,)``."""
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
-        """The values ``(nnz,)`` of that dtype."""
+        """Return the values ``(nnz,)``, of type ``dtype``, that `encode` made the codes and scales of."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Exact:
 
 
 class _Half(ABC):
-    """Two bytes a value. Values of half precision already are sent as they are."""
+    """A codec of two bytes a value. Values that are half precision already are sent unchanged."""
 
     lossless: ClassVar[bool] = False
     block: ClassVar[int] = 0
@@ -81,7 +84,7 @@ class _Half(ABC):
 
     @abstractmethod
     def _round(self, values: Array) -> Array:
-        """Codes ``(m,)`` of float32 values."""
+        """Round float32 values to codes ``(m,)``."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +113,10 @@ class Float16(_Half):
 class Int8:
     """Steps of a scale that 128 neighbouring values share: a 127th of the largest finite magnitude among them.
 
-    Which of the two nearest steps it is, is drawn with probabilities that make the mean right. It is drawn by a hash of
-    index and value, so that no state is kept and every kernel set, run and transport draws the same; a value that comes
-    again at the same index is rounded the same way, and unbiased is the rounding over all values and indices. Inf and
-    NaN arrive as NaN.
+    Rounding is stochastic: a value goes to one of the two nearest steps, with probabilities that make the mean right.
+    A hash of index and value takes the place of a random number, so that no state is needed and every kernel set, run
+    and transport rounds alike. The same value at the same index is therefore always rounded the same way; the rounding
+    is unbiased over all values and indices. Inf and NaN arrive as NaN.
     """
 
     lossless: ClassVar[bool] = False
@@ -134,13 +137,14 @@ class Int8:
 
 
 def _single(values: Array) -> Array:
-    """In float32, contiguous; what is finite stays so."""
+    """Return the values as contiguous float32; finite values stay finite."""
     xp = namespace(values)
     if values.dtype == np.float64:
-        most = float(np.finfo(np.float32).max)
-        values = xp.where(xp.isfinite(values), xp.clip(values, -most, most), values)
+        largest = float(np.finfo(np.float32).max)
+        values = xp.where(xp.isfinite(values), xp.clip(values, -largest, largest), values)
     return xp.ascontiguousarray(values.astype(np.float32, copy=False))
 
 
 def _no_scales(x: Array) -> Array:
+    """Return scales of no blocks, in the library of ``x``."""
     return namespace(x).empty(0, np.float32)

@@ -1,8 +1,8 @@
 """Coordinates: an int32 index and the value as it is. A float32 pair is 8 bytes, a float64 pair 12, a half one 6.
 
-A message is a C-contiguous matrix with one row a pair: the index's bytes, then the value's. Rows are what the transport
-counts and cuts, so a vector encoded once can be split among all ranks by row counts, and a buffer of several ranks'
-messages decodes in one go, into arrays of its own. There is no header.
+A message is a C-contiguous matrix of one pair an item: the bytes of the index, then those of the value. Its length is
+the number of pairs, so that a vector encoded once is split among all ranks by counts of entries, and a buffer with the
+messages of several ranks is decoded in one go, into new arrays. There is no header.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Coo:
         return decode(buffer, size, dtype)
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
-        """See `Wire.pack_sum`; an item is a wire unit.
+        """See `Wire.pack_sum`. The buffer is flat: an item is an integer of the type that `_unit` gives.
 
-        Pairs are sent only if they are strictly smaller, so a message as long as the dense region *is* the dense
-        region.
+        Pairs are sent only if they take fewer bytes than the dense region. So a receiver knows a dense region by the
+        length of its message.
         """
         values, (start, stop) = vector.values, region.tolist()
         buffer = encode(vector)
@@ -54,6 +54,7 @@ class Coo:
         self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
     ) -> SparseVector:
         """See `Wire.unpack_sums`."""
+        # A message is dense if and only if it has as many bytes as its region would have, see `pack_sum`.
         xp, units = namespace(buffer), pair_bytes(size, dtype) // buffer.itemsize
         is_dense = lengths * buffer.itemsize == (regions[:, 1] - regions[:, 0]) * np.dtype(dtype).itemsize
         if not is_dense.any():
@@ -75,11 +76,11 @@ class Coo:
         return entries
 
     def overhead(self) -> int:
-        """Nothing but the pairs is sent."""
+        """See `Wire.overhead`: nothing but pairs is sent."""
         return 0
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
-        """See `Wire.pack_rows`: values and columns, see `wire.patterns`."""
+        """See `Wire.pack_rows`: the values and then their columns, as `wire.patterns` writes them."""
         message = encode_rows(vector, pattern)
         return Packed(message, np.array([len(message)]), vector)
 
@@ -93,17 +94,17 @@ class Coo:
 
 
 def _unit(dtype: Any) -> np.dtype:
-    """The integer type pairs are made of: the widest that divides an index and a value."""
+    """Return the type of the integers that pairs are made of: the widest that divides both index and value."""
     return np.dtype(np.int32 if np.dtype(dtype).itemsize % 4 == 0 else np.int16)
 
 
 def pair_bytes(size: int, dtype: Any) -> int:
-    """Bytes of one (index, value) pair of a vector of length ``size``."""
+    """Return the bytes of one (index, value) pair of a vector of length ``size``."""
     return index_dtype(size).itemsize + np.dtype(dtype).itemsize
 
 
 def encode(vector: SparseVector) -> Array:
-    """The message: ``(nnz, w)`` int32 (int16 for half-precision values), C-contiguous, in the vector's library."""
+    """Return the message: ``(nnz, w)`` int32 (int16 for half precision), C-contiguous, in the vector's library."""
     unit = _unit(vector.values.dtype)
     split = index_dtype(vector.size).itemsize // unit.itemsize
     width = pair_bytes(vector.size, vector.values.dtype) // unit.itemsize
@@ -114,7 +115,7 @@ def encode(vector: SparseVector) -> Array:
 
 
 def decode(buffer: Array, size: int, dtype: Any) -> SparseVector:
-    """The inverse of `encode`, for one message or several in one buffer; ``size`` and ``dtype`` are the vector's."""
+    """Invert `encode` for a buffer of one or more messages; ``size`` and ``dtype`` are those of the vector."""
     xp = namespace(buffer)
     split = index_dtype(size).itemsize // _unit(dtype).itemsize
     indices = xp.array(buffer[:, :split], order="C").view(index_dtype(size)).reshape(-1)

@@ -1,15 +1,26 @@
 """Bit-packed indices and, if wanted, rounded values: 5.1 bytes a float32 pair at 1 %, 3.1 or 2.1 with rounded values.
 
-A message holds c of the u indices of its region: c in as many bytes as u needs, the codes of the values and their
-scales, and then the indices, counted from where the region starts, in whichever is shorter of two forms. In a bitmap
-every index of the region is a bit. In Elias and Fano's code the low bits, l = floor(log2(u / c)) of each index, stand
-side by side, and the high parts h, which ascend, are one bit each, at position h + i for the i-th entry: c + u / 2^l
-bits. Of all u indices nothing is sent.
+A message holds c entries of a region of u indices. It has up to five sections, each of whole bytes:
 
-This needs at most 2 + log2(u / c) bits an index whatever the data, 8.6 at 1 %, where gaps packed in blocks need those
-of a block's largest gap: 10 for random indices in blocks of 128, and any number in the worst case. Its length follows
-from c and u, so that a rank that knows the count knows what will arrive; and all entries are independent of each other,
-so that a device writes and reads them at once.
+1. the number c - 1, little endian, in as many bytes (1, 2, 4 or 8) as a number below u needs;
+2. the codes of the values;
+3. the scales of the values, where the codec has scales;
+4. the low bits of the indices, and
+5. the high bits of the indices.
+
+Indices count from the start of the region, and are written in the shorter one of two forms:
+
+- *Elias-Fano.* Each index is cut in two. Its l = floor(log2(u / c)) low bits are stored as they are, side by side. The
+  high parts h = index >> l ascend, so that each needs only one bit: the i-th entry sets the bit at position h + i. The
+  positions are distinct, and the reader gets h back by subtracting i. The high section has c + u / 2^l bits.
+- *Bitmap.* Every index of the region is one bit of the high section; there are no low bits.
+
+If the message has all u indices of the region, neither section is sent. The message of no entries is empty.
+
+Elias-Fano needs at most 2 + log2(u / c) bits an index whatever the data, 8.6 at 1 %. Gaps packed in blocks would need
+the bits of the largest gap of a block: 10 for random indices in blocks of 128, and any number in the worst case. The
+length of a message follows from c and u, so that a rank that knows the count knows how many bytes will arrive. All
+entries are independent of each other, so that a GPU writes and reads them in parallel.
 """
 
 from __future__ import annotations
@@ -33,7 +44,7 @@ class BitPacked:
     """Bit-packed indices. The buffer is bytes.
 
     Args:
-        codec: how values are written.
+        codec: writes the values.
     """
 
     codec: Codec = Exact()
@@ -67,6 +78,7 @@ class BitPacked:
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
         """See `Wire.pack_sum`."""
         (start, stop), values = region.tolist(), vector.values
+        # Compare the message of these entries with that of all indices of the region, and send the shorter one.
         lengths = self.lengths_of(
             np.array([vector.nnz, stop - start]), np.tile(region, (2, 1)), vector.size, values.dtype
         )
@@ -82,7 +94,7 @@ class BitPacked:
     def unpack_sums(
         self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
     ) -> SparseVector:
-        """See `Wire.unpack_sums`. A message of all indices of its region is dense."""
+        """See `Wire.unpack_sums`. A message is dense if it has all indices of its region."""
         entries = _entries(buffer, lengths, regions)
         vector = self._unpack(buffer, entries, regions, size, dtype)
         dense = entries == regions[:, 1] - regions[:, 0]
@@ -94,11 +106,18 @@ class BitPacked:
         return messages["end"] - messages["head"]
 
     def overhead(self) -> int:
-        """Eight bytes of a count; an index that is alone in 2^31, one byte; a scale, three where values have two."""
+        """See `Wire.overhead`.
+
+        A count takes up to 8 bytes. A single index in a region of almost 2^31 takes one byte more than in a pair. A
+        single one-byte value and its scale take three bytes more than a value of half precision.
+        """
         return 8 + 1 + 3 * (self.codec.block > 0)
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
-        """See `Wire.pack_rows`: a message a tensor, in which columns would need more bits, unless rows are short."""
+        """See `Wire.pack_rows`: each tensor is a message of its own.
+
+        Columns, as in `wire.patterns`, would take more bits, unless rows are short.
+        """
         return self.pack(vector, *_tensors(pattern))
 
     def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:
@@ -113,10 +132,17 @@ class BitPacked:
         return int((self.lengths_of(entries, regions, 0, np.float32) - 4 * entries).sum())
 
     def lay_out(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray:
-        """Where everything is in messages of so many entries each, one after the other: `MESSAGE`."""
+        """Return where each section of each message begins in the buffer: a table ``(m,)`` of `MESSAGE`.
+
+        Args:
+            entries: ``(m,)`` entries of each message; messages stand one after the other.
+            regions: ``(m, 2)`` int64, start and stop of each message's region.
+            dtype: dtype of the values.
+        """
         entries, widths = np.asarray(entries, np.int64), regions[:, 1] - regions[:, 0]
         blocks = -(-entries // self.codec.block) if self.codec.block else 0 * entries
         shifts, spread, spans = _index_forms(entries, widths)
+        # The bytes of the five sections of each message, in the order in which they are written.
         sections = np.stack(
             [
                 _count_bytes(widths) * (entries > 0),
@@ -127,6 +153,7 @@ class BitPacked:
             ],
             axis=1,
         )
+        # Sections follow one another without gaps, also from one message to the next.
         ends = np.cumsum(sections).reshape(-1, 5)
         fields = (entries, _before(entries), regions[:, 0], shifts, spread, spans, _before(blocks))
         messages = np.empty(len(entries), MESSAGE)
@@ -135,7 +162,10 @@ class BitPacked:
         return messages
 
     def _edges(self, messages: np.ndarray) -> np.ndarray:
-        """Where blocks of values that share a scale begin, and where the last one ends."""
+        """Return the edges ``(b + 1,)`` of the blocks of values that share a scale; empty if the codec has no scales.
+
+        Every message begins a new block.
+        """
         block, entries = self.codec.block, messages["entries"]
         if not block:
             return np.empty(0, np.int64)
@@ -145,7 +175,12 @@ class BitPacked:
 
 
 def _index_forms(entries: np.ndarray, widths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Low bits of an index, whether the high section is spread, and its bits: the shortest form for each message."""
+    """Choose the shorter form of the indices of each message; see the module's description of the two.
+
+    Returns:
+        Three arrays ``(m,)`` int64: low bits of an index; 1 if the i-th high bit is moved on by i, which is Elias-Fano,
+        else 0; bits of the high section.
+    """
     shifts = np.maximum(_bit_length(widths // np.maximum(entries, 1)) - 1, 0)
     spans = entries + ((widths - 1) >> shifts)
     bitmap = _bytes(widths) < _bytes(shifts * entries) + _bytes(spans)
@@ -155,24 +190,30 @@ def _index_forms(entries: np.ndarray, widths: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _bit_length(x: np.ndarray) -> np.ndarray:
+    """Return the bits that each non-negative integer needs, 0 for 0."""
     return np.frexp(x.astype(np.float64))[1].astype(np.int64)
 
 
 def _bytes(bits: np.ndarray) -> np.ndarray:
+    """Return how many bytes hold so many bits."""
     return (bits + 7) >> 3
 
 
 def _before(counts: np.ndarray) -> np.ndarray:
+    """Return the exclusive prefix sum."""
     return np.cumsum(counts) - counts
 
 
 def _count_bytes(widths: np.ndarray) -> np.ndarray:
-    """Bytes of a number below each of ``widths``: 1, 2, 4 or 8."""
+    """Return the bytes, 1, 2, 4 or 8, that hold any number below each of ``widths``."""
     return np.array([1, 2, 4, 8])[np.searchsorted([1 << 8, 1 << 16, 1 << 32], widths)]
 
 
 def _entries(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:
-    """``(m,)``: how many entries messages of ``lengths`` bytes have."""
+    """Read from the buffer how many entries ``(m,)`` each message has; an empty message has none.
+
+    All counts are gathered first, so that a device is read only once.
+    """
     lengths = np.asarray(lengths, np.int64)
     digits = np.arange(8) < (_count_bytes(regions[:, 1] - regions[:, 0]) * (lengths > 0))[:, None]
     numbers = np.zeros((len(lengths), 8), np.uint8)
@@ -181,13 +222,13 @@ def _entries(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.ndar
 
 
 def _tensors(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
-    """Entries of each tensor, and the region that it is."""
+    """Return the entries ``(t,)`` of each tensor of the pattern and its region ``(t, 2)``."""
     found = [(tensor.entries, tensor.offset, tensor.offset + tensor.size) for tensor in pattern]
     table = np.array(found, np.int64).reshape(-1, 3)
     return table[:, 0], table[:, 1:]
 
 
 def _nonzero(vector: SparseVector, kept: Any = False) -> SparseVector:
-    """The entries that are not zero, or ``kept`` whatever they are."""
+    """Return the entries that are not zero, and those that the mask ``kept`` marks whatever their values."""
     chosen = (vector.values != 0) | kept
     return SparseVector(vector.indices[chosen], vector.values[chosen], vector.size)

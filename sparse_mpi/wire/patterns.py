@@ -1,6 +1,7 @@
-"""Messages of vectors of whose entries every rank knows how many each row of each tensor has: `rows.Pattern`.
+"""Messages of vectors whose number of entries in each row of each tensor is known to all ranks, as a `rows.Pattern`.
 
-They are flat bytes: all values, row by row, then their columns in the row, in as many bytes as the row's length needs.
+A message is flat bytes: all values, row by row, and then the column of each in its row, in as many bytes as the length
+of the row needs. No row numbers and no counts are sent, since the pattern gives them.
 """
 
 from __future__ import annotations
@@ -17,32 +18,35 @@ from sparse_mpi.sparse import SparseVector
 
 
 def column_type(length: int) -> np.dtype:
-    """The type of a column in a row of that length: one byte up to 256, two up to 65,536, else `index_dtype`."""
+    """Return the type of a column in a row of that length: one byte up to 256, two up to 65,536, else `index_dtype`."""
     return np.dtype(np.uint8 if length <= 1 << 8 else np.uint16 if length <= 1 << 16 else index_dtype(length))
 
 
 def column_bytes(pattern: Pattern) -> int:
-    """Bytes of all columns in a message of that pattern."""
+    """Return the bytes that all columns take in a message of that pattern."""
     return sum(tensor.entries * column_type(tensor.length).itemsize for tensor in pattern)
 
 
 def encode_rows(vector: SparseVector, pattern: Pattern) -> Array:
-    """The message ``(bytes,)`` uint8 of a vector whose entries are what ``pattern`` says, in index order."""
+    """Return the message ``(bytes,)`` uint8 of a vector that has the entries ``pattern`` says, in index order."""
     xp = namespace(vector.values)
     indices, values = vector.indices, vector.values
+    # Bring entries into the order of their rows, where those are strided.
     if any(tensor.stride > 1 for tensor in pattern):
         order = _row_order(indices, pattern)
         indices, values = indices[order], values[order]
+    # Turn indices into columns, counted from the start of the row.
     columns = indices - row_starts(pattern, indices)
     for tensor, part in spans(pattern):
         if tensor.stride > 1:
             columns[part] //= tensor.stride
+    # Write the values, and then the columns, all of one width in one section.
     parts = [values, *(xp.concatenate([columns[part] for part in of]).astype(kind) for kind, of in _sections(pattern))]
     return xp.concatenate([xp.ascontiguousarray(part).view(np.uint8) for part in parts])
 
 
 def _row_order(indices: Array, pattern: Pattern) -> Array:
-    """What brings a tensor's entries from index order into the order of its rows."""
+    """Return the permutation ``(nnz,)`` that sorts the entries of each tensor by row instead of by index."""
     xp = namespace(indices)
     order = xp.arange(len(indices))
     for tensor, part in spans(pattern):
@@ -52,20 +56,22 @@ def _row_order(indices: Array, pattern: Pattern) -> Array:
 
 
 def decode_rows(messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:
-    """The inverse of `encode_rows` for the messages of all ranks ``(P, bytes)``: their entries one after the other.
+    """Invert `encode_rows` for the messages of all ranks ``(P, bytes)``; their entries come in rank order.
 
-    ``size`` and ``dtype`` are the vector's. The entries of a rank are in index order where rows are contiguous.
+    ``size`` and ``dtype`` are those of the vector. The entries of a rank are in index order where rows are contiguous.
     """
     xp = namespace(messages)
     entries = sum(tensor.entries for tensor in pattern)
     at = entries * np.dtype(dtype).itemsize
     values = xp.array(messages[:, :at], order="C").view(np.dtype(dtype))
+    # Read the columns, section by section.
     indices = xp.empty((len(messages), entries), index_dtype(size))
     for kind, parts in _sections(pattern):
         for part in parts:
             width = (part.stop - part.start) * kind.itemsize
             indices[:, part] = xp.array(messages[:, at : at + width], order="C").view(kind)
             at += width
+    # Turn columns into indices.
     for tensor, part in spans(pattern):
         if tensor.stride > 1:
             indices[:, part] *= tensor.stride
@@ -74,7 +80,10 @@ def decode_rows(messages: Array, pattern: Pattern, size: int, dtype: Any) -> Spa
 
 
 def _sections(pattern: Pattern) -> list[tuple[np.dtype, list[slice]]]:
-    """Types of columns, and where among the entries those are that have it: neighbouring tensors in one go."""
+    """Return each type of columns that occurs, with the slices of the entries whose columns have it.
+
+    Neighbouring tensors of one type share a slice.
+    """
     found: dict[np.dtype, list[slice]] = {}
     for kind, tensors in groupby(spans(pattern), lambda span: column_type(span[0].length)):
         parts = [part for _, part in tensors]
