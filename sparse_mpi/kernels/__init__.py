@@ -1,4 +1,7 @@
-"""The passes over the dense vector, once for each kind of memory. `of` picks the kernel set for an array."""
+"""Kernels: passes over dense vectors, and over pairs and messages. Each kind of memory has its own set of them.
+
+`of` picks the kernel set for an array. `search` and `kth_magnitude` find thresholds with the kernels of any set.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,17 @@ import numpy as np
 from sparse_mpi.arrays import Array, is_device, namespace
 from sparse_mpi.kernels.base import Kernels, bits_type, magnitude_bits
 
-SMALL = 1 << 14  # entries up to which ordering them all costs less than looking through the bins of a histogram
-SAMPLED = 1 << 20  # entries from which on a sample tells enough to be worth taking
-STRIDE = 257  # one entry in so many is sampled; prime, to keep out of step with the rows of the tensors
+SMALL = 1 << 14  # entries up to which partitioning all of them is cheaper than a histogram and its bins
+SAMPLED = 1 << 20  # entries from which on a sample is precise enough to be worth taking
+STRIDE = 257  # one entry in so many is sampled; a prime, so as not to sample the same columns of every row
 
 
 def of(x: Array) -> Kernels:
-    """The kernels for ``x``: CUDA's for device memory, Numba's for host memory where Numba is installed, else
-    whole-array functions."""
+    """Return the kernels for ``x``.
+
+    They are CUDA's for device memory. For host memory they are Numba's where Numba is installed, else whole-array
+    functions of NumPy.
+    """
     return _device() if is_device(x) else _host()
 
 
@@ -45,7 +51,7 @@ def _generic() -> Kernels:
 
 
 def accumulate(residual: Array, gradient: Array) -> None:
-    """``residual += gradient`` in place, half precision widened on the way; ``residual`` is contiguous."""
+    """Add ``gradient``, of any precision, to the contiguous ``residual`` in place; half precision is widened first."""
     if gradient.dtype.itemsize == 2:
         of(residual).accumulate_select(residual, gradient, np.iinfo(bits_type(residual)).max, 0)
     else:
@@ -53,25 +59,28 @@ def accumulate(residual: Array, gradient: Array) -> None:
 
 
 def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None]:
-    """A threshold, in magnitude bits, that at least k entries of ``x`` ``(n,)`` reach, and those that reach it.
+    """Return a threshold, in magnitude bits, that at least k entries of ``x`` ``(n,)`` reach, and these entries.
 
-    Instead of the entries, None where they are more than ``most`` >= k and it is for ties that they cannot be fewer:
-    then the threshold is the exact k-th magnitude. Where a sample serves, ``most`` may be exceeded somewhat.
+    A second value of None means that ties make more than ``most`` >= k entries reach it; the threshold then is the
+    exact k-th magnitude. If a sample gave the threshold, somewhat more than ``most`` entries may be returned.
     """
+    # Long vectors: try the threshold that a sample gives, one pass in place of two.
     drawn = _sampled(x, k)
     if drawn is not None:
         threshold, likely = drawn
         found = of(x).select(x, threshold, likely)
         if found is not None and len(found[0]) >= k:
             return threshold, found
+        # Too many were found. If fewer than k lie above the threshold, the surplus ties at it, which is then exact.
         if found is None and _reach(x, threshold + 1, k - 1):
             return threshold, None
+    # Short vectors, and samples that misled: build histograms.
     threshold = _binned(x, k, most)
     return threshold, of(x).select(x, threshold, most)
 
 
 def kth_magnitude(x: Array, k: int, most: int) -> int:
-    """Magnitude bits t such that at least k and, ties aside, at most ``most`` entries of ``x`` have ``|x| >= t``.
+    """Return magnitude bits t such that at least k and, ties aside, at most ``most`` entries of ``x`` reach t.
 
     Args:
         x: ``(n,)`` float32 or float64.
@@ -87,9 +96,10 @@ def kth_magnitude(x: Array, k: int, most: int) -> int:
 
 
 def _sampled(x: Array, k: int) -> tuple[int, int] | None:
-    """A threshold that by a sample a little more than k entries reach, and how many may at the very most.
+    """Return a threshold that, judging by a strided sample, a little more than k entries reach, and a limit.
 
-    None where ``x`` is too short or k too large for it to pay.
+    The limit is the largest number of entries that is still plausible; both allow for three standard deviations. None
+    if ``x`` is too short or k too large for a sample to pay.
     """
     expected = k / STRIDE
     rank = math.ceil(expected + 3 * math.sqrt(expected) + 3)
@@ -101,22 +111,27 @@ def _sampled(x: Array, k: int) -> tuple[int, int] | None:
 
 
 def _reach(x: Array, threshold: int, most: int) -> bool:
-    """Whether no more than ``most`` entries reach the threshold."""
+    """Return whether at most ``most`` entries reach the threshold."""
     return threshold > np.iinfo(bits_type(x)).max or of(x).select(x, threshold, most) is not None
 
 
 def _binned(x: Array, k: int, most: int) -> int:
-    """`kth_magnitude` by a radix select from the leading 16 bits down that stops as soon as a bin's edge is good
-    enough: one histogram where ``most`` leaves some room, never more than bits/16, after which it is exact."""
+    """Return the threshold of `kth_magnitude` by a radix select, 16 bits a pass from the leading ones down.
+
+    It stops as soon as the lower edge of a bin is good enough. So one histogram suffices where ``most`` leaves some
+    room; after at most bits/16 of them the threshold is exact.
+    """
     shift = 8 * bits_type(x).itemsize - 1
-    prefix, above = 0, 0
+    prefix, above = 0, 0  # leading bits of the threshold found so far; entries above all that have this prefix
     while shift > 0:
+        # Count the entries with this prefix by their next bits, and pick the bin that holds the k-th largest.
         width = min(16, shift)
         counts = of(x).histogram(x, shift, prefix, width)
         at_least = above + np.cumsum(counts[::-1])[::-1]  # entries at or above each bin's lower edge
         chosen = int(np.searchsorted(-at_least, -k, side="right")) - 1
         shift -= width
         prefix = (prefix << width) + chosen
+        # Its lower edge is the threshold, unless too many entries reach it: then look into this bin alone.
         if at_least[chosen] <= most:
             break
         above = int(at_least[chosen] - counts[chosen])

@@ -1,4 +1,4 @@
-"""Kernels from whole-array functions, for NumPy without Numba and for CuPy: several passes, no compiler."""
+"""Kernels made of whole-array functions, for NumPy without Numba and for CuPy: several passes, but no compiler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "write_messages",
 ]
 
-LARGEST = np.float32(2.0**128 - 2.0**107)  # a scale from it, times 127, is finite in any rounding
+LARGEST = np.float32(2.0**128 - 2.0**107)  # the scale made of it, times 127, is finite whichever way it is rounded
 
 
 def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
@@ -96,12 +96,14 @@ def to_float16(x: Array) -> Array:
 
 def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
     """See `base.Kernels.to_int8`."""
+    # The scale of each block.
     xp, finite = namespace(x), namespace(x).isfinite(x)
     safe = xp.where(finite, x, np.float32(0))
     block = like(np.repeat(np.arange(len(edges) - 1), np.diff(edges)), x)
     padded = xp.zeros((len(edges) - 1, SCALED), np.float32)
     padded[block, xp.arange(len(x)) - like(edges[:-1], x)[block]] = xp.abs(safe)
     scales = xp.minimum(padded.max(axis=1), LARGEST) / np.float32(127)
+    # Each value in steps of it, rounded up where its fraction exceeds 24 hash bits.
     steps = safe / xp.where(scales > 0, scales, np.float32(1))[block]
     lower = xp.floor(steps)
     up = (steps - lower) * np.float32(1 << 24) > _hash(x.view(np.uint32), indices) >> 8
@@ -110,11 +112,12 @@ def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
 
 
 def _hash(bits: Array, indices: Array) -> Array:
-    """32 bits of each pair that look random: the finalizer of MurmurHash3 over the index, and again with the value."""
+    """Return 32 hash bits of each pair: MurmurHash3's finalizer of the index, and again after XOR with the value."""
     return _mixed(_mixed(indices.astype(np.uint32)) ^ bits)
 
 
 def _mixed(x: Array) -> Array:
+    """Return the finalizer of MurmurHash3 of 32-bit integers."""
     x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
     return x ^ (x >> 16)
@@ -158,10 +161,12 @@ def subtract(x: Array, indices: Array, values: Array) -> None:
 def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
     """See `base.Kernels.merge`."""
     xp = namespace(values)
+    # Sort the pairs; stable, so that values of one index keep their order.
     order = xp.argsort(indices, kind="stable")
     indices, values = indices[order], values[order]
     first = xp.ones(len(indices), bool)
     first[1:] = indices[1:] != indices[:-1]
+    # Begin each sum with its first value, and add the others in order.
     totals = values[first]
     if len(totals) < len(values):
         _add_in_order(totals, (xp.cumsum(first) - 1)[~first], values[~first])
@@ -169,12 +174,12 @@ def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
 
 
 def _add_in_order(totals: Array, groups: Array, values: Array) -> None:
-    """``totals[groups] += values`` in place, entry after entry; ``groups`` ascends."""
+    """Add ``values`` to ``totals[groups]`` in place, one after the other; ``groups`` ascends."""
     xp = namespace(totals)
     if xp is np:
         np.add.at(totals, groups, values)
         return
-    while len(groups):  # a device's atomics would add in any order: add the first entry of every group, then the rest
+    while len(groups):  # atomics would add in any order: add the first entry of each group, then the rest
         first = xp.ones(len(groups), bool)
         first[1:] = groups[1:] != groups[:-1]
         totals[groups[first]] += values[first]

@@ -1,4 +1,4 @@
-"""What a kernel set offers. Every set returns the same bits for the same input."""
+"""The protocol of a kernel set. Every set returns the same bits for the same input, sums in `moments` excepted."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from sparse_mpi.arrays import Array
 
 
 def bits_type(x: Array) -> np.dtype:
-    """The integers that hold the magnitudes of ``x``: int64 for float64, int32 for narrower ones, which are widened."""
+    """Return the integer type of the magnitudes of ``x``: int64 for float64, int32 for narrower (widened) types."""
     return np.dtype(np.int64 if x.dtype == np.float64 else np.int32)
 
 
 def index_dtype(size: int) -> np.dtype:
-    """int32 as long as it can hold every index of a vector of length ``size``, else int64."""
+    """Return the type of indices: int32 if it holds every index of a vector of length ``size``, else int64."""
     return np.dtype(np.int32 if size <= 2**31 - 1 else np.int64)
 
 
 def magnitude_bits(x: Array) -> Array:
-    """|x| as integers that order like magnitudes, with Inf above every number and NaN above Inf.
+    """Return |x| as integers that order like magnitudes, with Inf above every number and NaN above Inf.
 
-    The bit pattern without its sign: int32 for float32, int64 for float64. Comparing it vectorises, and a non-finite
-    entry is never lost in a comparison.
+    They are the bit patterns without the sign: int32 for float32, int64 for float64. Comparing them vectorises, and a
+    non-finite entry is never lost in a comparison.
     """
     return x.view(bits_type(x)) & np.iinfo(bits_type(x)).max
 
@@ -42,101 +42,139 @@ class Moments(NamedTuple):
 SCALED = 128  # neighbouring values of a message that share a scale in `Kernels.to_int8`
 
 
-# Packed messages that stand one after the other in a buffer of bytes: a structured array (m,), m >= 1,
-# on the host.
+# The layout of packed messages that stand one after another in a buffer of bytes: a structured array (m,), m >= 1, on
+# the host, with one record a message. `wire.packed` explains the format.
 #
-# A message is a number, its values' codes, their scales, the low bits of its indices and their high bits. An index
-# counts from the start of the message's region. Its low bits, `shift` of them, stand side by side. Its high part h is
-# one bit, set at position h + i for the i-th entry where the section is `spread`, else at h. Bits fill bytes from the
-# lowest up. A message of every index of its region has neither section, one without entries nothing at all.
+# A message is a number, the codes of its values, their scales, the low bits of its indices and their high bits. Indices
+# count from the start of the message's region. The low bits of all entries, `shift` each, stand side by side. The high
+# part h of the i-th entry is one bit: at position h + i of the high section if `spread` is 1, else at position h. Bits
+# fill each byte from its lowest bit up. A message of every index of its region has neither low nor high bits; a message
+# without entries is empty.
 MESSAGE = np.dtype(
     [
         ("entries", np.int64),
-        ("first", np.int64),  # entries of the messages before
-        ("start", np.int64),  # of the region
-        ("shift", np.int64),
-        ("spread", np.int64),  # 1 or 0
+        ("first", np.int64),  # entries of all messages before
+        ("start", np.int64),  # first index of the region
+        ("shift", np.int64),  # low bits of an index
+        ("spread", np.int64),  # 1 or 0: Elias-Fano or bitmap
         ("span", np.int64),  # bits of the high section
-        ("block", np.int64),  # scales of the messages before
-        ("head", np.int64),  # where in the buffer the number is, entries - 1 in little endian,
-        ("values", np.int64),  # the codes,
-        ("scales", np.int64),  # the scales, float32,
-        ("lows", np.int64),  # the low bits,
-        ("highs", np.int64),  # and the high ones
-        ("end", np.int64),  # where in the buffer the message ends
+        ("block", np.int64),  # scales of all messages before
+        # Byte offsets in the buffer:
+        ("head", np.int64),  # the number, which is entries - 1 in little endian
+        ("values", np.int64),  # the codes
+        ("scales", np.int64),  # the scales, float32
+        ("lows", np.int64),  # the low bits
+        ("highs", np.int64),  # the high bits
+        ("end", np.int64),  # the end of the message
     ]
 )
 
 
 class Kernels(Protocol):
-    """Passes over a dense vector ``x`` ``(n,)``, contiguous or not; thresholds are `magnitude_bits`.
+    """A set of kernels. ``x`` is a dense vector ``(n,)``, contiguous or not; thresholds are `magnitude_bits`.
 
-    float32 and float64 everywhere. `count`, `histogram`, `select` and `moments` take half precision in ``x`` too, and
-    `accumulate_select` in ``gradient``, as if it had been widened to float32 first, but without that copy: float16, or
-    bfloat16 as its bit patterns in uint16, the type that NumPy and CuPy have for it.
+    All kernels take float32 and float64. `count`, `histogram`, `select` and `moments` take half precision in ``x`` too,
+    and `accumulate_select` in ``gradient``: float16, or bfloat16 as its bit patterns in uint16, for want of a type in
+    NumPy and CuPy. Results are as if it had been widened to float32 first, but no widened copy is made.
     """
 
     def count(self, x: Array, thresholds: np.ndarray) -> np.ndarray:
-        """How many entries reach each of the ascending ``thresholds`` ``(t,)``: ``(t,)`` int64, on the host."""
+        """Count the entries that reach each of the ascending ``thresholds`` ``(t,)``: ``(t,)`` int64, on the host."""
 
     def histogram(self, x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
-        """Of the entries whose magnitude bits start with ``prefix`` (``bits >> shift == prefix``), how many have
-        which next ``width`` bits: ``(2**width,)`` int64, on the host."""
+        """Count entries by the ``width`` magnitude bits that follow ``prefix``: ``(2**width,)`` int64, on the host.
+
+        Only entries whose bits start with the prefix are counted: ``bits >> shift == prefix``.
+        """
 
     def select(self, x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
-        """Indices ``(nnz,)`` ascending and values ``(nnz,)`` of the entries whose magnitude bits are at least
-        ``threshold``; None as soon as there are more than ``most`` of them."""
+        """Return ascending indices ``(nnz,)`` and values ``(nnz,)`` of the entries that reach ``threshold``.
+
+        None if there are more than ``most`` of them.
+        """
 
     def accumulate_select(
         self, residual: Array, gradient: Array, threshold: int, most: int
     ) -> tuple[Array, Array] | None:
-        """``residual += gradient`` in place, all of it, and what `select` then finds in ``residual``, which is
-        contiguous."""
+        """Add ``gradient`` to the contiguous ``residual`` in place, and `select` from the sum, in one pass.
+
+        All of the gradient is added, also if None is returned.
+        """
 
     def top_k_rows(self, matrix: Array, k: int) -> tuple[Array, Array]:
-        """The k largest magnitudes of each row of ``matrix`` ``(rows, columns)``, 1 <= k <= columns, of equal ones
-        those of lower column: columns ``(rows, k)`` int32 ascending in each row, and values ``(rows, k)``."""
+        """Find the k largest magnitudes of each row of ``matrix`` ``(rows, columns)``, 1 <= k <= columns.
+
+        Of equal magnitudes those of lower columns are taken.
+
+        Returns:
+            Columns ``(rows, k)`` int32, ascending in each row, and values ``(rows, k)``.
+        """
 
     def to_bfloat16(self, x: Array) -> Array:
-        """``x``, float32 or float64, rounded to float32 and then to bfloat16, ties to even: bit patterns in uint16
-        ``(n,)``. What is too large becomes Inf, NaN stays NaN."""
+        """Round ``x``, float32 or float64, to float32 and then to bfloat16, ties to even.
+
+        The result is bit patterns ``(n,)`` uint16. What is too large becomes Inf; NaN stays NaN.
+        """
 
     def moments(self, x: Array, threshold: int) -> Moments:
-        """Of the entries whose magnitude bits are at least ``threshold``. The order of summation is each set's own:
-        alone among the kernels, sets agree to rounding only."""
+        """Sum over the entries that reach ``threshold``.
+
+        Each set adds in an order of its own, so that, of all kernels, only this one agrees to rounding but not to the
+        bit.
+        """
 
     def add(self, x: Array, indices: Array, values: Array) -> None:
-        """``x[indices] += values`` in place; ``indices`` are distinct."""
+        """Add ``values`` to ``x[indices]`` in place; ``indices`` are distinct."""
 
     def subtract(self, x: Array, indices: Array, values: Array) -> None:
-        """``x[indices] -= values`` in place, but 0 where the value is not finite; ``indices`` are distinct."""
+        """Subtract ``values`` from ``x[indices]`` in place; set 0 where a value is not finite. Indices are distinct."""
 
     def merge(self, indices: Array, values: Array, size: int) -> tuple[Array, Array]:
-        """The distinct ``indices``, ascending, and for each the sum of its ``values``, added in the order in which
-        they stand; ``indices`` lie in ``[0, size)`` in any order."""
+        """Return the distinct ``indices``, ascending, and for each the sum of its ``values``.
+
+        Values of one index are added in the order in which they stand. The indices lie in ``[0, size)`` in any order.
+        """
 
     def truncate(self, indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
-        """Of these pairs, in ascending order of their indices, the k >= 1 of largest magnitude, of equal ones those
-        of lower index; all if there are no more than k. ``reuse`` allows to overwrite the arguments."""
+        """Return the k >= 1 pairs of largest magnitude, or all if there are no more than k.
+
+        The pairs are in ascending order of their indices, and stay so. Of equal magnitudes those of lower index are
+        taken. With ``reuse`` the arguments may be overwritten.
+        """
 
     def contains(self, indices: Array, sought: Array) -> Array:
-        """For each of ``sought`` ``(m,)`` whether it is among ``indices``, both ascending: a boolean mask ``(m,)``."""
+        """Return a mask ``(m,)`` of those of ``sought`` ``(m,)`` that are among ``indices``; both ascend."""
 
     def to_float16(self, x: Array) -> Array:
-        """``x``, float32, rounded to float16, ties to even; what is finite and too large becomes 65504."""
+        """Round ``x``, float32, to float16, ties to even; finite values that are too large become +-65504."""
 
     def to_int8(self, x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
-        """``x`` ``(n,)`` float32 in steps of a scale: codes ``(n,)`` int8, and scales ``(b,)`` float32 of the blocks
-        ``[edges[i], edges[i + 1])``, the largest finite magnitude over 127; ``edges`` ``(b + 1,)``, on the host, are no
-        more than `SCALED` apart and no block is empty. What lies between two steps is rounded up with a probability
-        of its distance from the lower one, by 24 bits that are a hash of index and value. Inf and NaN become -128."""
+        """Quantise ``x`` ``(n,)`` float32 to whole steps of a scale that each block of neighbours has to itself.
+
+        A value between two steps is rounded up with a probability equal to its distance from the lower one, in steps.
+        24 bits of a hash of index and value serve as the random number. Inf and NaN become -128.
+
+        Args:
+            x: the values.
+            indices: ``(n,)`` their indices, for the hash.
+            edges: ``(b + 1,)``, on the host: block i is ``[edges[i], edges[i + 1])``, of 1 to `SCALED` values.
+
+        Returns:
+            Codes ``(n,)`` int8, and scales ``(b,)`` float32: the largest finite magnitude of the block over 127.
+        """
 
     def from_int8(self, codes: Array, scales: Array, edges: np.ndarray) -> Array:
-        """Code times scale ``(n,)`` float32; NaN for -128."""
+        """Return each code times the scale of its block, ``(n,)`` float32, and NaN for -128."""
 
     def write_messages(self, messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
-        """These `MESSAGE`, ``(bytes,)`` uint8, of ascending ``indices``, ``codes`` of 1, 2, 4 or 8 bytes each and
-        float32 ``scales``."""
+        """Write ``messages``, a table of `MESSAGE`, into a new buffer ``(bytes,)`` uint8.
+
+        Args:
+            messages: where everything goes.
+            indices: ascending in each message.
+            codes: of 1, 2, 4 or 8 bytes each.
+            scales: float32.
+        """
 
     def read_messages(self, messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
-        """What `write_messages` was given: indices of a vector of that ``size``, codes as bytes, and scales."""
+        """Invert `write_messages`: return indices of a vector of length ``size``, codes as bytes, and scales."""

@@ -1,4 +1,4 @@
-"""Packed messages from whole-array functions: every bit of the indices is a byte on the way."""
+"""Packed messages by whole-array functions, which unpack every bit of a message into a byte."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
     m = _Entries(messages, indices)
     offsets = indices - m.of("start")
     bits = xp.zeros(8 * int(messages["end"][-1]), np.uint8)
+    # High bits: one for each entry, at its high part, and with Elias-Fano as many places on as its number.
     sparse = m.of("span") > 0
     places = 8 * m.of("highs") + (offsets >> m.of("shift")) + m.of("spread") * m.numbers
     bits[places[sparse]] = 1
+    # Low bits: the lowest of all entries, then the next of all that have it, and so on.
     for bit, (chosen, at) in enumerate(m.low_bits()):
         bits[at] = (offsets[chosen] >> bit) & 1
     buffer = xp.packbits(bits, bitorder="little")
+    # Numbers, codes and scales are whole bytes.
     digits = (messages["entries"] - 1).astype("<i8").view(np.uint8).reshape(-1, 8)
     digits = digits[np.arange(8) < (messages["values"] - messages["head"])[:, None]]
     buffer[like(_span(messages["head"], messages["values"]), buffer)] = like(digits, buffer)
@@ -33,11 +36,13 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     xp = namespace(buffer)
     m = _Entries(messages, buffer)
     bits = xp.unpackbits(buffer, bitorder="little")
+    # High bits: the i-th set bit of a message is that of its i-th entry, and its position gives the high part back.
     offsets, sparse = m.numbers.copy(), xp.flatnonzero(m.of("span") > 0)
     flags = bits[like(_span(8 * messages["highs"], 8 * messages["highs"] + messages["span"]), buffer)]
     before = like(np.cumsum(messages["span"]) - messages["span"], buffer)[m.owners]
     highs = (xp.flatnonzero(flags) - before[sparse]) - (m.of("spread") * m.numbers)[sparse]
     offsets[sparse] = highs << m.of("shift")[sparse]
+    # Low bits, one of all entries at a time.
     for bit, (chosen, at) in enumerate(m.low_bits()):
         offsets[chosen] += bits[at].astype(np.int64) << bit
     indices = (offsets + m.of("start")).astype(index_dtype(size))
@@ -46,7 +51,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
 
 
 class _Entries:
-    """What each of the entries of all messages must know, of the library of ``x``."""
+    """What each entry needs to know of its message, as arrays ``(nnz,)`` of the library of ``x``."""
 
     def __init__(self, messages: np.ndarray, x: Array) -> None:
         self.messages, self.x = messages, x
@@ -54,11 +59,11 @@ class _Entries:
         self.numbers = namespace(x).arange(len(self.owners)) - self.of("first")  # within the message
 
     def of(self, field: str) -> Array:
-        """A field of its `MESSAGE` for every entry ``(nnz,)``."""
+        """Return for every entry ``(nnz,)`` a field of the `MESSAGE` it is in."""
         return like(np.ascontiguousarray(self.messages[field]), self.x)[self.owners]
 
     def low_bits(self) -> list[tuple[Array, Array]]:
-        """For each of the low bits, from the lowest up, which entries have it and where in the buffer it is."""
+        """Return for each low bit, from the lowest up, the entries that have it and where in the buffer it stands."""
         xp, shifts = namespace(self.x), self.of("shift")
         places = 8 * self.of("lows") + self.numbers * shifts
         chosen = (xp.flatnonzero(shifts > bit) for bit in range(self.messages["shift"].max()))
@@ -66,6 +71,6 @@ class _Entries:
 
 
 def _span(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """All positions from each start to its stop, one range after the other."""
+    """Return all positions of the ranges from ``starts`` to ``stops``, one range after the other."""
     lengths = stops - starts
     return np.arange(lengths.sum()) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)

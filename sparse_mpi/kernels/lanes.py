@@ -1,6 +1,6 @@
-"""Sixty-four comparisons as one 64-bit mask, and words of bytes: what Numba's loops do not compile to by themselves.
+"""Numba intrinsics for what its loops do not compile to: 64 comparisons into one mask, and unaligned 8-byte words.
 
-The LLVM IR names no instruction set: vectors of 64 lanes become whatever registers the processor has.
+The LLVM IR names no instruction set: LLVM maps vectors of 64 lanes to whatever registers the processor has.
 """
 
 from __future__ import annotations
@@ -14,21 +14,25 @@ LANES = 64
 
 @intrinsic
 def reached(typing_context, bits, start, threshold):
-    """Bit j of the uint64 result tells whether the magnitude in ``bits[start + j]`` is at least ``threshold``.
+    """Compare 64 magnitudes with ``threshold``: bit j of the uint64 result is set if ``bits[start + j]`` reaches it.
 
-    ``bits`` is a contiguous array of signed integers with at least ``start + 64`` entries, which nothing checks.
+    ``bits`` is a contiguous array of signed integers, whose sign bits are ignored. It must have at least ``start + 64``
+    entries; nothing checks that.
     """
 
     def generate(context, builder, signature, arguments):
+        # Load 64 entries; only their own alignment is promised.
         array, at, limit = arguments
         width = signature.args[0].dtype.bitwidth
         vector, lanes = ir.VectorType(ir.IntType(width), LANES), ir.VectorType(ir.IntType(32), LANES)
         data = context.make_array(signature.args[0])(context, builder, array).data
         loaded = builder.load(builder.bitcast(builder.gep(data, [at]), vector.as_pointer()))
         loaded.align = width // 8
+        # Broadcast the threshold to all lanes.
         nothing = ir.Constant(vector, ir.Undefined)
         first = builder.insert_element(nothing, limit, ir.Constant(ir.IntType(32), 0))
         limits = builder.shuffle_vector(first, nothing, ir.Constant(lanes, [0] * LANES))
+        # Clear sign bits, compare all lanes, and see the 64 bits as one integer.
         magnitudes = builder.and_(loaded, ir.Constant(vector, [2 ** (width - 1) - 1] * LANES))
         return builder.bitcast(builder.icmp_signed(">=", magnitudes, limits), ir.IntType(LANES))
 
@@ -37,7 +41,7 @@ def reached(typing_context, bits, start, threshold):
 
 @intrinsic
 def lowest(typing_context, mask):
-    """Position of the lowest set bit of a uint64, 64 if there is none."""
+    """Return the position of the lowest set bit of a uint64, or 64 if there is none."""
 
     def generate(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -47,7 +51,7 @@ def lowest(typing_context, mask):
 
 @intrinsic
 def load_word(typing_context, buffer, at):
-    """``buffer[at : at + 8]``, uint8, as a uint64 in the machine's order of bytes; nothing checks that they exist."""
+    """Read ``buffer[at : at + 8]``, uint8, as a uint64 in the machine's byte order, without a check of bounds."""
 
     def generate(context, builder, signature, arguments):
         loaded = builder.load(_word_at(context, builder, signature, arguments))
@@ -59,7 +63,7 @@ def load_word(typing_context, buffer, at):
 
 @intrinsic
 def store_word(typing_context, buffer, at, word):
-    """``buffer[at : at + 8]``, uint8, become the bytes of a uint64; nothing checks that they exist."""
+    """Write a uint64 to ``buffer[at : at + 8]``, uint8, in the machine's byte order, without a check of bounds."""
 
     def generate(context, builder, signature, arguments):
         builder.store(arguments[2], _word_at(context, builder, signature, arguments), align=1)
@@ -69,5 +73,6 @@ def store_word(typing_context, buffer, at, word):
 
 
 def _word_at(context, builder, signature, arguments):
+    """Return the address of ``buffer[at]`` as a pointer to 64-bit integers."""
     data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
     return builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())

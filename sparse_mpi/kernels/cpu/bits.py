@@ -1,4 +1,8 @@
-"""Packed messages, one entry after the other; eight bytes are moved at a time."""
+"""Packed messages, written and read one entry after the other, as far as possible by words of eight bytes.
+
+A word may be written beyond the bits that are due, because later words overwrite the surplus. Near the end of a
+section, where a word would reach beyond it, single bytes are used.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +25,25 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
 
 @compiled
 def _write(messages, indices, codes, scales, buffer):
+    """Write every section of every message; codes and scales are bytes."""
     code = scale = 0
     for m in range(messages.size):
         one = messages[m]
         if one.entries == 0:
             continue
+        # The number of entries, less one.
         number = one.entries - 1
         for at in range(one.head, one.values):
             buffer[at] = number & 255
             number >>= 8
+        # The codes of the values, and their scales.
         values = buffer[one.values : one.scales]
         values[:] = codes[code : code + values.size]
         code += values.size
         factors = buffer[one.scales : one.lows]
         factors[:] = scales[scale : scale + factors.size]
         scale += factors.size
+        # The indices.
         part, start, shift = indices[one.first : one.first + one.entries], one.start, one.shift
         if shift:
             _write_lows(buffer[one.lows : one.highs], part, start, shift)
@@ -45,8 +53,10 @@ def _write(messages, indices, codes, scales, buffer):
 
 @compiled
 def _write_lows(lows, part, start, shift):
+    """Write the lowest ``shift`` bits of each index, counted from ``start``, side by side."""
     mask, fast = (ONE << np.uint64(shift)) - ONE, _whole_words(lows, part, shift)
     held, bits, at = ZERO, 0, 0
+    # ``held`` has the ``bits`` bits, fewer than 8, that do not fill the byte at ``at`` yet. Whole words first.
     for i in range(fast):
         held |= (np.uint64(part[i] - start) & mask) << np.uint64(bits)
         bits += shift
@@ -54,6 +64,7 @@ def _write_lows(lows, part, start, shift):
         held >>= np.uint64(bits & ~7)
         at += bits >> 3
         bits &= 7
+    # The last entries byte by byte.
     for i in range(fast, part.size):
         held |= (np.uint64(part[i] - start) & mask) << np.uint64(bits)
         bits += shift
@@ -68,12 +79,13 @@ def _write_lows(lows, part, start, shift):
 
 @compiled
 def _whole_words(lows, part, shift):
-    """Of how many of the first entries the low bits begin eight bytes or more before the section's end."""
+    """Count the first entries whose low bits begin eight bytes or more before the end of the section."""
     return min(part.size, max(0, (8 * (lows.size - 7) + shift - 1) // shift))
 
 
 @compiled
 def _write_highs(highs, part, start, shift, spread):
+    """Set one bit for each index, at its high part, and one place on for each entry before it if ``spread`` is 1."""
     highs[:] = 0
     for i in range(part.size):
         place = ((part[i] - start) >> shift) + spread * i
@@ -91,6 +103,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
 
 @compiled
 def _read(messages, buffer, indices, codes, scales):
+    """Invert `_write`: high parts are written to ``indices`` first, and low bits added to them."""
     code = scale = 0
     for m in range(messages.size):
         one = messages[m]
@@ -112,7 +125,7 @@ def _read(messages, buffer, indices, codes, scales):
 
 @compiled
 def _last_word(buffer, at):
-    """The bytes from ``at`` on, at most eight, as a number in little endian."""
+    """Return the bytes from ``at`` on, at most eight, as a number in little endian."""
     word = ZERO
     for i in range(at, min(at + 8, buffer.size)):
         word |= np.uint64(buffer[i]) << np.uint64(8 * (i - at))
@@ -121,6 +134,7 @@ def _last_word(buffer, at):
 
 @compiled
 def _read_highs(highs, part, start, shift, spread):
+    """Turn the position of each set bit into an index whose low bits are zero, eight bytes at a time."""
     i = 0
     for at in range(0, highs.size, 8):
         mask = load_word(highs, at) if at + 8 <= highs.size else _last_word(highs, at)
@@ -133,6 +147,7 @@ def _read_highs(highs, part, start, shift, spread):
 
 @compiled
 def _read_lows(lows, part, shift):
+    """Add the low bits to the indices."""
     mask, fast = (ONE << np.uint64(shift)) - ONE, _whole_words(lows, part, shift)
     for i in range(fast):
         bit = i * shift

@@ -1,4 +1,4 @@
-"""Counts, histogram and moments of magnitudes."""
+"""Statistics of magnitudes: counts, histograms and moments, each in one pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparse_mpi.kernels.cpu.tiles import TILE, bits_of, compiled, readable, scra
 LN2 = math.log(2)
 ONE = 1023 << 52  # exponent of a float64 in [1, 2)
 MANTISSA = (1 << 52) - 1
-BLOCK = 512  # entries whose mantissas, each below 2, are multiplied before one logarithm is taken: below 2^512
+BLOCK = 512  # entries whose mantissas are multiplied before one logarithm is taken: a product below 2^512
 
 
 def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
@@ -33,6 +33,7 @@ def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
 
 @compiled
 def _count(x, scratch, magnitude, limits, counts):
+    """Add to ``counts`` how many entries reach each of ``limits``, tile by tile."""
     for lo in range(0, x.size, TILE):
         part = bits_of(widened(x[lo : lo + TILE], scratch))
         for number in range(limits.size):
@@ -66,6 +67,7 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
 
 @compiled
 def _histogram_all(x, scratch, magnitude, low, counts):
+    """Count all entries by their leading bits, those above bit ``low``."""
     for lo in range(0, x.size, TILE):
         part = bits_of(widened(x[lo : lo + TILE], scratch))
         for i in range(part.size):
@@ -74,6 +76,7 @@ def _histogram_all(x, scratch, magnitude, low, counts):
 
 @compiled
 def _histogram(x, scratch, magnitude, shift, prefix, low, mask, counts):
+    """Count the entries that start with ``prefix`` by the bits that follow it."""
     for lo in range(0, x.size, TILE):
         part = bits_of(widened(x[lo : lo + TILE], scratch))
         for i in range(part.size):
@@ -83,7 +86,10 @@ def _histogram(x, scratch, magnitude, shift, prefix, low, mask, counts):
 
 
 def moments(x: Array, threshold: int) -> Moments:
-    """See `base.Kernels.moments`. Tiles are summed apart and then in order: threads change no bit."""
+    """See `base.Kernels.moments`.
+
+    Each tile is summed by itself and the tiles in order, so that the number of threads changes no bit.
+    """
     kind = bits_type(x).type
     x = readable(x)
     tiles = np.zeros((-(-x.size // TILE), 6))
@@ -103,7 +109,10 @@ def moments(x: Array, threshold: int) -> Moments:
 
 @summed
 def _moments(x, scratch, reached, magnitude, threshold, sums):
-    """``reached`` holds a tile's magnitudes, 0 where they are below the threshold."""
+    """Write the six sums of each tile to ``sums`` ``(tiles, 6)``, in the order of `Moments`.
+
+    ``reached`` ``(TILE,)`` is scratch memory for a tile's magnitudes, 0 where they are below the threshold.
+    """
     for tile in range(sums.shape[0]):
         part = widened(x[tile * TILE : (tile + 1) * TILE], scratch)
         bits, these = bits_of(part), reached[: part.size]
@@ -123,7 +132,10 @@ def _moments(x, scratch, reached, magnitude, threshold, sums):
 
 @summed
 def _logs(magnitudes):
-    """Sum of their logarithms, zeros left out: exponents are summed, mantissas multiplied, one logarithm a block."""
+    """Return the sum of the logarithms of ``magnitudes``, zeros left out; the array is overwritten.
+
+    Exponents are summed and mantissas multiplied, so that a block needs only one logarithm.
+    """
     bits = magnitudes.view(np.int64)
     logs = 0.0
     for lo in range(0, bits.size, BLOCK):
@@ -131,7 +143,7 @@ def _logs(magnitudes):
         exponents = 0
         for i in range(part.size):
             exponents += (part[i] >> 52) - 1023 if part[i] != 0 else 0
-        for i in range(part.size):  # the magnitudes are not needed any more: their mantissas take their place
+        for i in range(part.size):  # mantissas take the place of the magnitudes, which are not needed any more
             part[i] = (part[i] & MANTISSA) | ONE
         product = 1.0
         mantissas = magnitudes[lo : lo + BLOCK]
@@ -143,7 +155,7 @@ def _logs(magnitudes):
 
 @summed
 def _largest(bits):
-    """As integers, which order NaN last and whose maximum vectorises."""
+    """Return the maximum of bit patterns: as integers they order NaN last, and their maximum vectorises."""
     largest = 0
     for i in range(bits.size):
         largest = max(largest, bits[i])

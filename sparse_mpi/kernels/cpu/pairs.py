@@ -1,4 +1,4 @@
-"""Pairs of index and value: into a dense vector, together, and the largest of them."""
+"""Pairs of index and value: add them to a dense vector, merge them, and find the largest of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from sparse_mpi.kernels.cpu.tiles import bits_of, compiled
 from sparse_mpi.kernels.lanes import lowest
 
 WINDOW = 1 << 16  # entries of the dense vector summed at once: with its flags it stays in the second-level cache
-SPARSE = 1 << 12  # pairs below which,
-DENSE = 1 << 9  # entries of the vector a pair above which, and
-RUNS = 1 << 10  # ascending runs above which, sorting the pairs is faster
-MANY_BINS, FEW_BINS = 1 << 12, 1 << 7
+# To merge by sorting is faster where there are
+SPARSE = 1 << 12  # fewer pairs than this,
+DENSE = 1 << 9  # more entries of the vector for each pair, or
+RUNS = 1 << 10  # more ascending runs.
+MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many values and for few
 ONE = np.uint64(1)
 
 
@@ -25,6 +26,7 @@ def add(x: Array, indices: Array, values: Array) -> None:
 
 @compiled
 def _add(x, indices, values):
+    """Add in place."""
     for i in range(indices.size):
         x[indices[i]] += values[i]
 
@@ -36,19 +38,24 @@ def subtract(x: Array, indices: Array, values: Array) -> None:
 
 @compiled
 def _subtract(x, indices, values):
+    """Subtract in place, but set 0 where the value is not finite."""
     for i in range(indices.size):
         at = indices[i]
         x[at] = x[at] - values[i] if np.isfinite(values[i]) else 0
 
 
 def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
-    """See `base.Kernels.merge`. Run after run is added into a dense window that moves over the vector."""
+    """See `base.Kernels.merge`.
+
+    The pairs are ascending runs, one of each rank, as a rule. A dense window moves over the vector; at each place all
+    runs are added into it, in their order, and the sums are read out in index order. Nothing needs to be sorted.
+    """
     starts = np.empty(RUNS + 1, np.int64)
     runs = _runs(indices, starts) if indices.size >= SPARSE else 0
     if not runs or indices.size * DENSE < size:
         return array.merge(indices, values, size)
     merged = np.empty_like(indices), np.empty_like(values)
-    window = np.full(WINDOW, -0.0, values.dtype)  # which leaves what is added to it as it is, 0 and -0 too
+    window = np.full(WINDOW, -0.0, values.dtype)  # adding to -0.0 changes no value, not even 0 or -0
     flags = np.zeros(WINDOW // 64, np.uint64)
     count = _merge(indices, values, starts[:runs], size, window, flags, *merged)
     return merged[0][:count], merged[1][:count]
@@ -56,7 +63,7 @@ def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
 
 @compiled
 def _runs(indices, starts):
-    """Where strictly ascending runs start; their number, 0 if there are too many."""
+    """Write where strictly ascending runs start to ``starts``; return their number, or 0 if there are too many."""
     starts[0], count = 0, 1
     for i in range(1, indices.size):
         if indices[i] <= indices[i - 1]:
@@ -69,9 +76,15 @@ def _runs(indices, starts):
 
 @compiled
 def _merge(indices, values, heads, size, window, flags, merged_indices, merged_values):
+    """Merge runs that start at ``heads``; return the number of distinct indices.
+
+    ``heads`` moves on to the first pair of each run that is not added yet. ``flags`` has one bit for each entry of the
+    window that was added to.
+    """
     count = 0
     ends = np.append(heads[1:], indices.size)
     for base in range(0, size, WINDOW):
+        # Add the pairs of all runs that lie in the window, run after run.
         for run in range(heads.size):
             i = heads[run]
             while i < ends[run] and indices[i] < base + WINDOW:
@@ -80,6 +93,7 @@ def _merge(indices, values, heads, size, window, flags, merged_indices, merged_v
                 flags[at >> 6] |= ONE << np.uint64(at & 63)
                 i += 1
             heads[run] = i
+        # Read out the entries that were added to, and clear the window.
         for word in range(flags.size):
             mask = flags[word]
             flags[word] = 0
@@ -106,9 +120,10 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
 
 @compiled
 def kth_of(values, magnitude, k):
-    """The k-th largest magnitude bits, and how many entries equal to it are among the k largest.
+    """Return the k-th largest magnitude bits, and how many entries equal to it are among the k largest.
 
-    Each pass counts those still in question in bins and goes on with the bin that holds the k-th.
+    Each pass counts the entries between ``low`` and ``high`` in bins of equal width, and goes on with the bin of the
+    k-th, until the bins are one wide.
     """
     bits = bits_of(values)
     low, high = magnitude, bits[0] & magnitude
@@ -117,6 +132,7 @@ def kth_of(values, magnitude, k):
     bins = FEW_BINS if bits.size < MANY_BINS else MANY_BINS
     counts = np.empty(bins, np.int64)
     while True:
+        # The narrowest bins, of a power of two, that cover what is left.
         shift = 0
         while (high - low) >> shift >= bins:
             shift += 1
@@ -125,6 +141,7 @@ def kth_of(values, magnitude, k):
             b = bits[i] & magnitude
             if low <= b <= high:
                 counts[(b - low) >> shift] += 1
+        # From the largest bin down, find the one that holds the k-th; k then counts within it.
         chosen = bins - 1
         while counts[chosen] < k:
             k -= counts[chosen]
@@ -137,6 +154,7 @@ def kth_of(values, magnitude, k):
 
 @compiled
 def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_values):
+    """Copy the pairs above ``kth``, and the first ``ties`` equal to it, in order; input and output may be the same."""
     bits = bits_of(values)
     count = 0
     for i in range(bits.size):
@@ -158,6 +176,7 @@ def contains(indices: Array, sought: Array) -> Array:
 
 @compiled
 def _contains(indices, sought, found):
+    """Walk along both ascending lists and mark what they have in common."""
     i = j = 0
     while i < indices.size and j < sought.size:
         here, there = indices[i], sought[j]

@@ -1,4 +1,4 @@
-"""Rounding to half precision and to eight bits."""
+"""Round values to half precision and to eight bits, and decode the latter."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ def to_bfloat16(x: Array) -> Array:
 
 @compiled
 def _round_single(x, rounded):
+    """Round float32."""
     _round_bits(x.view(np.uint32), rounded)
 
 
 @compiled
 def _round_double(x, rounded):
+    """Round float64, by way of float32, a piece that fits into the cache at a time."""
     scratch = np.empty(1024, np.float32)
     for lo in range(0, x.size, scratch.size):
         part = x[lo : lo + scratch.size]
@@ -35,7 +37,11 @@ def _round_double(x, rounded):
 
 @compiled
 def _round_bits(bits, rounded):
-    """The upper half, one more where the lower half is above a half, or is one and the upper half is odd."""
+    """Round float32 bit patterns to their upper half, ties to even.
+
+    The upper half grows by one if the lower half is more than half of its range, or is just that and the upper half is
+    odd. NaN becomes 0x7FC0.
+    """
     for i in range(bits.size):
         wide = bits[i]
         up = (wide + np.uint32(0x7FFF) + ((wide >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
@@ -52,7 +58,11 @@ def to_float16(x: Array) -> Array:
 
 @compiled
 def _round_to_float16(bits, rounded):
-    """Below 2^-14 by adding 0.5, whose last bit is that of a denormal; above by adding to the bits that are cut off."""
+    """Round float32 bit patterns to float16, ties to even.
+
+    Below 2^-14 results are denormal: adding 0.5 in float32 rounds there, because the last bit of the sum is worth as
+    much as that of a denormal float16. Above, the bits to be cut off are rounded by adding to them.
+    """
     half = np.uint32(126 << 23)
     scratch = np.empty(1, np.float32)
     for i in range(bits.size):
@@ -77,6 +87,7 @@ def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
 
 @compiled
 def _to_int8(x, indices, edges, codes, scales):
+    """Find the scale of each block, and round its values to steps of it."""
     bits = x.view(np.uint32)
     for block in range(scales.size):
         lo, hi = edges[block], edges[block + 1]
@@ -91,6 +102,7 @@ def _to_int8(x, indices, edges, codes, scales):
 
 @compiled
 def _step(x, bits, indices, scale, codes):
+    """Round the values of a block stochastically to whole steps of ``scale``; what is not finite becomes -128."""
     divisor = scale if scale > 0 else np.float32(1)
     for i in range(x.size):
         finite = (bits[i] & np.uint32(0x7FFFFFFF)) < np.uint32(0x7F800000)
@@ -103,6 +115,7 @@ def _step(x, bits, indices, scale, codes):
 
 @compiled
 def _mixed(x):
+    """Return the finalizer of MurmurHash3 of a 32-bit integer."""
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
     x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
     return np.uint32(x ^ (x >> np.uint32(16)))
@@ -117,6 +130,7 @@ def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
 
 @compiled
 def _from_int8(codes, scales, edges, x):
+    """Multiply the codes of each block by its scale."""
     for block in range(scales.size):
         part, wide, scale = codes[edges[block] : edges[block + 1]], x[edges[block] : edges[block + 1]], scales[block]
         for i in range(part.size):

@@ -1,4 +1,4 @@
-"""Row-wise top-k: every row of a matrix by itself, rows shared out among the threads."""
+"""Row-wise top-k: every row of a matrix is searched by itself, and the threads share out the rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparse_mpi.kernels.cpu.select import append
 from sparse_mpi.kernels.cpu.tiles import bits_of, compiled
 from sparse_mpi.kernels.lanes import LANES
 
-CANDIDATES = 192  # a row has room for, beyond 3k
+CANDIDATES = 192  # entries that a row has room for, beyond 3k
 MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
 
 
@@ -33,8 +33,11 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
 
 @compiled
 def _top_k_rows(matrix, magnitude, margin, k, columns, values):
-    """Rows resemble each other: a little less than the k-th magnitude of the row before selects the candidates, and
-    only where it finds too few is the row gone through again, from zero."""
+    """Find the k largest of each row, with a first threshold taken from the row before.
+
+    Rows resemble each other, so that a little less than the k-th magnitude of one row selects the candidates of the
+    next. Only if these are too few is the row scanned a second time, from zero.
+    """
     room = 3 * k + CANDIDATES
     indices, found = np.empty(room, np.int32), np.empty(room, matrix.dtype)
     zero = magnitude - magnitude
@@ -50,8 +53,11 @@ def _top_k_rows(matrix, magnitude, margin, k, columns, values):
 
 @compiled
 def _candidates(line, magnitude, threshold, k, indices, found):
-    """What reaches the threshold, in order. Whenever it has become much, the k largest stay and set the threshold above
-    which more is gathered, so that most of the row is only compared."""
+    """Gather the entries of ``line`` that may be among the k largest, in order; return how many there are.
+
+    Entries that reach the threshold are appended. Whenever they have become many, only the k largest stay, and the
+    threshold is raised above the k-th, so that most of the row is compared but not copied.
+    """
     count = 0
     for lo in range(0, line.size, LANES):
         part = line[lo : lo + LANES]
@@ -62,5 +68,5 @@ def _candidates(line, magnitude, threshold, k, indices, found):
             count = k
             if kth == magnitude:
                 break
-            threshold = kth + 1  # what ties with the k-th from here on has a higher index
+            threshold = kth + 1  # later entries that tie with the k-th lose, because their indices are higher
     return count

@@ -20,11 +20,14 @@ Found = tuple[Array, Array]
 
 
 class Scan(Protocol):
-    """Looks for entries in ``[lo, hi)``. ``room``: pairs that may be written, and `TILE` more; where there are more
-    entries it goes on counting until there are more than ``most``."""
+    """A scan of ``[lo, hi)`` for entries that reach a threshold.
+
+    It writes at most ``room`` pairs and `TILE` more. If there are more entries, it goes on counting them without
+    writing, until they are more than ``most``.
+    """
 
     def __call__(self, lo: int, hi: int, room: int, most: int, indices: Array, values: Array) -> int:
-        """How many there are."""
+        """Write what is found, and return how many entries there are."""
 
 
 def select(x: Array, threshold: int, most: int) -> Found | None:
@@ -56,9 +59,9 @@ def accumulate_select(residual: Array, gradient: Array, threshold: int, most: in
 
 
 def _compacted(first: Scan, again: Scan, x: np.ndarray, most: int) -> Found | None:
-    """What the ``first`` scan finds in each thread's part of ``x``, moved together.
+    """Scan a part of ``x`` on each thread, and move what they find together.
 
-    Each part has room for a quarter more than its share of ``most``. If one holds more than that, but all together
+    Each part has room for a quarter more than its share of ``most``. If one finds more than that, but all together find
     no more than ``most``, a second scan follows, ``again``, with room for exactly what the first one counted.
     """
     pieces = threads.parts(x.size)
@@ -77,7 +80,11 @@ def _compacted(first: Scan, again: Scan, x: np.ndarray, most: int) -> Found | No
 def _scanned(
     scan: Scan, pieces: list[tuple[int, int]], rooms: list[int], most: int, x: np.ndarray
 ) -> tuple[Found, list[int]]:
-    """Pairs one after the other, as far as there is room for them, and how many there are in each piece."""
+    """Scan all pieces, and return their pairs, one piece's after the other's, and how many entries each piece has.
+
+    Pairs are complete up to the first piece that has more entries than room.
+    """
+    # Let each thread write into a part of the result that is its own.
     starts = dict(zip(pieces, itertools.accumulate((room + TILE for room in rooms), initial=0), strict=False))
     sizes = dict(zip(pieces, rooms, strict=True))
     values, indices = _columns(sum(rooms) + TILE * len(rooms), wide_type(x), index_dtype(x.size))
@@ -88,6 +95,7 @@ def _scanned(
         return scan(lo, hi, room, most, indices[own], values[own])
 
     counts = threads.each(work, pieces)
+    # Close the gaps between these parts.
     total = counts[0]
     for piece, room, count in zip(pieces[1:], rooms[1:], counts[1:], strict=True):
         if count > room:
@@ -99,8 +107,11 @@ def _scanned(
 
 
 def _columns(size: int, *dtypes: np.dtype) -> list[np.ndarray]:
-    """Unwritten arrays in one piece of memory, widest dtype first: malloc keeps one such piece from call to call, but
-    gives two back to the system, and to fault their pages in again takes as long as a third of a selection."""
+    """Return uninitialised arrays that share one piece of memory; the widest dtype must come first.
+
+    malloc keeps one large piece from call to call but gives two back to the system, and faulting their pages in again
+    would take a third as long as a selection.
+    """
     cuts = list(itertools.accumulate((size * dtype.itemsize for dtype in dtypes), initial=0))
     memory = np.empty(cuts[-1], np.uint8)
     return [memory[lo:hi].view(dtype) for lo, hi, dtype in zip(cuts[:-1], cuts[1:], dtypes, strict=True)]
@@ -108,6 +119,7 @@ def _columns(size: int, *dtypes: np.dtype) -> list[np.ndarray]:
 
 @compiled
 def _select(x, scratch, threshold, room, most, offset, indices, values):
+    """Scan a part of a vector, tile by tile; its first entry has the index ``offset``. See `Scan`."""
     count = 0
     for lo in range(0, x.size, TILE):
         part = widened(x[lo : lo + TILE], scratch)
@@ -122,6 +134,7 @@ def _select(x, scratch, threshold, room, most, offset, indices, values):
 
 @compiled
 def _accumulate_select(residual, gradient, scratch, threshold, room, most, offset, indices, values):
+    """Add and scan tile by tile, while a tile is in the first-level cache; all tiles are added. See `Scan`."""
     count = 0
     for lo in range(0, residual.size, TILE):
         acc, part = residual[lo : lo + TILE], widened(gradient[lo : lo + TILE], scratch)
@@ -136,11 +149,15 @@ def _accumulate_select(residual, gradient, scratch, threshold, room, most, offse
 
 @compiled
 def append(x, bits, threshold, offset, count, indices, values):
-    """Writes the pairs behind the ``count`` there are; how many there are then."""
+    """Append the pairs of ``x`` that reach the threshold to the ``count`` pairs there are; return their new number.
+
+    At the densities of interest most groups of 64 entries have at most `EXPECTED` of them. So many pairs are written
+    unconditionally, without a branch that could be mispredicted; ``count`` moves on only for those that exist.
+    """
     whole = x.size - x.size % LANES
     for lo in range(0, whole, LANES):
         mask = reached(bits, lo, threshold)
-        for _ in range(EXPECTED):  # without a branch: no misprediction as long as no more than these are found
+        for _ in range(EXPECTED):
             at = lo + (lowest(mask) & (LANES - 1))
             indices[count] = offset + at
             values[count] = x[at]
@@ -152,6 +169,7 @@ def append(x, bits, threshold, offset, count, indices, values):
             values[count] = x[at]
             count += 1
             mask &= mask - ONE
+    # The entries after the last whole group.
     magnitude = np.iinfo(bits.dtype).max
     for at in range(whole, x.size):
         if (bits[at] & magnitude) >= threshold:
@@ -163,6 +181,7 @@ def append(x, bits, threshold, offset, count, indices, values):
 
 @compiled
 def _count(bits, threshold):
+    """Count the entries that reach the threshold."""
     magnitude, count = np.iinfo(bits.dtype).max, 0
     for i in range(bits.size):
         count += (bits[i] & magnitude) >= threshold

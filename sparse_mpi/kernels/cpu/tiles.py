@@ -1,4 +1,4 @@
-"""What the compiled kernels share: bit patterns, and half precision widened a tile at a time."""
+"""Shared parts of the compiled kernels: bit patterns, and half precision that is widened a tile at a time."""
 
 from __future__ import annotations
 
@@ -17,35 +17,37 @@ summed = numba.njit(nogil=True, cache=True, boundscheck=False, fastmath={"reasso
 
 
 def readable(x: Array) -> np.ndarray:
-    """``x`` contiguous, as compiled code takes it: float16 as int16, bfloat16 as the uint16 that it is."""
+    """Return ``x`` contiguous and of a type for compiled code: float16 as int16; bfloat16 is uint16 already."""
     x = np.ascontiguousarray(x)
     return x.view(np.int16) if x.dtype == np.float16 else x
 
 
 def scratch_for(x: np.ndarray) -> np.ndarray:
-    """Room for a widened tile of ``x``."""
+    """Return memory for one widened tile of ``x``, none if ``x`` needs no widening."""
     return np.empty(TILE if x.itemsize == 2 else 0, np.int32)
 
 
 def bits_of(part):
-    """The bit patterns of a float32 or float64 array, sign included, without a copy."""
+    """Return the bit patterns of a float32 or float64 array, sign included, without a copy."""
     return part.view(np.dtype(f"int{8 * part.itemsize}"))
 
 
 @overload(bits_of, inline="always")
 def _bits_of(part):
+    """Choose the implementation of `bits_of` by type."""
     if part.dtype == numba.types.float64:
         return lambda part: part.view(np.int64)
     return lambda part: part.view(np.int32)
 
 
 def widened(part, scratch):
-    """``part`` as float32 or float64: itself, or half precision as float32 within ``scratch``."""
+    """Return ``part`` as float32 or float64: itself, or half precision widened to float32 in ``scratch``."""
     raise NotImplementedError("for compiled code only")
 
 
 @overload(widened, inline="always")
 def _widened(part, scratch):
+    """Choose the implementation of `widened` by type."""
     if part.dtype == numba.types.uint16:
         return lambda part, scratch: _widened_bfloat16(part, scratch)
     if part.dtype == numba.types.int16:
@@ -55,6 +57,7 @@ def _widened(part, scratch):
 
 @compiled
 def _widened_bfloat16(part, scratch):
+    """Widen by moving the bits into the upper half."""
     for i in range(part.size):
         scratch[i] = np.int32(part[i]) << 16
     return scratch[: part.size].view(np.float32)
@@ -62,7 +65,7 @@ def _widened_bfloat16(part, scratch):
 
 @compiled
 def _widened_float16(part, scratch):
-    """Exponent and mantissa moved into place and rebiased by a multiplication, which denormals survive."""
+    """Widen by moving exponent and mantissa into place; a multiplication, right for denormals too, rebiases them."""
     magnitudes = scratch[: part.size].view(np.float32)
     for i in range(part.size):
         scratch[i] = (np.int32(part[i]) & 0x7FFF) << 13

@@ -1,7 +1,7 @@
 """Kernels for CuPy arrays, compiled by NVRTC: one pass each, all on the current stream.
 
-A selection waits for the device once, to learn how many entries it found; `histogram` and `moments` wait for their
-results, `merge` for the number of distinct indices, the others not at all.
+Some kernels make the host wait for the device: a selection once, to learn how many entries it found, `histogram` and
+`moments` for their results, and `merge` for the number of distinct indices.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = [
     "write_messages",
 ]
 
-ROUNDS = 8  # 16-byte vectors that a thread of a selection reads
-TILE_BYTES = 256 * ROUNDS * 16  # that a block of it reads
-COUNTING = 1024  # threads of a block that makes a histogram: one block a multiprocessor, for it takes its memory
-LONG = 1 << 13  # columns from which a row gets the most threads
+ROUNDS = 8  # 16-byte vectors that each thread of a selection reads
+TILE_BYTES = 256 * ROUNDS * 16  # that each block of a selection reads
+COUNTING = 1024  # threads of a block of `histogram`, which takes all shared memory of a multiprocessor
+LONG = 1 << 13  # columns from which on a row gets 1,024 threads
 MAX_BLOCKS = 2048  # whose partial sums the host adds up
-WIDENED = {"float16", "float32", "uint16"}  # gradients that select.cu adds to a residual of more bits
+WIDENED = {"float16", "float32", "uint16"}  # types of gradients that select.cu adds to a residual of a wider type
 
 
 def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
@@ -51,6 +51,7 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
     x = cupy.ascontiguousarray(widened(x))
     counts = cupy.zeros(1 << width, np.uint64)
     device = cupy.cuda.Device().attributes
+    # Count in shared memory if the bins fit there.
     shared_bytes, most_shared = max(4, 2 << width), device["MaxSharedMemoryPerBlockOptin"]
     fits = shared_bytes <= most_shared
     count = kernel("histogram", "histogram.cu", COUNTING, REAL=x.dtype.name, **({"IN_SHARED": 1} if fits else {}))
@@ -80,7 +81,7 @@ def accumulate_select(residual: Array, gradient: Array, threshold: int, most: in
 def _compacted(
     x: Array, read: tuple[Array, ...], threshold: int, most: int, **macros: Any
 ) -> tuple[Array, Array] | None:
-    """What select.cu finds in ``x``, contiguous, when it is given the arrays ``read``."""
+    """Return what select.cu finds in the contiguous ``x`` when it is given the arrays ``read``."""
     room = min(most, x.size)
     indices, values = cupy.empty(room, index_dtype(x.size)), cupy.empty(room, x.dtype)
     tiles = blocks_for(x.nbytes, TILE_BYTES)
@@ -106,7 +107,7 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
 
 
 def moments(x: Array, threshold: int) -> Moments:
-    """See `base.Kernels.moments`. The same bits whenever it is called, on any device."""
+    """See `base.Kernels.moments`. Results have the same bits on every call and on any device."""
     x = cupy.ascontiguousarray(widened(x))
     if x.size == 0:
         return Moments(0, 0.0, 0.0, 0.0, 0, 0.0)
@@ -129,6 +130,7 @@ def subtract(x: Array, indices: Array, values: Array) -> None:
 
 
 def _scatter(name: str, x: Array, indices: Array, values: Array) -> None:
+    """Run ``name`` of sparse.cu, or of whole-array functions where that lacks the layout or the types."""
     if not x.flags.c_contiguous or x.dtype != values.dtype:
         getattr(array, name)(x, indices, values)
     elif indices.size:
@@ -140,10 +142,12 @@ def _scatter(name: str, x: Array, indices: Array, values: Array) -> None:
 def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
     """See `base.Kernels.merge`."""
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
+    # Sort the pairs; stable, so that values of one index keep their order.
     order = cupy.argsort(indices, kind="stable")
     ordered = indices[order]
     first = cupy.ones(indices.size, bool)
     first[1:] = ordered[1:] != ordered[:-1]
+    # Let one thread add up each run of equal indices, in order.
     heads = cupy.flatnonzero(first)
     distinct, totals = cupy.empty(heads.size, indices.dtype), cupy.empty(heads.size, values.dtype)
     if heads.size:

@@ -1,4 +1,4 @@
-"""Packed messages and 8-bit values on a device: every entry has a thread."""
+"""Packed messages and 8-bit values on a device, with a thread for every entry."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     bytes_of_codes = int((messages["scales"] - messages["values"]).sum())
     indices, codes = cupy.empty(entries, index_dtype(size)), cupy.empty(bytes_of_codes, np.uint8)
     scales = cupy.empty(int((messages["lows"] - messages["scales"]).sum()) // 4, np.float32)
+    # High bits, in chunks of 64: a prefix sum of their counts tells each chunk which entries are in it.
     chunks = -(-messages["span"] // 64)
     count = int(chunks.sum())
     if count:
@@ -34,6 +35,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
         of_chunks = (table, len(messages), firsts, count, buffer)
         start(_kernel("count_bits", indices.dtype), blocks_for(count), *of_chunks, bits)
         start(_kernel("read_highs", indices.dtype), blocks_for(count), *of_chunks, cupy.cumsum(bits), indices)
+    # Everything else, entry by entry; low bits are added to the high ones.
     if entries:
         written = (indices, codes, scales.view(np.uint32))
         read = _kernel("read_entries", indices.dtype)
@@ -42,11 +44,12 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
 
 
 def _kernel(name: str, index: np.dtype) -> object:
+    """Return a kernel of bits.cu for indices of that type."""
     return kernel(name, "bits.cu", REAL="float32", INDEX=index.name, SCALED=SCALED)
 
 
 def _table(messages: np.ndarray) -> Array:
-    """The messages as numbers, on the device."""
+    """Copy the messages to the device, as plain integers."""
     return cupy.asarray(messages.view(np.int64))
 
 

@@ -1,4 +1,4 @@
-"""CUDA sources compiled for the types at hand, and started on CuPy's current stream."""
+"""Compile CUDA sources for given types, and start their kernels on CuPy's current stream."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ THREADS = 256
 
 @cache
 def kernel(name: str, source: str, threads: int = THREADS, **macros: Any) -> Any:
-    """The kernel ``name`` of ``source``, a file beside this one, with ``macros`` defined.
+    """Return the kernel ``name`` of ``source``, a file in this folder, compiled with ``macros`` defined.
 
-    Compiled when it is first asked for; CuPy keeps the result on disk for later processes.
+    It is compiled on the first call; CuPy caches the result on disk for later processes.
     """
     folder = Path(__file__).parent
     code = (folder / "types.cu").read_text() + (folder / source).read_text()
@@ -26,11 +26,11 @@ def kernel(name: str, source: str, threads: int = THREADS, **macros: Any) -> Any
 
 
 def start(function: Any, blocks: int, *arguments: Any, threads: int = THREADS, shared_bytes: int = 0) -> None:
-    """Start ``function`` on so many blocks of so many threads; integers are passed as int64."""
+    """Start ``function`` on ``blocks`` blocks of ``threads`` threads; integer arguments are passed as int64."""
     values = tuple(np.int64(a) if isinstance(a, int) else a for a in arguments)
     function((blocks,), (threads,), values, shared_mem=shared_bytes)
 
 
 def blocks_for(count: int, each: int = THREADS) -> int:
-    """How many blocks have a thread, or room, for each of ``count`` where one has ``each``."""
+    """Return how many blocks serve ``count`` items where one serves ``each``."""
     return -(-count // each)
