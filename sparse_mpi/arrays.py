@@ -56,7 +56,7 @@ def synchronize(x: Array) -> None:
         sys.modules["cupy"].cuda.get_current_stream().synchronize()
 
 
-def settle(x: Array) -> None:
+def synchronize_device(x: Array) -> None:
     """Wait for all work on the device of ``x``, on whichever stream: for those who come later, on another one."""
     if is_device(x):
         x.device.synchronize()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import Array, settle, to_host
+from sparse_mpi.arrays import Array, synchronize_device, to_host
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import lane_of
 from sparse_mpi.feedback import Memory
@@ -101,7 +101,7 @@ class Buckets:
 def _split(bucket: Bucket) -> dict[str, dict[str, np.ndarray]]:
     """What the memory of ``bucket`` holds of each of its parameters."""
     ends = np.cumsum(bucket.sparse.layout.sizes)[:-1]
-    settle(bucket.sparse.residual)
+    synchronize_device(bucket.sparse.residual)
     arrays = {what: np.split(to_host(x).copy(), ends) for what, x in bucket.sparse.memory.state().items()}
     return {name: {what: arrays[what][at] for what in arrays} for at, name in enumerate(bucket.names)}
 

@@ -20,7 +20,7 @@ def settle(state: Any) -> None:
         for part in state:
             settle(part)
     else:
-        arrays.settle(state)
+        arrays.synchronize_device(state)
 
 
 def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
