@@ -1,1 +1,1 @@
-"""Model what communication costs on a network, and fit the model to measurements."""
+"""Models of what communication costs on a network, and fits of them to measurements."""

@@ -1,4 +1,4 @@
-"""Which of two ways to reduce is faster on which network: a step as a time to compute and what it sends.
+"""Compare two ways to reduce, each given by the time it computes and by what it sends: which is faster where?
 
 A step takes ``compute + alpha * messages + 8 * bytes / bandwidth`` seconds: the alpha-beta model of `costs`, where
 ``alpha`` is the latency of a message in seconds and ``bandwidth`` that of a rank in bits a second. Two steps are
@@ -6,7 +6,7 @@ equally long at
 
     bandwidth = 8 * (bytes_a - bytes_b) / (compute_b - compute_a + alpha * (messages_b - messages_a))
 
-the *break-even bandwidth*: below it the one that sends less is faster, above it the one that computes less.
+the *break-even bandwidth*: below it the step that sends less is faster, above it the step that computes less.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-FAIR = 1.3  # times the ring bound: what good libraries' dense sums take at most where the network is what limits them
+FAIR = 1.3  # times the ring bound: the most that good libraries' dense sums take where the network limits them
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step costs a rank, whatever the network."""
+    """The costs of a step for one rank that do not depend on the network."""
 
     compute: float  # seconds
     messages: float
     bytes: float  # of the direction that carries more, control included
 
     def seconds(self, bandwidth: float, alpha: float) -> float:
-        """The length of a step on a network of so many bits a second and seconds a message."""
+        """Return the seconds of a step, with ``bandwidth`` in bits a second and ``alpha`` in seconds a message."""
         return self.compute + alpha * self.messages + 8 * self.bytes / bandwidth
 
 
 def break_even(cost: Cost, baseline: Cost, alpha: float) -> float:
-    """The bandwidth, bits a second, up to which ``cost`` is not slower than ``baseline``.
+    """Return the bandwidth, in bits a second, up to which ``cost`` is not slower than ``baseline``.
 
-    Infinity where it is faster on any network; 0 where there is no such bandwidth: it sends no less. Then it is slower
-    everywhere, or, if it computes less, on slow networks.
+    It is infinite if ``cost`` is faster on any network. It is 0 if there is no such bandwidth because ``cost`` sends no
+    less: then it is slower everywhere, or, if it computes less, on slow networks.
     """
     saved = 8 * (baseline.bytes - cost.bytes)
     spent = cost.compute - baseline.compute + alpha * (cost.messages - baseline.messages)
@@ -44,8 +44,8 @@ def break_even(cost: Cost, baseline: Cost, alpha: float) -> float:
 
 
 def ring_bound(nbytes: int, ranks: int, bandwidth: float) -> float:
-    """Seconds that a dense allreduce of so many bytes takes at least: 2(P-1)/P of them through every rank's link.
+    """Return the least seconds of a dense allreduce: 2(P-1)/P of its ``nbytes`` pass every rank's link.
 
-    A dense sum that takes more than `FAIR` times as long is no fair baseline, or not the network is what limits it.
+    A dense sum that takes more than `FAIR` times as long is either no fair baseline or not limited by the network.
     """
     return 2 * (ranks - 1) / ranks * 8 * nbytes / bandwidth

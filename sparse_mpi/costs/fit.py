@@ -1,4 +1,4 @@
-"""Alpha and beta of a network, fitted to messages that all ranks exchange at the same time, or to whole exchanges."""
+"""Fit alpha and beta of a network to messages that all ranks exchange at once, or to whole exchanges."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import numpy as np
 from sparse_mpi.comm import Comm
 from sparse_mpi.costs.model import Network
 
-MIN_SECONDS = 1e-6  # seconds; what is shorter is measured no better than this
-REPEATS = 15  # of every size, of which half may be disturbed by whatever else the machine does
+MIN_SECONDS = 1e-6  # the precision of a measurement; shorter times count as this
+REPEATS = 15  # messages of each size; the median is right if less than half of them are disturbed
 
 
 def measure(comm: Comm, sizes: Sequence[int], repeats: int = REPEATS) -> list[float]:
-    """Median seconds of a message of each of ``sizes`` bytes, of the slowest rank. Collective; the same on all ranks.
+    """Return the median seconds of a message of each of ``sizes`` bytes, on the slowest rank.
+
+    A collective call, with the same result on all ranks.
 
     Every rank sends to the next one while the one before sends to it: links carry both directions at once, as in an
     exchange. The first message of each size is not counted.
@@ -41,16 +43,19 @@ def measure(comm: Comm, sizes: Sequence[int], repeats: int = REPEATS) -> list[fl
 
 
 def nearest(messages: Sequence[float], lengths: Sequence[float], seconds: Sequence[float]) -> Network:
-    """The network nearest to measured ``seconds``, with neither alpha nor beta below zero.
+    """Return the network, with neither alpha nor beta below zero, that explains measured ``seconds`` best.
 
-    Of all networks that explain one measurement by alpha or beta alone, or two by both, the one that is off by the
-    smallest factor on average: unlike least squares it does not follow the few that something else held up.
+    Candidates are all networks that explain one measurement exactly by alpha or beta alone, or two measurements by
+    both. The one is taken that is off by the smallest factor on average. Unlike least squares, this does not follow the
+    few measurements that something else held up.
 
     Args:
-        messages: of each measurement, one after the other.
-        lengths: bytes of all of them together.
+        messages: number of messages of each measurement, sent one after the other.
+        lengths: bytes of these messages together.
+        seconds: measured, for each.
     """
     columns, measured = np.column_stack([messages, lengths]).astype(np.float64), np.maximum(seconds, MIN_SECONDS)
+    # Candidates: one for each measurement and coefficient, and one for each pair of measurements.
     with np.errstate(divide="ignore"):
         alone = measured[:, None] / columns
     tried = [np.array([0.0, beta]) for beta in alone[:, 1]] + [np.array([alpha, 0.0]) for alpha in alone[:, 0]]
@@ -58,6 +63,7 @@ def nearest(messages: Sequence[float], lengths: Sequence[float], seconds: Sequen
         pair = columns[[first, second]]
         if abs(np.linalg.det(pair)) > 1e-9 * np.prod(np.linalg.norm(pair, axis=1)):
             tried.append(np.linalg.solve(pair, measured[[first, second]]))
+    # Of those without a negative coefficient, take the one with the least mean logarithm of the factor.
     networks = np.array([network for network in tried if np.isfinite(network).all() and (network >= 0).all()])
     off = np.abs(np.log(np.maximum(networks @ columns.T, MIN_SECONDS) / measured)).mean(axis=1)
     alpha, beta = networks[off.argmin()]

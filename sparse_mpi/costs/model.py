@@ -1,4 +1,4 @@
-"""The alpha-beta model: what counted traffic costs on a given network."""
+"""The alpha-beta model, which gives the time that counted traffic takes on a network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparse_mpi.comm import Traffic
 
 @dataclass(frozen=True)
 class Network:
-    """A network as two numbers.
+    """A network, as the two numbers of the alpha-beta model.
 
     Args:
         alpha: seconds a message takes, whatever its length.
@@ -22,7 +22,7 @@ class Network:
 
     @staticmethod
     def of(gigabits: float, microseconds: float) -> Network:
-        """A network from its data sheet: bandwidth a rank in Gbit/s, latency of a message in microseconds.
+        """Return the network of a data sheet: bandwidth of a rank in Gbit/s, latency of a message in microseconds.
 
         Raises:
             ValueError: the bandwidth is not positive or the latency is negative.
@@ -36,5 +36,9 @@ class Network:
         return f"{self.alpha * 1e6:.3g} us a message, {rate}"
 
     def seconds(self, traffic: Traffic) -> float:
-        """Time for one rank's traffic: alpha a message, beta a byte of the direction that carries more; control too."""
+        """Return the seconds that the traffic of one rank takes.
+
+        Each message costs alpha, and each byte beta. Of the payload only the direction that carries more counts;
+        control is added.
+        """
         return self.alpha * traffic.messages + self.beta * (max(traffic.sent, traffic.received) + traffic.control)

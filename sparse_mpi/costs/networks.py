@@ -1,4 +1,4 @@
-"""Networks by name, or as `predict --fit` wrote them: alpha and beta."""
+"""Networks by name, by bandwidth and latency, or from a file that `predict --fit` wrote."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CHOICES = f"{', '.join(NETWORKS)}, GBIT/MICROSECONDS such as 25/5, or a file of 
 
 
 def named(text: str) -> tuple[Network, str]:
-    """A network and what it is, by one of `CHOICES`.
+    """Return the network that ``text``, one of `CHOICES`, stands for, and its description.
 
     Raises:
-        ValueError: none of these.
+        ValueError: ``text`` is none of these.
     """
     if text in NETWORKS:
         return NETWORKS[text]
@@ -35,6 +35,7 @@ def named(text: str) -> tuple[Network, str]:
 
 
 def _of_file(text: str) -> tuple[Network, str]:
+    """Read a network from a file of `predict --fit`."""
     try:
         fitted = json.loads(Path(text).read_text())
         return Network(float(fitted["alpha"]), float(fitted["beta"])), f"fitted, {Path(text).name}"
