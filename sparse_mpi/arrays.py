@@ -1,4 +1,4 @@
-"""The only file that knows NumPy, CuPy and torch apart: what an array is, and how it goes in and out without a copy.
+"""Arrays of NumPy, CuPy and torch: the only file that tells them apart, and takes them in and out without a copy.
 
 Inside the library an array is NumPy's (host) or CuPy's (device). A torch tensor enters as a view of the same memory and
 results leave as tensors on the same device. CuPy and torch are looked up only if the caller has already imported them.
@@ -20,53 +20,55 @@ FLOATS = ("float32", "float64", *HALF_KINDS)
 
 
 def _is_torch(x: Any) -> bool:
+    """Return whether ``x`` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 def is_device(x: Any) -> bool:
-    """Whether ``x`` is a CuPy array, that is, whether its memory is a GPU's."""
+    """Return whether ``x`` is a CuPy array, that is, whether its memory is a GPU's."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
 def is_on_device(x: Any) -> bool:
-    """Whether ``x``, CuPy array or torch tensor, is in a GPU's memory, and CuPy is there to work on it."""
+    """Return whether ``x``, CuPy array or torch tensor, is in a GPU's memory and CuPy is installed to work on it."""
     return is_device(x) or (_is_torch(x) and x.device.type == "cuda" and _cupy() is not None)
 
 
 def namespace(x: Array) -> ModuleType:
-    """The module whose functions work on ``x``: ``numpy`` or ``cupy``."""
+    """Return the module whose functions work on ``x``: ``numpy`` or ``cupy``."""
     return sys.modules["cupy"] if is_device(x) else np
 
 
 def to_host(x: Array) -> np.ndarray:
-    """``x`` in host memory: itself if it is there already, else a copy made after the current stream's work."""
+    """Return ``x`` in host memory: itself if it is there already, else a copy made after the current stream's work."""
     return sys.modules["cupy"].asnumpy(x) if is_device(x) else x
 
 
 def like(host: np.ndarray, x: Array) -> Array:
-    """``host`` as an array of the library ``x`` belongs to: itself for NumPy, a device copy for CuPy."""
+    """Return ``host`` as an array of the library of ``x``: itself for NumPy, a copy on the device for CuPy."""
     return sys.modules["cupy"].asarray(host) if is_device(x) else host
 
 
 def synchronize(x: Array) -> None:
-    """Wait until the current stream has finished writing ``x``; MPI knows nothing of streams."""
+    """Wait until the current stream has finished writing ``x``, since MPI knows nothing of streams."""
     if is_device(x):
         sys.modules["cupy"].cuda.get_current_stream().synchronize()
 
 
 def synchronize_device(x: Array) -> None:
-    """Wait for all work on the device of ``x``, on whichever stream: for those who come later, on another one."""
+    """Wait for the work of all streams on the device of ``x``, so that it may be read on any other stream."""
     if is_device(x):
         x.device.synchronize()
 
 
 @contextmanager
 def on_stream_of(x: Any) -> Iterator[None]:
-    """The device of ``x`` is the current one, and CuPy works on the caller's stream: for a torch tensor, torch's.
+    """Make the device of ``x`` current, and let CuPy work on the caller's stream: for a torch tensor, on torch's.
 
-    The library then sees what the caller has queued, and the caller what the library queues, without waiting.
+    The library's work is then queued behind the caller's, and the caller's next work behind the library's. Neither has
+    to wait for the device.
     """
     if is_device(x):
         with x.device:
@@ -82,7 +84,7 @@ def on_stream_of(x: Any) -> Iterator[None]:
 
 
 def _cupy() -> ModuleType | None:
-    """CuPy, if it can be imported."""
+    """Return CuPy, or None if it cannot be imported."""
     try:
         import cupy
     except ImportError:
@@ -91,22 +93,23 @@ def _cupy() -> ModuleType | None:
 
 
 def describe(x: Any) -> str:
-    """What ``x`` is, for error messages: ``numpy float32 (4, 3)`` or the type's name."""
+    """Describe ``x`` for error messages: ``numpy float32 (4, 3)``, or the name of its type."""
     if hasattr(x, "dtype") and hasattr(x, "shape"):
         return f"{type(x).__module__.split('.')[0]} {_dtype_name(x)} {tuple(x.shape)}"
     return f"{type(x).__name__}"
 
 
 def _dtype_name(x: Any) -> str:
+    """Return the name of the dtype of ``x``, without the prefix that torch has."""
     return str(x.dtype).removeprefix("torch.")
 
 
 def check(x: Any, argument: str) -> None:
-    """Raise unless ``x`` is an array this library takes.
+    """Raise unless ``x`` is an array that this library takes.
 
     Raises:
-        TypeError: not a NumPy, CuPy or torch array, not of a floating-point dtype, or on a device of another kind.
-        ImportError: a torch tensor on a CUDA device, and no CuPy.
+        TypeError: ``x`` is no NumPy, CuPy or torch array, has no floating-point dtype, or is on another kind of device.
+        ImportError: ``x`` is a torch tensor on a CUDA device, and CuPy is not installed.
     """
     if not (isinstance(x, np.ndarray) or is_device(x) or _is_torch(x)):
         raise TypeError(
@@ -130,11 +133,11 @@ def check(x: Any, argument: str) -> None:
 
 
 def check_in_place(x: Any, argument: str) -> None:
-    """Raise unless `enter` gives a view of ``x`` that can be written to.
+    """Raise unless `enter` returns a writable view of ``x``.
 
     Raises:
-        TypeError: half precision, which would be widened.
-        ValueError: not contiguous, or read-only.
+        TypeError: ``x`` has half precision, which would be widened.
+        ValueError: ``x`` is not contiguous, or read-only.
     """
     if _dtype_name(x) in HALF_KINDS:
         raise TypeError(
@@ -151,15 +154,14 @@ def check_in_place(x: Any, argument: str) -> None:
 
 
 def address(x: Array) -> int:
-    """Where the memory of ``x`` begins."""
+    """Return the address at which the memory of ``x`` begins."""
     return x.data.ptr if is_device(x) else x.ctypes.data
 
 
 def enter(x: Any) -> Array:
-    """``x`` as a flat NumPy or CuPy array ``(n,)``; it shares the memory of ``x`` if that is contiguous.
+    """Return ``x`` as a flat NumPy or CuPy array ``(n,)``, which shares the memory of ``x`` if that is contiguous.
 
-    float32, float64 or half precision: float16, or for bfloat16, which NumPy and CuPy do not know, its bit patterns in
-    uint16.
+    The dtype stays as it is, except that bfloat16, which NumPy and CuPy lack, becomes its bit patterns in uint16.
     """
     if not _is_torch(x):
         flat = x.reshape(-1)
@@ -176,7 +178,7 @@ def enter(x: Any) -> Array:
 
 
 def widened(x: Array) -> Array:
-    """``x``, as `enter` gives it, in float32 or float64: itself, or half precision widened to float32."""
+    """Return an array of `enter` in float32 or float64: itself, or half precision widened to float32."""
     if x.dtype == np.uint16:
         bits = x.astype(np.uint32)
         bits <<= 16
@@ -185,12 +187,12 @@ def widened(x: Array) -> Array:
 
 
 def wide_type(x: Array) -> np.dtype:
-    """The dtype of ``widened(x)``."""
+    """Return the dtype of ``widened(x)``."""
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 def leave(a: Array, caller: Any) -> Any:
-    """``a`` in the library, and on the device, of the caller's array: the inverse of `enter`, without a copy."""
+    """Return ``a`` as an array of the caller's library, without a copy: the inverse of `enter`."""
     if not _is_torch(caller):
         return a
     torch = sys.modules["torch"]

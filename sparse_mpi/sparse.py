@@ -1,4 +1,7 @@
-"""SparseVector and Layout: the algebra that every algorithm is written in. Pure functions, NumPy or CuPy arrays."""
+"""SparseVector and Layout, and the operations on them of which all algorithms are made.
+
+All functions are pure, and work on NumPy and CuPy arrays.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from sparse_mpi.arrays import Array, namespace, to_host
 
 
 class SparseVector(NamedTuple):
-    """The non-zero entries of a dense vector of length ``size``, in index order."""
+    """The selected entries of a dense vector of length ``size``, in index order; all others count as zero."""
 
     indices: Array  # (nnz,) int32, strictly increasing; int64 when size > 2**31 - 1
     values: Array  # (nnz,) dtype of the dense vector
@@ -25,11 +28,11 @@ class SparseVector(NamedTuple):
 
     @property
     def nnz(self) -> int:
-        """Number of entries."""
+        """Return the number of entries."""
         return len(self.indices)
 
     def to_dense(self) -> Array:
-        """The dense vector ``(size,)``, zero where there is no entry; in the library of ``values``."""
+        """Return the dense vector ``(size,)``, zero where there is no entry, in the library of ``values``."""
         if hasattr(self.values, "new_zeros"):  # a torch tensor, handed out to the caller
             return self.values.new_zeros(self.size).index_copy_(0, self.indices.long(), self.values)
         dense = namespace(self.values).zeros(self.size, self.values.dtype)
@@ -38,31 +41,31 @@ class SparseVector(NamedTuple):
 
 
 def leave(result: SparseVector | Array, caller: Any) -> Any:
-    """``result`` in the library, and on the device, of the caller's array; see `sparse_mpi.arrays.leave`."""
+    """Return ``result`` as arrays of the caller's library, without a copy; see `sparse_mpi.arrays.leave`."""
     if isinstance(result, SparseVector):
         return SparseVector(arrays.leave(result.indices, caller), arrays.leave(result.values, caller), result.size)
     return arrays.leave(result, caller)
 
 
 def merge(vector: SparseVector) -> SparseVector:
-    """Sum entries that share an index; ``vector`` holds the runs of several ranks one after the other.
+    """Sum the entries that share an index; ``vector`` holds those of several ranks one after the other.
 
-    Entries of one index are added in the order in which they stand, so whoever merges the same buffer gets the same
-    bits: rank order in, agreement out. ``vector.indices`` need not be sorted here; the result's are.
+    Entries of one index are added in the order in which they stand. So if all ranks merge the same buffer, in rank
+    order, they get the same bits. ``vector.indices`` need not ascend; those of the result do.
     """
     return SparseVector(*kernels.of(vector.values).merge(*vector), vector.size)
 
 
 def truncate(vector: SparseVector, k: int, reuse: bool = False) -> SparseVector:
-    """The k >= 1 entries of largest magnitude (all, if there are no more); of equal ones those of lower index.
+    """Return the k >= 1 entries of largest magnitude, or all if there are no more than k.
 
-    ``reuse``: ``vector`` is not needed any more and its memory may hold the result.
+    Of equal magnitudes those of lower index are taken. With ``reuse`` the result may overwrite ``vector``.
     """
     return SparseVector(*kernels.of(vector.values).truncate(vector.indices, vector.values, k, reuse), vector.size)
 
 
 def concatenate(parts: Sequence[SparseVector]) -> SparseVector:
-    """The entries of ``parts`` one after the other: a sorted vector if the parts lie in ascending index ranges."""
+    """Return the entries of all parts in their order, which is index order if the ranges of the parts ascend."""
     xp = namespace(parts[0].values)
     return SparseVector(
         xp.concatenate([p.indices for p in parts]), xp.concatenate([p.values for p in parts]), parts[0].size
@@ -70,24 +73,25 @@ def concatenate(parts: Sequence[SparseVector]) -> SparseVector:
 
 
 def take(vector: SparseVector, chosen: Array) -> SparseVector:
-    """The entries that a boolean mask ``(nnz,)``, ascending positions or a slice choose."""
+    """Return the entries that a boolean mask ``(nnz,)``, ascending positions or a slice choose."""
     return SparseVector(vector.indices[chosen], vector.values[chosen], vector.size)
 
 
 def subtract(a: SparseVector, b: SparseVector) -> SparseVector:
-    """``a - b``, over the union of their indices."""
+    """Return ``a - b`` over the union of their indices."""
     return merge(concatenate([a, SparseVector(b.indices, -b.values, b.size)]))
 
 
 def contains(vector: SparseVector, indices: Array) -> Array:
-    """For each of the sorted ``indices`` whether ``vector`` has an entry there: a boolean mask."""
+    """Return a boolean mask of those of the ascending ``indices`` at which ``vector`` has an entry."""
     return kernels.of(indices).contains(vector.indices, indices)
 
 
 def split_counts(vector: SparseVector, boundaries: Array) -> np.ndarray:
-    """Number of entries in each region: ``boundaries`` ``(P + 1,)`` ascending, region q is ``[b[q], b[q+1])``.
+    """Count the entries of each region ``[boundaries[q], boundaries[q + 1])``: ``(P,)`` int64, on the host.
 
-    Because indices ascend, region q's entries are one slice; the counts ``(P,)`` int64 cut the vector into them.
+    The ``boundaries`` ``(P + 1,)`` ascend. Because indices ascend too, the entries of a region are one slice of the
+    vector, and the counts say where to cut it.
     """
     xp = namespace(vector.indices)
     cuts = xp.searchsorted(vector.indices, xp.asarray(boundaries, vector.indices.dtype))
@@ -95,28 +99,28 @@ def split_counts(vector: SparseVector, boundaries: Array) -> np.ndarray:
 
 
 def equal_boundaries(size: int, ranks: int) -> np.ndarray:
-    """Boundaries ``(ranks + 1,)`` int64 of regions of equal width: ``q * size // ranks``, never empty at the end."""
+    """Return boundaries ``(ranks + 1,)`` int64, ``q * size // ranks``, of equal regions; the last is never empty."""
     return np.arange(ranks + 1, dtype=np.int64) * size // ranks
 
 
 @dataclass(frozen=True)
 class NoState:
-    """The state of a selector or algorithm that remembers nothing from step to step."""
+    """The state of a selector or algorithm that keeps nothing from step to step."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Shapes of the tensors that make up the flat vector, in order."""
+    """The shapes of the tensors that make up the flat vector, in order."""
 
     shapes: tuple[tuple[int, ...], ...]
 
     @staticmethod
     def of(layout: Any) -> Layout:
-        """A Layout from a length, a sequence of shapes, or a Layout.
+        """Return the Layout that a length, a sequence of shapes or a Layout describes.
 
         Raises:
             TypeError: ``layout`` is none of these.
-            ValueError: it describes a vector without elements.
+            ValueError: ``layout`` describes a vector without elements.
         """
         if isinstance(layout, Layout):
             return layout
@@ -134,20 +138,20 @@ class Layout:
 
     @property
     def digest(self) -> str:
-        """8 hexadecimal digits that tell layouts apart."""
+        """Return 8 hexadecimal digits, a hash of the shapes, that tell layouts apart."""
         return blake2b(repr(self.shapes).encode(), digest_size=4).hexdigest()
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of elements of each tensor."""
+        """Return the number of elements of each tensor."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each tensor starts in the flat vector."""
+        """Return the index at which each tensor starts in the flat vector."""
         return tuple(itertools.accumulate(self.sizes, initial=0))[:-1]
 
     @property
     def size(self) -> int:
-        """n, the length of the flat vector."""
+        """Return n, the length of the flat vector."""
         return sum(self.sizes)
