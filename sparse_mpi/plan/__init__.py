@@ -1,1 +1,1 @@
-"""Planning: which tensors to leave dense, which to reduce sparsely, and how."""
+"""Plans: which tensors to leave dense, which to reduce sparsely, and by which algorithm."""

@@ -1,7 +1,7 @@
-"""What planning is about: a profile of the job and the machine goes in, a plan comes out. Plain values, all in seconds.
+"""The values of planning: a profile of the job and the machine goes in, a plan comes out. All times are seconds.
 
-A plan shares the tensors of a gradient out among *parts*. The tensors of a part are fused into one vector, and that is
-reduced by one algorithm: `sparse_mpi.algorithms.hybrid` does it.
+A plan divides the tensors of a gradient into *parts*. The tensors of a part are fused into one vector, which one
+algorithm reduces. `sparse_mpi.algorithms.hybrid` carries a plan out.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ class Tensor(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a phase of a reduction takes: ``fixed + per_element * elements + per_entry * entries`` seconds."""
+    """The cost of a phase of a reduction: ``fixed + per_element * elements + per_entry * entries`` seconds."""
 
     fixed: float = 0.0
     per_element: float = 0.0
     per_entry: float = 0.0
 
     def seconds(self, elements: float, entries: float) -> float:
-        """For a vector of that many elements, of which a rank sends that many entries."""
+        """Return the seconds for a vector of ``elements`` elements, of which a rank sends ``entries``."""
         return self.fixed + self.per_element * elements + self.per_entry * entries
 
 
 @dataclass(frozen=True)
 class Option:
-    """A way of reducing a part, and what it costs here."""
+    """An algorithm that may reduce a part, and what its phases cost on this machine."""
 
-    name: str  # in ALGORITHMS
+    name: str  # a key of ALGORITHMS
     dense: bool  # whether all elements are sent, whatever the density
     select: Cost  # what a rank computes before it can send
     exchange: Cost  # communication
@@ -66,16 +66,16 @@ class Profile:
 
     @property
     def size(self) -> int:
-        """n, elements of the gradient."""
+        """Return n, the number of elements of the gradient."""
         return sum(tensor.size for tensor in self.tensors)
 
     @property
     def k(self) -> int:
-        """Entries of the gradient that a rank sends where everything is sparse."""
+        """Return how many entries a rank sends if all tensors are reduced sparsely."""
         return max(1, round(self.density * self.size))
 
     def option(self, name: str) -> Option:
-        """The option of that name."""
+        """Return the option of that name."""
         return next(option for option in self.options if option.name == name)
 
 
@@ -91,13 +91,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which tensors go together, and how."""
+    """A division of the tensors into parts, with an algorithm for each part."""
 
-    planner: str  # who made it
+    planner: str  # name of the planner that made it
     tensors: tuple[tuple[str, tuple[int, ...]], ...]  # name and shape of each
     ranks: int
     density: float
     parts: tuple[Part, ...]  # in the order in which they are reduced; every tensor is in exactly one
     predicted: float  # seconds of a training step, by the profile
-    overlap: bool = False  # whether that counts on reductions beginning during the backward pass
-    cpu_lane: bool = False  # and on selection and merging beside the training's own computing
+    overlap: bool = False  # whether `predicted` counts on reductions that begin during the backward pass
+    cpu_lane: bool = (
+        False  # whether it counts on CPU cores to select and merge beside the training's own computing
+    )

@@ -1,4 +1,4 @@
-"""A plan in words."""
+"""Put a plan into words."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from sparse_mpi.plan.planners.single import dense, sparse
 
 
 def explain(profile: Profile, plan: Plan) -> str:
-    """What ``plan`` does and what it gains over all dense and all sparse; "leave it dense" where that is as fast.
+    """Say what ``plan`` does and gains over all dense and all sparse, or "leave it dense" where that is as fast.
 
     Args:
-        profile: what the plan was made of.
-        plan: for this profile, with overlap or without.
+        profile: from which the plan was made.
+        plan: with overlap or without.
     """
     all_dense = dense(profile, plan.overlap, plan.cpu_lane)
     all_sparse = sparse(profile, plan.overlap, plan.cpu_lane)

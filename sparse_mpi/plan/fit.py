@@ -1,4 +1,4 @@
-"""Seconds measured at a few sizes -> `Cost`, a straight line without negative parts."""
+"""Fit a `Cost`, linear and without negative coefficients, to seconds measured at a few sizes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from sparse_mpi.plan.base import Cost
 
 
 def fit(elements: Sequence[float], entries: Sequence[float], seconds: Sequence[float]) -> Cost:
-    """The `Cost` nearest to the measured ``seconds``, in relative error, none of whose coefficients is negative.
+    """Return the `Cost` without negative coefficients whose relative error at the measured ``seconds`` is least.
 
-    Least squares over every subset of the three coefficients; of those without a negative one the best is taken.
+    Least squares is solved for every subset of the three coefficients, and the best non-negative solution is taken.
     """
     measured = np.asarray(seconds, np.float64)
+    # Weigh by 1 / seconds, for relative errors, and scale the columns, so that the system is well conditioned.
     columns = np.column_stack([np.ones(len(measured)), elements, entries])
     weights = 1 / np.maximum(measured, MIN_SECONDS)
     scale = columns.max(axis=0, initial=0)

@@ -1,8 +1,9 @@
-"""Measure what every option costs on this machine and this network, in a few seconds: trial steps, then a fit.
+"""Measure in a few seconds what every option costs on this machine and network, by trial steps and a fit.
 
 Every option reduces Gaussian vectors, as long as a few, many and all of the tensors, over the real communicator, on all
-ranks at once, with error feedback. Phases are means over the ranks: what one rank waits in the exchange, another one
-computes. Rank 0's numbers are broadcast, so that every rank fits, and plans, the same.
+ranks at once, with error feedback. The seconds of phases are means over the ranks, because the time that one rank waits
+in the exchange is time that another one computes. Rank 0's numbers are broadcast, so that all ranks fit, and plan,
+alike.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sparse_mpi.sparse import Layout
 OPTIONS = ("dense", "dense-bf16", "topka", "topkdsa", "gtopk", "oktopk", "adtopk")
 PHASES = ("select", "exchange", "merge")
 WARMUP, REPEATS = 2, 3  # steps of a trial
-PATIENCE = 0.7  # seconds; a trial whose first step takes longer has no other
+MAX_FIRST_SECONDS = 0.7  # a dense trial whose first step takes longer has no other step
 
 
 def measure(
@@ -40,22 +41,26 @@ def measure(
     update: float = 0.0,
     progress: bool = False,
 ) -> Profile:
-    """The profile of a job on the ranks of ``comm``; collective, and the same on every rank.
+    """Return the profile of a job on the ranks of ``comm``. A collective call, with the same result on all ranks.
 
     Args:
         tensors: of the gradient, in the order of the flat vector.
         density: share of the elements that sparse reductions send.
+        comm: communicator of all ranks of the job.
         options: names of algorithms to choose from; "dense" is always among them.
-        before, backward, update: seconds that a step computes, see `Profile`.
-        progress: show a bar on rank 0, where there is tqdm.
+        before: seconds that a step computes before the backward pass.
+        backward: seconds of the backward pass.
+        update: seconds of the optimizer's step.
+        progress: show a progress bar on rank 0 if tqdm is installed.
 
     Raises:
-        ValueError: an option that is no algorithm, or a tensor without elements.
+        ValueError: an option is no algorithm, or a tensor has no elements.
     """
     if empty := [tensor.name for tensor in tensors if tensor.size == 0]:
         raise ValueError(f"tensors must have elements, got {empty[0]} without any; leave it out of the gradient")
     if unknown := sorted(set(options) - set(ALGORITHMS)):
         raise ValueError(f"options must be among {', '.join(ALGORITHMS)}, got {', '.join(unknown)}")
+    # Trial steps of every option at a few sizes.
     names = [*dict.fromkeys(("dense", *options))]
     size = sum(tensor.size for tensor in tensors)
     base = np.random.default_rng([size, comm.rank]).standard_normal(size, np.float32)
@@ -64,14 +69,17 @@ def measure(
         [(name, point) for name in names for point in points], "measuring reductions", progress and comm.rank == 0
     )
     seconds = np.array([_trial(name, base[: layout.size], layout, k, comm) for name, (layout, k) in bar])
+    # Agree on the numbers: means over the ranks, as rank 0 has them.
     mean = comm.allreduce(seconds, control=True) / comm.size
     agreed = comm.bcast(np.append(mean, _gather_seconds(base)), control=True)
     costs = agreed[:-1].reshape(len(names), len(points), len(PHASES))
-    lengths, kept = [layout.size for layout, _ in points], [k for _, k in points]
-    made = []
+    # Fit a line to each phase of each option.
+    lengths, entries = [layout.size for layout, _ in points], [k for _, k in points]
+    fitted = []
     for name, cost in zip(names, costs, strict=True):
         dense = ignores_k(name)
-        made.append(Option(name, dense, *(fit(lengths, [0] * len(kept) if dense else kept, phase) for phase in cost.T)))
+        sent = [0] * len(entries) if dense else entries
+        fitted.append(Option(name, dense, *(fit(lengths, sent, phase) for phase in cost.T)))
     return Profile(
         tuple(tensors),
         comm.size,
@@ -79,16 +87,17 @@ def measure(
         before,
         backward,
         update,
-        _network(made[0], comm.size),
-        tuple(made),
+        _network(fitted[0], comm.size),
+        tuple(fitted),
         gather=float(agreed[-1]),
     )
 
 
 def _points(tensors: Sequence[Tensor], density: float) -> list[tuple[Layout, int]]:
-    """First tensors, and numbers of entries, to try: enough to tell a fixed cost from one an element and one an entry.
+    """Return layouts of the first tensors and numbers of entries to try.
 
-    A little, an eighth of the elements or one tensor more, with two densities, and everything.
+    They are as few as tell the costs of a call, an element and an entry apart: about 4,096 elements; an eighth of all
+    elements, at two densities; and all elements. Tensors are taken whole, so that there may be one more.
     """
     ends = np.cumsum([tensor.size for tensor in tensors])
     points = []
@@ -100,7 +109,7 @@ def _points(tensors: Sequence[Tensor], density: float) -> list[tuple[Layout, int
 
 
 def _trial(name: str, base: np.ndarray, layout: Layout, k: int, comm: Comm) -> list[float]:
-    """Median seconds of the phases of a step on a vector like ``base``, of which k entries are sent."""
+    """Return the median seconds of each phase of a step on a vector like ``base``, of which k entries are sent."""
     reducer = SparseAllreduce(layout, k=k, comm=comm, algorithm=name, in_place=True)
     owed = np.zeros_like(base)
     taken: list[list[float]] = []
@@ -113,13 +122,13 @@ def _trial(name: str, base: np.ndarray, layout: Layout, k: int, comm: Comm) -> l
         report = reducer.report
         assert report is not None  # after a step
         taken.append([report.select_seconds, report.exchange_seconds, report.merge_seconds])
-        if step == 0 and slowest > PATIENCE and ignores_k(name):
+        if step == 0 and slowest > MAX_FIRST_SECONDS and ignores_k(name):
             break
     return [statistics.median(phase) for phase in zip(*(taken[WARMUP:] or taken), strict=True)]
 
 
 def _gather_seconds(base: np.ndarray) -> float:
-    """Seconds an element to copy tensors that are not neighbours into one vector."""
+    """Measure the seconds an element that it takes to copy tensors that are not neighbours into one vector."""
     half = len(base) // 2 or 1
     for _ in range(2):  # the first one faults pages in
         start = perf_counter()
@@ -129,7 +138,7 @@ def _gather_seconds(base: np.ndarray) -> float:
 
 
 def _network(dense: Option, ranks: int) -> Network:
-    """Alpha and beta of an allreduce: 2 ceil(log2 P) messages, 2(P-1)/P of its bytes."""
+    """Return alpha and beta of an allreduce, which sends 2 ceil(log2 P) messages and 2(P-1)/P of its bytes."""
     if ranks == 1:
         return Network(0.0, 0.0)
     return Network(

@@ -1,4 +1,4 @@
-"""Frozen dataclasses and named tuples to JSON and back, by their type hints: strict, and plain about what is wrong."""
+"""Convert frozen dataclasses and named tuples to JSON and back by their type hints, strictly, with clear errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
 WIDTH = 120
-SAID: dict[Any, str] = {
+EXPECTED: dict[Any, str] = {  # the words for a type in errors
     dict: "an object",
     list: "a list",
     str: "a string",
@@ -19,7 +19,7 @@ SAID: dict[Any, str] = {
 
 
 def encode(kind: Any, value: Any) -> Any:
-    """``value``, of type ``kind``, as dicts, lists, strings and numbers; equal values give equal text."""
+    """Turn ``value``, of type ``kind``, into dicts, lists, strings and numbers; equal values give equal text."""
     if names := _names(kind):
         hints = get_type_hints(kind)
         return {name: encode(hints[name], getattr(value, name)) for name in names}
@@ -29,11 +29,12 @@ def encode(kind: Any, value: Any) -> Any:
 
 
 def decode(kind: Any, data: Any, where: str) -> Any:
-    """The value of type ``kind`` that `encode` made ``data`` of.
+    """Invert `encode`: return the value of type ``kind`` that ``data`` was made of.
 
     Args:
         kind: a dataclass, a named tuple, a tuple of these, str, bool, int or float.
-        where: what ``data`` is, for errors.
+        data: what JSON gave.
+        where: name of ``data`` in errors.
 
     Raises:
         ValueError: a field is missing, unknown or of another type; the message says where.
@@ -56,11 +57,12 @@ def decode(kind: Any, data: Any, where: str) -> Any:
 
 
 def render(data: Any, indent: int = 0, before: int = 0) -> str:
-    """JSON for people: what fits into a line stays in it.
+    """Return JSON for human readers, in which whatever fits into a line stays in it.
 
     Args:
-        indent: of the line it is in.
-        before: characters of that line that are taken.
+        data: dicts, lists, strings and numbers.
+        indent: spaces at the beginning of the line that ``data`` is in.
+        before: characters of that line that are taken already.
     """
     line = json.dumps(data, allow_nan=False)
     if indent + before + len(line) <= WIDTH or not isinstance(data, (dict, list)):
@@ -73,23 +75,23 @@ def render(data: Any, indent: int = 0, before: int = 0) -> str:
 
 
 def _kinds(kind: Any, length: int) -> tuple[Any, ...]:
-    """Types of the items of a tuple; ``tuple[int, ...]`` has as many as there are."""
+    """Return the types of the items of a tuple; ``tuple[int, ...]`` has ``length`` items."""
     kinds = get_args(kind)
     return kinds[:1] * length if kinds[1:] == (...,) else kinds
 
 
 def _names(kind: Any) -> tuple[str, ...]:
-    """Fields of a dataclass or a named tuple."""
+    """Return the field names of a dataclass or a named tuple, none for any other type."""
     if is_dataclass(kind):
         return tuple(field.name for field in fields(kind))
     return getattr(kind, "_fields", ())
 
 
 def _expect(kind: Any, data: Any, where: str) -> Any:
-    """``data`` if it is of that type; whole numbers are numbers too, truth values are not."""
+    """Return ``data`` if it is of that type; whole numbers count as numbers, true and false do not."""
     accepted = (int, float) if kind is float else kind
     if not isinstance(data, accepted) or (isinstance(data, bool) and kind is not bool):
-        raise ValueError(f"{where} must be {SAID[kind]}, got {json.dumps(data)[:40]}")
+        raise ValueError(f"{where} must be {EXPECTED[kind]}, got {json.dumps(data)[:40]}")
     if kind is not float:
         return data
     try:

@@ -1,4 +1,4 @@
-"""What a plan or a profile has to be beyond the types of its fields."""
+"""Check what a plan or a profile must fulfil beyond the types of its fields."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparse_mpi.plan.base import Part, Plan, Profile, Tensor
 
 
 def wrong_with_plan(plan: Plan) -> str | None:
-    """What makes it no plan, or None."""
+    """Return what is wrong with the plan, or None."""
     if plan.ranks < 1 or not 0 < plan.density <= 1:
         return f"ranks must be at least 1 and density in (0, 1], got {plan.ranks} and {plan.density}"
     placed = Counter(number for part in plan.parts for number in part.tensors)
@@ -23,7 +23,7 @@ def wrong_with_plan(plan: Plan) -> str | None:
 
 
 def wrong_with_profile(profile: Profile) -> str | None:
-    """What makes it no profile, or None."""
+    """Return what is wrong with the profile, or None."""
     if profile.ranks < 1 or not 0 < profile.density <= 1:
         return f"ranks must be at least 1 and density in (0, 1], got {profile.ranks} and {profile.density}"
     if not profile.tensors:
@@ -41,6 +41,7 @@ def wrong_with_profile(profile: Profile) -> str | None:
 
 
 def _wrong_with_part(plan: Plan, part: Part) -> str | None:
+    """Return what is wrong with a part, whose tensors are known to exist, or None."""
     elements = sum(Tensor(*plan.tensors[number]).size for number in part.tensors)
     if part.option not in ALGORITHMS:
         return f"algorithm must be one of {', '.join(ALGORITHMS)}, got {part.option}"

@@ -1,4 +1,4 @@
-"""Plans and profiles as files: JSON that people can read, with the format's version and a hash of the content."""
+"""Files of plans and profiles: readable JSON with the version of the format and a hash of the content."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ T = TypeVar("T", Plan, Profile)
 
 
 def dumps(plan: Plan) -> str:
-    """The text of a plan file."""
+    """Return the text of a plan file."""
     return _dump(plan)
 
 
 def loads(text: str, name: str = "the text") -> Plan:
-    """The plan of a plan file.
+    """Return the plan that the text of a plan file holds.
 
     Args:
-        name: of the file, for errors.
+        text: content of the file.
+        name: name of the file, for errors.
 
     Raises:
-        ValueError: no JSON, another kind or a newer version of file, an altered one, or a plan that cannot be.
+        ValueError: ``text`` is no JSON, another kind of file, of a newer version, altered, or an impossible plan.
     """
     plan = _load(Plan, text, name)
     if problem := wrong_with_plan(plan):
@@ -46,17 +47,17 @@ def save(plan: Plan, path: str | PathLike[str]) -> None:
 
 
 def load(path: str | PathLike[str]) -> Plan:
-    """Read a plan file; errors as with `loads`, and OSError."""
+    """Read a plan file; errors are those of `loads`, and OSError."""
     return loads(_read(path), str(path))
 
 
 def dumps_profile(profile: Profile) -> str:
-    """The text of a profile file."""
+    """Return the text of a profile file."""
     return _dump(profile)
 
 
 def loads_profile(text: str, name: str = "the text") -> Profile:
-    """The profile of a profile file; arguments and errors as with `loads`."""
+    """Return the profile that the text of a profile file holds; arguments and errors are those of `loads`."""
     profile = _load(Profile, text, name)
     if problem := wrong_with_profile(profile):
         raise ValueError(f"{name}: {problem}; {MAKE[Profile]}")
@@ -69,25 +70,25 @@ def save_profile(profile: Profile, path: str | PathLike[str]) -> None:
 
 
 def load_profile(path: str | PathLike[str]) -> Profile:
-    """Read a profile file; errors as with `loads`, and OSError."""
+    """Read a profile file; errors are those of `loads`, and OSError."""
     return loads_profile(_read(path), str(path))
 
 
 def digest(record: Plan | Profile) -> str:
-    """16 hexadecimal digits that differ between different plans: what ranks compare."""
+    """Return 16 hexadecimal digits, a hash of the content, by which ranks compare their plans."""
     return _hash(encode(type(record), record))
 
 
 def check(plan: Plan, tensors: Sequence[Tensor | tuple[str, tuple[int, ...]]], ranks: int) -> None:
-    """Refuse a plan that was made for something else.
+    """Raise unless ``plan`` was made for this job.
 
     Args:
-        plan: what is to be followed.
+        plan: is to be carried out.
         tensors: of the job, in the order of the flat gradient; names and shapes are compared.
         ranks: of the job.
 
     Raises:
-        ValueError: other tensors (the message names the first that differs) or another number of ranks.
+        ValueError: the plan is for other tensors, of which the message names the first, or another number of ranks.
     """
     job = [(tensor[0], tuple(tensor[1])) for tensor in tensors]
     for number in range(max(len(job), len(plan.tensors))):
@@ -104,6 +105,7 @@ def check(plan: Plan, tensors: Sequence[Tensor | tuple[str, tuple[int, ...]]], r
 
 
 def _show(tensors: Sequence[tuple[str, tuple[int, ...]]], number: int) -> str:
+    """Return name and shape of a tensor, for errors."""
     if number >= len(tensors):
         return "absent"
     name, shape = tensors[number]
@@ -111,17 +113,20 @@ def _show(tensors: Sequence[tuple[str, tuple[int, ...]]], number: int) -> str:
 
 
 def _dump(record: Plan | Profile) -> str:
+    """Return the text of a file that holds ``record``."""
     content = encode(type(record), record)
     what = WHAT[type(record)]
     return render({"format": f"sparse_mpi {what}", "version": VERSION, "hash": _hash(content), what: content}) + "\n"
 
 
 def _hash(content: Any) -> str:
+    """Return the hash of encoded content, whatever the order of its keys."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return blake2b(canonical.encode(), digest_size=8).hexdigest()
 
 
 def _read(path: str | PathLike[str]) -> str:
+    """Return the text of a file."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -129,7 +134,7 @@ def _read(path: str | PathLike[str]) -> str:
 
 
 def _load(kind: type[T], text: str, name: str) -> T:
-    """The record in a file's text, as it was written."""
+    """Return the record in the text of a file, checked to be just as it was written."""
     what, anew = WHAT[kind], MAKE[kind]
     try:
         data = json.loads(text)

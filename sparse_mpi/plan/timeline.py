@@ -1,20 +1,20 @@
-"""A training step as a timeline: what runs when on the compute stream, the communication stream and a CPU lane.
+"""Simulate a training step: what runs when on the compute stream, the communication stream and a CPU lane.
 
 The model. A step computes for `Profile.before` seconds, then runs the backward pass, reduces all parts and updates. A
 reduction is cut into `Part.partitions` equal pieces, and each piece is selected, exchanged and merged in that order.
 
-Without overlap nothing else happens meanwhile: one phase of one piece of one part after the other, as in a training
-loop that reduces when the backward pass is through.
+Without overlap there is only one thing at a time: parts, their pieces and the phases of these follow one after another,
+as in a training loop that reduces when the backward pass is through.
 
-With overlap a part is ready when the last of its tensors is, and parts are taken in the order of readiness:
+With overlap a part is ready when the last of its tensors is, and parts are reduced in the order of readiness:
 
 - Selection on the compute stream interrupts the backward pass, and delays all the rest of it (Espresso, EuroSys'23).
   On the CPU lane it delays nothing, but waits for the selections before it.
 - An exchange begins when its piece is selected and the exchanges before it are through: pieces are pipelined.
-- Merging begins when the backward pass and all selections are through; a piece waits for its exchange.
+- Merging begins when the backward pass and all selections are through. Each merge waits for the exchange of its piece.
 - The update waits for all merges.
 
-Hence some stream is busy at any time, and overlap is never slower than none for the same parts.
+It follows that at any time some stream is busy, and that overlap is never slower than no overlap of the same parts.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Span = tuple[float, float]  # from, to; seconds from the beginning of the step
 
 
 class Event(NamedTuple):
-    """Something a stream is busy with."""
+    """An interval in which a stream is busy with one thing."""
 
     stream: str  # one of STREAMS
     kind: str  # one of KINDS
     part: int | None  # index of the part it belongs to
-    label: str  # of that part, or the kind
+    label: str  # name of that part, or the kind
     start: float  # seconds from the beginning of the step
     end: float
 
 
 class Load(NamedTuple):
-    """What a part asks of the streams; seconds of each piece."""
+    """The work that a part brings: when it is ready, and the seconds that each of its pieces takes in each phase."""
 
     ready: float  # from the beginning of the backward pass
     pieces: int
@@ -56,7 +56,7 @@ class Timeline:
     """A simulated step.
 
     Attributes:
-        events: what happens, none of zero length; ascending in time on each stream.
+        events: all events of more than zero length, ascending in time on each stream.
         step: seconds of the whole step.
     """
 
@@ -65,17 +65,17 @@ class Timeline:
         self.events = tuple(_event(parts, *entry) for entry in entries if entry[4] > entry[3])
 
     def spans(self, stream: str) -> list[Span]:
-        """When a stream is busy, adjoining events each for itself."""
+        """Return when a stream is busy, with a span for each event."""
         return [(event.start, event.end) for event in self.events if event.stream == stream]
 
     @cached_property
     def communication(self) -> float:
-        """Seconds of communication."""
+        """Return the seconds of communication."""
         return sum(end - start for start, end in self.spans(COMMUNICATION))
 
     @cached_property
     def exposed_spans(self) -> list[Span]:
-        """When there is communication while the compute stream is idle."""
+        """Return when there is communication while the compute stream is idle."""
         idle, end = [], 0.0
         for begin, until in [*self.spans(COMPUTE), (self.step, self.step)]:
             idle.append((end, begin))
@@ -85,28 +85,29 @@ class Timeline:
 
     @cached_property
     def exposed(self) -> float:
-        """Seconds of communication that no computing hides."""
+        """Return the seconds of communication that no computing hides."""
         return sum(end - start for start, end in self.exposed_spans)
 
     @cached_property
     def gaps(self) -> list[Span]:
-        """When the communication stream idles between its first event and its last."""
+        """Return when the communication stream is idle between its first event and its last: the *bubbles*."""
         spans = self.spans(COMMUNICATION)
         return [(end, start) for (_, end), (start, _) in zip(spans, spans[1:], strict=False) if start > end]
 
 
 def _event(parts: Sequence[Part], stream: str, kind: str, number: int, start: float, end: float) -> Event:
+    """Return the event of an entry, with its label."""
     if number < 0:
         return Event(stream, kind, None, kind, start, end)
     return Event(stream, kind, number, f"{parts[number].option}, part {number + 1}", start, end)
 
 
 def simulate(profile: Profile, parts: Sequence[Part], overlap: bool = False, cpu_lane: bool = False) -> Timeline:
-    """The timeline of a step of ``profile`` with its gradient reduced as ``parts`` say.
+    """Return the timeline of a step of ``profile`` whose gradient is reduced as ``parts`` say.
 
     Args:
         profile: the job and what reductions cost.
-        parts: every tensor in one of them.
+        parts: every tensor is in exactly one of them.
         overlap: whether reductions begin during the backward pass.
         cpu_lane: whether selections and merges run beside the compute stream, at the same cost.
     """
@@ -114,7 +115,7 @@ def simulate(profile: Profile, parts: Sequence[Part], overlap: bool = False, cpu
 
 
 def load(profile: Profile, part: Part) -> Load:
-    """What ``part`` costs."""
+    """Return what ``part`` costs, copies of tensors that are not neighbours included."""
     option = profile.option(part.option)
     elements = sum(profile.tensors[number].size for number in part.tensors) / part.partitions
     k = part.k / part.partitions
@@ -132,7 +133,10 @@ def load(profile: Profile, part: Part) -> Load:
 
 
 def schedule(profile: Profile, loads: Sequence[Load], overlap: bool, cpu_lane: bool) -> list[Entry]:
-    """Everything that happens in a step; the last entry is the update. For searches that simulate without end."""
+    """Return everything that happens in a step as plain tuples, of which the last one is the update.
+
+    Planners simulate thousands of steps, for which this is cheaper than `simulate`.
+    """
     work = CPU if cpu_lane else COMPUTE
     entries: list[Entry] = [(COMPUTE, "before", -1, 0.0, profile.before)]
     end = (_overlapping if overlap else _sequential)(profile, loads, work, entries)
@@ -141,7 +145,7 @@ def schedule(profile: Profile, loads: Sequence[Load], overlap: bool, cpu_lane: b
 
 
 def _sequential(profile: Profile, loads: Sequence[Load], work: str, entries: list[Entry]) -> float:
-    """Add to ``entries`` all between before and update; when it ends."""
+    """Append all that happens between before and update to ``entries``; return when it ends."""
     now = profile.before + profile.backward
     entries.append((COMPUTE, "backward", -1, profile.before, now))
     for number, (_, pieces, select, exchange, merge) in enumerate(loads):
@@ -155,11 +159,12 @@ def _sequential(profile: Profile, loads: Sequence[Load], work: str, entries: lis
 
 
 def _overlapping(profile: Profile, loads: Sequence[Load], work: str, entries: list[Entry]) -> float:
-    """The same with overlap."""
+    """Append the same with overlap, and return when it ends."""
     delays = work == COMPUTE  # whether selections delay the backward pass
-    begin = now = profile.before  # `now` on the stream that selects
+    begin = now = profile.before  # `now` is the clock of the stream that selects
     wire, passed = begin, 0.0  # when the communication stream is free; how much of the backward pass is through
-    arrivals = []
+    arrivals = []  # part and time of each exchanged piece, in the order of the exchanges
+    # Part by part in the order of readiness: the backward pass until it is ready, its selections and its exchanges.
     for number in sorted(range(len(loads)), key=lambda number: loads[number].ready):
         ready, pieces, select, exchange, _ = loads[number]
         if not delays:
@@ -174,9 +179,11 @@ def _overlapping(profile: Profile, loads: Sequence[Load], work: str, entries: li
             wire = start + exchange
             entries.append((COMMUNICATION, "exchange", number, start, wire))
             arrivals.append((number, wire))
+    # The rest of the backward pass, or all of it where selections ran beside it.
     begin, remaining = (now, profile.backward - passed) if delays else (begin, profile.backward)
     entries.append((COMPUTE, "backward", -1, begin, begin + remaining))
     now = max(now, begin + remaining)
+    # Merges, in the order in which pieces arrive.
     for number, arrival in arrivals:
         start = arrival if arrival > now else now
         now = start + loads[number].merge

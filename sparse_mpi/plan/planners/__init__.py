@@ -1,4 +1,4 @@
-"""The planners. To add one: write its file, add a line here; command line and tests follow."""
+"""The planners. To add one, write its file and add a line here; the command line and the tests will find it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORACLES = ("brute",)  # for small problems only
 
 
 def best(profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> Plan:
-    """The plan with the shortest step of all planners but the oracles; of equal ones, that of the simplest planner."""
+    """Return the plan with the shortest step of all planners but the oracles, on a tie that of the simplest planner."""
     chosen = dense(profile, overlap, cpu_lane)
     for name, planner in PLANNERS.items():
         if name not in ORACLES:

@@ -1,4 +1,4 @@
-"""What all planners build on: the choices there are, parts made of them, and what a step with these parts takes."""
+"""The basis of all planners: the choices there are, parts made of them, and the length of a step with these parts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ ROUNDING = 1e-9  # relative; a step shorter by less is no gain
 
 
 class Choice(NamedTuple):
-    """How to reduce a part."""
+    """A way to reduce a part: an option, and into how many pieces to cut the fused vector."""
 
     option: str
     partitions: int
 
 
 class Forecast:
-    """Steps of a job, simulated; what a planner asks again and again is kept.
+    """A simulator of the steps of a job, which caches what a planner asks again and again.
 
     Attributes:
         dense: options that send every element.
-        sparse: the others; of two options of a kind, one that costs no less in any phase is left out.
-        choices: options and numbers of partitions worth trying; without overlap pieces cannot be pipelined.
+        sparse: the other options. Of either kind, options are left out that another one undercuts in every phase.
+        choices: options and numbers of pieces worth trying; only one piece without overlap, as nothing is pipelined.
 
     Raises:
-        ValueError: the profile lacks the option dense, or any sparse one.
+        ValueError: the profile lacks the option dense, or has no sparse one.
     """
 
     def __init__(self, profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> None:
@@ -50,7 +50,7 @@ class Forecast:
         self._loads: dict[Part, Load] = {}
 
     def part(self, tensors: Iterable[int], choice: Choice) -> Part:
-        """These tensors reduced in this way at the density of the profile."""
+        """Return the part of these tensors, reduced as ``choice`` says at the density of the profile."""
         key = tuple(sorted(tensors)), choice
         if key not in self._parts:
             elements = sum(self._sizes[number] for number in key[0])
@@ -59,21 +59,21 @@ class Forecast:
         return self._parts[key]
 
     def whole(self, option: Option) -> list[Part]:
-        """Everything in one part, by one option."""
+        """Return one part of all tensors, reduced by ``option`` in one piece."""
         return [self.part(range(len(self._sizes)), Choice(option.name, 1))]
 
     def load(self, part: Part) -> Load:
-        """What a part costs."""
+        """Return what a part costs."""
         if part not in self._loads:
             self._loads[part] = load(self.profile, part)
         return self._loads[part]
 
     def step(self, parts: Iterable[Part]) -> float:
-        """Seconds of a step with these parts."""
+        """Return the seconds of a step with these parts."""
         return schedule(self.profile, [self.load(part) for part in parts], self.overlap, self.cpu_lane)[-1][4]
 
     def plan(self, planner: str, parts: Sequence[Part]) -> Plan:
-        """These parts as a plan, in the order of readiness; those that are ready together stay in their order."""
+        """Return a plan of these parts, sorted by readiness; parts that are ready together stay in their order."""
         ordered = tuple(sorted(parts, key=lambda part: self.load(part).ready))
         return Plan(
             planner,
@@ -88,10 +88,11 @@ class Forecast:
 
 
 def _worthwhile(options: list[Option]) -> tuple[Option, ...]:
-    """Those that no other one (of equal ones: no earlier one) undercuts in every phase."""
+    """Return the options that no other one undercuts or equals in every phase; of equal options, the first."""
     costs = [[number for phase in (o.select, o.exchange, o.merge) for number in vars(phase).values()] for o in options]
 
     def undercut(i: int) -> bool:
+        """Return whether another option costs no more in any phase, and less in one unless it comes earlier."""
         return any(
             all(a <= b for a, b in zip(costs[j], costs[i], strict=True)) and (costs[j] != costs[i] or j < i)
             for j in range(len(options))

@@ -1,4 +1,4 @@
-"""Every plan there is, tried: the oracle of the tests."""
+"""Exhaustive search: the oracle with which tests compare the other planners."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ MAX_PLANS = 200_000
 def brute(
     profile: Profile, overlap: bool = False, cpu_lane: bool = False, partitions: Sequence[int] = PARTITIONS
 ) -> Plan:
-    """The best of all ways to fuse tensors, with all choices for every part.
+    """Return the best of all ways to fuse the tensors, with all choices for every part.
 
     Args:
+        profile: of the job.
+        overlap: whether reductions begin during the backward pass.
+        cpu_lane: whether selections and merges run beside the compute stream.
         partitions: the numbers of pieces to try; without overlap one piece is best.
 
     Raises:
-        ValueError: more than 10 tensors or 200,000 plans.
+        ValueError: there are more than `MAX_TENSORS` tensors or `MAX_PLANS` plans.
     """
     forecast, tensors = Forecast(profile, overlap, cpu_lane), len(profile.tensors)
     remedy = "take greedy, or give brute fewer tensors, options or partitions"
@@ -41,14 +44,14 @@ def brute(
 
 
 def _ways(tensors: int, parts: int) -> int:
-    """In how many ways that many tensors can be grouped into that many parts."""
+    """Count the ways to divide so many tensors into so many parts."""
     if parts in (0, tensors):
         return int(parts == tensors)
     return sum(comb(tensors - 1, kept) * _ways(kept, parts - 1) for kept in range(parts - 1, tensors))
 
 
 def _groupings(tensors: int) -> Iterator[list[list[int]]]:
-    """All ways to group the numbers below ``tensors``."""
+    """Yield all ways to group the numbers below ``tensors``, with the last one in each group of the others or alone."""
     if tensors == 0:
         yield []
         return

@@ -9,7 +9,7 @@ from sparse_mpi.plan.planners.base import DENSE, Choice, Forecast
 
 
 def partial(profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> Plan:
-    """Tensors up to some size dense, the others sparse with what is left of k: the size with the shortest step.
+    """Leave tensors up to some size dense, and share what is left of k among the others; return the best such plan.
 
     The entries sent add up to k exactly. In the paper's program they do not, and exceed it by up to 80 %. Dense tensors
     may use up half of k: time alone would starve the others, whose entries are what training waits for.
@@ -19,7 +19,7 @@ def partial(profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> 
 
 
 def _divisions(forecast: Forecast) -> Iterator[list[Part]]:
-    """All that fit into the budget, with each sparse option; the first one has nothing dense."""
+    """Yield all divisions within the budget, with each sparse option; the first has no dense tensors."""
     sizes = [tensor.size for tensor in forecast.profile.tensors]
     for most in (0, *sorted(set(sizes))):
         small = [number for number, size in enumerate(sizes) if size <= most]

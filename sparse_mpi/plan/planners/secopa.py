@@ -9,9 +9,9 @@ from sparse_mpi.plan.planners.base import Choice, Forecast
 
 
 def secopa(profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> Plan:
-    """Compress a tensor if, taken by itself, that is cheaper than leaving it dense; tensors of one choice are fused.
+    """Compress each tensor if, taken by itself, that is cheaper than leaving it dense; fuse tensors of one choice.
 
-    K pieces are pipelined where reductions overlap: a piece through all phases, and K - 1 times its slowest phase.
+    K pieces are pipelined where reductions overlap: they take all phases of a piece, and K - 1 times its slowest phase.
     """
     forecast = Forecast(profile, overlap, cpu_lane)
     candidates = [Choice(option.name, 1) for option in forecast.dense]  # first, so that a tie leaves it dense
@@ -23,6 +23,6 @@ def secopa(profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> P
 
 
 def _alone(forecast: Forecast, number: int, choice: Choice) -> float:
-    """Seconds of reducing one tensor by itself."""
+    """Return the seconds that reducing one tensor by itself takes."""
     _, pieces, *phases = forecast.load(forecast.part([number], choice))
     return sum(phases) + (pieces - 1) * max(phases)
