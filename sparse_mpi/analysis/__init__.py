@@ -1,1 +1,1 @@
-"""Who sends what to whom: traffic recorded, counted over numbers of ranks, drawn over time and priced on a network."""
+"""Analysis of traffic: record it, count it for many numbers of ranks, lay it out in time and price it on a network."""

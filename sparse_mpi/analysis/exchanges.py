@@ -1,4 +1,4 @@
-"""Measured exchanges, and whether those on few ranks predict those on more: alpha and beta are fitted to the former."""
+"""Check the alpha-beta model: fit it to measured exchanges on few ranks, and predict measured ones on more ranks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BENCHES = "bench allreduce, bench contest or bench compare"
 
 
 class Exchange(NamedTuple):
-    """What one contestant exchanged in a step, measured."""
+    """The measured exchange of one candidate in a step."""
 
-    contestant: str
+    contestant: str  # a key of JSON records
     ranks: int
     messages: float
     bytes: float
@@ -27,36 +27,36 @@ class Exchange(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """An exchange, and what was predicted of it."""
+    """A measured exchange and its predicted seconds."""
 
     measured: Exchange
     seconds: float
 
     @property
     def error(self) -> float:
-        """By what share of the measured seconds the predicted ones are off; positive: too long."""
+        """Return the relative error of the predicted seconds, positive if they are too long."""
         return self.seconds / self.measured.seconds - 1
 
 
 class Check(NamedTuple):
-    """What fitting to some exchanges at one rate predicts of others."""
+    """A fit to some exchanges at one rate, and what it predicts of others."""
 
     rate: str
-    ranks: list[int]  # that it was fitted to
+    ranks: list[int]  # numbers of ranks of the exchanges it was fitted to
     network: Network
     predictions: list[Prediction]
 
     @property
     def median_error(self) -> float:
-        """Without sign."""
+        """Return the median of the absolute relative errors."""
         return statistics.median(abs(prediction.error) for prediction in self.predictions)
 
 
 def read(file: str | Path) -> list[Exchange]:
-    """What one of `BENCHES` recorded in ``file``.
+    """Read the exchanges that one of `BENCHES` recorded in ``file``.
 
     Raises:
-        ValueError: the file is none of that kind, or of one rank, which exchanges nothing.
+        ValueError: the file is not of that kind, or of one rank, which exchanges nothing.
     """
     try:
         record = json.loads(Path(file).read_text())
@@ -71,7 +71,8 @@ def read(file: str | Path) -> list[Exchange]:
 
 
 def _of_job(job: dict[str, Any]) -> list[Exchange]:
-    contestants = job["algorithms"] if "algorithms" in job else job["results"]
+    """Return the exchanges of one job of a record, without two-level algorithms."""
+    candidates = job["algorithms"] if "algorithms" in job else job["results"]
     return [
         Exchange(
             name,
@@ -81,21 +82,21 @@ def _of_job(job: dict[str, Any]) -> list[Exchange]:
             float(of["exchange"]),
             str(job.get("rate", "")),
         )
-        for name, of in contestants.items()
+        for name, of in candidates.items()
         if not takes(name.split()[0], "ranks_per_node")  # whose messages do not all go over the network
     ]
 
 
 def fitted(measured: Sequence[Exchange]) -> Network:
-    """The network nearest to the measured seconds, see `nearest`."""
+    """Return the network nearest to the measured seconds; see `nearest`."""
     return nearest([e.messages for e in measured], [e.bytes for e in measured], [e.seconds for e in measured])
 
 
 def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[Exchange], list[Exchange]]:
-    """The exchanges on other numbers of ranks, and those on these.
+    """Divide exchanges into those to fit to and those held out, which are the ones on ``ranks`` ranks.
 
     Raises:
-        ValueError: there is none on one of these, or none on others.
+        ValueError: no exchange was measured on one of ``ranks``, or none on others.
     """
     measured = list(measured)
     had = sorted({exchange.ranks for exchange in measured})
@@ -107,10 +108,10 @@ def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[E
 
 
 def check(known: Sequence[Exchange], others: Sequence[Exchange]) -> list[Check]:
-    """What ``known`` exchanges predict of ``others``, a rate at a time.
+    """Predict ``others`` from ``known`` exchanges, for each rate by itself.
 
     Raises:
-        ValueError: fewer than two exchanges are known at a rate of ``others``, for two numbers.
+        ValueError: at a rate of ``others`` fewer than two exchanges are known, too few to fit alpha and beta to.
     """
     checks = []
     for rate in dict.fromkeys(exchange.rate for exchange in others):

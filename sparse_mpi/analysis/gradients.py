@@ -1,4 +1,4 @@
-"""Gradients to reduce where traffic is measured: made up by a rule, or recorded in training (`train/gradients.py`)."""
+"""Gradients for measurements of traffic: made up by a rule, or recorded in training (`train/gradients.py`)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ LAYERS = 16
 
 
 class Gradients(Protocol):
-    """What every rank brings in every step."""
+    """A source of the gradients that each rank has in each step."""
 
     size: int  # n
     shared: bool  # whether `at` gives views of one buffer rather than arrays of their own
     title: str
 
     def at(self, step: int, rank: int) -> np.ndarray:
-        """``(n,)`` float32, not to be written to."""
+        """Return the gradient ``(n,)`` float32 of a rank in a step; it must not be written to."""
 
 
 class Independent:
-    """Standard normal entries, other ones for every step and rank: pieces of one long vector, at random places."""
+    """Independent standard normal entries: each step and rank has a piece, at a random place, of one long vector."""
 
     shared = True
     title = "independent normal entries"
@@ -37,28 +37,28 @@ class Independent:
         self._twice = np.concatenate([once, once])
 
     def at(self, step: int, rank: int) -> np.ndarray:
-        """A view of ``(n,)`` entries."""
+        """Return the gradient ``(n,)``, a view."""
         start = int(np.random.default_rng([self._seed, step, rank]).integers(self.size))
         return self._twice[start : start + self.size]
 
 
 class Correlated(Independent):
-    """Half of every entry's variance is the same on all ranks, as where they see batches of the same data."""
+    """Normal entries of which all ranks share half of the variance, as ranks do that see batches of the same data."""
 
     shared = False
     title = f"normal entries, {COMMON:.0%} of their variance common to all ranks"
 
     def at(self, step: int, rank: int) -> np.ndarray:
-        """``(n,)``."""
+        """Return the gradient ``(n,)``, a new array."""
         mixed = np.float32(np.sqrt(1 - COMMON)) * super().at(step, rank + 1)
         mixed += np.float32(np.sqrt(COMMON)) * super().at(step, 0)
         return mixed
 
 
 class LayerSkewed(Independent):
-    """Entries of layers whose scales differ: each of 16, ever longer, is half as large as the one before.
+    """Normal entries in 16 layers, each longer than the one before and half as large in scale.
 
-    What is selected crowds at the front, so that regions of equal length have very unequal shares of it.
+    Selected entries crowd at the front, so that regions of equal length have very unequal shares of them.
     """
 
     shared = False
@@ -70,7 +70,7 @@ class LayerSkewed(Independent):
         self._scale = np.repeat(np.float32(0.5) ** np.arange(LAYERS), np.diff(ends.astype(int))).astype(np.float32)
 
     def at(self, step: int, rank: int) -> np.ndarray:
-        """``(n,)``."""
+        """Return the gradient ``(n,)``, a new array."""
         return super().at(step, rank) * self._scale
 
 
@@ -80,11 +80,11 @@ KINDS = {"independent": Independent, "correlated": Correlated, "layer-skewed": L
 class Recorded:
     """Gradients of a training run, from a file that `write` made.
 
-    There are as many as were recorded: ranks beyond those that trained bring other steps' gradients, and later steps
-    begin anew.
+    There are as many as were recorded: ranks beyond those that trained get gradients of other steps, and after the last
+    recorded step comes the first one again.
 
     Raises:
-        ValueError: the file is none of this kind.
+        ValueError: the file is not of this kind.
     """
 
     shared = True
@@ -103,21 +103,21 @@ class Recorded:
         self.title = f"{said[0]}, {self.ranks} ranks, steps {said[1]}; further ranks bring those of other steps"
 
     def at(self, step: int, rank: int) -> np.ndarray:
-        """A view of ``(n,)`` entries."""
+        """Return the gradient ``(n,)``, a view."""
         return self._steps[(step + rank // self.ranks) % len(self._steps)][rank % self.ranks]
 
 
 def write(file: str | Path, steps: dict[int, np.ndarray], about: dict[str, Any]) -> None:
-    """Write gradients ``(ranks, n)`` float32 by number of the step, one array a step, and what they are."""
+    """Write gradients ``(ranks, n)`` float32 of some steps, by number of the step, and what they are, to a file."""
     arrays = {f"step_{number:08d}": gradients for number, gradients in steps.items()}
     np.savez(file, about=np.array(json.dumps(about | {"steps": list(steps)})), **arrays)  # type: ignore[arg-type]
 
 
 def make(kind: str, size: int | None, seed: int = 0) -> Gradients:
-    """The gradients of that name, n entries long, or those of the file of that name.
+    """Return the gradients of a kind of `KINDS`, ``size`` entries long, or those of a file.
 
     Raises:
-        ValueError: no such kind or file, or a length other than the file's.
+        ValueError: there is no such kind or file, or ``size`` is not the length of the file's gradients.
     """
     if kind in KINDS:
         if size is None or size < 1:

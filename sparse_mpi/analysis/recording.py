@@ -1,4 +1,4 @@
-"""A communicator that writes down what is called on it: which call, from where, how many bytes for whom."""
+"""A communicator that records the calls on it: which method, called from where, and how many bytes for whom."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from sparse_mpi.comm.renumbered import Rotated
 
 @dataclass(frozen=True)
 class Call:
-    """One call of one rank. Ranks are those of the whole communicator, in calls of a part of it too."""
+    """One call of one rank. Ranks are numbered as in the whole communicator, also for calls of a part of it."""
 
     name: str  # of the method of `Comm`
-    where: str  # file and function that called: "oktopk.balance"
+    where: str  # file and function of the caller, such as "oktopk.balance"
     members: Sequence[int]  # the ranks of the communicator that was called
     counted: Traffic  # what it added to this rank's traffic
-    bytes: int = 0  # of what this rank brought; in a broadcast, of what came
+    bytes: int = 0  # of what this rank sends; in a broadcast, of what it receives
     control: bool = False  # whether these bytes are control
     to: dict[int, int] = field(default_factory=dict)  # bytes for each other rank that is sent a message
-    source: int | None = None  # of sendrecv
-    root: int = 0  # of bcast
-    announced: bool = False  # whether numbers of rows were exchanged before
+    source: int | None = None  # the sender, in sendrecv
+    root: int = 0  # the root, in bcast
+    announced: bool = False  # whether the ranks exchanged counts first
 
     @property
     def phase(self) -> str:
-        """What calls of the same purpose have in common."""
+        """Return the name that calls of the same purpose have in common."""
         return f"{self.where}: {self.name}"
 
 
 class RecordingComm:
-    """``comm`` itself to all who use it; every call, of what is split off it too, is appended to ``record``.
+    """A wrapper that behaves like ``comm`` and appends every call to ``record``.
 
-    ``members`` are the ranks of ``comm`` in the communicator that ``record`` is of; None: it is of ``comm``.
+    Communicators split off it append to the same record. ``members`` are the ranks of ``comm`` within the communicator
+    that the record belongs to; None if that is ``comm`` itself.
     """
 
     def __init__(self, comm: Comm, record: list[Call] | None = None, members: Sequence[int] | None = None) -> None:
@@ -53,29 +54,29 @@ class RecordingComm:
 
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         before = self.traffic.copy()
-        came = self._comm.sendrecv(send, dest, source)
+        received = self._comm.sendrecv(send, dest, source)
         to = {} if dest is None or dest == self.rank else {self._members[dest]: send.nbytes}
         sender = None if source is None or source == self.rank else self._members[source]
         self._note("sendrecv", before, bytes=send.nbytes, to=to, source=sender)
-        return came
+        return received
 
     def allgather(self, send: Array, control: bool = False) -> Array:
         before = self.traffic.copy()
-        came = self._comm.allgather(send, control)
+        received = self._comm.allgather(send, control)
         self._note("allgather", before, bytes=send.nbytes, control=control)
-        return came
+        return received
 
     def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
         before = self.traffic.copy()
-        came = self._comm.allgatherv(send, counts)
+        received = self._comm.allgatherv(send, counts)
         self._note("allgatherv", before, bytes=send.nbytes, announced=counts is None)
-        return came
+        return received
 
     def alltoallv(
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
         before = self.traffic.copy()
-        came = self._comm.alltoallv(send, counts, expected)
+        received = self._comm.alltoallv(send, counts, expected)
         sizes = (np.asarray(counts, np.int64) * row_bytes(send)).tolist()
         to = {
             member: size
@@ -83,19 +84,19 @@ class RecordingComm:
             if rank != self.rank and (size or expected is None)
         }
         self._note("alltoallv", before, bytes=sum(to.values()), to=to)
-        return came
+        return received
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
         before = self.traffic.copy()
-        came = self._comm.allreduce(send, op, control)
+        received = self._comm.allreduce(send, op, control)
         self._note("allreduce", before, bytes=send.nbytes, control=control)
-        return came
+        return received
 
     def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
         before = self.traffic.copy()
-        came = self._comm.bcast(send, root, control)
-        self._note("bcast", before, bytes=came.nbytes, control=control, root=self._members[root], announced=True)
-        return came
+        received = self._comm.bcast(send, root, control)
+        self._note("bcast", before, bytes=received.nbytes, control=control, root=self._members[root], announced=True)
+        return received
 
     def barrier(self) -> None:
         before = self.traffic.copy()
@@ -113,19 +114,23 @@ class RecordingComm:
 
     def split(self, color: int) -> RecordingComm:
         part = self._comm.split(color)
-        members = part.duplicate().allgather(np.array(self._members[self.rank]))  # which is in nobody's traffic
+        # A duplicate counts traffic of its own, so that this exchange is in no record.
+        members = part.duplicate().allgather(np.array(self._members[self.rank]))
         return RecordingComm(part, self.record, tuple(members.tolist()))
 
     def node(self) -> int:
         return self._comm.node()
 
     def _note(self, name: str, before: Traffic, **details: Any) -> None:
+        """Append a call of the method that calls this."""
         self.record.append(Call(name, _place(sys._getframe(2)), self._members, self.traffic - before, **details))
 
 
 def _place(frame: FrameType | None) -> str:
-    """File and function of a frame: of the named function that runs a lambda or comprehension, or that calls through
-    a `Rotated`."""
+    """Return file and function of a frame.
+
+    For a lambda or comprehension, or a call through a `Rotated`, it is the named function further up that led to it.
+    """
     while frame is not None and frame.f_back is not None:
         if not frame.f_code.co_name.startswith("<") and frame.f_globals.get("__name__") != Rotated.__module__:
             break

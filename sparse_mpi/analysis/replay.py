@@ -1,7 +1,7 @@
-"""Recorded calls -> a timeline of messages on a network of given alpha and beta; what ranks compute takes no time.
+"""Replay recorded calls on a network of given alpha and beta: a timeline of messages, in which computing takes no time.
 
-A message leaves when its sender is through with the one before, and takes alpha + beta x bytes. A rank is through with
-a round when what it sent has left and what it is to receive is there. Ranks send and receive at once.
+A message leaves when the sender has completed its round before, and takes alpha + beta x bytes. A rank has completed a
+round when all that it sent in it has left and all that it is to receive has arrived. Ranks send and receive at once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sparse_mpi.costs.model import Network
 
 
 class Transfer(NamedTuple):
-    """A message on the timeline; times in seconds from the beginning of the step."""
+    """A message on the timeline; times are seconds from the beginning of the step."""
 
     phase: str
-    round: int  # of the step: what a message waits for is in earlier rounds
+    round: int  # within the step: all messages that this one waits for are in earlier rounds
     source: int
     dest: int
     bytes: int
@@ -33,7 +33,7 @@ class Transfer(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """One step of one algorithm."""
+    """The messages of one step of one algorithm."""
 
     algorithm: str
     ranks: int
@@ -42,12 +42,12 @@ class Trace(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Until the last message is there."""
+        """Return the seconds until the last message has arrived."""
         return max((transfer.end for transfer in self.transfers), default=0.0)
 
     @property
     def matrix(self) -> np.ndarray:
-        """``(P, P)`` int64: bytes from the rank of the row to that of the column."""
+        """Return the bytes ``(P, P)`` int64 that the rank of the row sends to the rank of the column."""
         sent = np.zeros((self.ranks, self.ranks), np.int64)
         for transfer in self.transfers:
             sent[transfer.source, transfer.dest] += transfer.bytes
@@ -55,19 +55,19 @@ class Trace(NamedTuple):
 
     @property
     def between(self) -> list[Transfer]:
-        """From one node to another; so many consecutive ranks are a node."""
+        """Return the messages from one node to another; ``ranks_per_node`` consecutive ranks are a node."""
         return [t for t in self.transfers if t.source // self.ranks_per_node != t.dest // self.ranks_per_node]
 
 
 def replay(records: Sequence[Sequence[Call]], network: Network) -> list[Transfer]:
-    """The messages of a step, of which rank i recorded ``records[i]``.
+    """Return the messages of a step of which rank i recorded ``records[i]``.
 
     Raises:
-        ValueError: the ranks did not take part in the same collective calls, or wait for messages nobody sent.
+        ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sent.
     """
     step = _Step(network, [deque(calls) for calls in records])
     while any(step.pending):
-        if not (step.pairs() or step.meetings()):
+        if not (step.pairs() or step.collectives()):
             rank, name = next((rank, calls[0].name) for rank, calls in enumerate(step.pending) if calls)
             raise ValueError(f"records must be of one step of all ranks, but rank {rank} waits for others in {name}")
     return step.transfers
@@ -78,49 +78,53 @@ class _Step:
     """A step that is being replayed."""
 
     network: Network
-    pending: list[deque[Call]]  # of every rank
+    pending: list[deque[Call]]  # calls of every rank that are not replayed yet
     transfers: list[Transfer] = field(default_factory=list)
-    posted: dict[int, list[Transfer]] = field(default_factory=dict)  # by ranks in a sendrecv that has not ended
+    posted: dict[int, list[Transfer]] = field(
+        default_factory=dict
+    )  # messages sent by ranks whose sendrecv has not ended
     arriving: defaultdict[tuple[Sequence[int], int, int], deque[Transfer]] = field(
         default_factory=lambda: defaultdict(deque)
-    )  # by communicator, sender and receiver
+    )  # messages not received yet, by communicator, sender and receiver
 
     def __post_init__(self) -> None:
-        self.clock = [0.0] * len(self.pending)
-        self.rounds = [0] * len(self.pending)  # that lie behind each rank
+        self.clock = [0.0] * len(self.pending)  # seconds at which each rank has completed its rounds so far
+        self.rounds = [0] * len(self.pending)  # number of the next round of each rank
 
     def send(self, phase: str, source: int, dest: int, length: int, control: bool) -> Transfer:
+        """Append a message that leaves now, by the clock of its sender."""
         start = self.clock[source]
         end = start + self.network.alpha + self.network.beta * length
         self.transfers.append(Transfer(phase, self.rounds[source], source, dest, length, control, start, end))
         return self.transfers[-1]
 
-    def settle(self, rank: int, transfers: Sequence[Transfer]) -> None:
-        """``rank`` is through with a round that had these messages for it or from it."""
+    def complete(self, rank: int, transfers: Sequence[Transfer]) -> None:
+        """Complete a round of ``rank`` that had these messages from it or for it."""
         self.clock[rank] = max([self.clock[rank], *(transfer.end for transfer in transfers)])
         self.rounds[rank] = max([self.rounds[rank], *(transfer.round + 1 for transfer in transfers)])
 
-    def meetings(self) -> bool:
-        """Every collective call that all members of its communicator make next; whether there was any."""
-        met = False
+    def collectives(self) -> bool:
+        """Replay each collective call that all members of its communicator make next; return if there were any."""
+        replayed = False
         for calls in self.pending:
             if calls and self.ready(calls[0].members):
-                self.meet(calls[0].members)
-                met = True
-        return met
+                self.collective(calls[0].members)
+                replayed = True
+        return replayed
 
     def ready(self, members: Sequence[int]) -> bool:
-        """Whether all members are at a collective call of this communicator."""
+        """Return whether all members make a collective call of this communicator next."""
         heads = [self.pending[member][0] for member in members if self.pending[member]]
         together = [call for call in heads if call.members == members and call.name != "sendrecv"]
         return len(together) == len(members)
 
-    def meet(self, members: Sequence[int]) -> None:
-        """The collective call that these make next."""
+    def collective(self, members: Sequence[int]) -> None:
+        """Replay the collective call that these members make next."""
         calls = {member: self.pending[member].popleft() for member in members}
         begin = max(self.rounds[member] for member in members)
         for member in members:
             self.rounds[member] = begin
+        # Round after round: all messages of a round leave before any rank completes it.
         for _, together in groupby(scheduled(list(calls.values())), lambda message: message.round):
             concerning = defaultdict(list)
             for _, source, dest, length, control in together:
@@ -128,29 +132,31 @@ class _Step:
                 concerning[source].append(transfer)
                 concerning[dest].append(transfer)
             for rank, transfers in concerning.items():
-                self.settle(rank, transfers)
+                self.complete(rank, transfers)
 
     def pairs(self) -> bool:
-        """All sendrecvs before the next collective calls, in whatever order lets them go on; whether any did."""
+        """Replay all sendrecvs before the next collective calls, in any order that works; return if any went on."""
         moved = False
         while any([self.pair(rank) for rank in range(len(self.pending))]):
             moved = True
         return moved
 
     def pair(self, rank: int) -> bool:
-        """The next sendrecv of ``rank`` as far as it goes without others: whether it sent or ended."""
+        """Replay the next sendrecv of ``rank`` as far as possible; return whether it sent or ended now."""
         calls, moved = self.pending[rank], False
         if not calls or calls[0].name != "sendrecv":
             return False
         call = calls[0]
+        # Send once.
         if rank not in self.posted:
             self.posted[rank] = [self.send(call.phase, rank, d, b, call.control) for d, b in call.to.items()]
             for transfer in self.posted[rank]:
                 self.arriving[call.members, rank, transfer.dest].append(transfer)
             moved = True
+        # End, if the message to receive has been sent by now.
         here = deque() if call.source is None else self.arriving[call.members, call.source, rank]
         if call.source is not None and not here:
             return moved
-        self.settle(rank, self.posted.pop(rank) + ([here.popleft()] if here else []))
+        self.complete(rank, self.posted.pop(rank) + ([here.popleft()] if here else []))
         calls.popleft()
         return True

@@ -1,15 +1,16 @@
-"""The textbook schedule of every call: which rank sends how much to which in which round.
+"""Textbook schedules of all calls: which rank sends how many bytes to which other rank in which round.
 
-The schedules are those that `counting` counts by, so that over all ranks bytes and messages are those counted:
+`comm.counting` counts by the same schedules, so that bytes and messages, summed over all ranks, equal the counted ones:
 
-- alltoallv: pairwise. In round i = 1 .. P - 1 every rank sends its part to the rank i above it.
-- allgather(v): Bruck's. In round j every rank hands what it has to the rank 2^j below it: ceil(log2 P) rounds.
-- allreduce: recursive halving, then doubling: a reduce-scatter, which is Bruck's allgather run backwards, then that
-  allgather, of P nearly equal blocks, for any P.
-- bcast: down a binomial tree, the number of rows first, in messages of their own.
-- barrier: a dissemination of empty messages.
+- alltoallv: pairwise. In round i = 1 .. P - 1 every rank sends to the rank i above it.
+- allgather(v): Bruck's. In round j every rank sends what it has to the rank 2^j below it: ceil(log2 P) rounds.
+- allreduce: recursive halving and doubling, for any P: a reduce-scatter of P nearly equal blocks, which is Bruck's
+  allgather run backwards, and then that allgather.
+- bcast: down a binomial tree; the count goes first, in messages of its own.
+- barrier: dissemination of empty messages.
 
-MPI libraries choose others by length (rings for long allgathers): bytes stay, messages and rounds become more.
+MPI libraries choose other schedules for some lengths, such as rings for long allgathers: these have as many bytes, but
+more messages and rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sparse_mpi.analysis.recording import Call
 class Message(NamedTuple):
     """One message of a collective call."""
 
-    round: int  # of the call, from 0
+    round: int  # within the call, from 0; counts that go first have negative rounds
     source: int
     dest: int
     bytes: int
@@ -31,7 +32,7 @@ class Message(NamedTuple):
 
 
 def scheduled(calls: Sequence[Call]) -> list[Message]:
-    """The messages of a collective call that member i of a communicator made as ``calls[i]``, by ascending round."""
+    """Return the messages of a collective call that member i made as ``calls[i]``, in ascending order of rounds."""
     name, members = calls[0].name, calls[0].members
     if any(call.name != name for call in calls):
         raise ValueError(f"calls must be of one collective, got {', '.join(sorted({call.name for call in calls}))}")
@@ -44,6 +45,7 @@ def scheduled(calls: Sequence[Call]) -> list[Message]:
 
 
 def _alltoallv(calls: Sequence[Call]) -> list[Message]:
+    """Exchange pairwise: in round i, a message from each rank to the one i + 1 above it, unless there is none."""
     size, members = len(calls), calls[0].members
     return [
         Message(gap - 1, members[rank], dest, call.to[dest])
@@ -54,7 +56,7 @@ def _alltoallv(calls: Sequence[Call]) -> list[Message]:
 
 
 def _announcement(calls: Sequence[Call]) -> list[Message]:
-    """The numbers of rows, which go before the rows where they are not known; in rounds below zero."""
+    """Send the counts, where receivers do not know them, in rounds below zero: 8 bytes down a tree, or 4 a rank."""
     if not calls[0].announced:
         return []
     if calls[0].name == "bcast":
@@ -66,10 +68,12 @@ def _announcement(calls: Sequence[Call]) -> list[Message]:
 
 
 def _allgather(calls: Sequence[Call]) -> list[Message]:
+    """Gather what every rank brings."""
     return [message._replace(control=calls[0].control) for message in bruck([call.bytes for call in calls])]
 
 
 def _allreduce(calls: Sequence[Call]) -> list[Message]:
+    """Reduce blocks by an allgather run backwards, and gather the sums."""
     size, length, control = len(calls), calls[0].bytes, calls[0].control
     gathering = bruck([length * (rank + 1) // size - length * rank // size for rank in range(size)])
     rounds = gathering[-1].round + 1
@@ -78,16 +82,18 @@ def _allreduce(calls: Sequence[Call]) -> list[Message]:
 
 
 def _bcast(calls: Sequence[Call]) -> list[Message]:
+    """Broadcast from the root."""
     messages = binomial(calls[0].bytes, len(calls), _root(calls))
     return [message._replace(control=calls[0].control) for message in messages]
 
 
 def _root(calls: Sequence[Call]) -> int:
-    """Which of the members it is."""
+    """Return the position of the root among the members."""
     return calls[0].members.index(calls[0].root)
 
 
 def _barrier(calls: Sequence[Call]) -> list[Message]:
+    """Gather nothing."""
     return bruck([0] * len(calls))
 
 
@@ -101,7 +107,7 @@ _BY_NAME: dict[str, Callable[[Sequence[Call]], list[Message]]] = {
 
 
 def bruck(sizes: Sequence[int]) -> list[Message]:
-    """An allgather of blocks of ``sizes`` (P,) bytes, on any number of ranks."""
+    """Return the messages of an allgather of blocks of ``sizes`` ``(P,)`` bytes, for any P."""
     size, messages, gap = len(sizes), [], 1
     while gap < size:
         held = min(gap, size - gap)
@@ -113,7 +119,7 @@ def bruck(sizes: Sequence[int]) -> list[Message]:
 
 
 def binomial(length: int, size: int, root: int) -> list[Message]:
-    """A broadcast of ``length`` bytes."""
+    """Return the messages of a broadcast of ``length`` bytes from ``root`` to ``size`` ranks."""
     rounds = (size - 1).bit_length()
     return [
         Message(number, (above + root) % size, (above + gap + root) % size, length)

@@ -1,4 +1,4 @@
-"""What an algorithm sends on P ranks of a `World`, counted, beside what its formula allows."""
+"""Count what an algorithm sends on the P ranks of a `World`, and compare it with what its formula allows."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.sparse import Layout
 
 WORD = 4  # bytes: the papers' unit
-PAIR, VALUE = 8, 4  # bytes of float32 entries of fewer than 2^31 elements, as `Algorithm.bound` counts them
-CHECKED = 16  # bytes of the agreement with which every step begins
-TOLERANCE = 1 + 1e-9
+PAIR, VALUE = 8, 4  # bytes of an entry and of a value of fewer than 2^31 float32, as `Algorithm.bound` counts them
+CHECKED = 16  # bytes of the consistency check with which every step begins
+TOLERANCE = 1 + 1e-9  # for rounding in formulas
 
 
 class Phase(NamedTuple):
-    """What the calls of one purpose send in a step."""
+    """The traffic that the calls of one purpose cause in a step."""
 
     words: float  # payload, mean over ranks and steps
-    most_words: float  # of a rank in a step
+    most_words: float  # payload, maximum over ranks and steps
     control: float  # bytes, mean
-    messages: float  # most of a rank in a step
+    messages: float  # maximum over ranks and steps
 
 
 @dataclass(frozen=True)
 class Volume:
-    """What was counted; words are 4 bytes of payload a rank and step. Formulas include the agreement of a step."""
+    """The counted traffic of one rank and step. Words are 4 bytes of payload; formulas include consistency checks."""
 
     algorithm: str
     ranks: int
@@ -44,11 +44,11 @@ class Volume:
     k: int
     steps: int
     words: float  # mean over ranks and steps
-    between: float  # of these, words for ranks of other nodes
+    between: float  # of these, words for ranks on other nodes
     most_words: float
     control: float  # bytes, mean
     most_control: float
-    messages: float  # most of a rank in a step, those of control too
+    messages: float  # maximum over ranks and steps, those of control included
     imbalance: float  # payload of the busiest rank over the mean, mean over the steps
     selected: float  # entries a rank selects, over k
     total: float  # entries of the result, over k
@@ -62,7 +62,7 @@ class Volume:
 
     @property
     def within(self) -> bool:
-        """Whether no rank sent more than the formula allows."""
+        """Return whether no rank sent more than the formula allows in any step."""
         return (
             self.most_words <= self.formula_words * TOLERANCE
             and self.messages <= self.formula_messages * TOLERANCE
@@ -70,15 +70,15 @@ class Volume:
         )
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return all numbers as a dict for JSON."""
         return asdict(self) | {
             "within": self.within,
             "phases": {name: phase._asdict() for name, phase in self.phases.items()},
         }
 
 
-class _Ran(NamedTuple):
-    """What one rank knows after a run, an entry a counted step."""
+class _RankRecord(NamedTuple):
+    """The numbers of one rank after a run, one item for each counted step."""
 
     k: int
     reports: list[StepReport]
@@ -97,33 +97,43 @@ def count(
     progress: Callable[[], None] = lambda: None,
     ranks_per_node: int = 1,
 ) -> Volume:
-    """Run ``warmup`` + ``steps`` steps with error feedback, and count the latter; ``progress`` is called after each.
+    """Run ``warmup + steps`` steps with error feedback on the ranks of a `World`, and count all but the warm-up.
 
-    So many consecutive ranks are taken to be a node.
+    Args:
+        algorithm: to count.
+        name: of the algorithm, for the result.
+        gradients: of all steps and ranks.
+        ranks: number of ranks.
+        k: entries that a rank selects.
+        steps: number of steps to count.
+        warmup: steps before these.
+        progress: is called after each step.
+        ranks_per_node: so many consecutive ranks are taken to be a node.
     """
     union, observed = watched(algorithm, gradients.size, ranks)
 
-    def run(comm: Comm) -> _Ran:
+    def run(comm: Comm) -> _RankRecord:
         recording = RecordingComm(comm)
         reducer = SparseAllreduce(gradients.size, k=k, comm=recording, algorithm=observed)
-        ran = _Ran(reducer.k, [], [], [])
+        counted = _RankRecord(reducer.k, [], [], [])
         for step in range(warmup + steps):
             recording.record.clear()
             reducer.step(gradients.at(step, comm.rank))
             assert reducer.report is not None
-            ran.reports.append(reducer.report)
-            ran.phases.append(_by_phase(recording))
-            ran.between.append(sum(leaving(call, comm.rank, ranks_per_node) for call in recording.record))
+            counted.reports.append(reducer.report)
+            counted.phases.append(_by_phase(recording))
+            counted.between.append(sum(leaving(call, comm.rank, ranks_per_node) for call in recording.record))
             if comm.rank == 0:
                 progress()
-        return _Ran(ran.k, ran.reports[warmup:], ran.phases[warmup:], ran.between[warmup:])
+        after = slice(warmup, None)
+        return _RankRecord(counted.k, counted.reports[after], counted.phases[after], counted.between[after])
 
-    ran = World(ranks).run(run)
-    return _summary(algorithm, name, gradients.size, ran, [] if union is None else union.counts[warmup:])
+    records = World(ranks).run(run)
+    return _summary(algorithm, name, gradients.size, records, [] if union is None else union.counts[warmup:])
 
 
 def formula(algorithm: Algorithm, n: int, k: int, ranks: int) -> tuple[float, float, float]:
-    """Words of payload, bytes of control and messages that one rank may send in a step, the agreement included."""
+    """Return words of payload, bytes of control and messages that a rank may send in a step, checks included."""
     bound = algorithm.bound(Layout.of(n), k, ranks)
     checks = 2 * CHECKED * (ranks - 1) // ranks
     words = bound.payload(PAIR, VALUE) / WORD
@@ -131,9 +141,9 @@ def formula(algorithm: Algorithm, n: int, k: int, ranks: int) -> tuple[float, fl
 
 
 def leaving(call: Call, rank: int, ranks_per_node: int) -> float:
-    """Bytes of payload that ``rank`` has for other nodes in ``call``.
+    """Return the bytes of payload that ``rank`` sends to other nodes in ``call``.
 
-    Where the call does not tell who gets what, because all get the same, they are spread evenly over the others.
+    If the call does not tell who gets how much, because all get the same, they are spread evenly over the others.
     """
     receivers = np.array(list(call.to) or [member for member in call.members if member != rank], np.int64)
     weights = np.array(list(call.to.values()) or [1] * len(receivers), np.float64)
@@ -142,8 +152,11 @@ def leaving(call: Call, rank: int, ranks_per_node: int) -> float:
 
 
 def gigabytes(algorithm: Algorithm, gradients: Gradients, ranks: int) -> float:
-    """Memory that ``count`` needs, about: residuals, with gradients added and without, gradients where each is an array
-    of its own, and two more where a vector is sent in pieces or in another type."""
+    """Estimate the memory that `count` needs, in GB.
+
+    Each rank has its residual before and after the gradient is added; its gradient, unless gradients are views of one
+    buffer; and two more vectors where a vector is sent in pieces or in another type.
+    """
     n = gradients.size
     bound = algorithm.bound(Layout.of(n), 1, ranks)
     copied = (bound.pairs > 0 and bound.values >= n) or bound.extra >= n
@@ -151,25 +164,26 @@ def gigabytes(algorithm: Algorithm, gradients: Gradients, ranks: int) -> float:
 
 
 def merged(algorithm: Algorithm, n: int, k: int, ranks: int) -> float:
-    """Pairs that all ranks together receive, and have to merge, in a step; by the formula."""
+    """Return the pairs that all ranks together receive, and have to merge, in a step, by the formula."""
     return ranks * algorithm.bound(Layout.of(n), k, ranks).pairs
 
 
 def _by_phase(recording: RecordingComm) -> dict[str, Traffic]:
+    """Add up the traffic of the recorded calls of each phase."""
     added: dict[str, Traffic] = {}
     for call in recording.record:
         added[call.phase] = added.get(call.phase, Traffic()) + call.counted
     return added
 
 
-def _summary(algorithm: Algorithm, name: str, n: int, ran: list[_Ran], covered: list[int]) -> Volume:
-    """The numbers of all ranks in one record."""
-    ranks, k, steps = len(ran), ran[0].k, len(ran[0].reports)
-    reports = [report for rank in ran for report in rank.reports]
+def _summary(algorithm: Algorithm, name: str, n: int, records: list[_RankRecord], covered: list[int]) -> Volume:
+    """Put the numbers of all ranks into one record; ``covered`` entries were selected in each step by any rank."""
+    ranks, k, steps = len(records), records[0].k, len(records[0].reports)
+    reports = [report for rank in records for report in rank.reports]
     traffic = [report.traffic for report in reports]
-    sent = [[rank.reports[step].traffic.sent for rank in ran] for step in range(steps)]
+    sent = [[rank.reports[step].traffic.sent for rank in records] for step in range(steps)]
     words, control, messages = formula(algorithm, n, k, ranks)
-    busiest = max(ran, key=lambda rank: sum(r.traffic.sent + r.traffic.control for r in rank.reports))
+    busiest = max(records, key=lambda rank: sum(r.traffic.sent + r.traffic.control for r in rank.reports))
     return Volume(
         name,
         ranks,
@@ -177,7 +191,7 @@ def _summary(algorithm: Algorithm, name: str, n: int, ran: list[_Ran], covered: 
         k,
         steps,
         words=statistics.mean(t.sent for t in traffic) / WORD,
-        between=statistics.mean(sent for rank in ran for sent in rank.between) / WORD,
+        between=statistics.mean(sent for rank in records for sent in rank.between) / WORD,
         most_words=max(t.sent for t in traffic) / WORD,
         control=statistics.mean(t.control for t in traffic),
         most_control=max(t.control for t in traffic),
@@ -191,12 +205,12 @@ def _summary(algorithm: Algorithm, name: str, n: int, ran: list[_Ran], covered: 
         formula_messages=messages,
         lowest=8 * k * (ranks - 1) / ranks,
         slowest=_mean([report.traffic for report in busiest.reports]),
-        phases=_phases(ran),
+        phases=_phases(records),
     )
 
 
 def _mean(traffic: list[Traffic]) -> Traffic:
-    """Whole bytes and messages, rounded up."""
+    """Return the mean, whole bytes and messages, rounded up."""
     summed = sum(traffic[1:], traffic[0])
     sent, received, messages, control = (
         -(-part // len(traffic)) for part in (summed.sent, summed.received, summed.messages, summed.control)
@@ -204,9 +218,9 @@ def _mean(traffic: list[Traffic]) -> Traffic:
     return Traffic(sent, received, messages, control, summed.seconds / len(traffic))
 
 
-def _phases(ran: list[_Ran]) -> dict[str, Phase]:
-    """By phase, in the order in which they come."""
-    steps = [step for rank in ran for step in rank.phases]
+def _phases(records: list[_RankRecord]) -> dict[str, Phase]:
+    """Return the traffic of each phase, in the order in which phases first occur."""
+    steps = [step for rank in records for step in rank.phases]
     found = {}
     for name in dict.fromkeys(name for step in steps for name in step):
         sent = [step.get(name, Traffic()) for step in steps]

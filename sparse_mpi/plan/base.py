@@ -100,6 +100,4 @@ class Plan:
     parts: tuple[Part, ...]  # in the order in which they are reduced; every tensor is in exactly one
     predicted: float  # seconds of a training step, by the profile
     overlap: bool = False  # whether `predicted` counts on reductions that begin during the backward pass
-    cpu_lane: bool = (
-        False  # whether it counts on CPU cores to select and merge beside the training's own computing
-    )
+    cpu_lane: bool = False  # whether it counts on CPU cores to select and merge beside the training's own computing
