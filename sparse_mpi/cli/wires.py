@@ -35,7 +35,7 @@ def table() -> str:
     rows = [heads, ["---"] * 3 + ["---:"] * len(DENSITIES)]
     for name, wire in WIRES.items():
         what = markdown.first_sentence(type(wire))
-        if hasattr(wire, "codec"):
+        if wire.codec is not None:
             values = markdown.first_sentence(type(wire.codec))
             what += f"; {values[0].lower()}{values[1:]}"
         lossless = "yes" if wire.lossless else "no"

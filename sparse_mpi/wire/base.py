@@ -13,6 +13,7 @@ import numpy as np
 from sparse_mpi.arrays import Array
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.wire.codecs import Codec
 
 
 class Packed(NamedTuple):
@@ -33,6 +34,11 @@ class Wire(Protocol):
     @property
     def lossless(self) -> bool:
         """Return whether values arrive unchanged. If not, the sender keeps the rounding error; see `Packed.vector`."""
+
+    @property
+    def codec(self) -> Codec | None:
+        """Return the codec that writes values, or None if the format has none."""
+        return None
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """Cut the entries into m messages and encode them.

@@ -17,6 +17,7 @@ from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, concatenate
 from sparse_mpi.wire.base import Packed
+from sparse_mpi.wire.codecs import Codec
 from sparse_mpi.wire.patterns import column_bytes, decode_rows, encode_rows
 
 
@@ -25,6 +26,7 @@ class Coo:
     """Pairs of index and value."""
 
     lossless: ClassVar[bool] = True
+    codec: ClassVar[Codec | None] = None
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """See `Wire.pack`; an item is a pair."""
