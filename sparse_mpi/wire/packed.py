@@ -36,7 +36,7 @@ from sparse_mpi.kernels.base import MESSAGE, index_dtype
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire.base import Packed
-from sparse_mpi.wire.codecs import Codec, Exact
+from sparse_mpi.wire.codecs import Codec, Unrounded
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class BitPacked:
         codec: writes the values.
     """
 
-    codec: Codec = Exact()
+    codec: Codec = Unrounded()
 
     @property
     def lossless(self) -> bool:

@@ -116,6 +116,12 @@ def test_overhead_of_the_worst_message():
             assert (WIRES[name].lengths_of(entries, regions, 0, dtype) - pairs).max() <= WIRES[name].overhead()
 
 
+def test_names_in_checkpoints_stay():
+    """A checkpoint is only restored with the wire whose repr it holds."""
+    assert repr(WIRES["packed"]) == "BitPacked(codec=Exact())"
+    assert repr(WIRES["packed+int8"]) == "BitPacked(codec=Int8())"
+
+
 def rounded(name, values):
     """What arrives of a vector of these values."""
     values = np.asarray(values)
