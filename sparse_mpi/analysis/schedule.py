@@ -45,7 +45,7 @@ def scheduled(calls: Sequence[Call]) -> list[Message]:
 
 
 def _alltoallv(calls: Sequence[Call]) -> list[Message]:
-    """Exchange pairwise: in round i, a message from each rank to the one i + 1 above it, unless there is none."""
+    """Return the messages of a pairwise exchange: in round i each rank sends to the rank i + 1 above it, or not."""
     size, members = len(calls), calls[0].members
     return [
         Message(gap - 1, members[rank], dest, call.to[dest])
@@ -56,7 +56,7 @@ def _alltoallv(calls: Sequence[Call]) -> list[Message]:
 
 
 def _announcement(calls: Sequence[Call]) -> list[Message]:
-    """Send the counts, where receivers do not know them, in rounds below zero: 8 bytes down a tree, or 4 a rank."""
+    """Return the messages of counts that receivers do not know: 8 bytes down a tree, or 4 gathered from each."""
     if not calls[0].announced:
         return []
     if calls[0].name == "bcast":
@@ -68,12 +68,12 @@ def _announcement(calls: Sequence[Call]) -> list[Message]:
 
 
 def _allgather(calls: Sequence[Call]) -> list[Message]:
-    """Gather what every rank brings."""
+    """Return the messages that gather what every rank sends."""
     return [message._replace(control=calls[0].control) for message in bruck([call.bytes for call in calls])]
 
 
 def _allreduce(calls: Sequence[Call]) -> list[Message]:
-    """Reduce blocks by an allgather run backwards, and gather the sums."""
+    """Return the messages that reduce blocks, an allgather run backwards, and of the allgather of the sums."""
     size, length, control = len(calls), calls[0].bytes, calls[0].control
     gathering = bruck([length * (rank + 1) // size - length * rank // size for rank in range(size)])
     rounds = gathering[-1].round + 1
@@ -82,7 +82,7 @@ def _allreduce(calls: Sequence[Call]) -> list[Message]:
 
 
 def _bcast(calls: Sequence[Call]) -> list[Message]:
-    """Broadcast from the root."""
+    """Return the messages of a broadcast from the root."""
     messages = binomial(calls[0].bytes, len(calls), _root(calls))
     return [message._replace(control=calls[0].control) for message in messages]
 
@@ -93,7 +93,7 @@ def _root(calls: Sequence[Call]) -> int:
 
 
 def _barrier(calls: Sequence[Call]) -> list[Message]:
-    """Gather nothing."""
+    """Return empty messages along the paths of an allgather."""
     return bruck([0] * len(calls))
 
 

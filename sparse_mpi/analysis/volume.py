@@ -177,7 +177,7 @@ def _by_phase(recording: RecordingComm) -> dict[str, Traffic]:
 
 
 def _summary(algorithm: Algorithm, name: str, n: int, records: list[_RankRecord], covered: list[int]) -> Volume:
-    """Put the numbers of all ranks into one record; ``covered`` entries were selected in each step by any rank."""
+    """Put the numbers of all ranks into one record; ``covered``: distinct entries selected in each step."""
     ranks, k, steps = len(records), records[0].k, len(records[0].reports)
     reports = [report for rank in records for report in rank.reports]
     traffic = [report.traffic for report in reports]

@@ -29,6 +29,7 @@ def of(x: Array) -> Kernels:
 
 
 def _device() -> Kernels:
+    """Return the kernels in CUDA; importing them needs CuPy."""
     from sparse_mpi.kernels import cuda
 
     return cuda
@@ -36,6 +37,7 @@ def _device() -> Kernels:
 
 @cache
 def _host() -> Kernels:
+    """Return Numba's kernels, or those of whole-array functions where Numba is not installed."""
     if importlib.util.find_spec("numba") is None:
         return _generic()
     from sparse_mpi.kernels import cpu
@@ -45,6 +47,7 @@ def _host() -> Kernels:
 
 @cache
 def _generic() -> Kernels:
+    """Return the kernels made of whole-array functions."""
     from sparse_mpi.kernels import array
 
     return array

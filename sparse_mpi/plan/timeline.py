@@ -159,7 +159,7 @@ def _sequential(profile: Profile, loads: Sequence[Load], work: str, entries: lis
 
 
 def _overlapping(profile: Profile, loads: Sequence[Load], work: str, entries: list[Entry]) -> float:
-    """Append the same with overlap, and return when it ends."""
+    """Append what `_sequential` does, but with reductions that begin during the backward pass; return when it ends."""
     delays = work == COMPUTE  # whether selections delay the backward pass
     begin = now = profile.before  # `now` is the clock of the stream that selects
     wire, passed = begin, 0.0  # when the communication stream is free; how much of the backward pass is through

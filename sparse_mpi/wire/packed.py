@@ -70,6 +70,7 @@ class BitPacked:
         return self._unpack(buffer, _entries(buffer, lengths, regions), regions, size, dtype)
 
     def _unpack(self, buffer: Array, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+        """Decode messages of so many entries each."""
         messages = self.lay_out(entries, regions, dtype)
         indices, codes, scales = kernels.of(buffer).read_messages(messages, buffer, size)
         codes = codes.view(self.codec.code_type(dtype))

@@ -1,10 +1,11 @@
-// Packed messages, all at once. A bit is set with an atomic on the word that holds it, for neighbours share words.
+// Packed messages, all entries in parallel. Bits are set by atomics on the words that hold them, because neighbouring
+// entries share words.
 
 struct Message {
     int64 entries, first, start, shift, spread, span, block, head, values, scales, lows, highs, end;
 };
 
-// the message that the i-th entry, or chunk, is of: the last with firsts[message * stride] <= i
+// Returns the message that entry or chunk i belongs to: the last one with firsts[message * stride] <= i.
 __device__ inline int64 owner(const int64* firsts, int64 stride, int64 messages, int64 i) {
     int64 low = 0, high = messages;
     while (high - low > 1) {
@@ -19,6 +20,7 @@ __device__ inline Message of_entry(const int64* messages, int64 count, int64 i) 
     return ((const Message*)messages)[owner(messages + 1, fields, count, i)];
 }
 
+// Writes the lowest `bits` bits of `value` at bit `at` of zeroed words.
 __device__ inline void put(uint32* words, int64 at, uint64 value, int64 bits) {
     while (bits > 0) {
         const int64 room = 32 - (at & 31), now = bits < room ? bits : room;
@@ -26,7 +28,8 @@ __device__ inline void put(uint32* words, int64 at, uint64 value, int64 bits) {
         value >>= now, at += now, bits -= now;
     }
 }
-__device__ inline uint64 get(const uint8* buffer, int64 at, int64 bits) {  // at most 57 bits, or 64 from a byte's first
+// Reads `bits` bits at bit `at`: at most 57, or 64 where `at` is the first bit of a byte.
+__device__ inline uint64 get(const uint8* buffer, int64 at, int64 bits) {
     uint64 value = 0;
     for (int64 byte = at >> 3, shift = -(at & 7); shift < bits; ++byte, shift += 8) {
         value |= shift < 0 ? (uint64)buffer[byte] >> -shift : (uint64)buffer[byte] << shift;
@@ -34,7 +37,8 @@ __device__ inline uint64 get(const uint8* buffer, int64 at, int64 bits) {  // at
     return bits < 64 ? value & (((uint64)1 << bits) - 1) : value;
 }
 
-// words: zeros, as many as hold the messages; width: bytes of a code
+// Writes everything, one thread an entry; the first one of a message also its number, of a block also its scale.
+// words: zeros, as many as hold the messages; width: bytes of a code.
 extern "C" __global__ void __launch_bounds__(THREADS)
 write_entries(const int64* messages, int64 count, const INDEX* indices, const uint8* codes, int64 width,
               const uint32* scales, int64 entries, uint32* words) {
@@ -53,7 +57,8 @@ write_entries(const int64* messages, int64 count, const INDEX* indices, const ui
     if (m.span) put(words, 8 * m.highs + (offset >> m.shift) + m.spread * number, 1, 1);
 }
 
-// High sections in chunks of 64 bits: chunks[m] are those of the messages before. How many bits are set in each?
+// High sections are read in chunks of 64 bits; chunks[m] is the number of chunks of all messages before m. `count_bits`
+// counts the set bits of each chunk, which are its entries.
 __device__ inline uint64 chunk_of(const Message& m, const uint8* buffer, int64 number) {
     const int64 left = m.span - 64 * number;
     return get(buffer, 8 * m.highs + 64 * number, left < 64 ? left : 64);
@@ -66,7 +71,8 @@ count_bits(const int64* messages, int64 count, const int64* chunks, int64 all, c
     bits[i] = __popcll(chunk_of(((const Message*)messages)[m], buffer, i - chunks[m]));
 }
 
-// ends: entries of all chunks up to each one, itself included
+// Writes the high part of every entry to `indices`, one thread a chunk.
+// ends: entries of all chunks up to and including each one.
 extern "C" __global__ void __launch_bounds__(THREADS)
 read_highs(const int64* messages, int64 count, const int64* chunks, int64 all, const uint8* buffer, const int64* ends,
            INDEX* indices) {

@@ -1,14 +1,15 @@
-// Counts of `width` magnitude bits in shared memory, two 16-bit counters a word: 2^16 of them fit into 128 KiB. A block
-// looks after every CHUNK of entries whether any counter is half full, and if so moves all of them to the 64-bit counts
-// in global memory: no counter overflows. Without IN_SHARED, for devices with less of it, all is counted there.
+// Counts entries by `width` of their magnitude bits, in shared memory, with two 16-bit counters in each word: 2^16 of
+// them fit into 128 KiB. So that none overflows, a block checks after every CHUNK of entries whether any counter is
+// half full, and if so adds all of them to the 64-bit counts in global memory and clears them. Without IN_SHARED, for
+// devices with less shared memory, all entries are counted in global memory.
 
-constexpr int EACH = 28;  // entries a thread reads between two looks
+constexpr int EACH = 28;  // entries that a thread reads between two checks
 constexpr int64 CHUNK = (int64)THREADS * EACH;
 static_assert(CHUNK < 1 << 15, "a counter that is less than half full has room for a chunk");
 
 extern __shared__ uint32 pairs[];
 
-// `run` entries fell into `bin`; whether its counter is half full by now
+// Adds `run` entries to `bin`, and returns whether its counter is half full by now.
 __device__ inline bool count(int bin, uint32 run, uint64* counts) {
 #ifdef IN_SHARED
     const int half = (bin & 1) * 16;

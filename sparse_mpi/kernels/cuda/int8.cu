@@ -1,4 +1,4 @@
-// Values in steps of a scale that neighbours share. A block of threads has one of them, and a thread a value.
+// Values in steps of a scale that neighbours share. A block of threads works on one scale, a thread on one value.
 
 __device__ inline uint32 mixed(uint32 x) {
     x = (x ^ (x >> 16)) * 0x85EBCA6Bu;

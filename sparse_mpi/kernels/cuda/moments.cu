@@ -1,5 +1,5 @@
-// Sums over the entries that reach a threshold, in float64. Each block leaves its own at partial[quantity * blocks +
-// block]; the order of every addition depends on the length of x and the grid alone.
+// Sums over the entries that reach a threshold, in float64. Each block writes its sums to partial[quantity * blocks +
+// block]. The order of additions depends on the length of x and the grid alone, so that results are reproducible.
 
 constexpr int WARPS = THREADS / 32;
 constexpr int LARGEST = 5;  // number of the quantity that is no sum, after those that are

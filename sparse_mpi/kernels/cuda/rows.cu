@@ -1,4 +1,4 @@
-// The k largest magnitudes of each row, one block a row: a radix select of DIGIT bits at a time finds the k-th magnitude
+// Finds the k largest magnitudes of each row, one block a row: a radix select of DIGIT bits at a time finds the k-th,
 // and an ordered compaction writes what reaches it. A row that fits into the caches is read from memory once.
 
 constexpr int DIGIT = 11;  // of 31 or 63 magnitude bits: 3 or 6 passes, the first of which tells exponents apart
@@ -8,7 +8,7 @@ constexpr int WARPS = THREADS / 32;
 constexpr int SHARE = BINS / THREADS;  // bins a thread adds up
 static_assert(SHARE * THREADS == BINS, "threads share the bins evenly");
 
-// The sum of `own` over the threads before this one, and over all of them into `total`
+// Returns the sum of `own` over the threads before this one; the sum over all threads goes to `total`.
 __device__ inline uint32 scan(uint32 own, uint32* sums, uint32& total) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     uint32 up_to = own;

@@ -1,4 +1,4 @@
-// Ordered compaction in one pass: each tile counts what it keeps, learns from the tiles before it where to write
+// Ordered compaction in one pass: each tile counts what it selects, learns from the tiles before it where to write
 // (single-pass prefix scan with decoupled look-back, Merrill and Garland 2016), and writes. With GRADIENT, the residual
 // is accumulated on the way.
 //
@@ -30,7 +30,7 @@ __device__ inline float32 widen(float16 g) {
 
 __device__ inline int byte(uint64 word, int which) { return (int)(word >> (8 * which) & 255); }
 
-// How many entries the tiles before this one found; by one warp, which makes `own` of this tile known
+// Returns how many entries the tiles before this one found, and publishes the count `own` of this one; run by one warp.
 __device__ inline uint64 preceding(volatile uint64* found, int64 tile, uint64 own) {
     const int lane = threadIdx.x & 31;
     if (lane == 0) found[tile] = (tile ? PARTIAL : WHOLE) | own;

@@ -1,4 +1,4 @@
-// Sparse vectors and dense ones: scatter with distinct indices, and the sums of runs of equal indices.
+// Pairs into dense vectors, with distinct indices, and sums of runs of equal indices.
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 add(REAL* x, const INDEX* indices, const REAL* values, int64 count) {
