@@ -1,18 +1,20 @@
 """Threshold reuse (Ok-Topk, Li & Hoefler, PPoPP'22): last step's threshold selects this step's entries in one pass.
 
 ``refresh="histogram"`` (default): the threshold is set a little below the last k-th magnitude. As long as between k and
-3k/2 entries pass it, they hold the k largest ones, which are picked out exactly: top-k for the price of one read of the
-vector and no estimate that can drift. Otherwise a sample or a histogram of *this* vector settles it. How far below is
-controlled: nearer after a step that let too many pass, farther after one that let too few. The gradient can join the
-residual in the same pass.
+3k/2 entries reach it, the k largest are among them and are picked out exactly: top-k for the price of one read of the
+vector, with no estimate that can drift. Otherwise a sample or a histogram of *this* vector finds the k-th magnitude.
+The margin below it is controlled: smaller after a step that let too many pass, larger after one that let too few. The
+gradient can be added to the residual in the same pass.
 
-``refresh="exact"`` is the published rule: the exact k-th magnitude every ``period`` steps, in between the stale
-threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here to be compared with.
+``refresh="exact"`` is the published rule (`select/stale.py`): the exact k-th magnitude every ``period`` steps, in
+between the stale threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here to be compared
+with.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
@@ -22,19 +24,21 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select.base import at_least
 from sparse_mpi.select.exact import top_k
+from sparse_mpi.select.stale import StaleRule
 from sparse_mpi.sparse import Layout, SparseVector, truncate
 
-LEAST, MOST = 1 / 256, 1 / 4  # octaves of margin
+MIN_MARGIN_OCTAVES, MAX_MARGIN_OCTAVES = 1 / 256, 1 / 4
+MOST = Fraction(5, 4)  # times k: above it the published program raises its threshold
 
 
 @dataclass(frozen=True)
 class ThresholdState:
-    """What is carried from step to step."""
+    """The state of the selector from step to step; ``age`` and ``k`` serve the published rule only."""
 
     threshold: int = 0  # magnitude bits to try next; 0 before the first step
     margin: float = 1 / 16  # octaves that it lies below the last k-th magnitude
     age: int = 0  # steps since the threshold was last computed exactly
-    k: int = 0  # that it was computed for
+    k: int = 0  # the number of entries for which it was computed
 
 
 @dataclass(frozen=True)
@@ -61,29 +65,39 @@ class Threshold:
             raise ValueError(f"period must be at least 1 step, got {self.period}")
 
     def init(self, layout: Layout, k: int) -> ThresholdState:
-        """No threshold yet."""
+        """Return the state before the first step, which holds no threshold."""
         return ThresholdState()
 
     def select(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
-        """Exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
+        """Select exactly k entries of ``x`` ``(n,)``, of equal magnitudes those of lower index.
+
+        With ``refresh="exact"`` select those that reach the stale threshold instead: about k, and at least one.
+        """
         if self.refresh == "exact":
-            return self._published(x, k, state)
-        return self._settled(x, k, state, at_least(x, state.threshold, most=k + k // 2))
+            return self._select_stale(x, k, state)
+        return self._from_passed(x, k, state, at_least(x, state.threshold, most=k + k // 2))
 
     def accumulate_select(
         self, residual: Array, gradient: Array, k: int, state: ThresholdState
     ) -> tuple[SparseVector, ThresholdState]:
-        """`select` after ``residual += gradient``, in place and in the same pass."""
+        """Add ``gradient`` to ``residual`` in place, both ``(n,)``, and select from the sum in the same pass."""
         if self.refresh == "exact":
             kernels.accumulate(residual, gradient)
-            return self._published(residual, k, state)
+            return self._select_stale(residual, k, state)
         found = kernels.of(residual).accumulate_select(residual, gradient, state.threshold, most=k + k // 2)
-        return self._settled(residual, k, state, None if found is None else SparseVector(*found, len(residual)))
+        return self._from_passed(residual, k, state, None if found is None else SparseVector(*found, len(residual)))
 
-    def _settled(
+    def _from_passed(
         self, x: Array, k: int, state: ThresholdState, passed: SparseVector | None
     ) -> tuple[SparseVector, ThresholdState]:
-        """The k largest of those that passed the threshold; of ``x`` if they were too few or too many."""
+        """Select the k largest of the entries that passed the threshold, or of all if these are too few or too many.
+
+        Args:
+            x: ``(n,)``.
+            k: entries to select.
+            state: whose threshold they passed.
+            passed: the entries of ``x`` that reach it; None if they are more than 3k/2.
+        """
         if passed is None:
             selected, change = top_k(x, k), 1 / 2
         elif passed.nnz < k:
@@ -91,27 +105,29 @@ class Threshold:
         else:
             change = 3 / 4 if 4 * passed.nnz > 5 * k else 1.0
             selected = truncate(passed, k, reuse=True)
-        margin = min(max(state.margin * change, LEAST), MOST) if state.threshold else state.margin
+        margin = state.margin
+        if state.threshold:
+            margin = min(max(margin * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)
         below = int(margin * (1 << np.finfo(x.dtype).nmant))
         return selected, ThresholdState(max(_smallest(selected.values) - below, 0), margin)
 
-    def _published(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
+    def _select_stale(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
+        """Select by the published rule: the entries of ``x`` ``(n,)`` that reach the stale threshold, at least one."""
+        rule = StaleRule(self.period, self.nudge, MOST)
         threshold, age = state.threshold, state.age
-        if age % self.period == 0 or k != state.k:
+        if rule.refresh_due(age, k, state.k):
             threshold, age = kernels.kth_magnitude(x, k, most=k), 0
         selected = at_least(x, threshold, most=len(x))
         assert selected is not None
-        if selected.nnz == 0:  # a threshold above the maximum: take the largest entry rather than none
+        if selected.nnz == 0:  # The threshold lies above the maximum: take the largest entry rather than none.
             selected = top_k(x, 1)
-        bits = np.dtype(f"int{8 * x.itemsize}").type(threshold)
-        if selected.nnz < 2 * k / 3:
-            bits = (bits.view(x.dtype.type) / self.nudge).astype(x.dtype).view(bits.dtype)
-        elif selected.nnz > 5 * k / 4:
-            bits = (bits.view(x.dtype.type) * self.nudge).astype(x.dtype).view(bits.dtype)
-        return selected, ThresholdState(int(bits), age=age + 1, k=k)
+        return selected, ThresholdState(rule.nudged(threshold, selected.nnz, k, x.dtype), age=age + 1, k=k)
 
 
 def _smallest(values: Array) -> int:
-    """The least magnitude bits of ``values``, in parts: their magnitudes need no memory of the same size."""
+    """Return the least magnitude bits of ``values`` ``(m,)``.
+
+    Works in parts, so that the magnitudes need no memory of the same size.
+    """
     part = max(kernels.SMALL, len(values) // 16)
     return min(int(magnitude_bits(values[lo : lo + part]).min()) for lo in range(0, len(values), part))

@@ -6,6 +6,7 @@ The step that makes it exact gathers every reduced entry on every rank, a volume
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -14,48 +15,59 @@ from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.renumbered import Rotated
-from sparse_mpi.kernels.base import bits_type, magnitude_bits
+from sparse_mpi.kernels.base import magnitude_bits
+from sparse_mpi.select.stale import StaleRule
 
-NUDGE = 1.008  # the artifact's correction while counts are outside [2k/3, 4k/3]
+NUDGE = 1.008  # the published program's correction while counts are outside [2k/3, 4k/3]
+MOST = Fraction(4, 3)  # times k
 
 
 @dataclass(frozen=True)
 class StaleThreshold:
-    """What is carried from step to step."""
+    """The state of the rule from step to step, equal on all ranks."""
 
     bits: int = 0  # magnitude bits of the threshold
     age: int = 0  # steps since it was exact
-    k: int = 0  # that it was exact for
+    k: int = 0  # the number of entries for which it was exact
 
 
 @dataclass(frozen=True)
 class Stale:
-    """The rule: k entries every ``period`` steps, ties aside, and in between as many as there are, none included."""
+    """The published rule: k entries every ``period`` steps, ties aside, and in between as many as reach the threshold.
+
+    That may be none at all.
+    """
 
     period: int = 32
 
     def init(self) -> StaleThreshold:
-        """No threshold yet."""
+        """Return the state before the first step, in which a refresh is due."""
         return StaleThreshold()
 
     def cut(
         self, values: Array, k: int, state: StaleThreshold, comm: Comm | Rotated
     ) -> tuple[Array, np.ndarray, StaleThreshold]:
-        """See `Counted.cut`; all entries that tie at the threshold are in the result."""
+        """Decide which of this rank's reduced entries are in the result: all that reach the threshold, ties included.
+
+        See `Counted.cut` for arguments and results.
+        """
+        rule = StaleRule(self.period, NUDGE, MOST)
         bits, age = state.bits, state.age
-        if age % self.period == 0 or k != state.k:
+
+        # Every now and then all reduced entries are gathered on all ranks, for the exact k-th magnitude.
+        if rule.refresh_due(age, k, state.k):
             everything, _ = comm.allgatherv(values)
             bits, age = kernels.kth_magnitude(everything, min(k, len(everything)), most=k), 0
-        keep = magnitude_bits(values) >= bits
-        mine = np.array(int(namespace(values).count_nonzero(keep)), np.int64)
+
+        # In between the last threshold is reused; how many entries of each rank reach it, all ranks must know.
+        chosen = magnitude_bits(values) >= bits
+        mine = np.array(int(namespace(values).count_nonzero(chosen)), np.int64)
         counts = comm.allgather(mine, control=True)
-        threshold = np.array(bits, bits_type(values)).view(values.dtype)
-        if 3 * counts.sum() < 2 * k:
-            threshold = threshold / NUDGE
-        elif 3 * counts.sum() > 4 * k:
-            threshold = threshold * NUDGE
-        return keep, counts, StaleThreshold(int(magnitude_bits(threshold.astype(values.dtype))), age + 1, k)
+        return chosen, counts, StaleThreshold(rule.nudged(bits, int(counts.sum()), k, values.dtype), age + 1, k)
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
-        """See `Counted.bound`."""
+        """Return the most that a step of this rule may cost one rank; see `Counted.bound` for arguments and results.
+
+        All reduced entries may reach a stale threshold, and the step that makes it exact gathers them besides.
+        """
         return everything, everything * (ranks - 1), 3 * rounds(ranks), 12 * (ranks - 1)
