@@ -1,4 +1,4 @@
-"""The global threshold: forecast, counted, searched for, shared among ties; and the published rule."""
+"""The global threshold: predicted, counted, searched for, shared among ties; and the published rule."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparse_mpi import World
-from sparse_mpi.algorithms.oktopk.global_threshold import Bracket, Counted, probes_gathered, search
-from sparse_mpi.algorithms.oktopk.predictor import Forecast, crossing
+from sparse_mpi.algorithms.oktopk.global_threshold import Bracket, Counted, candidates_gathered, search
+from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor, crossing
 from sparse_mpi.algorithms.oktopk.stale_threshold import Stale, StaleThreshold
 from sparse_mpi.comm import NullComm
 from sparse_mpi.kernels.base import magnitude_bits
@@ -30,15 +30,15 @@ def whole(dtype):
 @given(
     st.lists(st.lists(st.floats(-1e3, 1e3, width=32), max_size=40), min_size=1, max_size=5),
     st.integers(1, 60),
-    st.builds(Forecast, st.integers(0, 2**31 - 1), st.integers(-(2**21), 2**21), st.integers(0, 2**20)),
+    st.builds(ThresholdPredictor, st.integers(0, 2**31 - 1), st.integers(-(2**21), 2**21), st.integers(0, 2**20)),
     st.sampled_from([np.float32, np.float64]),
 )
-def test_cut_finds_k_entries_from_any_forecast(entries, k, forecast, dtype):
+def test_cut_finds_k_entries_from_any_prediction(entries, k, predictor, dtype):
     """The largest 0.9k to k entries, or all if there are no more; ties are taken until there are k."""
 
     def body(comm):
         values = np.asarray(entries[comm.rank], dtype)
-        keep, counts, following = Counted().cut(values, k, forecast, comm)
+        keep, counts, following = Counted().cut(values, k, predictor, comm)
         return bits_of(values[keep], dtype), bits_of(values[~keep], dtype), counts, following, comm.traffic
 
     results = World(len(entries)).run(body)
@@ -77,17 +77,17 @@ def test_search_over_the_whole_range(values, known, dtype):
 
 
 @pytest.mark.ranks(2, 3, 8)
-def test_a_good_forecast_needs_one_allgather(ranks):
+def test_a_good_prediction_needs_one_allgather(ranks):
     """And one that is a little off two rounds more, one for what it learns and one for the counts."""
     k, depth = 1000, (ranks.size - 1).bit_length()
 
     def body(comm):
         entries = np.random.default_rng(comm.rank).standard_normal(4 * k, np.float32)
-        _, _, forecast = Counted().cut(entries, k, Forecast(), comm)
+        _, _, predictor = Counted().cut(entries, k, ThresholdPredictor(), comm)
         messages = []
         for factor in (1.0, 1.01, 0.99, 1.3, 0.8):
             before = comm.traffic.messages
-            _, _, forecast = Counted().cut(np.float32(factor) * entries, k, forecast, comm)
+            _, _, predictor = Counted().cut(np.float32(factor) * entries, k, predictor, comm)
             messages.append(comm.traffic.messages - before)
         return messages
 
@@ -95,44 +95,44 @@ def test_a_good_forecast_needs_one_allgather(ranks):
     assert messages[:3] == [depth] * 3 and max(messages[3:]) <= 2 * depth + 2 * 2 * depth
 
 
-def test_few_probes_are_gathered_where_messages_are_short():
+def test_few_candidates_are_gathered_where_messages_are_short():
     """A thirty-second of 8k/P bytes: a byte a count up to k = 254, two up to 65,534, then four."""
-    assert [probes_gathered(64 * ranks, ranks) for ranks in (2, 3, 256, 1024)] == [8, 8, 8, 4]
-    assert probes_gathered(10, 8) == 4 and probes_gathered(10**6, 8) == 8
+    assert [candidates_gathered(64 * ranks, ranks) for ranks in (2, 3, 256, 1024)] == [8, 8, 8, 4]
+    assert candidates_gathered(10, 8) == 4 and candidates_gathered(10**6, 8) == 8
 
 
-def test_forecast_follows_a_threshold_that_drifts():
-    forecast, missed = Forecast(), []
+def test_predictor_follows_a_threshold_that_drifts():
+    predictor, missed = ThresholdPredictor(), []
     for step in range(20):
         actual = 50 * OCTAVE + step * OCTAVE // 50
-        missed.append(abs(forecast.bits - actual))
-        forecast = forecast.moved(actual, OCTAVE)
+        missed.append(abs(predictor.bits - actual))
+        predictor = predictor.updated(actual, OCTAVE)
     assert max(missed[-5:]) <= OCTAVE // 1000
 
 
-def test_probes_settle_at_a_few_hundredths_of_k():
+def test_candidates_end_up_a_few_hundredths_of_k_apart():
     k = 10_000
     sizes = np.sort(bits_of(np.random.default_rng(0).laplace(size=10 * k)))
-    forecast = Forecast(int(sizes[-k]), 0, OCTAVE >> 8)
+    predictor = ThresholdPredictor(int(sizes[-k]), 0, OCTAVE >> 8)
     for _ in range(4):
-        probes = forecast.probes(8, 1 << 31)
-        totals = len(sizes) - np.searchsorted(sizes, probes)
-        forecast = forecast.spaced(probes, totals, k, OCTAVE)
+        candidates = predictor.candidates(8, 1 << 31)
+        totals = len(sizes) - np.searchsorted(sizes, candidates)
+        predictor = predictor.respaced(candidates, totals, k, OCTAVE)
     assert 0.05 * k < -np.diff(totals).mean() < 0.09 * k
-    at = crossing(probes, totals, 95 * k // 100)
+    at = crossing(candidates, totals, 95 * k // 100)
     assert (sizes >= at).sum() == pytest.approx(0.95 * k, rel=0.002)
-    assert crossing(probes, totals, 10 * k) == probes[0] and crossing(probes, totals, 1) == probes[-1]
+    assert crossing(candidates, totals, 10 * k) == candidates[0] and crossing(candidates, totals, 1) == candidates[-1]
 
 
 def test_plateaus_and_cliffs_change_the_spacing_by_steps():
-    """Where many magnitudes tie, probes count the same, or far too many and then far too few."""
-    forecast = Forecast(100 * OCTAVE, 0, OCTAVE >> 6)
-    probes = forecast.probes(4, 1 << 31)
+    """Where many magnitudes tie, candidates count the same, or far too many and then far too few."""
+    predictor = ThresholdPredictor(100 * OCTAVE, 0, OCTAVE >> 6)
+    candidates = predictor.candidates(4, 1 << 31)
     plateau, cliff = np.array([110, 110, 110, 80]), np.array([900, 900, 10, 10])
-    assert forecast.spaced(probes, plateau, 100, OCTAVE).spacing <= OCTAVE >> 5
-    assert forecast.spaced(probes, np.array([110] * 4), 100, OCTAVE).spacing == OCTAVE >> 5
-    assert forecast.spaced(probes, cliff, 100, OCTAVE).spacing == OCTAVE >> 8
-    assert forecast.spaced(probes, np.array([900] * 4), 100, OCTAVE).spacing == OCTAVE >> 6
+    assert predictor.respaced(candidates, plateau, 100, OCTAVE).spacing <= OCTAVE >> 5
+    assert predictor.respaced(candidates, np.array([110] * 4), 100, OCTAVE).spacing == OCTAVE >> 5
+    assert predictor.respaced(candidates, cliff, 100, OCTAVE).spacing == OCTAVE >> 8
+    assert predictor.respaced(candidates, np.array([900] * 4), 100, OCTAVE).spacing == OCTAVE >> 6
 
 
 @pytest.mark.ranks(1, 2, 3, 8)
@@ -142,7 +142,7 @@ def test_ties_are_cut_by_index_over_all_ranks(ranks):
     local = np.array([1.0] * 10 + [-2.0])
 
     def body(comm):
-        keep, counts, _ = Counted().cut(local, k, Forecast(), comm)
+        keep, counts, _ = Counted().cut(local, k, ThresholdPredictor(), comm)
         return np.flatnonzero(keep) + 11 * comm.rank, counts
 
     results = ranks.run(body)
@@ -184,15 +184,15 @@ def test_published_rule_lowers_a_threshold_that_nothing_reaches():
 
 @pytest.mark.ranks(1, 4)
 def test_magnitudes_that_rounding_leaves_are_found_without_a_search(ranks):
-    """Values of 7 bits of mantissa tie by the dozen; the probes that surround a tie settle it."""
+    """Values of 7 bits of mantissa tie by the dozen; the candidates that surround a tie settle it."""
     k, depth = 200, (ranks.size - 1).bit_length()
 
     def body(comm):
         values = 1 + np.random.default_rng(comm.rank).integers(0, 40, 400).astype(np.float32) / 128
-        _, _, forecast = Counted(mantissa=7).cut(values, k, Forecast(), comm)
+        _, _, predictor = Counted(mantissa=7).cut(values, k, ThresholdPredictor(), comm)
         before = comm.traffic.messages
         for _ in range(3):
-            keep, counts, forecast = Counted(mantissa=7).cut(values, k, forecast, comm)
+            keep, counts, predictor = Counted(mantissa=7).cut(values, k, predictor, comm)
         return comm.traffic.messages - before, values[keep], values[~keep], counts.sum()
 
     results = ranks.run(body)

@@ -201,7 +201,7 @@ def test_1024_ranks():
 
 @pytest.mark.ranks(4)
 def test_the_largest_nan_there_is_shows_on_all_ranks(ranks):
-    """0x7FFFFFFF, which CUDA makes, lies above every probe of the threshold."""
+    """0x7FFFFFFF, which CUDA makes, lies above every candidate threshold."""
 
     def body(comm):
         reducer = SparseAllreduce(1000, k=10, comm=comm, algorithm="oktopk")

@@ -1,4 +1,4 @@
-"""Ok-Topk (Li & Hoefler, PPoPP'22), in the pieces of which its paper's page is made up."""
+"""Ok-Topk (Li & Hoefler, PPoPP'22): `oktopk.py` is the algorithm, the other files are its phases."""
 
 from __future__ import annotations
 

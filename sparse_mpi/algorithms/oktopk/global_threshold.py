@@ -1,9 +1,13 @@
-"""The magnitude that k of all ranks' reduced entries reach, found by counting.
+"""Ok-Topk's global threshold, found by counting: the magnitude that about k of all ranks' reduced entries reach.
 
-The published Ok-Topk gathers every reduced entry on every rank to find this threshold, and then uses a stale one
-(`stale_threshold.py`). Here every rank tells, in one small allgather, how many of its entries reach each of a few
-probes around a forecast. As a rule one of them cuts off 0.9k to k entries, and then everybody also knows how many each
-rank holds. Otherwise a search goes on, round by round, with more probes and an allreduce.
+The published Ok-Topk (Li & Hoefler, PPoPP'22) gathers every reduced entry on every rank to find this threshold, and
+reuses a stale one in most steps (`stale_threshold.py`). Here every step finds it anew, by one of two paths:
+
+- The fast path, `count_candidates`: one small allgather tells how many entries of each rank reach each of a few
+  candidate thresholds around a predicted one. In a steady run one candidate is reached by 0.9k to k entries, and then
+  every rank also knows how many entries every other rank contributes.
+- The slow path, `count_after_search`: an interval search, one allreduce of counts a round, for the first step and for
+  thresholds that have jumped out of the candidates.
 """
 
 from __future__ import annotations
@@ -16,166 +20,273 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import rounds
-from sparse_mpi.algorithms.oktopk.predictor import Forecast, crossing
+from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor, crossing
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.renumbered import Rotated
 from sparse_mpi.kernels.base import bits_type, magnitude_bits
 
-SLACK = 0.1  # a count between (1 - SLACK) k and k ends the search
+SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
 
 
 class Bracket(NamedTuple):
-    """Magnitude bits. Entries that reach ``high`` are in the result, and of those that reach only ``low``, as many as
-    it takes to have k. ``low == high`` is a threshold that 0.9k to k entries reach."""
+    """An interval of magnitude bits that encloses the global threshold.
+
+    Entries that reach ``high`` are in the result; of those that reach only ``low``, as many as it takes to have k.
+    ``low == high`` is a threshold that 0.9k to k entries reach.
+    """
 
     low: int
     high: int
 
     def settled(self, resolution: int) -> bool:
-        """Whether what lies in between ties."""
+        """Return True if magnitudes inside the bracket count as equal, so that narrowing it further is in vain."""
         return self.high - self.low <= resolution
+
+
+class RankCounts(NamedTuple):
+    """A settled bracket, and how many entries each rank has on either side of it."""
+
+    bracket: Bracket
+    above: np.ndarray  # (P,) int64, entries that reach the high end: all of them are in the result
+    tied: np.ndarray  # (P,) int64, entries that reach only the low end: some of them may be
+
+    @staticmethod
+    def of(bracket: Bracket, counts: np.ndarray) -> RankCounts:
+        """Return the counts of a bracket, from ``counts`` ``(P, 2)`` of entries that reach its low and high end."""
+        reach, above = counts.T
+        return RankCounts(bracket, above, reach - above)
 
 
 @dataclass(frozen=True)
 class Counted:
-    """The rule: between 0.9k and k entries in every step, or all if there are no more.
+    """The rule that counts in every step: between 0.9k and k entries are in the result, or all if there are no more.
 
     Args:
-        mantissa: bits to which magnitudes are told apart: where values are rounded, more would be in vain.
+        mantissa: bits of the mantissa by which magnitudes are told apart. Where the wire format rounds values, more
+            bits than it keeps would only lengthen the search.
     """
 
     mantissa: int = 52
 
-    def init(self) -> Forecast:
-        """Nothing to forecast from."""
-        return Forecast()
+    def init(self) -> ThresholdPredictor:
+        """Return a predictor that has seen no threshold yet."""
+        return ThresholdPredictor()
 
     def cut(
-        self, values: Array, k: int, forecast: Forecast, comm: Comm | Rotated
-    ) -> tuple[Array, np.ndarray, Forecast]:
-        """Which of this rank's ``values`` ``(m,)`` are in the result, a mask; how many of every rank's are, ``(P,)``
-        int64; and the next forecast.
+        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm | Rotated
+    ) -> tuple[Array, np.ndarray, ThresholdPredictor]:
+        """Decide which of this rank's reduced entries are in the result.
 
         Where entries tie, those of lower rank and lower position are taken until there are k.
+
+        Args:
+            values: ``(m,)`` float32 or float64, this rank's reduced entries.
+            k: entries wanted over all ranks.
+            predictor: the state of the step before, equal on all ranks.
+            comm: the ranks in the order of their regions.
+
+        Returns:
+            A boolean mask ``(m,)`` over ``values``; how many entries of every rank are in the result, ``(P,)`` int64;
+            and the predictor for the next step.
         """
         octave = 1 << np.finfo(values.dtype).nmant
         resolution = max(octave >> self.mantissa, 1)
-        bracket, near = Bracket(0, 1 << (8 * values.itemsize - 1)), 0
-        if forecast.spacing:
-            probes = forecast.probes(probes_gathered(k, comm.size), bracket.high)
-            counts = _gather(values, probes, k, comm)
-            totals = counts.sum(axis=0)
-            bracket, near = narrowed(probes, totals, k, bracket), forecast.spacing
-            forecast = forecast.spaced(probes, totals, k, octave)
-            if bracket.settled(resolution) and np.isin(bracket, probes).all():
-                forecast = forecast.moved(crossing(probes, totals, 95 * k // 100), octave)
-                reach, above = counts[:, np.searchsorted(probes, bracket)].T
-                return *_taken(values, bracket, above, reach - above, k, comm.rank), forecast
-        bracket = search(values, k, comm, bracket, near, resolution)
-        reach, above = _gather(values, np.array(bracket), k, comm).T
-        return *_taken(values, bracket, above, reach - above, k, comm.rank), forecast.moved(bracket.low, octave)
+        bracket, near = Bracket(0, _bits_end(values)), predictor.spacing
+        found: RankCounts | None = None
+
+        # The fast path: candidates around the predicted threshold, counted in one allgather.
+        if near:
+            bracket, found, predictor = count_candidates(values, k, comm, bracket, predictor, octave, resolution)
+
+        # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
+        if found is None:
+            found = count_after_search(values, k, comm, bracket, near, resolution)
+            predictor = predictor.updated(found.bracket.low, octave)
+
+        return *_taken(values, found, k, comm.rank), predictor
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
-        """The most entries in the result, and the values, messages and control bytes that finding them takes a rank.
+        """Return the most that a step of this rule may cost one rank.
 
-        Of ``everything``, at most so many reduced entries.
+        Args:
+            everything: the most reduced entries that all ranks together may have.
+            k: entries wanted over all ranks.
+            ranks: P.
+
+        Returns:
+            Entries in the result, and the values, messages and control bytes that one rank sends to find them.
         """
         searches = self.most_rounds(k)
-        gathered = (2 + probes_gathered(k, ranks)) * _count_type(k).itemsize * (ranks - 1)
+        gathered = (2 + candidates_gathered(k, ranks)) * _count_type(k).itemsize * (ranks - 1)
         return (
             min(k, everything),
             0,
             (2 + 2 * searches) * rounds(ranks),
-            gathered + 16 * (probes_per_round(k) + 1) * searches,
+            gathered + 16 * (candidates_per_round(k) + 1) * searches,
         )
 
     def most_rounds(self, k: int) -> int:
-        """Rounds until all bits are told apart. Only magnitudes that tie need that many, others one to five."""
-        return 1 + ceil((12 + self.mantissa) / log2(probes_per_round(k) + 1))
+        """Return the rounds that a search may take until all bits are told apart.
+
+        Only magnitudes that tie need that many; others take one to five.
+        """
+        return 1 + ceil((12 + self.mantissa) / log2(candidates_per_round(k) + 1))
 
 
-def probes_gathered(k: int, ranks: int) -> int:
-    """Probes that the allgather counts: as many as cost a thirty-second of what the result's pairs do, 4 to 8."""
-    return max(4, min(8, k // ranks // (4 * _count_type(k).itemsize)))
+def count_candidates(
+    values: Array,
+    k: int,
+    comm: Comm | Rotated,
+    bracket: Bracket,
+    predictor: ThresholdPredictor,
+    octave: int,
+    resolution: int,
+) -> tuple[Bracket, RankCounts | None, ThresholdPredictor]:
+    """Look for the threshold among candidates around the predicted one: the fast path, a single allgather.
+
+    Args:
+        values: ``(m,)`` this rank's reduced entries.
+        k: entries wanted over all ranks.
+        comm: the ranks in the order of their regions.
+        bracket: all magnitudes there are.
+        predictor: the state of the step before, with a spacing.
+        octave: difference in magnitude bits between a number and its double.
+        resolution: magnitudes whose bits differ by less than this tie.
+
+    Returns:
+        The bracket to which the counts narrow the threshold; how many entries of each rank lie above and inside it,
+        or None where it must be searched further; and the predictor, ready for the next step unless it is None.
+    """
+    candidates = predictor.candidates(candidates_gathered(k, comm.size), bracket.high)
+    counts = _gather_counts(values, candidates, k, comm)
+    totals = counts.sum(axis=0)
+    bracket = narrowed(candidates, totals, k, bracket)
+    predictor = predictor.respaced(candidates, totals, k, octave)
+    if not bracket.settled(resolution) or not np.isin(bracket, candidates).all():
+        return bracket, None, predictor
+    found = RankCounts.of(bracket, counts[:, np.searchsorted(candidates, bracket)])
+    return bracket, found, predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
 
-def probes_per_round(k: int) -> int:
-    """Probes that one round of the search counts: few for small k, so that counting costs less than sending."""
-    return max(8, min(64, k // 16))
+def count_after_search(
+    values: Array, k: int, comm: Comm | Rotated, bracket: Bracket, near: int, resolution: int
+) -> RankCounts:
+    """Search for the threshold, then count each rank's entries at it: the slow path, several rounds of messages.
+
+    See `search` for the arguments. Counts of single ranks take one allgather more, because a round sums over ranks.
+    """
+    bracket = search(values, k, comm, bracket, near, resolution)
+    return RankCounts.of(bracket, _gather_counts(values, np.array(bracket), k, comm))
 
 
 def search(
     values: Array, k: int, comm: Comm | Rotated, bracket: Bracket, near: int = 0, resolution: int = 1
 ) -> Bracket:
-    """What is left of ``bracket`` when it has settled, by rounds of counting.
+    """Narrow ``bracket`` until it has settled, by rounds of counting at more candidates, one allreduce each.
 
     Args:
         values: ``(m,)`` this rank's reduced entries.
         k: entries wanted over all ranks.
+        comm: the ranks that search together.
         bracket: more than k entries reach its low end, unless it is 0; fewer than 0.9k its high end.
-        near: how far from the known end of a bracket that is open at the other to look first; 0: no idea.
+        near: how far, in bits, from the known end of a bracket that is open at the other to look first; 0: no idea.
         resolution: magnitudes whose bits differ by less than this tie.
     """
-    number = probes_per_round(k)
-    probes = _outward(bracket, near, number, 1 << (8 * values.itemsize - 1)) if near else _evenly(bracket, number)
+    number = candidates_per_round(k)
+    candidates = _outward(bracket, near, number, _bits_end(values)) if near else _evenly(bracket, number)
     if bracket.low == 0:
-        probes = np.union1d([0], probes)
+        candidates = np.union1d([0], candidates)
     while True:
-        counts = kernels.of(values).count(values, probes)
+        counts = kernels.of(values).count(values, candidates)
         totals = comm.allreduce(counts.astype(np.int64), control=True)
-        bracket = narrowed(probes, totals, k, bracket)
+        bracket = narrowed(candidates, totals, k, bracket)
         if bracket.settled(resolution):
             return bracket
-        probes = _evenly(bracket, number)
+        candidates = _evenly(bracket, number)
 
 
-def narrowed(probes: np.ndarray, totals: np.ndarray, k: int, bracket: Bracket) -> Bracket:
-    """What is left of ``bracket``, knowing how many entries reach each probe: ``totals``, descending."""
-    enough = int(np.searchsorted(-totals, -k))  # the first probe that at most k entries reach
-    if enough < len(probes) and (totals[enough] >= (1 - SLACK) * k or probes[enough] == 0):
-        return Bracket(int(probes[enough]), int(probes[enough]))
-    low = int(probes[enough - 1]) if enough else bracket.low
-    return Bracket(low, int(probes[enough]) if enough < len(probes) else bracket.high)
+def narrowed(candidates: np.ndarray, totals: np.ndarray, k: int, bracket: Bracket) -> Bracket:
+    """Return what is left of ``bracket`` once the counts at some candidates are known.
+
+    Args:
+        candidates: ``(m,)`` int64 ascending magnitude bits.
+        totals: ``(m,)`` int64 descending, how many entries of all ranks reach each candidate.
+        k: entries wanted over all ranks.
+        bracket: where the threshold was known to lie before.
+    """
+    enough = int(np.searchsorted(-totals, -k))  # the first candidate that at most k entries reach
+    if enough < len(candidates) and (totals[enough] >= (1 - SLACK) * k or candidates[enough] == 0):
+        return Bracket(int(candidates[enough]), int(candidates[enough]))
+    low = int(candidates[enough - 1]) if enough else bracket.low
+    return Bracket(low, int(candidates[enough]) if enough < len(candidates) else bracket.high)
+
+
+def candidates_gathered(k: int, ranks: int) -> int:
+    """Return how many candidates the fast path counts: 4 to 8, at most a thirty-second of the bytes of the result."""
+    return max(4, min(8, k // ranks // (4 * _count_type(k).itemsize)))
+
+
+def candidates_per_round(k: int) -> int:
+    """Return how many candidates a round of the search counts: few for small k, so that counting costs less than
+    sending."""
+    return max(8, min(64, k // 16))
 
 
 def _evenly(bracket: Bracket, number: int) -> np.ndarray:
-    """Up to ``number`` probes inside a bracket."""
+    """Return up to ``number`` candidates at equal distances inside a bracket, int64 ascending."""
     low, high = bracket
     step = -(-(high - low) // (number + 1))
     return low + step * np.arange(1, (high - low - 1) // step + 1)
 
 
-def _outward(bracket: Bracket, near: int, number: int, top: int) -> np.ndarray:
-    """Probes from the known end of a bracket on, the first ``near`` it, each at a multiple of the last's distance."""
+def _outward(bracket: Bracket, near: int, number: int, end: int) -> np.ndarray:
+    """Return up to ``number`` candidates at growing distances from the one end of a bracket that is known.
+
+    The first is ``near`` bits away, and each distance is a multiple of the one before, so that a small move of the
+    threshold is resolved finely and a large one is still enclosed. Where both ends are known they lie evenly between.
+    """
     low, high = bracket
-    if low > 0 and high < top:
+    if low > 0 and high < end:
         return _evenly(bracket, number)
     doublings = max((high - low) // near, 1).bit_length()
     distances = near << (np.arange(number, dtype=np.int64) * doublings // number)
-    probes = low + distances if high == top else high - distances
-    return np.unique(probes[(probes > low) & (probes < high)])
+    candidates = low + distances if high == end else high - distances
+    return np.unique(candidates[(candidates > low) & (candidates < high)])
+
+
+def _bits_end(values: Array) -> int:
+    """Return the number that all magnitude bits of the dtype of ``values`` lie below."""
+    return 1 << (8 * values.itemsize - 1)
 
 
 def _count_type(k: int) -> np.dtype:
-    """What holds a count, if more than k counts as k + 1: one rank's excess is everybody's."""
+    """Return the unsigned integer type of a count on the wire, in which k + 1 stands for anything above k.
+
+    A rank with more than k entries is enough to know that the total exceeds k too.
+    """
     return np.min_scalar_type(k + 1)
 
 
-def _gather(values: Array, probes: np.ndarray, k: int, comm: Comm | Rotated) -> np.ndarray:
-    """How many entries of every rank reach each probe, more than k counted as k + 1: ``(P, len(probes))`` int64."""
+def _gather_counts(values: Array, thresholds: np.ndarray, k: int, comm: Comm | Rotated) -> np.ndarray:
+    """Return how many entries of every rank reach each threshold, ``(P, len(thresholds))`` int64.
+
+    Counts above k are clipped to k + 1. ``thresholds`` ascend; those above every magnitude count 0.
+    """
     last = np.iinfo(bits_type(values)).max
-    counts = np.where(probes > last, 0, kernels.of(values).count(values, np.minimum(probes, last)))
+    counts = np.where(thresholds > last, 0, kernels.of(values).count(values, np.minimum(thresholds, last)))
     return comm.allgather(np.minimum(counts, k + 1).astype(_count_type(k)), control=True).astype(np.int64)
 
 
-def _taken(
-    values: Array, bracket: Bracket, above: np.ndarray, tied: np.ndarray, k: int, rank: int
-) -> tuple[Array, np.ndarray]:
-    """The mask and the counts of `Counted.cut`: all that reach the bracket, and of those that tie what is left of k."""
+def _taken(values: Array, found: RankCounts, k: int, rank: int) -> tuple[Array, np.ndarray]:
+    """Return the mask and the counts of `Counted.cut`: all entries above the bracket, and then ties until there are k.
+
+    Ties go to the ranks in their order, so every rank knows from the counts alone how many of each rank's are taken.
+    """
     bits = magnitude_bits(values)
-    keep = bits > bracket.high - 1
-    taken = np.diff(np.minimum(np.concatenate([[0], np.cumsum(tied)]), max(k - above.sum(), 0)))
+    chosen = bits > found.bracket.high - 1
+    taken = np.diff(np.minimum(np.concatenate([[0], np.cumsum(found.tied)]), max(k - found.above.sum(), 0)))
     if taken[rank]:
-        keep[namespace(values).flatnonzero((bits >= bracket.low) & ~keep)[: taken[rank]]] = True
-    return keep, above + taken
+        ties = namespace(values).flatnonzero((bits >= found.bracket.low) & ~chosen)
+        chosen[ties[: taken[rank]]] = True
+    return chosen, found.above + taken

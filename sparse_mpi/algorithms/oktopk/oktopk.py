@@ -1,8 +1,8 @@
 """Ok-Topk (Li & Hoefler, PPoPP'22, DOI 10.1145/3503221.3508399): balanced split-and-reduce, then a balanced allgather.
 
 Costs at most 6k(P-1)/P words a rank and 4k(P-1)/P as a rule, and P - 1 + 2 ceil(log2 P) messages in a steady step: the
-split, an allgather of counts, an allgather of results. Steps whose threshold was not foreseen search for it with a few
-small allreduces more, steps that balance send up to P - 1 messages more. A rank none of whose selection lies in its own
+split, an allgather of counts, an allgather of results. Steps whose threshold was not predicted search for it with a few
+small allreduces more, steps that balance send up to P - 1 messages more. A rank whose selection has no entry in its own
 region may send 2k/P words more. With a radix r the P - 1 messages are about (r - 1) log P / log r, and forwarding adds
 to the volume: at P = 1,024 and r = 32, 62 messages and 6k words at most densities.
 Returns between 0.9k and k entries: the largest of the sum of all selections, up to what the wire format rounds.
@@ -40,34 +40,34 @@ REFRESHES = ("histogram", "exact")
 
 @dataclass(frozen=True)
 class OkTopkState:
-    """What is carried from step to step, the same on all ranks but for the selector's part."""
+    """The state from step to step; all of it but the selector's part is equal on all ranks."""
 
     selection: Any  # the selector's state
     threshold: Any  # the state of the rule that finds the global threshold
     boundaries: np.ndarray  # (P + 1,) int64: region q, rank q's own, is [boundaries[q], boundaries[q + 1])
     age: int = 0  # steps since the boundaries were drawn
-    stale: bool = True  # whether they must be drawn anew
-    turn: int = 0  # the rank that owns the first region, where ownership rotates
+    stale: bool = True  # whether the next step must redraw them
+    turn: int = 0  # the rank that owns the first region; it changes only where ownership rotates
 
 
 @dataclass(frozen=True)
 class OkTopk:
-    """Sparse allreduce of about k entries at a volume that does not grow with the number of ranks.
+    """Ok-Topk (Li & Hoefler, PPoPP'22): about k entries at a volume that does not grow with the number of ranks.
 
     Args:
         selector: picks the entries to send.
         period: steps after which regions are redrawn even if they are still balanced (tau in the paper).
-        trigger: results move between ranks, and regions are redrawn for the next step, when one rank holds more than
-            this many times the mean. The paper waits for 4, which alone would allow 8k(P-1)/P words.
-        residual: who keeps what does not make it into the result. ``"sender"``, the paper's rule: every rank keeps what
-            it selected in vain. ``"owner"``: the owner of a region keeps the sum, and ownership moves on by one rank in
-            every step, so that what is kept in one place meets what others have.
+        trigger: results move between ranks, and regions are redrawn for the next step, when one rank has more than this
+            many times the mean number of results. The paper waits for 4, which alone would allow 8k(P-1)/P words.
+        residual: which rank's residual takes what does not make it into the result. ``"sender"``, the paper's rule:
+            every rank keeps what it selected in vain. ``"owner"``: the owner of a region keeps the sum, and ownership
+            moves on by one rank in every step, so that sums kept on one rank meet the entries of others.
         wire: the message format.
         radix: ranks split and reduce in ceil(log P / log radix) stages of at most radix - 1 messages each, in which
             entries are forwarded and added up on the way. None: in one stage of P - 1 messages, which sends least.
         refresh: how the global threshold is found. ``"histogram"``: by counting, in every step. ``"exact"``, the
             paper's rule: every ``threshold_period`` steps all reduced entries are gathered on all ranks, and in between
-            a stale threshold is nudged. It sends more, and its results may exceed k: it is here to be compared with.
+            a stale threshold is nudged. It sends more, and its results may exceed k: it is here for comparison.
         threshold_period: steps between exact thresholds (tau' in the paper).
     """
 
@@ -98,49 +98,74 @@ class OkTopk:
 
     @property
     def _rule(self) -> Counted | Stale:
-        """How the global threshold is found."""
+        """Return the rule by which the global threshold is found."""
         if self.refresh == "exact":
             return Stale(self.threshold_period)
         return Counted() if self.wire.lossless else Counted(mantissa=7)
 
     def init(self, layout: Layout, k: int, ranks: int) -> OkTopkState:
-        """No regions and no threshold yet."""
+        """Return the state before the first step, which holds neither regions nor a threshold."""
         return OkTopkState(self.selector.init(layout, k), self._rule.init(), np.zeros(ranks + 1, np.int64))
 
     def reduce(self, acc: Array, k: int, comm: Comm, state: OkTopkState) -> tuple[Reduction, OkTopkState]:
-        """``sent`` is this rank's selection where the result has an entry, or all of it less what it keeps as owner."""
+        """Sum the selections of all ranks, and return the about k largest sums on every rank.
+
+        Args:
+            acc: ``(n,)`` float32 or float64, residual + gradient; left as it is.
+            k: entries wanted in the result.
+            comm: all ranks.
+            state: of the step before.
+
+        Returns:
+            The reduction and the next state. ``total`` has 0.9k to k entries, fewer only where the sums have no more.
+            ``sent`` is this rank's selection where ``total`` has an entry; with ``residual="owner"`` its whole
+            selection, less the sums of its region that did not make it into the result.
+        """
         n, dtype = len(acc), acc.dtype
+
+        # Select by the local threshold: about k entries of this rank's acc.
         selected, selection = self.selector.select(acc, k, state.selection)
+
+        # Redraw the regions when they are due, or when the step before found them unbalanced.
         ring = Rotated(comm, state.turn)
         boundaries, age = state.boundaries, state.age + 1
         if state.stale or age > self.period:
             boundaries, age = draw_regions(selected, comm), 1
 
+        # Split and reduce: each rank gets the sum of all selections in the region that it owns.
         summed, sent = split_reduce(selected, boundaries, self.radix, self.wire, ring)
+
+        # Find the global threshold: about k of all sums reach it, and they are the result.
         chosen, counts, threshold = self._rule.cut(summed.values, k, state.threshold, ring)
-        held, regions = take(summed, chosen), regions_of(boundaries)
+        results, regions = take(summed, chosen), regions_of(boundaries)
+
+        # Balance: where one rank has far more results than the mean, share them out equally before they are gathered.
         unbalanced = bool(counts.max() * comm.size > self.trigger * counts.sum())
         if unbalanced:
-            held, counts, regions = balance(held, counts, regions, ring)
-        packed = self.wire.pack(held, counts[ring.rank : ring.rank + 1], regions[ring.rank : ring.rank + 1])
-        rows, counts = ring.allgatherv(packed.buffer, self.wire.lengths_of(counts, regions, n, dtype))
-        total = self.wire.unpack(rows, counts, regions, n, dtype)
+            results, counts, regions = balance(results, counts, regions, ring)
 
+        # Allgather: every rank gets all results, in the order of the regions.
+        packed = self.wire.pack(results, counts[ring.rank : ring.rank + 1], regions[ring.rank : ring.rank + 1])
+        gathered, lengths = ring.allgatherv(packed.buffer, self.wire.lengths_of(counts, regions, n, dtype))
+        total = self.wire.unpack(gathered, lengths, regions, n, dtype)
+
+        # What this rank still owes: whatever it selected, or sums as an owner, that total lacks stays in its residual.
         turn = state.turn
         if self.residual == "owner":
             sent, turn = subtract(sent, take(summed, ~chosen)), (turn + 1) % comm.size
         else:
             sent = take(sent, contains(total, sent.indices))
         if not self.wire.lossless:
-            sent = subtract(sent, subtract(held, packed.vector))
+            sent = subtract(sent, subtract(results, packed.vector))
         return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, unbalanced, turn)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """About k(P-1)/P pairs each in the split, in balancing and in the allgather: the paper's 6k(P-1)/P words.
+        """Return the most that one rank sends in a step: the paper's 6k(P-1)/P words.
 
-        k/P pairs more where none of a rank's selection lies in its own region; whole entries where k < P. With a radix,
-        as if no two ranks had selected the same entry, and all in one region. With refresh="exact", as if all reduced
-        entries were in the result, in every step and in the one that gathers them too.
+        These are about k(P-1)/P pairs each in the split, in balancing and in the allgather; k/P pairs more where a
+        rank's selection has no entry in its own region, and whole entries where k < P. With a radix the bound assumes
+        that no two ranks selected the same entry and that all entries lie in one region. With ``refresh="exact"`` it
+        assumes that all reduced entries are in the result, in every step and so in the one that gathers them too.
         """
         if ranks == 1:
             return Bound(0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Ok-Topk's regions: who owns which indices, and how results move to where there are fewer."""
+"""Ok-Topk's regions (Li & Hoefler, PPoPP'22): which rank owns which indices, and how results are balanced."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ from sparse_mpi.wire import decode, encode
 
 
 def draw_regions(selected: SparseVector, comm: Comm | Rotated) -> np.ndarray:
-    """Boundaries ``(P + 1,)`` int64 that cut all selections about equally.
+    """Agree on the boundaries that cut the selections of all ranks about equally; one allreduce of control.
 
-    Every rank proposes what would cut its own selection into P equal counts; the mean of the proposals is taken.
+    Every rank proposes the boundaries that would cut its own selection into P equal counts, and the mean of all
+    proposals is taken.
+
+    Args:
+        selected: this rank's selection.
+        comm: all ranks.
+
+    Returns:
+        ``(P + 1,)`` int64: region q is ``[boundaries[q], boundaries[q + 1])``, the same on every rank.
     """
     cuts = namespace(selected.indices).arange(1, comm.size) * selected.nnz // comm.size
     ends = np.append(to_host(selected.indices[cuts]).astype(np.int64), selected.size)
@@ -24,23 +32,39 @@ def draw_regions(selected: SparseVector, comm: Comm | Rotated) -> np.ndarray:
 
 
 def balance(
-    kept: SparseVector, counts: np.ndarray, regions: np.ndarray, ring: Comm | Rotated
+    results: SparseVector, counts: np.ndarray, regions: np.ndarray, ring: Comm | Rotated
 ) -> tuple[SparseVector, np.ndarray, np.ndarray]:
-    """Move surplus entries to neighbours, order kept, until every rank holds an equal share.
+    """Move surplus results to other ranks, in the order of indices, until every rank has an equal share of them.
 
-    Returns what this rank holds then, how many every rank holds, and in which regions these lie.
+    Every rank knows all counts, so each knows what it sends and receives without asking.
+
+    Args:
+        results: this rank's entries of the result, those of its region.
+        counts: ``(P,)`` int64, how many entries each rank has.
+        regions: ``(P, 2)`` int64, start and stop of the indices among which each rank's entries lie.
+        ring: the ranks in the order of their regions.
+
+    Returns:
+        This rank's share of the results; how many entries every rank has then, ``(P,)`` int64; and start and stop of
+        the indices among which these lie, ``(P, 2)`` int64: of one region or of several neighbouring ones.
     """
-    ends = np.cumsum(counts)
+    # Number the results of all ranks: rank q has [starts[q], ends[q]), and is to have [shares[q], shares[q + 1]).
+    rank, ends = ring.rank, np.cumsum(counts)
+    starts = ends - counts
     shares = np.arange(ring.size + 1) * ends[-1] // ring.size
 
-    def overlap(start: Any, stop: Any, other_start: Any, other_stop: Any) -> np.ndarray:
-        return np.maximum(np.minimum(stop, other_stop) - np.maximum(start, other_start), 0)
+    # Send each rank what this one has of its share, and receive what the others have of this one's.
+    leaving = _overlap(starts[rank], ends[rank], shares[:-1], shares[1:])
+    arriving = _overlap(shares[rank], shares[rank + 1], starts, ends)
+    received, _ = ring.alltoallv(encode(results), leaving, expected=arriving)
 
-    rank, starts = ring.rank, ends - counts
-    leaving = overlap(starts[rank], ends[rank], shares[:-1], shares[1:])
-    coming = overlap(shares[rank], shares[rank + 1], starts, ends)
-    rows, _ = ring.alltoallv(encode(kept), leaving, expected=coming)
+    # A share extends from the region of its first entry to that of its last.
     first = np.minimum(np.searchsorted(ends, shares[:-1], side="right"), ring.size - 1)
     last = np.minimum(np.searchsorted(ends, shares[1:], side="left"), ring.size - 1)
     wider = np.stack([regions[first, 0], regions[np.maximum(first, last), 1]], axis=1)
-    return decode(rows, kept.size, kept.values.dtype), np.diff(shares), wider
+    return decode(received, results.size, results.values.dtype), np.diff(shares), wider
+
+
+def _overlap(start: Any, stop: Any, other_start: Any, other_stop: Any) -> np.ndarray:
+    """Return the lengths ``(P,)`` int64 of the intersections of one interval with P others."""
+    return np.maximum(np.minimum(stop, other_stop) - np.maximum(start, other_start), 0)

@@ -1,6 +1,7 @@
-"""Ok-Topk's split and reduce: every rank gets the sum of all selections in its own region.
+"""Ok-Topk's split and reduce (Li & Hoefler, PPoPP'22): every rank gets the sum of all selections in its own region.
 
-In one stage, P - 1 messages a rank and each entry sent once; or in stages of few messages, with entries forwarded.
+One stage takes P - 1 messages a rank, and sends each entry once. Several stages take fewer messages, but forward
+entries from rank to rank, adding them up on the way.
 """
 
 from __future__ import annotations
@@ -17,39 +18,55 @@ from sparse_mpi.wire import Packed, Wire, regions_of
 def split_reduce(
     selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: Wire, comm: Comm | Rotated
 ) -> tuple[SparseVector, SparseVector]:
-    """The sum in this rank's region, and this rank's part in the sums of all regions.
+    """Send every part of a selection to the rank that owns its region, and add up what arrives in one's own.
 
     Args:
         selected: this rank's selection.
-        boundaries: ``(P + 1,)`` int64, region q is ``[boundaries[q], boundaries[q + 1])``.
-        radix: groups in which a stage divides the ranks; None: as many as there are ranks.
-        wire: the message format. What a stage's rounding takes is no part of the sums, and owed by whoever rounded.
+        boundaries: ``(P + 1,)`` int64, region q is ``[boundaries[q], boundaries[q + 1])`` and owned by rank q.
+        radix: groups into which a stage divides the ranks; None: as many as there are ranks, which makes one stage.
+        wire: the message format. What a stage's rounding takes away is not in the sums, and stays the debt of the
+            rank that rounded.
+        comm: the ranks in the order of their regions.
+
+    Returns:
+        The sum of all selections in this rank's region, and this rank's contribution to the sums of all regions.
     """
-    first, last = 0, comm.size
-    held, part = selected, None
-    while part is None or last - first > 1:
+    first, last = 0, comm.size  # the ranks that work on the same stretch of indices as this one
+    partial, contributed = selected, None
+    while contributed is None or last - first > 1:
+        # Divide these ranks into groups, and cut the partial sums into a message for each group's regions.
         groups = divided(first, last, radix)
-        packed = wire.pack(held, split_counts(held, boundaries[groups]), regions_of(boundaries[groups]))
-        mine = int(np.searchsorted(groups, comm.rank, side="right")) - 1
-        rows, counts = _exchange(packed, groups, mine, comm)
-        if part is None:
-            part = packed.vector
+        packed = wire.pack(partial, split_counts(partial, boundaries[groups]), regions_of(boundaries[groups]))
+
+        # Exchange: every group collects what lies in its regions.
+        own = int(np.searchsorted(groups, comm.rank, side="right")) - 1
+        received, lengths = _exchange(packed, groups, own, comm)
+
+        # Take what rounding lost out of this rank's contribution, which starts as its whole selection.
+        if contributed is None:
+            contributed = packed.vector
         elif not wire.lossless:
-            part = subtract(part, subtract(held, packed.vector))
-        first, last = int(groups[mine]), int(groups[mine + 1])
-        region = np.tile([boundaries[first], boundaries[last]], (len(counts), 1))
-        held = merge(wire.unpack(rows, counts, region, held.size, held.values.dtype))
-    return held, part
+            contributed = subtract(contributed, subtract(partial, packed.vector))
+
+        # Reduce: add up the messages in the rank order of their senders, and go on within the own group.
+        first, last = int(groups[own]), int(groups[own + 1])
+        region = np.tile([boundaries[first], boundaries[last]], (len(lengths), 1))
+        partial = merge(wire.unpack(received, lengths, region, partial.size, partial.values.dtype))
+    return partial, contributed
 
 
 def divided(first: int, last: int, radix: int | None) -> np.ndarray:
-    """Boundaries of the groups, as equal as can be, into which a stage divides ranks ``first`` to ``last - 1``."""
+    """Return the boundaries of the groups into which a stage divides ranks ``first`` to ``last - 1``.
+
+    Returns:
+        ``(groups + 1,)`` int64 ascending, with sizes that differ by at most one.
+    """
     number = min(radix or last - first, last - first)
     return first + np.arange(number + 1) * (last - first) // number
 
 
 def stages(ranks: int, radix: int | None) -> list[tuple[int, int]]:
-    """Of each stage: the most messages a rank sends, and the most selections that what it holds is the sum of."""
+    """Return, for each stage, the most messages a rank sends and the most selections its partial sums add up."""
     found, merged = [], 1
     while ranks > 1:
         number = min(radix or ranks, ranks)
@@ -59,24 +76,37 @@ def stages(ranks: int, radix: int | None) -> list[tuple[int, int]]:
     return found
 
 
-def _exchange(packed: Packed, groups: np.ndarray, mine: int, comm: Comm | Rotated) -> tuple[Array, np.ndarray]:
-    """A stage: the rows that this rank has to add up, in rank order of who sent them, and how many each sent.
+def _exchange(packed: Packed, groups: np.ndarray, own: int, comm: Comm | Rotated) -> tuple[Array, np.ndarray]:
+    """Exchange the messages of one stage.
 
-    The ranks of a group share out its message of each rank outside: whoever stands at the sender's place in line takes
-    it, and the first also that of the last of a group longer by one.
+    The ranks of a group share the work of receiving: of a sender outside, that rank of the group takes the message
+    which stands at the sender's position in its own group. If the sender's group is longer by one, the message of its
+    last rank goes to the first of this group.
+
+    Args:
+        packed: a message for each group.
+        groups: ``(groups + 1,)`` int64, boundaries of the groups.
+        own: the number of this rank's group.
+        comm: the ranks in the order of their regions.
+
+    Returns:
+        The messages that this rank has to add up, in the rank order of their senders, and the length of each.
     """
+    # A group for each rank: the stage is one all-to-all.
     if len(groups) == comm.size + 1:
         return comm.alltoallv(packed.buffer, packed.lengths)
+
+    # Rotated: in step i send to the i-th group after the own one, and receive from the i-th before it.
     ends = np.cumsum(packed.lengths)
-    messages = [packed.buffer[end - count : end] for count, end in zip(packed.lengths, ends, strict=True)]
-    number, place, width = len(messages), comm.rank - groups[mine], groups[mine + 1] - groups[mine]
-    came = {comm.rank: messages[mine]}
+    messages = [packed.buffer[end - length : end] for length, end in zip(packed.lengths, ends, strict=True)]
+    number, place, width = len(messages), comm.rank - groups[own], groups[own + 1] - groups[own]
+    received = {comm.rank: messages[own]}
     for step in range(1, number):
-        there, back = (mine + step) % number, (mine - step) % number
+        there, back = (own + step) % number, (own - step) % number
         dest = int(groups[there] + place % (groups[there + 1] - groups[there]))
         source, *more = [*range(groups[back] + place, groups[back + 1], width)] or [None]
-        came[source] = comm.sendrecv(messages[there], dest, source)
+        received[source] = comm.sendrecv(messages[there], dest, source)
         for late in more:
-            came[late] = comm.sendrecv(packed.buffer[:0], None, late)
-    arrived = [came[source] for source in sorted(source for source in came if source is not None)]
-    return namespace(packed.buffer).concatenate(arrived), np.array([len(rows) for rows in arrived])
+            received[late] = comm.sendrecv(packed.buffer[:0], None, late)
+    in_order = [received[source] for source in sorted(source for source in received if source is not None)]
+    return namespace(packed.buffer).concatenate(in_order), np.array([len(message) for message in in_order])
