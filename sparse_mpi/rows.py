@@ -1,7 +1,7 @@
-"""A gradient's tensors as matrices of rows, and how many entries of each row are kept (ADTopk: HPDC'24).
+"""The tensors of a gradient as matrices of rows, and how many entries of each row are selected (ADTopk, HPDC'24).
 
-A selection that gives every row its quota needs no counts and no row numbers on the wire: shapes and k tell every rank
-which entry belongs to which row.
+A selection that gives every row its quota needs neither counts nor row numbers on the wire: from shapes and k every
+rank knows which entry belongs to which row.
 """
 
 from __future__ import annotations
@@ -24,62 +24,65 @@ class Block(NamedTuple):
     """Neighbouring rows of a tensor that have the same quota."""
 
     first: int  # number of its first row
-    last: int  # and of the one after its last
-    quota: int  # entries of each row
+    last: int  # number of the row after its last one
+    quota: int  # entries selected of each row
 
 
 class Matrix(NamedTuple):
-    """A tensor as a matrix of rows of equal length, and how many entries of each are kept.
+    """A tensor as a matrix of rows of equal length, and how many entries of each row are selected.
 
     Element c of row j is element ``j // stride * stride * length + j % stride + c * stride`` of the tensor.
     """
 
-    tensor: int  # its number in the layout
-    offset: int  # where it starts in the flat vector
-    rows: int  # how many
+    tensor: int  # number of the tensor in the layout
+    offset: int  # index of its first element in the flat vector
+    rows: int  # number of rows
     length: int  # elements of a row
-    stride: int  # from one element of a row to the next
-    quota: int  # entries of a row that are kept,
-    extra: int = 0  # and one more of so many first rows
+    stride: int  # distance in the tensor from one element of a row to the next
+    quota: int  # entries selected of a row
+    extra: int = 0  # number of rows, from the first on, of which one entry more is selected
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Return the number of elements."""
         return self.rows * self.length
 
     @property
     def entries(self) -> int:
-        """How many of them are kept."""
+        """Return the number of elements that are selected."""
         return self.rows * self.quota + self.extra
 
     @property
     def whole(self) -> bool:
-        """Whether all are."""
+        """Return True if all elements are selected."""
         return self.entries == self.size
 
     @property
     def blocks(self) -> Iterator[Block]:
-        """The rows with one entry more, and the others."""
+        """Iterate over the rows as blocks of one quota: those with an extra entry, if any, and then the others."""
         if self.extra:
             yield Block(0, self.extra, self.quota + 1)
         yield Block(self.extra, self.rows, self.quota)
 
     def starts(self, block: Block, like: Array) -> Array:
-        """Where each row of the block starts in the flat vector: ``(rows, 1)``, of library and dtype of ``like``."""
+        """Return the index in the flat vector of the first element of each row of a block.
+
+        The result is a ``(rows, 1)`` array of the library and dtype of ``like``.
+        """
         numbers = namespace(like).arange(block.first, block.last, dtype=like.dtype).reshape(-1, 1)
         if self.stride == 1:
             return self.offset + numbers * self.length
         return self.offset + numbers // self.stride * (self.stride * self.length) + numbers % self.stride
 
     def numbers(self, indices: Array) -> Array:
-        """In which rows elements ``indices`` of the flat vector lie."""
+        """Return the numbers of the rows in which elements ``indices`` ``(m,)`` of the flat vector lie."""
         inside = indices - self.offset
         if self.stride == 1:
             return inside // self.length
         return inside // (self.stride * self.length) * self.stride + inside % self.stride
 
     def merged(self) -> Matrix:
-        """The tensor as one row, with as many entries."""
+        """Return the tensor as a single row of which as many entries are selected."""
         return self._replace(rows=1, length=self.size, stride=1, quota=self.entries, extra=0)
 
 
@@ -96,9 +99,12 @@ def check_rule(rows: str) -> None:
 
 
 def dense_tensors(layout: Layout, dense: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Numbers of the tensors to keep whole: ``dense``, or those with fewer than two dimensions.
+    """Return the numbers of the dense tensors, those that are selected whole.
 
-    A layout of one tensor says nothing of its structure: nothing of it is dense unless told.
+    Args:
+        layout: the shapes of all tensors.
+        dense: these numbers; None: those of the tensors with fewer than two dimensions. A layout of one tensor says
+            nothing about structure, and so None makes none of it dense.
 
     Raises:
         ValueError: ``dense`` has numbers that no tensor has.
@@ -116,11 +122,14 @@ def dense_tensors(layout: Layout, dense: tuple[int, ...] | None) -> tuple[int, .
 
 @lru_cache(maxsize=64)
 def fewest(layout: Layout, rows: str, dense: tuple[int, ...] | None) -> Pattern:
-    """One entry of every row, and all of the dense tensors."""
-    kept = frozenset(dense_tensors(layout, dense))
+    """Return the pattern of the fewest entries: one of every row, and all of the dense tensors.
+
+    See `quotas` for the arguments.
+    """
+    whole = frozenset(dense_tensors(layout, dense))
     return tuple(
         Matrix(number, offset, 1, size, 1, size)
-        if number in kept
+        if number in whole
         else Matrix(number, offset, *_rows_of(shape, rows), 1)
         for number, (shape, offset, size) in enumerate(zip(layout.shapes, layout.offsets, layout.sizes, strict=True))
         if size
@@ -128,7 +137,7 @@ def fewest(layout: Layout, rows: str, dense: tuple[int, ...] | None) -> Pattern:
 
 
 def _rows_of(shape: tuple[int, ...], rows: str) -> tuple[int, int, int]:
-    """How many rows a tensor has, of which length and stride."""
+    """Return the number of rows of a tensor, their length and the stride of their elements, by one of `RULES`."""
     if len(shape) < 2:
         return 1, prod(shape), 1
     if rows == "output":
@@ -139,10 +148,16 @@ def _rows_of(shape: tuple[int, ...], rows: str) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=64)
 def quotas(layout: Layout, k: int, rows: str = "output", dense: tuple[int, ...] | None = None) -> Pattern:
-    """k entries, shared out among the rows in proportion to their length, at least one each.
+    """Return the pattern that shares k entries out among the rows in proportion to their length, at least one each.
 
-    By largest remainder, of equal ones the lower row's. If the dense tensors and one entry of every row are more than
-    k already, that is what is kept. ``layout`` has at least k elements.
+    Fractions are rounded by largest remainder; of equal ones the lower row's goes first. Where the dense tensors and
+    one entry of every row are more than k already, the pattern is `fewest`.
+
+    Args:
+        layout: the shapes of all tensors, of at least k elements.
+        k: entries to share out.
+        rows: one of `RULES`.
+        dense: numbers of the tensors to select whole, as for `dense_tensors`.
     """
     pattern = fewest(layout, rows, dense)
     if k <= sum(tensor.entries for tensor in pattern):
@@ -152,9 +167,9 @@ def quotas(layout: Layout, k: int, rows: str = "output", dense: tuple[int, ...] 
 
 
 def _shared_out(left: int, tensors: list[Matrix]) -> dict[int, Matrix]:
-    """``tensors`` with the quotas that share ``left`` entries out among their rows, by number.
+    """Return the tensors with the quotas that share ``left`` entries out among their rows, by number of the tensor.
 
-    Without those whose rows come to less than one entry: they keep the one that they have.
+    Tensors whose rows would have less than one entry each are left out: their rows keep the one that they have.
     """
     while True:
         total = sum(t.size for t in tensors)
@@ -173,18 +188,18 @@ def _shared_out(left: int, tensors: list[Matrix]) -> dict[int, Matrix]:
 
 
 def dimension_coverage(vector: SparseVector, layout: Layout, rows: str = "output") -> float:
-    """Share of the rows, of all tensors with at least two dimensions, in which ``vector`` has an entry.
+    """Return the share of rows in which ``vector`` has an entry, over all tensors with at least two dimensions.
 
     Args:
-        vector: of any library, as a reducer's ``step`` returns it.
-        layout: a `Layout` or what makes one, as for `SparseAllreduce`.
-        rows: ``"output"``: the first dimension tells rows apart; ``"axis1"``: a row is a line along the second one.
+        vector: a sparse vector of any library, as a reducer's ``step`` returns it.
+        layout: a `Layout`, or anything that `SparseAllreduce` makes one from.
+        rows: ``"output"``: each index of the first dimension is a row; ``"axis1"``: each line along the second one.
 
     Returns:
-        0 to 1; 1 where there are no such tensors, and so nothing to miss.
+        A number from 0 to 1; it is 1 where there are no such tensors, and so nothing to miss.
 
     Raises:
-        ValueError: no such rule, or ``vector`` is not as long as the layout says.
+        ValueError: ``rows`` is no such rule, or ``vector`` is not as long as the layout.
     """
     check_rule(rows)
     layout = Layout.of(layout)
@@ -205,7 +220,10 @@ def dimension_coverage(vector: SparseVector, layout: Layout, rows: str = "output
 
 
 def row_starts(pattern: Pattern, like: Array) -> Array:
-    """For each entry ``(entries,)``, row after row, where its row starts; of the library and dtype of ``like``."""
+    """Return for each selected entry, row after row, the index in the flat vector at which its row starts.
+
+    The result is an ``(entries,)`` array of the library and dtype of ``like``.
+    """
     starts = namespace(like).empty(sum(t.entries for t in pattern), like.dtype)
     at = 0
     for tensor in pattern:
@@ -217,7 +235,7 @@ def row_starts(pattern: Pattern, like: Array) -> Array:
 
 
 def spans(pattern: Pattern) -> Iterator[tuple[Matrix, slice]]:
-    """Each tensor, and where its entries are among all of them."""
+    """Iterate over the tensors, each with the slice of its entries among the entries of all."""
     end = 0
     for tensor in pattern:
         start, end = end, end + tensor.entries

@@ -1,10 +1,10 @@
 """All-dimension selection (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678): every row of every matrix has its own top-k.
 
 Global top-k gives all entries to the rows with the largest gradients and leaves most output channels without an update
-in most steps. Here each keeps at least one entry, and the rest of k is shared out in proportion to the rows' lengths.
+in most steps. Here each row has at least one entry, and the rest of k is shared out in proportion to the rows' lengths.
 
-Where this departs from the published program: quotas add up to k (there, each is rounded by itself), and what the floor
-of one entry a row adds to k is reported rather than hidden.
+This departs from the published program in two points: quotas add up to k, while the program rounds each by itself; and
+the entries by which the minimum of one entry a row exceeds k are reported rather than hidden.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparse_mpi.sparse import Layout, SparseVector, concatenate, take
 
 @dataclass(frozen=True)
 class AllDimState:
-    """What the vector is made of."""
+    """The state of an all-dimension selector: the shapes of the tensors that make up the vector."""
 
     layout: Layout
 
@@ -35,14 +35,14 @@ class AllDim:
     """All-dimension selection (ADTopk, HPDC'24): the largest magnitudes of every row, in proportion to its length.
 
     Tensors of at least two dimensions are matrices of rows. Quotas add up to k; but every row has at least one entry
-    and dense tensors have all, so that for small k the density is nominal: `floor` tells the count.
+    and dense tensors have all of theirs, so that a small k is only nominal: `floor` is the least count.
 
     Args:
-        rows: ``"output"``: the first dimension tells rows apart, one is an output channel or unit; ``"axis1"`` (the
-            published program): a row is a line along the second dimension, of a convolution one for each output
-            channel and kernel position.
-        dense: numbers of the tensors that are kept whole; None: those with fewer than two dimensions. A layout of one
-            tensor says nothing about structure: with None, nothing of it is dense, and if flat it is one row.
+        rows: ``"output"``: each index of the first dimension is a row, that is an output channel or unit. ``"axis1"``
+            (the published program): each line along the second dimension is a row; a convolution has one for each
+            output channel and kernel position.
+        dense: numbers of the tensors that are selected whole; None: those with fewer than two dimensions. A layout of
+            one tensor says nothing about structure: with None, none of it is dense, and a flat tensor is one row.
     """
 
     rows: str = "output"
@@ -57,52 +57,60 @@ class AllDim:
             raise TypeError(f"dense must be a tuple of tensors' numbers, or None, got {self.dense!r}")
 
     def init(self, layout: Layout, k: int) -> Any:
-        """The layout.
+        """Return the state before the first step, which holds the layout.
 
         Raises:
-            ValueError: ``dense`` names tensors that it lacks.
+            ValueError: ``dense`` names tensors that the layout lacks.
         """
         fewest(layout, self.rows, self.dense)
         return AllDimState(layout)
 
     def select(self, x: Array, k: int, state: Any) -> tuple[SparseVector, Any]:
-        """k entries of ``x`` ``(n,)``, or `floor`; of equal magnitudes in a row those of lower index."""
+        """Select k entries of ``x`` ``(n,)``, or `floor` if that is more: the largest magnitudes of every row.
+
+        Of equal magnitudes in a row those of lower index are taken.
+        """
         return select_rows(x, self.pattern(k, state)), state
 
     def floor(self, layout: Layout) -> int:
-        """The fewest entries that it selects, whatever k is."""
+        """Return the fewest entries that a step selects, whatever k is."""
         return sum(tensor.entries for tensor in fewest(layout, self.rows, self.dense))
 
     def pattern(self, k: int, state: Any) -> Pattern:
-        """How many entries of which rows the next step selects: the same on every rank."""
+        """Return how many entries of which rows the next step selects, which is the same on every rank."""
         return quotas(state.layout, k, self.rows, self.dense)
 
     def longest(self, layout: Layout, k: int) -> Pattern:
-        """Of the patterns of all steps the one that makes the longest message."""
+        """Return that one of the patterns of all steps which makes the longest message."""
         return quotas(layout, k, self.rows, self.dense)
 
     def init_agreeing(self, layout: Layout, k: int) -> Any:
-        """`init` for an algorithm that calls `agree` after every selection."""
+        """Return the state before the first step, for an algorithm that calls `agree` after every selection."""
         return self.init(layout, k)
 
     def agree(self, x: Array, k: int, state: Any, mean: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """The state in which all ranks decide alike; ``mean`` averages an array of float64 over the ranks."""
+        """Return the state in which all ranks take the same decisions.
+
+        ``mean`` averages an array of float64 over the ranks. There is nothing to decide here: the state is unchanged.
+        """
         return state
 
     def most_agreed(self, layout: Layout) -> int:
-        """How many numbers `agree` averages at most."""
+        """Return the most numbers that `agree` averages in a step."""
         return 0
 
 
 def select_rows(x: Array, pattern: Pattern) -> SparseVector:
-    """Of each row of ``x`` ``(n,)`` as many of the largest magnitudes as ``pattern`` says, of equal ones those of
-    lower index; in index order."""
+    """Select as many entries of each row of ``x`` ``(n,)`` as ``pattern`` says: those of largest magnitude.
+
+    Of equal magnitudes those of lower index are taken. The entries returned are in index order.
+    """
     parts = [_select_tensor(x, tensor) for tensor in pattern]
     return parts[0] if len(parts) == 1 else concatenate(parts)
 
 
 def _select_tensor(x: Array, tensor: Matrix) -> SparseVector:
-    """`select_rows` of one tensor of ``x``."""
+    """Select the entries of one tensor of ``x`` ``(n,)``, as `select_rows` does of all."""
     xp, dtype = namespace(x), index_dtype(len(x))
     own = x[tensor.offset : tensor.offset + tensor.size]
     if tensor.whole:

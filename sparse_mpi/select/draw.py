@@ -1,6 +1,6 @@
-"""Positions drawn at random, yet the same on every rank and in every run: a counter-based generator of seed and step.
+"""Random positions that are the same on every rank and in every run, from a counter-based generator of seed and step.
 
-Neither depends on nor changes the global state of NumPy, torch or Python.
+Nothing here depends on, or changes, the global generators of NumPy, torch or Python.
 """
 
 from __future__ import annotations
@@ -12,42 +12,53 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Drawn:
-    """The state of a selector that draws: how often it has."""
+    """The state of a selector that draws random positions: how many times it has drawn."""
 
-    step: int = 0
+    step: int = 0  # draws made so far
 
     def next(self) -> Drawn:
-        """The state after one step more."""
+        """Return the state after one step more."""
         return Drawn(self.step + 1)
 
 
 def check_seed(seed: int) -> None:
-    """Raise ValueError unless ``seed`` is one that `generator` takes."""
+    """Raise ValueError unless ``seed`` is an integer in ``[0, 2**64)``, as `generator` needs."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
         raise ValueError(f"seed must be an integer in [0, 2**64), got {seed!r}")
 
 
 def generator(seed: int, step: int) -> np.random.Generator:
-    """The generator of one step: Philox, with the step in the counter's highest word, so that no two steps overlap."""
+    """Return the generator of one step: Philox, with the step in the counter's highest word.
+
+    No two steps of a seed draw overlapping streams.
+    """
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 0, step]))
 
 
 def positions(n: int, k: int, seed: int, step: int) -> np.ndarray:
-    """k distinct positions of n, 1 <= k <= n, ascending: ``(k,)`` int64, in O(k) memory.
+    """Draw k distinct positions out of n, 1 <= k <= n, in O(k) memory.
 
-    One from each of k slices of a circle of n that is turned by a random angle: every position is equally likely, and
-    they spread more evenly than independent ones.
+    The n positions are a circle, turned by a random angle and cut into k slices, and each slice gives one position. So
+    every position is equally likely, and together they spread more evenly than independent ones.
+
+    Returns:
+        ``(k,)`` int64, ascending.
     """
     drawing = generator(seed, step)
-    width, wider = divmod(n, k)  # so many slices have one position more
+    # Slice i has ``width`` positions, the first ``wider`` slices one more: draw where in its slice each position lies.
+    width, wider = divmod(n, k)
     within = drawing.random(k)
     within[:wider] *= width + 1
     within[wider:] *= width
     chosen = within.astype(np.int64)
     del within
+
+    # Add where the slice starts.
     chosen += np.arange(k) * width
     chosen[:wider] += np.arange(wider)
     chosen[wider:] += wider
+
+    # Turn the circle; positions that pass its end come first.
     chosen += drawing.integers(n)
     inside = int(np.searchsorted(chosen, n))
     chosen[inside:] -= n

@@ -15,7 +15,7 @@ from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
 
 
 def top_k(x: Array, k: int) -> SparseVector:
-    """The k entries of ``x`` ``(n,)`` of largest magnitude; of equal ones those of lower index.
+    """Select the k entries of ``x`` ``(n,)`` of largest magnitude; of equal ones those of lower index.
 
     A sample, or else a histogram, finds a threshold that little more than k entries pass, and only those are ordered.
     """
@@ -26,7 +26,10 @@ def top_k(x: Array, k: int) -> SparseVector:
 
 
 def _first_of_ties(x: Array, k: int, kth: int) -> SparseVector:
-    """`top_k` where more entries tie at the k-th magnitude than memory should hold: parts of ``x``, until enough."""
+    """Select as `top_k` does, where more entries tie at the k-th magnitude than memory should hold.
+
+    ``kth`` are the bits of that magnitude. Ties are looked for part by part of ``x``, until there are k entries.
+    """
     chosen = namespace(x).empty(k, index_dtype(len(x)))
     above = at_least(x, kth + 1, most=k) if kth < np.iinfo(bits_type(x)).max else None
     count = 0 if above is None else above.nnz
@@ -52,9 +55,9 @@ class Exact:
     shared: ClassVar[bool] = False
 
     def init(self, layout: Layout, k: int) -> NoState:
-        """Nothing to remember."""
+        """Return the empty state: nothing is remembered from step to step."""
         return NoState()
 
     def select(self, x: Array, k: int, state: NoState) -> tuple[SparseVector, NoState]:
-        """Exactly k entries of ``x`` ``(n,)``."""
+        """Select exactly k entries of ``x`` ``(n,)``."""
         return top_k(x, k), state

@@ -26,11 +26,11 @@ class Gaussian:
     shared: ClassVar[bool] = False
 
     def init(self, layout: Layout, k: int) -> NoState:
-        """Nothing to remember."""
+        """Return the empty state: nothing is remembered from step to step."""
         return NoState()
 
     def select(self, x: Array, k: int, state: NoState) -> tuple[SparseVector, NoState]:
-        """Between 2k/3 and 4k/3 entries of ``x`` ``(n,)``."""
+        """Select between 2k/3 and 4k/3 entries of ``x`` ``(n,)``."""
         with np.errstate(invalid="ignore", over="ignore"):
             mean, square = float(x.mean()), float(x.dot(x)) / len(x)
             deviation = sqrt(max(square - mean * mean, 0.0))

@@ -1,8 +1,8 @@
-"""Interleaved selection (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678): matrices take turns between all-dimension
-selection, which reaches every row, and plain top-k, which takes what is largest.
+"""Interleaved selection (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678): all-dimension selection and top-k in turns.
 
-A matrix has as many entries either way: those that its rows' quotas add up to. So tensors, counts and what must be sent
-whole are the same in every step, and a step on plain top-k only sees the matrix as one row.
+All-dimension selection reaches every row of a matrix, plain top-k takes the largest magnitudes wherever they are. A
+matrix has the same number of entries either way, the sum of its rows' quotas. So tensors, counts and dense tensors are
+the same in every step, and plain top-k is all-dimension selection of the matrix as a single row.
 """
 
 from __future__ import annotations
@@ -20,22 +20,26 @@ from sparse_mpi.rows import Pattern, dense_tensors, quotas
 from sparse_mpi.select.alldim import AllDim, select_rows
 from sparse_mpi.sparse import Layout, SparseVector
 
-LEAST_PERIOD = 5  # steps
+MIN_PERIOD_STEPS = 5
 
 
 def _none(dtype: type) -> Any:
+    """Declare a field that defaults to an empty array of this dtype."""
     return field(default_factory=lambda: np.zeros(0, dtype))
 
 
 @dataclass(frozen=True)
 class InterleavedState:
-    """The same on all ranks. The arrays have one element for each matrix that takes turns, in threshold mode."""
+    """The state of the selector, equal on all ranks.
+
+    The arrays have one element for each matrix that takes turns in threshold mode, and are empty in the other.
+    """
 
     layout: Layout
     step: int = 0  # selections made
     thresholds: np.ndarray = _none(np.float64)  # last agreed k-th magnitudes; NaN before the first
-    periods: np.ndarray = _none(np.int64)  # steps between two of them
-    refresh: np.ndarray = _none(np.int64)  # steps after which the next is due
+    periods: np.ndarray = _none(np.int64)  # steps between two refreshes of the threshold
+    refresh: np.ndarray = _none(np.int64)  # the step after which the next refresh is due
     on: np.ndarray = _none(np.bool_)  # whether the matrix is on all-dimension selection
 
 
@@ -43,17 +47,17 @@ class InterleavedState:
 class Interleaved(AllDim):
     """Interleaved selection (ADTopk, HPDC'24): all-dimension selection and plain top-k of each matrix, in turns.
 
-    ``mode="alternate"``: step after step, all-dimension selection first. ``mode="threshold"``: by how the k-th
-    magnitude of the matrix, averaged over the ranks, moves: plain top-k while it moves by more than a tenth between two
-    refreshes, all-dimension selection when by less, and that alone in the last quarter of training. Only `adtopk` lets
-    ranks agree on thresholds.
+    With ``mode="alternate"`` they alternate step by step, all-dimension selection first. With ``mode="threshold"`` the
+    k-th magnitude of the matrix, averaged over the ranks, decides: plain top-k while it moves by more than a tenth
+    between two refreshes, all-dimension selection while it moves by less, and only that in the last quarter of
+    training. Among the algorithms `adtopk` alone lets ranks agree on thresholds.
 
     Args:
         rows, dense: as for `AllDim`.
         mode: ``"alternate"`` or ``"threshold"``.
-        always_alldim: so many last matrices do not take turns, but stay on all-dimension selection.
-        steps: training steps in all; threshold mode needs it.
-        period: steps from one refresh to the next, at first (5 ResNet, 10 VGG, 20 LSTM and BERT).
+        always_alldim: number of matrices at the end that do not take turns, but stay on all-dimension selection.
+        steps: number of training steps in total, which threshold mode needs.
+        period: initial number of steps from one refresh to the next (5 ResNet, 10 VGG, 20 LSTM and BERT).
         warmup: steps on plain top-k before the first refresh.
     """
 
@@ -71,13 +75,13 @@ class Interleaved(AllDim):
             raise ValueError(f"always_alldim must be at least 0 matrices, got {self.always_alldim}")
         if self.mode == "threshold" and (self.steps is None or self.steps < 1):
             raise ValueError(f"steps must be all steps of training in mode='threshold', at least 1, got {self.steps}")
-        if self.period < LEAST_PERIOD:
-            raise ValueError(f"period must be at least {LEAST_PERIOD} steps, got {self.period}")
+        if self.period < MIN_PERIOD_STEPS:
+            raise ValueError(f"period must be at least {MIN_PERIOD_STEPS} steps, got {self.period}")
         if self.warmup < 1:
             raise ValueError(f"warmup must be at least 1 step, got {self.warmup}")
 
     def init(self, layout: Layout, k: int) -> InterleavedState:
-        """Step 0.
+        """Return the state before the first step, for an algorithm in which ranks do not agree on thresholds.
 
         Raises:
             ValueError: ``dense`` names tensors that the layout lacks, or the mode is ``"threshold"``.
@@ -90,7 +94,7 @@ class Interleaved(AllDim):
         return self.init_agreeing(layout, k)
 
     def init_agreeing(self, layout: Layout, k: int) -> InterleavedState:
-        """Step 0, no threshold yet."""
+        """Return the state before the first step, which holds no threshold."""
         super().init(layout, k)
         turns = self.most_agreed(layout)
         return InterleavedState(
@@ -103,30 +107,34 @@ class Interleaved(AllDim):
         )
 
     def select(self, x: Array, k: int, state: InterleavedState) -> tuple[SparseVector, InterleavedState]:
-        """As many entries of ``x`` ``(n,)`` as `AllDim` selects, of every tensor as many."""
+        """Select as many entries of ``x`` ``(n,)`` as `AllDim` does, and as many of every tensor."""
         return select_rows(x, self.pattern(k, state)), replace(state, step=state.step + 1)
 
     def pattern(self, k: int, state: InterleavedState) -> Pattern:
-        """What the next step selects: the same on every rank."""
+        """Return how many entries of which rows the next step selects, which is the same on every rank."""
         return self._merged(state.layout, k, self._plain(state))
 
     def longest(self, layout: Layout, k: int) -> Pattern:
-        """Where all that take turns are on plain top-k: columns of a longer row."""
+        """Return the pattern of a step in which all matrices that take turns are on plain top-k.
+
+        Its messages are the longest, because column numbers in a longer row take more bytes.
+        """
         return self._merged(layout, k, self._turning(layout))
 
     def _merged(self, layout: Layout, k: int, plain: tuple[int, ...]) -> Pattern:
+        """Return the pattern in which the tensors with numbers ``plain`` are one row each."""
         pattern = quotas(layout, k, self.rows, self.dense)
         return tuple(t.merged() if t.tensor in plain else t for t in pattern) if plain else pattern
 
     def _turning(self, layout: Layout) -> tuple[int, ...]:
-        """Numbers of the tensors that take turns."""
+        """Return the numbers of the tensors that take turns."""
         dense = dense_tensors(layout, self.dense)
         sizes = zip(layout.shapes, layout.sizes, strict=True)
         matrices = [i for i, (shape, size) in enumerate(sizes) if len(shape) >= 2 and size and i not in dense]
         return tuple(matrices[: max(len(matrices) - self.always_alldim, 0)])
 
     def _plain(self, state: InterleavedState) -> tuple[int, ...]:
-        """Numbers of the tensors that are on plain top-k in the next step."""
+        """Return the numbers of the tensors that are on plain top-k in the next step."""
         turning = self._turning(state.layout)
         if self.mode == "alternate":
             return turning if state.step % 2 else ()
@@ -135,27 +143,30 @@ class Interleaved(AllDim):
         return tuple(number for number, on in zip(turning, state.on, strict=True) if not on)
 
     def _late(self, step: int) -> bool:
-        """Whether the last quarter of training has begun."""
+        """Return True once the last quarter of training has begun."""
         return self.steps is not None and 4 * step >= 3 * self.steps
 
     def agree(
         self, x: Array, k: int, state: InterleavedState, mean: Callable[[np.ndarray], np.ndarray]
     ) -> InterleavedState:
-        """Average the thresholds that are due over the ranks, and decide by them."""
+        """Average the thresholds that are due over the ranks, and return the state that follows from them.
+
+        ``mean`` averages an array of float64 over the ranks.
+        """
         if not self.due(state).any():
             return state
         return self.adapt(state, mean(self.thresholds(x, k, state)))
 
     def most_agreed(self, layout: Layout) -> int:
-        """One threshold for each matrix that takes turns."""
+        """Return the most numbers that `agree` averages in a step: a threshold for each matrix that takes turns."""
         return len(self._turning(layout)) if self.mode == "threshold" else 0
 
     def due(self, state: InterleavedState) -> np.ndarray:
-        """For each matrix that takes turns whether its threshold must be refreshed after the last selection."""
+        """Return a mask of the matrices that take turns: True where the threshold must be refreshed now."""
         return (state.refresh <= state.step) & (not self._late(state.step))
 
     def thresholds(self, x: Array, k: int, state: InterleavedState) -> np.ndarray:
-        """This rank's k-th magnitudes ``(d,)`` float64 of the matrices whose thresholds are due."""
+        """Return this rank's k-th magnitudes ``(d,)`` float64 of the d matrices whose thresholds are due."""
         due = {n for n, due in zip(self._turning(state.layout), self.due(state), strict=True) if due}
         bits = [
             kernels.kth_magnitude(x[t.offset : t.offset + t.size], t.entries, t.entries)
@@ -166,11 +177,11 @@ class Interleaved(AllDim):
         return np.array(bits, kind).view(f"f{kind.itemsize}").astype(np.float64)
 
     def adapt(self, state: InterleavedState, thresholds: np.ndarray) -> InterleavedState:
-        """Thresholds ``(d,)`` for those that are due, and what follows for periods and turns.
+        """Return the state with new ``thresholds`` ``(d,)`` for the matrices that are due, and new periods and turns.
 
         A change of less than a tenth of the last threshold turns all-dimension selection on and makes the period one
-        step longer, of less than a twentieth two; a greater one turns it off and makes the period one step shorter, of
-        more than a fifth two, down to 5. The first threshold decides nothing.
+        step longer, and two steps if it is less than a twentieth. A greater change turns it off and makes the period
+        one step shorter, and two if it is more than a fifth, down to 5 steps. The first threshold decides nothing.
         """
         due = self.due(state)
         last = state.thresholds[due]
@@ -180,7 +191,7 @@ class Interleaved(AllDim):
         longer = calm * 1 + (change < tenth / 2)
         shorter = moved * 1 + (change > 2 * tenth)
         periods, on, refresh, agreed = (a.copy() for a in (state.periods, state.on, state.refresh, state.thresholds))
-        periods[due] = np.where(moved, np.maximum(periods[due] - shorter, LEAST_PERIOD), periods[due] + longer)
+        periods[due] = np.where(moved, np.maximum(periods[due] - shorter, MIN_PERIOD_STEPS), periods[due] + longer)
         on[due] = np.where(moved, False, on[due] | calm)
         refresh[due] = state.step + periods[due]
         agreed[due] = thresholds

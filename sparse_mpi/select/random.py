@@ -1,4 +1,4 @@
-"""Random selection: the same positions on every rank, so that values travel without them."""
+"""Random selection: positions are the same on every rank, so that values are sent without them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Random:
     Magnitudes play no part: a NaN or Inf stays in the residual until its position is drawn.
 
     Args:
-        seed: of the positions; all ranks must give the same.
+        seed: seed of the positions, an integer in ``[0, 2**64)``; must be the same on all ranks.
     """
 
     seed: int = 0
@@ -30,10 +30,10 @@ class Random:
         check_seed(self.seed)
 
     def init(self, layout: Layout, k: int) -> Drawn:
-        """Nothing drawn yet."""
+        """Return the state before the first step, in which nothing has been drawn."""
         return Drawn()
 
     def select(self, x: Array, k: int, state: Drawn) -> tuple[SparseVector, Drawn]:
-        """Exactly k entries of ``x`` ``(n,)``."""
+        """Select exactly k entries of ``x`` ``(n,)``, the same positions on every rank."""
         indices = like(positions(len(x), k, self.seed, state.step).astype(index_dtype(len(x))), x)
         return SparseVector(indices, x[indices], len(x)), state.next()

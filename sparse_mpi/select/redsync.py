@@ -12,7 +12,7 @@ from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
 
 RATIOS = (0.8, 0.6, 0.4, 0.2, 0.0)
-MOST = 1.75  # times k: more are not kept in memory
+MAX_SELECTED_PER_K = 1.75  # a pass that finds more entries ends early, so that they never fill memory
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class RedSync:
     ``halvings`` of m do not lead there (heavy tails, one huge outlier, ties) the selection is exact top-k.
 
     Args:
-        halvings: of the range of m; 10 tell thousandths apart.
+        halvings: the most bisections of the range of m; 10 resolve it to a thousandth.
     """
 
     halvings: int = 10
 
-    band: ClassVar[tuple[float, float]] = (1.0, MOST)
+    band: ClassVar[tuple[float, float]] = (1.0, MAX_SELECTED_PER_K)
     shared: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -36,11 +36,11 @@ class RedSync:
             raise ValueError(f"halvings must be at least 1, got {self.halvings}")
 
     def init(self, layout: Layout, k: int) -> NoState:
-        """Nothing to remember."""
+        """Return the empty state: nothing is remembered from step to step."""
         return NoState()
 
     def select(self, x: Array, k: int, state: NoState) -> tuple[SparseVector, NoState]:
-        """Between k and 1.75k entries of ``x`` ``(n,)``."""
+        """Select between k and 1.75k entries of ``x`` ``(n,)``."""
         mean, largest = _mean_and_largest(x)
         low, high, tried = 0.0, 1.0, Attempt(None, 0)
         for _ in range(self.halvings):
@@ -59,22 +59,22 @@ class RedSync:
 class RedSyncTrim:
     """RedSync, trimmed (Fang et al., JPDC 2019): the k largest beyond mean + m (max - mean), m from 0.8 down by 0.2.
 
-    The first m that leaves at least k survivors decides. Should none, or should more than 1.75k survive, they
-    are found as by ``exact``; the selection is the same.
+    The first m that at least k entries pass decides. Where no m does, or where more than 1.75k entries pass, the k
+    largest are found as the selector ``exact`` finds them; the selection is the same.
     """
 
     band: ClassVar[tuple[float, float]] = (1.0, 1.0)
     shared: ClassVar[bool] = False
 
     def init(self, layout: Layout, k: int) -> NoState:
-        """Nothing to remember."""
+        """Return the empty state: nothing is remembered from step to step."""
         return NoState()
 
     def select(self, x: Array, k: int, state: NoState) -> tuple[SparseVector, NoState]:
-        """Exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
+        """Select exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
         mean, largest = _mean_and_largest(x)
         for ratio in RATIOS:
-            tried = attempt(x, mean + ratio * (largest - mean), k, band=(1, MOST))
+            tried = attempt(x, mean + ratio * (largest - mean), k, band=(1, MAX_SELECTED_PER_K))
             if tried.selected is not None:
                 return truncate(tried.selected, k, reuse=True), state
             if tried.reached > k:
@@ -83,6 +83,6 @@ class RedSyncTrim:
 
 
 def _mean_and_largest(x: Array) -> tuple[float, float]:
-    """Of the magnitudes."""
+    """Return the mean and the largest of the magnitudes of ``x`` ``(n,)``."""
     moments = kernels.of(x).moments(x, 0)
     return moments.total / moments.entries, moments.largest

@@ -10,21 +10,21 @@ from sparse_mpi.select.draw import Drawn, check_seed, generator
 from sparse_mpi.select.estimate import attempt, settle
 from sparse_mpi.sparse import Layout, SparseVector
 
-RANK = 100  # entries of the sample that should lie above its threshold: their number varies by a tenth
-LARGEST = 1 << 16  # the sample that few entries out of many may cost
+MIN_ENTRIES_ABOVE = 100  # entries of a sample that should reach its threshold: their number varies by a tenth
+MAX_ENLARGED_SAMPLE = 1 << 16  # entries up to which a sample is enlarged for that
 
 
 @dataclass(frozen=True)
 class DGC:
     """Deep Gradient Compression (Lin et al., ICLR 2018): magnitudes beyond the top d^2 n of a sample of d n.
 
-    A count outside [0.7k, 1.3k] makes the threshold 1.3 or 0.7 times what it was, up to ``corrections`` times, and
-    then the selection exact top-k. The sample is strided, as in the published program, but starts elsewhere in every
-    step; and it is larger than d n where that is too few to tell.
+    A count outside [0.7k, 1.3k] multiplies the threshold by 0.7 or 1.3, up to ``corrections`` times; if that does not
+    help, the selection is exact top-k. The sample is strided, as in the published program, but starts elsewhere in
+    every step; and it is larger than d n where so few numbers would not tell the threshold.
 
     Args:
-        corrections: of the threshold, at most.
-        seed: of where the samples start.
+        corrections: the most corrections of the threshold in a step.
+        seed: seed of the positions at which the samples start, an integer in ``[0, 2**64)``.
     """
 
     corrections: int = 2
@@ -39,11 +39,11 @@ class DGC:
         check_seed(self.seed)
 
     def init(self, layout: Layout, k: int) -> Drawn:
-        """No sample drawn yet."""
+        """Return the state before the first step, in which no sample has been drawn."""
         return Drawn()
 
     def select(self, x: Array, k: int, state: Drawn) -> tuple[SparseVector, Drawn]:
-        """Between 0.7k and 1.3k entries of ``x`` ``(n,)``."""
+        """Select between 0.7k and 1.3k entries of ``x`` ``(n,)``."""
         threshold = self.sampled_threshold(x, k, state.step)
         tried = attempt(x, threshold, k, self.band)
         for _ in range(self.corrections):
@@ -54,12 +54,13 @@ class DGC:
         return settle(tried, x, k), state.next()
 
     def sampled_threshold(self, x: Array, k: int, step: int) -> float:
-        """The magnitude that the share k/n of a strided sample reaches.
+        """Return the magnitude that the share k/n of a strided sample of ``x`` ``(n,)`` reaches.
 
-        Strides are odd, to keep out of step with tensors whose rows have a power of two.
+        Strides are odd, so that they do not hit the same columns of every row where the length of the rows is a power
+        of two.
         """
         n = len(x)
-        wanted = max(k, min(RANK * n // k, LARGEST))
+        wanted = max(k, min(MIN_ENTRIES_ABOVE * n // k, MAX_ENLARGED_SAMPLE))
         stride = (max(1, n // wanted) - 1) | 1
         start = int(generator(self.seed, step).integers(stride))
         sample = namespace(x).abs(x[start::stride])

@@ -1,14 +1,15 @@
 """Selection by fitting a distribution to the magnitudes, in stages (SIDCo: Abdelmoniem et al., MLSys 2021).
 
-The first stage fits all magnitudes, each later one what the stage before left, less its threshold: the excess over a
-high threshold is about exponential or generalised Pareto, whatever the distribution. A stage is one pass.
+The first stage fits all magnitudes. Each later one fits those that passed the threshold of the stage before, less that
+threshold: the excess over a high threshold is about exponential or generalised Pareto, whatever the distribution. A
+stage is one pass.
 
-Where this departs from the paper: zeros are left out of the fits, because no such distribution has an atom; the share
-that a later stage has to keep follows from how many entries really came through the stage before; and there is one
-stage more also where the estimates select too many, while the paper takes one away: with one stage left, a heavy tail
-has it select 1.5 to 12 times k for good, and with two or three it fits.
+This departs from the paper in three points. Zeros are left out of the fits, because none of the fitted distributions
+has an atom at zero. The share that a later stage has to let pass follows from how many entries really passed the stage
+before. And a stage is added also where the estimates select too many, while the paper removes one: with a single stage
+left, a heavy tail makes it select 1.5 to 12 times k for good, and with two or three stages it fits.
 
-The published program besides subtracts the least survivor instead of the threshold, adds an epsilon before it takes
+The published program, moreover, subtracts the least survivor instead of the threshold, adds an epsilon before it takes
 logarithms, keeps its state in global variables, and has modes that change the first ratio.
 """
 
@@ -26,27 +27,28 @@ from sparse_mpi.kernels.base import Moments
 from sparse_mpi.select.estimate import attempt, bits_of, settle
 from sparse_mpi.sparse import Layout, SparseVector
 
-TOLERANCE = 0.2  # of the mean count over k, before the number of stages changes
+TOLERANCE = 0.2  # by which the mean count over k may differ from 1 before the number of stages changes
 
 
 class Sample(NamedTuple):
-    """What is fitted: the first moments of positive numbers."""
+    """The first moments of the positive numbers to which a distribution is fitted."""
 
     mean: np.float64
     variance: np.float64
-    mean_log: np.float64  # of the logarithms of the numbers; after a shift, of what they were before it
+    mean_log: np.float64  # mean logarithm of the numbers as they were before a threshold was subtracted
 
 
 def exponential(sample: Sample, ratio: float) -> float:
-    """What the share ``ratio`` of an exponential distribution exceeds: -mean ln ratio."""
+    """Return the number that the share ``ratio`` of an exponential distribution exceeds: -mean ln ratio."""
     return -sample.mean * math.log(ratio)
 
 
 def pareto(sample: Sample, ratio: float) -> float:
-    """What the share ``ratio`` of a generalised Pareto distribution from 0 exceeds.
+    """Return the number that the share ``ratio`` of a generalised Pareto distribution from 0 exceeds.
 
-    By the method of moments, with q = mean^2 / variance: scale a = mean (q + 1) / 2, shape -c where c = (q - 1) / 2,
-    and a (1 - ratio^c) / c, which goes to the exponential's as c goes to 0. NaN if all numbers are equal.
+    The fit is by the method of moments, with q = mean^2 / variance: the scale is a = mean (q + 1) / 2, the shape -c
+    with c = (q - 1) / 2, and the result a (1 - ratio^c) / c, which tends to that of `exponential` as c tends to 0. It
+    is NaN if all numbers are equal.
     """
     quotient = sample.mean**2 / sample.variance
     scale, c = sample.mean * (quotient + 1) / 2, (quotient - 1) / 2
@@ -54,10 +56,11 @@ def pareto(sample: Sample, ratio: float) -> float:
 
 
 def gamma(sample: Sample, ratio: float) -> float:
-    """About what the share ``ratio`` of a gamma distribution exceeds: -scale (ln ratio + ln Gamma(shape)).
+    """Return about the number that the share ``ratio`` of a gamma distribution exceeds.
 
-    The shape is Minka's closed approximation of its maximum likelihood. The quantile leaves out a factor
-    x^(shape - 1) of the tail, and so is good for shapes near 1. NaN if all numbers are equal.
+    It is -scale (ln ratio + ln Gamma(shape)), with Minka's closed approximation of the maximum-likelihood shape. The
+    quantile leaves out a factor x^(shape - 1) of the tail, and so is good for shapes near 1. It is NaN if all numbers
+    are equal.
     """
     s = np.log(sample.mean) - sample.mean_log
     if not s > 0:
@@ -68,20 +71,21 @@ def gamma(sample: Sample, ratio: float) -> float:
 
 @dataclass(frozen=True)
 class SIDCoState:
-    """How many stages there are, and what says whether to change that."""
+    """The number of stages, and the record of counts by which it is changed."""
 
     stages: int = 1
-    calls: int = 0  # since the number of stages was last looked at
-    observed: float = 0.0  # counts of the estimates over k, added up since then
+    calls: int = 0  # selections since the number of stages was last reviewed
+    observed: float = 0.0  # sum over these of the count that the estimate reached, over k
 
 
 @dataclass(frozen=True)
 class _SIDCo:
-    """The method; the laws fitted in the first stage and in later ones are its subclasses'.
+    """The method common to all variants; subclasses say which distribution the first and the later stages fit.
 
     Args:
-        first_ratio: share of the entries that the first of several stages keeps; the later ones divide the rest.
-        period: calls after which there is one stage more if the mean count was off; after the most, one again.
+        first_ratio: share of the entries that pass the first of several stages; the later ones divide the rest.
+        period: selections after which a stage is added if their mean count was off; after the most stages there is
+            one again.
     """
 
     first_ratio: float = 0.25
@@ -99,20 +103,23 @@ class _SIDCo:
             raise ValueError(f"period must be at least 1 call, got {self.period}")
 
     def init(self, layout: Layout, k: int) -> SIDCoState:
-        """One stage."""
+        """Return the state before the first step, with one stage."""
         return SIDCoState()
 
     def select(self, x: Array, k: int, state: SIDCoState) -> tuple[SparseVector, SIDCoState]:
-        """Between 2k/3 and 4k/3 entries of ``x`` ``(n,)``, by exact top-k where the estimate does not find them."""
-        with np.errstate(all="ignore"):  # what cannot be fitted ends as NaN
+        """Select between 2k/3 and 4k/3 entries of ``x`` ``(n,)``, by exact top-k where the estimate misses that."""
+        with np.errstate(all="ignore"):  # A failed fit gives NaN, which selects nothing.
             threshold = self.estimate(x, k, state.stages)
         tried = attempt(x, threshold, k, self.band)
         return settle(tried, x, k), self._adapted(state, tried.reached / k, k / len(x))
 
     def estimate(self, x: Array, k: int, stages: int) -> float:
-        """The threshold that k entries should reach, from ``stages`` fits or fewer; NaN where nothing fits."""
+        """Return the threshold that k entries of ``x`` ``(n,)`` should reach, from up to ``stages`` fits.
+
+        It is NaN where nothing fits.
+        """
         threshold, fit = 0.0, self.first
-        survivors = kernels.of(x).moments(x, 1)  # all that are not zero
+        survivors = kernels.of(x).moments(x, 1)  # all entries that are not zero
         if k >= self.first_ratio * survivors.entries:
             stages = 1
         for left in range(stages, 0, -1):
@@ -126,17 +133,18 @@ class _SIDCo:
         return threshold
 
     def _adapted(self, state: SIDCoState, observed: float, density: float) -> SIDCoState:
+        """Return the next state, after the estimate was reached by ``observed`` times k entries."""
         calls, total = state.calls + 1, state.observed + observed
         if calls < self.period:
             return SIDCoState(state.stages, calls, total)
         if abs(total / calls - 1) <= TOLERANCE:
             return SIDCoState(state.stages)
-        most = max(1, math.ceil(-math.log2(density)))  # stages that keep half each
+        most = max(1, math.ceil(-math.log2(density)))  # stages that let half of the entries pass each
         return SIDCoState(state.stages + 1 if state.stages < most else 1)
 
 
 def _excess(survivors: Moments, threshold: float) -> Sample:
-    """Of the survivors' magnitudes less the threshold that they have passed."""
+    """Return the moments of the survivors' magnitudes less the threshold that they have passed."""
     entries = np.float64(survivors.entries)
     mean = survivors.total / entries
     return Sample(mean - threshold, survivors.squares / entries - mean**2, survivors.logs / entries)

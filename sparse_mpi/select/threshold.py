@@ -48,7 +48,7 @@ class Threshold:
     Args:
         refresh: ``"histogram"`` or ``"exact"`` (the published rule).
         period: steps between exact thresholds of the published rule (32; BERT 128).
-        nudge: its correction factor in between (1.012 VGG; 1.025 BERT).
+        nudge: the published rule's correction factor in between (1.012 VGG; 1.025 BERT).
     """
 
     refresh: str = "histogram"
