@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor, crossing
 from sparse_mpi.algorithms.oktopk.stale_threshold import Stale, StaleThreshold
 from sparse_mpi.comm import NullComm
 from sparse_mpi.kernels.base import magnitude_bits
+from sparse_mpi.select.stale import StaleRule
 from sparse_mpi.sparse import SparseVector, truncate
 
 OCTAVE = 1 << 23
@@ -180,6 +183,17 @@ def test_published_rule_lowers_a_threshold_that_nothing_reaches():
     assert not keep.any() and counts.tolist() == [0] and state.bits < high
     _, _, state = Stale().cut(np.ones(3, np.float32), 2, state, NullComm())
     assert state == StaleThreshold(int(bits_of([1.0 * 1.008])[0]), 1, 2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_stale_threshold_moves_only_where_its_count_is_off(dtype):
+    """The ends of the interval are inside it; a refresh is due after a period and for another k."""
+    rule, bits = StaleRule(4, 1.25, Fraction(4, 3)), int(bits_of([8.0], dtype)[0])
+    after = {count: rule.nudged(bits, count, 30, np.dtype(dtype)) for count in (0, 19, 20, 40, 41)}
+    assert after[20] == after[40] == bits
+    assert after[0] == after[19] == bits_of([6.4], dtype)[0] and after[41] == bits_of([10.0], dtype)[0]
+    assert [rule.refresh_due(age, 30, 30) for age in range(5)] == [True, False, False, False, True]
+    assert rule.refresh_due(1, 30, 31)
 
 
 @pytest.mark.ranks(1, 4)

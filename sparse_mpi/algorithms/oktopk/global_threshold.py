@@ -228,8 +228,10 @@ def candidates_gathered(k: int, ranks: int) -> int:
 
 
 def candidates_per_round(k: int) -> int:
-    """Return how many candidates a round of the search counts: few for small k, so that counting costs less than
-    sending."""
+    """Return how many candidates a round of the search counts: 8 to 64.
+
+    They are few for small k, so that counting costs less than sending the result.
+    """
     return max(8, min(64, k // 16))
 
 
