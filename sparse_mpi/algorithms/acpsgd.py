@@ -25,9 +25,11 @@ from sparse_mpi.sparse import Layout
 class ACPSGD(LowRank):
     """One allreduce a step, of the left factors in even steps and of the right ones in odd steps; k is ignored."""
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: LowRankState) -> tuple[Reduction, LowRankState]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: LowRankState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, LowRankState]:
         """``total`` and ``sent`` ``(n,)`` are products of factors, and dense where tensors stay dense."""
-        parts, left = parts_of(state.layout, self.rank), not state.left
+        parts, left = parts_of(layout, self.rank), not state.left
         if not parts.groups:
             return Reduction(comm.allreduce(acc), acc), state
         with np.errstate(over="ignore", invalid="ignore"):
@@ -42,7 +44,7 @@ class ACPSGD(LowRank):
                 return parts.expand(*pair, message[parts.factors_size(left) :])
 
             reduction = Reduction(expand(summed), expand(mine))
-            return reduction, self.next_state(state.layout, summed, left)
+            return reduction, self.next_state(layout, summed, left)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """2(P-1)/P values for every dense element and every element of the left factors or, if more, the right ones."""

@@ -17,18 +17,19 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
-from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.rows import Pattern, spans
-from sparse_mpi.select.alldim import AllDim
+from sparse_mpi.select import Selector
+from sparse_mpi.select.base import fewest_selected
 from sparse_mpi.select.interleaved import Interleaved
 from sparse_mpi.sparse import Layout, SparseVector, concatenate, merge, take
 from sparse_mpi.wire import Coo, Wire
 
 
 @dataclass(frozen=True)
-class ADTopk:
+class ADTopk(Algorithm):
     """Allreduce the tensors that are kept whole, allgather the entries of the others' rows.
 
     Args:
@@ -37,13 +38,14 @@ class ADTopk:
         wire: the message format of the entries of rows.
     """
 
-    selector: AllDim = Interleaved()
+    selector: Selector = Interleaved()
     wire: Wire = Coo()
 
-    conserves: ClassVar[bool] = True
+    accumulates: ClassVar[bool] = True
+    planned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not hasattr(self.selector, "pattern"):
+        if not self.selector.patterned:
             raise TypeError(
                 "selector must be alldim or interleaved in adtopk, whose messages rely on equal counts of every row on "
                 f"all ranks, got {self.selector!r}; leave it out, or use algorithm='topka', which takes any"
@@ -53,10 +55,12 @@ class ADTopk:
         """The selector's state."""
         return self.selector.init_agreeing(layout, k)
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: Any) -> tuple[Reduction, Any]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, Any]:
         """``sent`` is this rank's selection, as it arrives."""
         pattern = self.selector.pattern(k, state)
-        selected, state = self.selector.select(acc, k, state)
+        selected, state = self.selector.select(acc, k, state, add)
         rows = tuple(tensor for tensor in pattern if not tensor.whole)
         parts, sent = [], selected
         if rows:
@@ -81,6 +85,16 @@ class ADTopk:
         messages = rounds(ranks) * ((entries > 0) + 2 * (whole > 0) + 2 * (agreed > 0))
         control = 2 * 8 * agreed * (ranks - 1) / ranks
         return Bound(0, values, messages, control, self.wire.row_overhead(rows) * (ranks - 1))
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return the sizes of one selection and of P selections that have no position in common."""
+        most = max(k, self.selector.floor(layout)) * ranks
+        return fewest_selected(self.selector, k), min(layout.size, most)
+
+    def exact_order(self, layout: Layout, k: int) -> bool:
+        """Return False where whole tensors, or the thresholds that ranks agree on, are added by an allreduce."""
+        whole = any(tensor.whole for tensor in self.selector.longest(layout, k))
+        return not whole and self.selector.most_agreed(layout) == 0
 
 
 def _part(selected: SparseVector, pattern: Pattern, whole: bool) -> SparseVector:

@@ -1,17 +1,24 @@
-"""What an algorithm is: the two laws, stated as a protocol."""
+"""The interface of an algorithm: the two laws, and what an algorithm declares about itself."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
 from math import ceil, log2
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
+from sparse_mpi.select import Selector
 from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.wire import Wire
+
+A = TypeVar("A", bound="Algorithm")
 
 
 class Reduction(NamedTuple):
-    """What an allreduce gives back: the sum, and this rank's part in it.
+    """The result of an allreduce: the sum, and this rank's part in it.
 
     The sum of ``sent`` over all ranks is ``total`` (to rounding), so ``x - sent`` is what this rank still owes.
     """
@@ -30,42 +37,127 @@ class Bound(NamedTuple):
     extra: float = 0.0  # payload bytes that are neither a pair nor a value: short indices, short values
 
     def payload(self, pair_bytes: int, value_bytes: int) -> float:
-        """Payload bytes."""
+        """Return the payload in bytes, for pairs and values of these sizes in bytes."""
         return self.pairs * pair_bytes + self.values * value_bytes + self.extra
 
     @property
     def words(self) -> float:
-        """Payload in 4-byte words, for float32 values and int32 indices: the papers' unit."""
+        """Return the payload in 4-byte words, for float32 values and int32 indices: the papers' unit."""
         return 2 * self.pairs + self.values + self.extra / 4
 
 
-class Algorithm(Protocol):
-    """A frozen dataclass of hyperparameters. ``reduce`` obeys two laws on any number of ranks and any input:
+class Part(Protocol):
+    """Some tensors of the gradient, and the algorithm that reduces them: a dataclass, see `hybrid.Fused`."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Return the algorithm that reduces these tensors."""
+
+    @property
+    def tensors(self) -> tuple[int, ...]:
+        """Return the numbers of the tensors in the layout."""
+
+
+class Algorithm(ABC):
+    """The base class of all algorithms, which are frozen dataclasses of hyperparameters.
+
+    ``reduce`` obeys two laws on any number of ranks and any input:
 
     1. Agreement: ``total`` has the same bytes on every rank.
     2. Nothing is lost: the sum of ``sent`` over the ranks is ``total``, to rounding.
 
     No return may depend on one rank's data before the last message: a rank with nothing to say still takes part.
+
+    An algorithm implements ``init``, ``reduce`` and ``bound``. All other members have a default; an algorithm for
+    which the default is not true overrides it, by a field, a ``ClassVar`` or a property.
     """
+
+    selector: Selector | None = None  # picks the entries to send, from all of acc
+    wire: Wire | None = None  # the message format
+    inner: Algorithm | None = None  # reduces what this algorithm prepares for it
+    parts: tuple[Part, ...] = ()  # reduce some tensors each
+
+    @abstractmethod
+    def init(self, layout: Layout, k: int, ranks: int) -> Any:
+        """Return the state before the first step: a frozen dataclass of numbers, arrays and such dataclasses."""
+
+    @abstractmethod
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, Any]:
+        """Reduce ``acc`` over the ranks of ``comm``; return the reduction and the next state.
+
+        Args:
+            acc: ``(n,)``, left as it is, but for ``add``.
+            k: entries to keep, 1 <= k <= n.
+            comm: the transport.
+            state: what `init` or the last step returned.
+            layout: the shapes of the tensors that make up ``acc``, the same as in `init`.
+            add: ``(n,)`` what has yet to be added to ``acc``, in place. An algorithm that `accumulates` hands it on to
+                ``selector.select``, which adds it in the pass that selects. All others are given None.
+        """
+
+    @abstractmethod
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """Return the most that one rank sends in one step."""
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return the smallest and the largest number of entries that ``total`` may have; all n if it is dense."""
+        return 0, layout.size
+
+    def exact_order(self, layout: Layout, k: int) -> bool:
+        """Tell if sums are taken in rank order by this library, and so have the same bytes on every transport.
+
+        An allreduce of floating-point values is not: each transport adds them in an order of its own.
+        """
+        return True
 
     @property
     def conserves(self) -> bool:
-        """False declares the algorithm exempt from the second law."""
+        """Tell if the second law holds; False declares the algorithm exempt from it."""
+        return True
 
-    def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        """The state before the first step: a frozen dataclass of numbers, arrays and such dataclasses."""
+    @property
+    def normwise(self) -> bool:
+        """Tell if elements of ``sent`` are rounded relative to the norm of the vector, not to themselves."""
+        return False
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: Any) -> tuple[Reduction, Any]:
-        """Reduce ``acc`` ``(n,)`` (left as it is), 1 <= k <= n, over the ranks of ``comm``; and the next state.
+    @property
+    def lossless(self) -> bool:
+        """Tell if values are sent in full precision."""
+        return self.wire is None or self.wire.lossless
 
-        An algorithm with a field ``selector`` learns what is in ``acc`` from ``selector.select(acc, k, ...)`` alone,
-        once: ``acc`` may lack the latest gradient until then, and the selector adds it in the same pass.
-        """
+    @property
+    def accumulates(self) -> bool:
+        """Tell if `reduce` hands ``add`` on to its selector; otherwise the caller adds it to ``acc`` beforehand."""
+        return False
 
-    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """The most that one rank sends in one step."""
+    @property
+    def automatic(self) -> bool:
+        """Tell if ``algorithm="auto"`` may choose it, for any gradient."""
+        return False
+
+    @property
+    def planned(self) -> bool:
+        """Tell if it is one of the options that plans are made of, unless the caller names others."""
+        return False
+
+    def with_selectors(self: A, wrap: Callable[[Selector], Selector]) -> A:
+        """Return this algorithm with every selector replaced by ``wrap(selector)``: its own and those of its parts."""
+        changes: dict[str, Any] = {}
+        if self.selector is not None:
+            changes["selector"] = wrap(self.selector)
+        if self.inner is not None:
+            changes["inner"] = self.inner.with_selectors(wrap)
+        if self.parts:
+            wrapped = [part.algorithm.with_selectors(wrap) for part in self.parts]
+            changes["parts"] = tuple(
+                replace(part, algorithm=algorithm)  # type: ignore[type-var]
+                for part, algorithm in zip(self.parts, wrapped, strict=True)
+            )
+        return replace(self, **changes) if changes else self  # type: ignore[type-var]
 
 
 def rounds(ranks: int) -> int:
-    """L = ceil(log2 P), the depth of a binary tree over P ranks."""
+    """Return L = ceil(log2 P), the depth of a binary tree over P ranks."""
     return ceil(log2(ranks))

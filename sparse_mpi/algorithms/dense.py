@@ -8,26 +8,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import Layout, NoState
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Algorithm):
     """Sum every element; k is ignored."""
 
-    conserves: ClassVar[bool] = True
+    automatic: ClassVar[bool] = True
+    planned: ClassVar[bool] = True
 
     def init(self, layout: Layout, k: int, ranks: int) -> NoState:
         """Nothing to remember."""
         return NoState()
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: NoState) -> tuple[Reduction, NoState]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: NoState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, NoState]:
         """``total`` ``(n,)`` is the sum, ``sent`` is ``acc`` itself."""
         return Reduction(comm.allreduce(acc), acc), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """2n(P-1)/P values."""
         return Bound(0, 2 * layout.size * (ranks - 1) / ranks, 2 * rounds(ranks), 0)
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return n twice: the result is dense."""
+        return layout.size, layout.size
+
+    def exact_order(self, layout: Layout, k: int) -> bool:
+        """Return False: everything is added by an allreduce."""
+        return False

@@ -14,23 +14,26 @@ from typing import ClassVar
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import Layout, NoState, equal_boundaries
 
 
 @dataclass(frozen=True)
-class DenseBF16:
+class DenseBF16(Algorithm):
     """Sum every element in half the bytes; k is ignored."""
 
-    conserves: ClassVar[bool] = True
+    lossless: ClassVar[bool] = False
+    planned: ClassVar[bool] = True
 
     def init(self, layout: Layout, k: int, ranks: int) -> NoState:
         """Nothing to remember."""
         return NoState()
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: NoState) -> tuple[Reduction, NoState]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: NoState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, NoState]:
         """``total`` ``(n,)`` has bfloat16 values in acc's dtype; ``sent`` is acc rounded, in the own region net of what
         rounding the sum takes away."""
         bounds = equal_boundaries(len(acc), comm.size)
@@ -54,3 +57,7 @@ class DenseBF16:
         n, widest = layout.size, -(-layout.size // ranks)
         elements = n - n // ranks + widest * (ranks - 1)
         return Bound(0, 0, ranks - 1 + rounds(ranks), 0, extra=2 * elements)
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return n twice: the result is dense."""
+        return layout.size, layout.size

@@ -7,6 +7,7 @@ small ones for the counts. Returns the sum of all selections.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.select import Selector
@@ -18,3 +19,6 @@ class GaussianK(TopkA):
     """Allgather of what lies beyond a Gaussian's quantile."""
 
     selector: Selector = Gaussian()
+
+    automatic: ClassVar[bool] = False
+    planned: ClassVar[bool] = False

@@ -11,19 +11,20 @@ a partial sum keeps it instead.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
+from sparse_mpi.select.base import fewest_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, SparseVector, concatenate, contains, merge, subtract, take, truncate
 from sparse_mpi.wire import Coo, Wire, pack_whole, unpack_whole
 
 
 @dataclass(frozen=True)
-class GTopk:
+class GTopk(Algorithm):
     """Tree of top-k merges.
 
     Args:
@@ -35,6 +36,10 @@ class GTopk:
     selector: Selector = Threshold()
     residual: str = "keeper"
     wire: Wire = Coo()
+
+    accumulates: ClassVar[bool] = True
+    automatic: ClassVar[bool] = True
+    planned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.residual not in ("keeper", "published"):
@@ -49,9 +54,11 @@ class GTopk:
         """The selector's state."""
         return self.selector.init(layout, k)
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: Any) -> tuple[Reduction, Any]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, Any]:
         """``sent`` is this rank's selection minus the partial sums it dropped."""
-        selected, state = self.selector.select(acc, k, state)
+        selected, state = self.selector.select(acc, k, state, add)
         largest = truncate(selected, k)
         rows, dropped = self._climb(largest, k, comm)
         rows = comm.bcast(rows)
@@ -88,3 +95,7 @@ class GTopk:
         """The root sends k pairs down in every round; nobody sends more."""
         down = rounds(ranks)
         return Bound(k * down, 0, 2 * down, 8 * down, self.wire.overhead() * down)
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return the size of one selection, which a merge never makes smaller, and k."""
+        return fewest_selected(self.selector, k), k

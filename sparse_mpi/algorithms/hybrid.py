@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -68,29 +68,33 @@ class Fused:
 class HybridState:
     """What is carried from step to step."""
 
-    layout: Layout
     pieces: tuple[Any, ...]  # the states of all pieces of all parts, in order
 
 
 @dataclass(frozen=True)
-class Hybrid:
+class Hybrid(Algorithm):
     """Reduce every part of a gradient by an algorithm of its own.
 
     Args:
         parts: every tensor of the layout is in exactly one.
     """
 
-    parts: tuple[Fused, ...]
+    parts: tuple[Fused, ...] = field()
 
     @property
     def conserves(self) -> bool:
-        """Whether all its algorithms do."""
+        """Tell if all its algorithms do."""
         return all(part.algorithm.conserves for part in self.parts)
 
     @property
     def normwise(self) -> bool:
-        """Whether an algorithm of its is, see `LowRank`."""
-        return any(getattr(part.algorithm, "normwise", False) for part in self.parts)
+        """Tell if any of its algorithms is."""
+        return any(part.algorithm.normwise for part in self.parts)
+
+    @property
+    def lossless(self) -> bool:
+        """Tell if all its algorithms are."""
+        return all(part.algorithm.lossless for part in self.parts)
 
     def init(self, layout: Layout, k: int, ranks: int) -> HybridState:
         """The states of all pieces.
@@ -111,23 +115,26 @@ class Hybrid:
         states = [
             part.algorithm.init(piece, kept, ranks) for part in self.parts for _, piece, kept in part.cut(layout, k)
         ]
-        return HybridState(layout, tuple(states))
+        return HybridState(tuple(states))
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: HybridState) -> tuple[Reduction, HybridState]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: HybridState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, HybridState]:
         """``sent`` is what the parts sent."""
         reductions, places, states = [], [], []
         before = iter(state.pieces)
         for part in self.parts:
-            ranges = stretches(state.layout, part.tensors)
+            ranges = stretches(layout, part.tensors)
             fused = fuse(acc, ranges)
-            for begin, piece, kept in part.cut(state.layout, k):
-                reduction, after = part.algorithm.reduce(fused[begin : begin + piece.size], kept, comm, next(before))
+            for begin, piece, kept in part.cut(layout, k):
+                own = fused[begin : begin + piece.size]
+                reduction, after = part.algorithm.reduce(own, kept, comm, next(before), piece)
                 reductions.append(reduction)
                 places.append(Place(ranges, begin))
                 states.append(after)
         total = join([reduction.total for reduction in reductions], places, acc)
         sent = join([reduction.sent for reduction in reductions], places, acc)
-        return Reduction(total, sent), HybridState(state.layout, tuple(states))
+        return Reduction(total, sent), HybridState(tuple(states))
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """The sum of the parts' bounds."""
@@ -135,6 +142,20 @@ class Hybrid:
             part.algorithm.bound(piece, kept, ranks) for part in self.parts for _, piece, kept in part.cut(layout, k)
         ]
         return Bound(*(sum(column) for column in zip(*bounds, strict=True)))
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return the sums over the parts, and n at most where so many results may be dense that `join` makes one."""
+        pieces = [(part.algorithm, piece, kept) for part in self.parts for _, piece, kept in part.cut(layout, k)]
+        bands = [algorithm.result_band(piece, kept, ranks) for algorithm, piece, kept in pieces]
+        dense = sum(piece.size for (_, piece, _), (least, _) in zip(pieces, bands, strict=True) if least == piece.size)
+        least, most = (sum(column) for column in zip(*bands, strict=True))
+        return least, layout.size if 8 * dense > layout.size else most
+
+    def exact_order(self, layout: Layout, k: int) -> bool:
+        """Tell if all its algorithms add in rank order."""
+        return all(
+            part.algorithm.exact_order(piece, kept) for part in self.parts for _, piece, kept in part.cut(layout, k)
+        )
 
 
 class Place(NamedTuple):

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from sparse_mpi.algorithms.base import Algorithm
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.sparse import Layout
 
@@ -137,7 +138,6 @@ def drawn(group: Group, number: int, left: bool, seed: int) -> np.ndarray:
 class LowRankState:
     """What is carried from step to step, the same on all ranks."""
 
-    layout: Layout
     factors: Array  # flat: summed factors of the last step, whose span is the next one's start; finite, none zero
     left: bool = False  # whether they are left ones
 
@@ -147,7 +147,7 @@ class LowRankState:
 
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(Algorithm):
     """Hyperparameters of a low-rank algorithm, and how it starts.
 
     Args:
@@ -161,7 +161,6 @@ class LowRank:
     rank: int = 4
     seed: int = 0
 
-    conserves: ClassVar[bool] = True
     normwise: ClassVar[bool] = True  # elements of a product are rounded relative to norms, not to themselves
 
     def __post_init__(self) -> None:
@@ -170,11 +169,19 @@ class LowRank:
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}; {remedy}")
 
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return n twice: the result is dense."""
+        return layout.size, layout.size
+
+    def exact_order(self, layout: Layout, k: int) -> bool:
+        """Return False: factors are added by an allreduce."""
+        return False
+
     def init(self, layout: Layout, k: int, ranks: int) -> LowRankState:
         """Random right factors; in float64, for the dtype of the gradient is not known yet."""
         groups = parts_of(layout, self.rank).groups
         starts = [drawn(group, number, False, self.seed).ravel() for number, group in enumerate(groups)]
-        return LowRankState(layout, np.concatenate([np.empty(0), *starts]))
+        return LowRankState(np.concatenate([np.empty(0), *starts]))
 
     def next_state(self, layout: Layout, message: Array, left: bool) -> LowRankState:
         """The state after a step in which ``message``, which begins with these factors, was the sum over the ranks.
@@ -191,4 +198,4 @@ class LowRank:
                 if bool(mask.any()):
                     fresh = like(drawn(group, number, left, self.seed), stack).astype(stack.dtype)
                     xp.copyto(stack, fresh, where=mask[:, None, :] if left else mask[:, :, None])
-        return LowRankState(layout, message[: parts.factors_size(left)].copy(), left)
+        return LowRankState(message[: parts.factors_size(left)].copy(), left)

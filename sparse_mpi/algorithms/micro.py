@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import ClassVar
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
@@ -43,7 +42,7 @@ class MiCROState:
 
 
 @dataclass(frozen=True)
-class MiCRO:
+class MiCRO(Algorithm):
     """Sparse allreduce of about k entries, which are chosen by one rank each.
 
     Args:
@@ -57,8 +56,6 @@ class MiCRO:
     slack: float = 1.25
     block: int = 64
 
-    conserves: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
@@ -71,7 +68,9 @@ class MiCRO:
         """No threshold yet."""
         return MiCROState()
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: MiCROState) -> tuple[Reduction, MiCROState]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: MiCROState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, MiCROState]:
         """``sent`` is acc where ``total`` has entries."""
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
         fixed = self.mode == "fixed"
@@ -103,6 +102,14 @@ class MiCRO:
         extra = index_dtype(n).itemsize * most * (ranks - 1)
         control = 0 if fixed else 4 * (ranks - 1) + 16
         return Bound(0, values, (3 if fixed else 6) * rounds(ranks), control, extra)
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return k over ``slack`` and ``slack`` times k, with a rounding of each rank's share."""
+        return max(1, k / self.slack - ranks), min(layout.size, self.slack * k + ranks)
+
+    def exact_order(self, layout: Layout, k: int) -> bool:
+        """Return False: values are added by an allreduce."""
+        return False
 
     def _choose(self, acc: Array, partition: Partition, k: int, threshold: int) -> SparseVector:
         """The entries this rank names: of its part, in place of the smallest of which all that are not finite go,

@@ -25,9 +25,11 @@ from sparse_mpi.sparse import Layout
 class PowerSGD(LowRank):
     """Two allreduces a step, of the left factors and of the right ones; k is ignored."""
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: LowRankState) -> tuple[Reduction, LowRankState]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: LowRankState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, LowRankState]:
         """``total`` and ``sent`` ``(n,)`` are products of factors, and dense where tensors stay dense."""
-        parts = parts_of(state.layout, self.rank)
+        parts = parts_of(layout, self.rank)
         if not parts.groups:
             return Reduction(comm.allreduce(acc), acc), state
         dense = parts.factors_size(left=True)  # where dense elements start in the first message
@@ -40,7 +42,7 @@ class PowerSGD(LowRank):
             rights_sum = comm.allreduce(given)
             total = parts.expand(bases, parts.factors(rights_sum, left=False), summed[dense:])
             sent = parts.expand(bases, parts.factors(given, left=False), mine[dense:])
-            return Reduction(total, sent), self.next_state(state.layout, rights_sum, left=False)
+            return Reduction(total, sent), self.next_state(layout, rights_sum, left=False)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """2(P-1)/P values for every element of the factors and every dense one."""

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm, bruck
@@ -45,7 +45,7 @@ class SparDLState:
 
 
 @dataclass(frozen=True)
-class SparDL:
+class SparDL(Algorithm):
     """Sparse allreduce of k entries in the fewest messages.
 
     Args:
@@ -63,7 +63,8 @@ class SparDL:
     block: int = 64
     wire: Wire = Coo()
 
-    conserves: ClassVar[bool] = True
+    accumulates: ClassVar[bool] = True
+    automatic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.prune not in PRUNES:
@@ -77,13 +78,15 @@ class SparDL:
         """No result yet."""
         return SparDLState(self.selector.init(layout, k))
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: SparDLState) -> tuple[Reduction, SparDLState]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: SparDLState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, SparDLState]:
         """``sent`` is this rank's selection less all it cut, from its own entries and from sums.
 
         At first elements are numbered from the own region on, and region d is that of the d-th rank after this one: so
         what a message has is contiguous, and starts at 0 for its receiver.
         """
-        selected, selection = self.selector.select(acc, k, state.selection)
+        selected, selection = self.selector.select(acc, k, state.selection, add)
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
         starts = partition.boundaries
         summed, cut = self._reduce_scatter(partition.permute(selected), starts, k, comm)
@@ -105,6 +108,10 @@ class SparDL:
         levels = rounds(ranks)
         extra = (bruck.COUNT + self.wire.overhead()) * (ranks - 1) + (bruck.WIDEST + self.wire.overhead()) * levels
         return Bound(2 * (ranks - 1) * most, 0, 2 * levels, 0, extra)
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return 1 and k: how much is pruned on the way depends on where the entries are."""
+        return 1, k
 
     def _most(self, k: int, width: int, size: int) -> int:
         """The most entries that may stay of ``width`` elements out of ``size``."""

@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
-from sparse_mpi.select.base import most_selected
+from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, merge
 from sparse_mpi.wire import Coo, Wire, pack_whole, unpack_whole
 
 
 @dataclass(frozen=True)
-class TopkA:
+class TopkA(Algorithm):
     """Allgather the selections and add them up.
 
     Args:
@@ -32,15 +32,19 @@ class TopkA:
     selector: Selector = Threshold()
     wire: Wire = Coo()
 
-    conserves: ClassVar[bool] = True
+    accumulates: ClassVar[bool] = True
+    automatic: ClassVar[bool] = True
+    planned: ClassVar[bool] = True
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
         """The selector's state."""
         return self.selector.init(layout, k)
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: Any) -> tuple[Reduction, Any]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, Any]:
         """``sent`` is this rank's selection, as it arrives."""
-        selected, state = self.selector.select(acc, k, state)
+        selected, state = self.selector.select(acc, k, state, add)
         if self.selector.shared:
             total = selected._replace(values=comm.allreduce(selected.values))
             return Reduction(total, selected), state
@@ -55,3 +59,11 @@ class TopkA:
             return Bound(0, 2 * most * (ranks - 1) / ranks, 2 * rounds(ranks), 0)
         extra = self.wire.overhead() * (ranks - 1)
         return Bound(most * (ranks - 1), 0, 2 * rounds(ranks), 4 * (ranks - 1), extra)
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return the sizes of one selection and of P selections that have no position in common."""
+        return fewest_selected(self.selector, k), min(layout.size, most_selected(self.selector, layout, k) * ranks)
+
+    def exact_order(self, layout: Layout, k: int) -> bool:
+        """Return False where positions are shared: then values are added by an allreduce."""
+        return not self.selector.shared

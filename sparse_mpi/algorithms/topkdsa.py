@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
@@ -26,7 +26,7 @@ from sparse_mpi.wire import Coo, Wire, pack_whole, regions_of, unpack_whole
 
 
 @dataclass(frozen=True)
-class TopkDSA:
+class TopkDSA(Algorithm):
     """Split by region, add, allgather.
 
     Args:
@@ -39,7 +39,9 @@ class TopkDSA:
     exchange: str = "split"
     wire: Wire = Coo()
 
-    conserves: ClassVar[bool] = True
+    accumulates: ClassVar[bool] = True
+    automatic: ClassVar[bool] = True
+    planned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.exchange not in ("split", "doubling"):
@@ -51,9 +53,11 @@ class TopkDSA:
         """The selector's state."""
         return self.selector.init(layout, k)
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: Any) -> tuple[Reduction, Any]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, Any]:
         """``sent`` is this rank's selection as it arrives, and at the owner what rounding took from the sum."""
-        selected, state = self.selector.select(acc, k, state)
+        selected, state = self.selector.select(acc, k, state, add)
         if self.exchange == "doubling":
             return Reduction(_double(selected, self.wire, comm), selected), state
         n, dtype = len(acc), acc.dtype
@@ -83,6 +87,10 @@ class TopkDSA:
         pairs = most * (ranks > 1) + pairs * (ranks - 1)
         extra = 2 * self.wire.overhead() * (ranks - 1)
         return Bound(pairs, values * (ranks - 1), ranks - 1 + 2 * rounds(ranks), 4 * (ranks - 1), extra)
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return 0, for sums that are zero are left out of dense regions, and the size of P disjoint selections."""
+        return 0, min(layout.size, most_selected(self.selector, layout, k) * ranks)
 
 
 def _core(ranks: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from sparse_mpi import kernels, wire
-from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TwoLevel:
+class TwoLevel(Algorithm):
     """Sparse allreduce between nodes of what was summed inside them.
 
     Args:
@@ -66,8 +66,13 @@ class TwoLevel:
 
     @property
     def conserves(self) -> bool:
-        """Whether ``inner`` does."""
+        """Tell if ``inner`` does."""
         return self.inner.conserves
+
+    @property
+    def lossless(self) -> bool:
+        """Tell if ``inner`` is."""
+        return self.inner.lossless
 
     def __post_init__(self) -> None:
         if self.ranks_per_node is not None and self.ranks_per_node < 1:
@@ -79,7 +84,9 @@ class TwoLevel:
         """No segment yet: which one a rank owns is for the first step to find out."""
         return TwoLevelState(self.inner.init(layout, k, ranks))
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: TwoLevelState) -> tuple[Reduction, TwoLevelState]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: TwoLevelState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, TwoLevelState]:
         """``sent`` ``(n,)`` is acc, less what this rank keeps for its node."""
         node, lane, lanes, members = self._place(comm)
         n, xp, lanes = len(acc), namespace(acc), min(lanes, k)
@@ -90,11 +97,11 @@ class TwoLevel:
         if node.rank < lanes:
             start, stop = (int(bound) for bound in bounds[node.rank : node.rank + 2])
             share = deal(k, np.diff(bounds))[node.rank]
-            inner = state.inner
+            segment, inner = Layout.of(stop - start), state.inner
             # the same on all members, who else would begin anew without the others
             if (state.start, state.stop) != (start, stop) or not np.array_equal(state.members, members):
-                inner = self.inner.init(Layout.of(stop - start), share, lane.size)
-            (total, given), inner = self.inner.reduce(summed, share, lane, inner)
+                inner = self.inner.init(segment, share, lane.size)
+            (total, given), inner = self.inner.reduce(summed, share, lane, inner, segment)
             part = SparseVector(total.indices.astype(index_dtype(n)) + index_dtype(n).type(start), total.values, n)
             kernels.of(summed).subtract(summed, given.indices, given.values)
             with np.errstate(invalid="ignore"):
@@ -121,6 +128,22 @@ class TwoLevel:
             messages=inner.messages + min(lanes, largest - 1) + 2 * rounds(largest),
             control=inner.control + 4 * (largest - 1),
         )
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return the sums over the lanes, for the worst of all ways in which ranks can be spread over nodes."""
+        bands = [self._result_band(layout.size, k, nodes, smallest) for nodes, smallest, _ in self._spreads(ranks)]
+        return min(least for least, _ in bands), max(most for _, most in bands)
+
+    def _result_band(self, n: int, k: int, nodes: int, smallest: int) -> tuple[float, float]:
+        """Return the band for so many nodes, of which the smallest has so many ranks."""
+        widths = np.diff(equal_boundaries(n, min(smallest, k)))
+        shares = deal(k, widths)
+        lanes = [self.inner.result_band(Layout.of(int(w)), s, nodes) for w, s in zip(widths, shares, strict=True)]
+        return sum(least for least, _ in lanes), sum(most for _, most in lanes)
+
+    def exact_order(self, layout: Layout, k: int) -> bool:
+        """Tell if ``inner`` adds in rank order; so do nodes."""
+        return self.inner.exact_order(layout, k)
 
     def _spreads(self, ranks: int) -> Iterator[tuple[int, int, int]]:
         """The nodes there may be: how many, and how many ranks the smallest and the largest of them have."""

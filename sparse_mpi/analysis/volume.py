@@ -12,7 +12,7 @@ import numpy as np
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.analysis.gradients import Gradients
 from sparse_mpi.analysis.recording import Call, RecordingComm
-from sparse_mpi.analysis.selections import watched
+from sparse_mpi.analysis.selections import instrumented
 from sparse_mpi.comm import Comm, Traffic
 from sparse_mpi.comm.world import World
 from sparse_mpi.reducer import SparseAllreduce
@@ -110,7 +110,7 @@ def count(
         progress: is called after each step.
         ranks_per_node: so many consecutive ranks are taken to be a node.
     """
-    union, observed = watched(algorithm, gradients.size, ranks)
+    union, observed = instrumented(algorithm, gradients.size, ranks)
 
     def run(comm: Comm) -> _RankRecord:
         recording = RecordingComm(comm)

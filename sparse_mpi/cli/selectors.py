@@ -15,6 +15,8 @@ from sparse_mpi.rows import RULES, quotas
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout
 
+ROWS = Layout.of([(2, 2)])  # of which a selector with a floor takes more than one entry
+
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Declare the command."""
@@ -52,7 +54,7 @@ def table() -> str:
         rule = markdown.first_sentence(cls)
         fewest, most = (f"{round(times, 2):g}k".replace("1k", "k") for times in cls().band)
         entries = fewest if fewest == most else f"{fewest} to {most}"
-        rows.append([f"`{name}`", rule, entries + (", or the floor" if hasattr(cls, "floor") else "")])
+        rows.append([f"`{name}`", rule, entries + (", or the floor" if cls().floor(ROWS) > 1 else "")])
     return markdown.table(rows)
 
 

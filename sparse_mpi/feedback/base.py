@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.sparse import SparseVector
 
 
+@runtime_checkable
 class Memory(Protocol):
     """A rank's own, from step to step: `accumulate` the gradient, reduce, `consume` what was sent.
 
     The instance that a caller makes, ``MomentumCorrection(0.9)``, only says how; `start` makes the one that remembers.
     Gradients are flat NumPy or CuPy arrays ``(n,)`` as `sparse_mpi.arrays.enter` gives them.
     """
+
+    @property
+    def masking(self) -> bool:
+        """Tell if `consume` forgets more than what was sent, where something was sent."""
+        return False
 
     @property
     def residual(self) -> Array:

@@ -12,7 +12,7 @@ from sparse_mpi.sparse import SparseVector
 
 
 @dataclass(eq=False)
-class NoFeedback:
+class NoFeedback(Memory):
     """Keeps nothing; the residual is always zero. Of the second law this remains: what was sent adds up to total."""
 
     size: int = field(default=0, init=False, repr=False)

@@ -13,7 +13,7 @@ from sparse_mpi.sparse import SparseVector
 
 
 @dataclass(eq=False)
-class ErrorFeedback:
+class ErrorFeedback(Memory):
     """Keeps a residual ``(n,)`` float32 (float64 for float64 gradients), the one big thing that changes in place.
 
     It is allocated, in the library of the gradient, by the first `accumulate`.

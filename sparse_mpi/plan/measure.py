@@ -24,7 +24,7 @@ from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import ignores_k
 from sparse_mpi.sparse import Layout
 
-OPTIONS = ("dense", "dense-bf16", "topka", "topkdsa", "gtopk", "oktopk", "adtopk")
+OPTIONS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm().planned)
 PHASES = ("select", "exchange", "merge")
 WARMUP, REPEATS = 2, 3  # steps of a trial
 MAX_FIRST_SECONDS = 0.7  # a dense trial whose first step takes longer has no other step

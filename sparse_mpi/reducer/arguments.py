@@ -69,7 +69,7 @@ def make_selector(selector: str | Selector) -> Selector:
         ValueError: no such name.
         TypeError: neither a name nor an instance.
     """
-    made = _named("selector", selector, SELECTORS, "select")
+    made = _named("selector", selector, SELECTORS, Selector)
     return made() if isinstance(made, type) else made
 
 
@@ -80,14 +80,14 @@ def make_wire(wire: str | Wire) -> Wire:
         ValueError: no such name.
         TypeError: neither a name nor an instance.
     """
-    return _named("wire", wire, WIRES, "pack")
+    return _named("wire", wire, WIRES, Wire)
 
 
-def _named(argument: str, given: Any, registry: Mapping[str, Any], method: str) -> Any:
-    """What ``registry`` has under the name ``given``, or ``given`` itself, if it has that ``method``."""
+def _named(argument: str, given: Any, registry: Mapping[str, Any], kind: type) -> Any:
+    """What ``registry`` has under the name ``given``, or ``given`` itself, if it is an instance of that ``kind``."""
     names = ", ".join(registry)
     if not isinstance(given, str):
-        if isinstance(given, type) or not hasattr(given, method):
+        if isinstance(given, type) or not isinstance(given, kind):
             raise TypeError(f"{argument} must be a name or an instance, got {given!r}; names: {names}")
         return given
     if given not in registry:
@@ -110,7 +110,7 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
     """
     options = {name: value for name, value in options.items() if name not in MADE or value is not None}
     if not isinstance(algorithm, str):
-        if isinstance(algorithm, type) or not hasattr(algorithm, "reduce"):
+        if not isinstance(algorithm, Algorithm):
             names = ", ".join(ALGORITHMS)
             raise TypeError(f"algorithm must be a name or an instance, got {algorithm!r}; names: {names}")
         if options:
@@ -145,7 +145,7 @@ def spelled(text: str) -> tuple[str, dict[str, Any]]:
 
 def check_together(memory: Memory, algorithm: Algorithm) -> None:
     """Raise ValueError if the memory cannot tell what to do with what the algorithm sends."""
-    if getattr(memory, "masking", False) and hasattr(algorithm, "parts"):
+    if memory.masking and algorithm.parts:
         raise ValueError(
             "memory must not mask momentum in a hybrid, of which some parts send everything and others do not, got "
             f"{memory!r}; use memory='residual', or MomentumCorrection(..., masking=False)"
@@ -162,7 +162,7 @@ def make_memory(memory: str | Memory, clip_norm: float | None, in_place: bool) -
     names = ", ".join(MEMORIES)
     if isinstance(memory, str) and memory not in MEMORIES:
         raise ValueError(f"memory must be one of {names}, got {memory!r}")
-    if not isinstance(memory, str) and (isinstance(memory, type) or not hasattr(memory, "accumulate")):
+    if not isinstance(memory, str) and (isinstance(memory, type) or not isinstance(memory, Memory)):
         raise TypeError(f"memory must be a name or an instance, got {memory!r}; names: {names}")
     if isinstance(clip_norm, bool) or not isinstance(clip_norm, (int, float, np.number, type(None))):
         raise TypeError(f"clip_norm must be a number above 0, or None for no clipping, got {clip_norm!r}")

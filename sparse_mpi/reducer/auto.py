@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.comm import Comm, Traffic
 from sparse_mpi.costs.fit import measure, nearest
 from sparse_mpi.costs.model import Network
@@ -23,7 +23,6 @@ from sparse_mpi.reducer.arguments import make_algorithm, takes
 from sparse_mpi.sparse import Layout
 
 AUTO = "auto"
-NAMES = ("dense", "topka", "topkdsa", "gtopk", "oktopk", "spardl")
 WIRES = ("coo32", "packed")  # nothing is rounded that nobody asked to have rounded
 SIZES = (8, 1 << 16, 1 << 20)  # bytes of the messages that the network is fitted to
 TRIALS = 2  # steps, the first of which is not counted
@@ -74,7 +73,8 @@ def choose(layout: Layout, k: int, comm: Comm) -> Algorithm:
 
 def candidates() -> list[Algorithm]:
     """What `choose` chooses from: lossless formats of algorithms that reduce any gradient."""
-    made = [(name, {"wire": wire} if takes(name, "wire", wire) else {}) for name in NAMES for wire in WIRES]
+    names = [name for name, kind in ALGORITHMS.items() if kind().automatic]
+    made = [(name, {"wire": wire} if takes(name, "wire", wire) else {}) for name in names for wire in WIRES]
     return list(dict.fromkeys(make_algorithm(name, options) for name, options in made))
 
 
@@ -103,6 +103,6 @@ def _trial(algorithm: Algorithm, acc: np.ndarray, layout: Layout, k: int, comm: 
     for _ in range(TRIALS):
         comm.barrier()
         before, start = comm.traffic.copy(), perf_counter()
-        _, state = algorithm.reduce(acc, k, comm, state)
+        _, state = algorithm.reduce(acc, k, comm, state, layout)
         spent, traffic = perf_counter() - start, comm.traffic - before
     return spent - traffic.seconds, traffic

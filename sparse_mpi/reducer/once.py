@@ -63,9 +63,10 @@ def _reduce_once(
         k, made = resolve_k(len(flat), k, density), make_candidate(algorithm, options)
         say(n=len(flat), dtype=flat.dtype, k=k, algorithm=made)
     try:
-        chosen = made or choose(Layout.of(len(flat)), k, transport)
-        state = chosen.init(Layout.of(len(flat)), k, transport.size)
-        reduction, _ = chosen.reduce(flat, k, transport, state)
+        layout = Layout.of(len(flat))
+        chosen = made or choose(layout, k, transport)
+        state = chosen.init(layout, k, transport.size)
+        reduction, _ = chosen.reduce(flat, k, transport, state, layout)
     except Exception as error:
         transport.abort(error)
     return Reduction(leave(reduction.total, x), leave(reduction.sent, x))

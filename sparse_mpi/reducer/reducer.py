@@ -18,7 +18,7 @@ from sparse_mpi.feedback import Memory
 from sparse_mpi.feedback.clipping import clip
 from sparse_mpi.reducer.arguments import check_together, make_memory, resolve_k
 from sparse_mpi.reducer.auto import choose, make_candidate
-from sparse_mpi.reducer.instrument import unselected, watch
+from sparse_mpi.reducer.instrument import instrument, unselected
 from sparse_mpi.reducer.laws import check_agreement, check_conservation, raise_nonfinite
 from sparse_mpi.reducer.report import StepReport, summarise
 from sparse_mpi.reducer.states import added, check_identity, on_host, restore, settle
@@ -81,11 +81,9 @@ class SparseAllreduce:
         self.report: StepReport | None = None
         self._most_norm = math.inf if clip_norm is None else clip_norm / math.sqrt(self.comm.size)
         self._nonfinite = nonfinite
-        self._timed, self._watched = watch(self.algorithm)
-        # the one selector that sees all of acc and can add the gradient to it on its way
-        self._fusing = self._timed[0] if hasattr(self.algorithm, "selector") else None
+        self._selectors, self._instrumented = instrument(self.algorithm)
         self._unselected = unselected(self.algorithm, self.layout)
-        self._state = self._watched.init(self.layout, self.k, self.comm.size)
+        self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
 
     @property
     def residual(self) -> Array:
@@ -144,33 +142,39 @@ class SparseAllreduce:
             say(dtype=arrays.wide_type(flat), k=most, check=check)
         try:
             clipped = flat if self._most_norm == math.inf else clip(arrays.widened(flat), self._most_norm)
-            acc, missing = self.memory.accumulate(clipped)
-            if missing is not None and (check or self._fusing is None):
-                kernels.accumulate(acc, missing)
-            elif self._fusing is not None:
-                self._fusing.missing = missing
+            acc, add = self.memory.accumulate(clipped)
+            if add is not None and (check or not self.algorithm.accumulates):
+                kernels.accumulate(acc, add)
+                add = None
             kept = acc.copy() if check else None
-            reduction, self._state = self._watched.reduce(acc, most, self.comm, self._state)
-            if self._fusing is not None and self._fusing.missing is not None:
-                raise RuntimeError(f"{self.algorithm} must select once from acc in every step, it never did")
+            reduction, self._state = self._instrumented.reduce(acc, most, self.comm, self._state, self.layout, add)
+            self._check_added(add)
             self.memory.consume(reduction.sent)
         except Exception as error:
             self.comm.abort(error)
         spent, traffic = perf_counter() - start, self.comm.traffic - before
-        self.report = summarise(reduction, self._timed, self._unselected, spent, traffic)
+        self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
         if kept is not None:
             check_agreement(reduction.total, self.comm)
             if self.algorithm.conserves:
-                products_of = kept if getattr(self.algorithm, "normwise", False) else None
+                products_of = kept if self.algorithm.normwise else None
                 check_conservation(reduction.total, self.memory.given(kept, reduction.sent), self.comm, products_of)
         if self._nonfinite == "raise":
             raise_nonfinite(reduction.total)
         return leave(reduction.total, gradient)
 
+    def _check_added(self, add: Array | None) -> None:
+        """Raise RuntimeError unless the selectors added ``add`` to acc exactly once."""
+        times = sum(selector.added for selector in self._selectors)
+        if times != (add is not None):
+            raise RuntimeError(
+                f"{self.algorithm} must select once from acc in every step and hand `add` on, it did so {times} times"
+            )
+
     @property
     def selections(self) -> list[tuple[float, float]]:
         """When the selections of the last step began and ended, in `time.perf_counter` seconds."""
-        return [timed.span for timed in self._timed]
+        return [selector.span for selector in self._selectors]
 
     def adopt(self, buffer: Any) -> None:
         """With ``in_place``, have ``buffer`` hold the residual from here on, as the first step's gradient would."""
@@ -234,7 +238,7 @@ class SparseAllreduce:
             say(call="take_over", ranks=ranks)
         if ranks == self.comm.size:
             return self.load_state_dict(states[0])
-        self._state = self._watched.init(self.layout, self.k, self.comm.size)
+        self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
         self._load(memories)
 
     def _load(self, memories: dict[str, Any]) -> None:

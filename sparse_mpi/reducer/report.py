@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sparse_mpi.algorithms import Reduction
 from sparse_mpi.comm import Traffic
-from sparse_mpi.select.timed import Timed
+from sparse_mpi.select.instrumented import Instrumented
 from sparse_mpi.sparse import SparseVector
 
 
@@ -23,16 +23,16 @@ class StepReport(NamedTuple):
 
 
 def summarise(
-    reduction: Reduction, selectors: Sequence[Timed], unselected: int, seconds: float, traffic: Traffic
+    reduction: Reduction, selectors: Sequence[Instrumented], unselected: int, seconds: float, traffic: Traffic
 ) -> StepReport:
     """The report of a step that took so long and sent so much; the selectors' own count starts again.
 
     ``unselected`` elements were reduced without any of them having a look.
     """
-    select = sum(timed.seconds for timed in selectors)
-    selected = unselected + sum(timed.selected for timed in selectors)
-    for timed in selectors:
-        timed.seconds, timed.selected = 0.0, 0
+    select = sum(selector.seconds for selector in selectors)
+    selected = unselected + sum(selector.selected for selector in selectors)
+    for selector in selectors:
+        selector.reset()
     if not selectors and isinstance(reduction.sent, SparseVector):
         selected = reduction.sent.nnz  # chosen without a selector
     total = reduction.total.nnz if isinstance(reduction.total, SparseVector) else len(reduction.total)

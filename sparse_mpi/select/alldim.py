@@ -9,16 +9,14 @@ the entries by which the minimum of one entry a row exceeds k are reported rathe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
-
-import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.rows import Matrix, Pattern, check_rule, fewest, quotas
+from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import Layout, SparseVector, concatenate, take
 
@@ -31,7 +29,7 @@ class AllDimState:
 
 
 @dataclass(frozen=True)
-class AllDim:
+class AllDim(Selector):
     """All-dimension selection (ADTopk, HPDC'24): the largest magnitudes of every row, in proportion to its length.
 
     Tensors of at least two dimensions are matrices of rows. Quotas add up to k; but every row has at least one entry
@@ -48,8 +46,7 @@ class AllDim:
     rows: str = "output"
     dense: tuple[int, ...] | None = None
 
-    band: ClassVar[tuple[float, float]] = (1.0, 1.0)
-    shared: ClassVar[bool] = False
+    patterned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_rule(self.rows)
@@ -65,11 +62,12 @@ class AllDim:
         fewest(layout, self.rows, self.dense)
         return AllDimState(layout)
 
-    def select(self, x: Array, k: int, state: Any) -> tuple[SparseVector, Any]:
+    def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
         """Select k entries of ``x`` ``(n,)``, or `floor` if that is more: the largest magnitudes of every row.
 
         Of equal magnitudes in a row those of lower index are taken.
         """
+        accumulate(x, add)
         return select_rows(x, self.pattern(k, state)), state
 
     def floor(self, layout: Layout) -> int:
@@ -83,21 +81,6 @@ class AllDim:
     def longest(self, layout: Layout, k: int) -> Pattern:
         """Return that one of the patterns of all steps which makes the longest message."""
         return quotas(layout, k, self.rows, self.dense)
-
-    def init_agreeing(self, layout: Layout, k: int) -> Any:
-        """Return the state before the first step, for an algorithm that calls `agree` after every selection."""
-        return self.init(layout, k)
-
-    def agree(self, x: Array, k: int, state: Any, mean: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """Return the state in which all ranks take the same decisions.
-
-        ``mean`` averages an array of float64 over the ranks. There is nothing to decide here: the state is unchanged.
-        """
-        return state
-
-    def most_agreed(self, layout: Layout) -> int:
-        """Return the most numbers that `agree` averages in a step."""
-        return 0
 
 
 def select_rows(x: Array, pattern: Pattern) -> SparseVector:

@@ -1,45 +1,174 @@
-"""What a selector is: dense vector in, SparseVector of about k entries out, and a state that is a value."""
+"""The interface of a selector: dense vector in, SparseVector of about k entries out, and a state that is a value."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from math import floor
+from typing import Any
+
+import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
+from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import Layout, SparseVector
 
 
-class Selector(Protocol):
-    """A frozen dataclass of hyperparameters.
+class Selector(ABC):
+    """The base class of all selectors, which are frozen dataclasses of hyperparameters.
 
     ``select`` is deterministic, draws on no global generator, takes the lower index of equal magnitudes, returns at
     least one entry, and between ``band[0] * k`` and ``band[1] * k`` of them on any input (k itself when the band is
-    (1, 1)). A selector that takes some entries of every tensor, whatever k is, says how many in a method
-    ``floor(layout) -> int``, and returns no fewer.
+    (1, 1)), but no fewer than `floor`.
+
+    A selector implements ``init`` and ``select``. All other members have a default; a selector for which the default
+    is not true overrides it.
     """
+
+    @abstractmethod
+    def init(self, layout: Layout, k: int) -> Any:
+        """Return the state before the first step."""
+
+    @abstractmethod
+    def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
+        """Select about k entries of ``x`` ``(n,)``, 1 <= k <= n; return them and the next state.
+
+        ``add`` ``(n,)`` is first added to ``x`` in place: in the pass that selects, where there is such a kernel, and
+        by `accumulate` otherwise. It may have half the precision of ``x``.
+        """
 
     @property
     def band(self) -> tuple[float, float]:
-        """The fewest and the most entries it returns, as multiples of k."""
+        """Return the fewest and the most entries it selects, as multiples of k."""
+        return 1.0, 1.0
+
+    def floor(self, layout: Layout) -> int:
+        """Return the fewest entries it selects of a vector of that layout, whatever k is."""
+        return 1
 
     @property
     def shared(self) -> bool:
-        """Whether every rank selects the same positions, so that only values need be sent."""
+        """Tell if every rank selects the same positions, so that only values need be sent."""
+        return False
+
+    @property
+    def exact_order(self) -> bool:
+        """Tell if it only compares and counts, or adds in one order, so that all array libraries select the same."""
+        return True
+
+    @property
+    def patterned(self) -> bool:
+        """Tell if `pattern` and `longest` are known, and counts of entries need not be sent."""
+        return False
+
+    def pattern(self, k: int, state: Any) -> Pattern:
+        """Return how many entries of which rows the next step selects: the same on every rank."""
+        return ()
+
+    def longest(self, layout: Layout, k: int) -> Pattern:
+        """Return, of the patterns of all steps, the one that makes the longest message."""
+        return ()
+
+    def init_agreeing(self, layout: Layout, k: int) -> Any:
+        """Return what `init` does, for an algorithm that calls `agree` after every selection."""
+        return self.init(layout, k)
+
+    def agree(self, x: Array, k: int, state: Any, mean: Callable[[np.ndarray], np.ndarray]) -> Any:
+        """Return the state in which all ranks decide alike; ``mean`` averages an array of float64 over the ranks."""
+        return state
+
+    def most_agreed(self, layout: Layout) -> int:
+        """Return the most numbers that `agree` averages."""
+        return 0
+
+
+class Wrapper(Selector):
+    """A selector that does what another one does, for subclasses that observe its selections."""
+
+    def __init__(self, selector: Selector) -> None:
+        self.selector = selector
+
+    def __repr__(self) -> str:
+        return repr(self.selector)
 
     def init(self, layout: Layout, k: int) -> Any:
-        """The state before the first step."""
+        """Return the wrapped selector's state."""
+        return self.selector.init(layout, k)
 
-    def select(self, x: Array, k: int, state: Any) -> tuple[SparseVector, Any]:
-        """The selected entries of ``x`` ``(n,)``, 1 <= k <= n, and the next state."""
+    def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
+        """Return the wrapped selector's selection."""
+        return self.selector.select(x, k, state, add)
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """Return the wrapped selector's band."""
+        return self.selector.band
+
+    def floor(self, layout: Layout) -> int:
+        """Return the wrapped selector's floor."""
+        return self.selector.floor(layout)
+
+    @property
+    def shared(self) -> bool:
+        """Tell if the wrapped selector selects the same positions on every rank."""
+        return self.selector.shared
+
+    @property
+    def exact_order(self) -> bool:
+        """Tell if the wrapped selector selects the same with all array libraries."""
+        return self.selector.exact_order
+
+    @property
+    def patterned(self) -> bool:
+        """Tell if the wrapped selector knows its pattern."""
+        return self.selector.patterned
+
+    def pattern(self, k: int, state: Any) -> Pattern:
+        """Return the wrapped selector's pattern."""
+        return self.selector.pattern(k, state)
+
+    def longest(self, layout: Layout, k: int) -> Pattern:
+        """Return the wrapped selector's longest pattern."""
+        return self.selector.longest(layout, k)
+
+    def init_agreeing(self, layout: Layout, k: int) -> Any:
+        """Return the wrapped selector's state."""
+        return self.selector.init_agreeing(layout, k)
+
+    def agree(self, x: Array, k: int, state: Any, mean: Callable[[np.ndarray], np.ndarray]) -> Any:
+        """Return the state in which the wrapped selectors of all ranks decide alike."""
+        return self.selector.agree(x, k, state, mean)
+
+    def most_agreed(self, layout: Layout) -> int:
+        """Return the most numbers that the wrapped selector's `agree` averages."""
+        return self.selector.most_agreed(layout)
+
+
+def accumulate(x: Array, add: Array | None) -> None:
+    """Add ``add`` ``(n,)``, if there is one, to ``x`` ``(n,)`` in place."""
+    if add is not None:
+        kernels.accumulate(x, add)
 
 
 def most_selected(selector: Selector, layout: Layout, k: int) -> float:
-    """The most entries that the selector returns of a vector of that layout."""
-    floor = selector.floor(layout) if hasattr(selector, "floor") else 1
-    return max(k, selector.band[1] * k, floor)
+    """Return the most entries that the selector returns of a vector of that layout."""
+    return max(k, selector.band[1] * k, selector.floor(layout))
 
 
-def at_least(x: Array, threshold: int, most: int) -> SparseVector | None:
-    """The entries of ``x`` whose magnitude bits reach ``threshold``, or None if there are more than ``most``."""
-    found = kernels.of(x).select(x, threshold, most)
+def fewest_selected(selector: Selector, k: int) -> int:
+    """Return the fewest entries that the selector returns, or k if it never returns fewer."""
+    return floor(min(selector.band[0], 1) * k)
+
+
+def at_least(x: Array, threshold: int, most: int, add: Array | None = None) -> SparseVector | None:
+    """Return the entries of ``x`` whose magnitude bits reach ``threshold``, or None if there are more than ``most``.
+
+    ``add`` ``(n,)``, if there is one, is added to ``x`` in place, in the same pass.
+    """
+    passes = kernels.of(x)
+    if add is None:
+        found = passes.select(x, threshold, most)
+    else:
+        found = passes.accumulate_select(x, add, threshold, most)
     return None if found is None else SparseVector(*found, len(x))

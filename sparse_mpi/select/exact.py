@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.kernels.base import bits_type, index_dtype, magnitude_bits
-from sparse_mpi.select.base import at_least
+from sparse_mpi.select.base import Selector, accumulate, at_least
 from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
 
 
@@ -48,16 +47,14 @@ def _first_of_ties(x: Array, k: int, kth: int) -> SparseVector:
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Selector):
     """The k largest magnitudes, of equal ones those of lower index."""
-
-    band: ClassVar[tuple[float, float]] = (1.0, 1.0)
-    shared: ClassVar[bool] = False
 
     def init(self, layout: Layout, k: int) -> NoState:
         """Return the empty state: nothing is remembered from step to step."""
         return NoState()
 
-    def select(self, x: Array, k: int, state: NoState) -> tuple[SparseVector, NoState]:
+    def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
         """Select exactly k entries of ``x`` ``(n,)``."""
+        accumulate(x, add)
         return top_k(x, k), state

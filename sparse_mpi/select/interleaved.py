@@ -18,6 +18,7 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.kernels.base import bits_type
 from sparse_mpi.rows import Pattern, dense_tensors, quotas
 from sparse_mpi.select.alldim import AllDim, select_rows
+from sparse_mpi.select.base import accumulate
 from sparse_mpi.sparse import Layout, SparseVector
 
 MIN_PERIOD_STEPS = 5
@@ -106,8 +107,11 @@ class Interleaved(AllDim):
             np.zeros(turns, np.bool_),
         )
 
-    def select(self, x: Array, k: int, state: InterleavedState) -> tuple[SparseVector, InterleavedState]:
+    def select(
+        self, x: Array, k: int, state: InterleavedState, add: Array | None = None
+    ) -> tuple[SparseVector, InterleavedState]:
         """Select as many entries of ``x`` ``(n,)`` as `AllDim` does, and as many of every tensor."""
+        accumulate(x, add)
         return select_rows(x, self.pattern(k, state)), replace(state, step=state.step + 1)
 
     def pattern(self, k: int, state: InterleavedState) -> Pattern:

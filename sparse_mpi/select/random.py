@@ -7,12 +7,13 @@ from typing import ClassVar
 
 from sparse_mpi.arrays import Array, like
 from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.select.draw import Drawn, check_seed, positions
 from sparse_mpi.sparse import Layout, SparseVector
 
 
 @dataclass(frozen=True)
-class Random:
+class Random(Selector):
     """Random-k (Stich et al., NeurIPS 2018): k positions drawn anew in every step, the same on every rank.
 
     Magnitudes play no part: a NaN or Inf stays in the residual until its position is drawn.
@@ -23,7 +24,6 @@ class Random:
 
     seed: int = 0
 
-    band: ClassVar[tuple[float, float]] = (1.0, 1.0)
     shared: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -33,7 +33,8 @@ class Random:
         """Return the state before the first step, in which nothing has been drawn."""
         return Drawn()
 
-    def select(self, x: Array, k: int, state: Drawn) -> tuple[SparseVector, Drawn]:
+    def select(self, x: Array, k: int, state: Drawn, add: Array | None = None) -> tuple[SparseVector, Drawn]:
         """Select exactly k entries of ``x`` ``(n,)``, the same positions on every rank."""
+        accumulate(x, add)
         indices = like(positions(len(x), k, self.seed, state.step).astype(index_dtype(len(x))), x)
         return SparseVector(indices, x[indices], len(x)), state.next()

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
+from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.select.estimate import Attempt, attempt, settle
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
@@ -16,7 +17,7 @@ MAX_SELECTED_PER_K = 1.75  # a pass that finds more entries ends early, so that 
 
 
 @dataclass(frozen=True)
-class RedSync:
+class RedSync(Selector):
     """RedSync (Fang et al., JPDC 2019): magnitudes beyond mean + m (max - mean), m by bisection until k to 1.75k are.
 
     The paper stops below 2k. A pass counts and selects at once, and ends early where there are too many. Where
@@ -29,7 +30,7 @@ class RedSync:
     halvings: int = 10
 
     band: ClassVar[tuple[float, float]] = (1.0, MAX_SELECTED_PER_K)
-    shared: ClassVar[bool] = False
+    exact_order: ClassVar[bool] = False  # its mean is a sum in an order that is each library's own
 
     def __post_init__(self) -> None:
         if self.halvings < 1:
@@ -39,8 +40,9 @@ class RedSync:
         """Return the empty state: nothing is remembered from step to step."""
         return NoState()
 
-    def select(self, x: Array, k: int, state: NoState) -> tuple[SparseVector, NoState]:
+    def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
         """Select between k and 1.75k entries of ``x`` ``(n,)``."""
+        accumulate(x, add)
         mean, largest = _mean_and_largest(x)
         low, high, tried = 0.0, 1.0, Attempt(None, 0)
         for _ in range(self.halvings):
@@ -56,22 +58,20 @@ class RedSync:
 
 
 @dataclass(frozen=True)
-class RedSyncTrim:
+class RedSyncTrim(Selector):
     """RedSync, trimmed (Fang et al., JPDC 2019): the k largest beyond mean + m (max - mean), m from 0.8 down by 0.2.
 
     The first m that at least k entries pass decides. Where no m does, or where more than 1.75k entries pass, the k
     largest are found as the selector ``exact`` finds them; the selection is the same.
     """
 
-    band: ClassVar[tuple[float, float]] = (1.0, 1.0)
-    shared: ClassVar[bool] = False
-
     def init(self, layout: Layout, k: int) -> NoState:
         """Return the empty state: nothing is remembered from step to step."""
         return NoState()
 
-    def select(self, x: Array, k: int, state: NoState) -> tuple[SparseVector, NoState]:
+    def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
         """Select exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
+        accumulate(x, add)
         mean, largest = _mean_and_largest(x)
         for ratio in RATIOS:
             tried = attempt(x, mean + ratio * (largest - mean), k, band=(1, MAX_SELECTED_PER_K))

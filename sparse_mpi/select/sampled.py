@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.select.draw import Drawn, check_seed, generator
 from sparse_mpi.select.estimate import attempt, settle
 from sparse_mpi.sparse import Layout, SparseVector
@@ -15,7 +16,7 @@ MAX_ENLARGED_SAMPLE = 1 << 16  # entries up to which a sample is enlarged for th
 
 
 @dataclass(frozen=True)
-class DGC:
+class DGC(Selector):
     """Deep Gradient Compression (Lin et al., ICLR 2018): magnitudes beyond the top d^2 n of a sample of d n.
 
     A count outside [0.7k, 1.3k] multiplies the threshold by 0.7 or 1.3, up to ``corrections`` times; if that does not
@@ -31,7 +32,6 @@ class DGC:
     seed: int = 0
 
     band: ClassVar[tuple[float, float]] = (0.7, 1.3)
-    shared: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.corrections < 0:
@@ -42,8 +42,9 @@ class DGC:
         """Return the state before the first step, in which no sample has been drawn."""
         return Drawn()
 
-    def select(self, x: Array, k: int, state: Drawn) -> tuple[SparseVector, Drawn]:
+    def select(self, x: Array, k: int, state: Drawn, add: Array | None = None) -> tuple[SparseVector, Drawn]:
         """Select between 0.7k and 1.3k entries of ``x`` ``(n,)``."""
+        accumulate(x, add)
         threshold = self.sampled_threshold(x, k, state.step)
         tried = attempt(x, threshold, k, self.band)
         for _ in range(self.corrections):

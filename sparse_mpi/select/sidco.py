@@ -24,6 +24,7 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
 from sparse_mpi.kernels.base import Moments
+from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.select.estimate import attempt, bits_of, settle
 from sparse_mpi.sparse import Layout, SparseVector
 
@@ -79,7 +80,7 @@ class SIDCoState:
 
 
 @dataclass(frozen=True)
-class _SIDCo:
+class _SIDCo(Selector):
     """The method common to all variants; subclasses say which distribution the first and the later stages fit.
 
     Args:
@@ -94,7 +95,7 @@ class _SIDCo:
     first = staticmethod(exponential)
     later = staticmethod(exponential)
     band: ClassVar[tuple[float, float]] = (2 / 3, 4 / 3)
-    shared: ClassVar[bool] = False
+    exact_order: ClassVar[bool] = False  # moments are sums in an order that is each library's own
 
     def __post_init__(self) -> None:
         if not 0 < self.first_ratio < 1:
@@ -106,8 +107,9 @@ class _SIDCo:
         """Return the state before the first step, with one stage."""
         return SIDCoState()
 
-    def select(self, x: Array, k: int, state: SIDCoState) -> tuple[SparseVector, SIDCoState]:
+    def select(self, x: Array, k: int, state: SIDCoState, add: Array | None = None) -> tuple[SparseVector, SIDCoState]:
         """Select between 2k/3 and 4k/3 entries of ``x`` ``(n,)``, by exact top-k where the estimate misses that."""
+        accumulate(x, add)
         with np.errstate(all="ignore"):  # A failed fit gives NaN, which selects nothing.
             threshold = self.estimate(x, k, state.stages)
         tried = attempt(x, threshold, k, self.band)

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
 
 import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
 from sparse_mpi.kernels.base import magnitude_bits
-from sparse_mpi.select.base import at_least
+from sparse_mpi.select.base import Selector, accumulate, at_least
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.select.stale import StaleRule
 from sparse_mpi.sparse import Layout, SparseVector, truncate
@@ -42,7 +41,7 @@ class ThresholdState:
 
 
 @dataclass(frozen=True)
-class Threshold:
+class Threshold(Selector):
     """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, found by last step's threshold.
 
     Args:
@@ -55,9 +54,6 @@ class Threshold:
     period: int = 32
     nudge: float = 1.012
 
-    band: ClassVar[tuple[float, float]] = (1.0, 1.0)  # of the default; the published rule promises none
-    shared: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         if self.refresh not in ("histogram", "exact"):
             raise ValueError(f"refresh must be 'histogram' or 'exact', got {self.refresh!r}")
@@ -68,24 +64,17 @@ class Threshold:
         """Return the state before the first step, which holds no threshold."""
         return ThresholdState()
 
-    def select(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
+    def select(
+        self, x: Array, k: int, state: ThresholdState, add: Array | None = None
+    ) -> tuple[SparseVector, ThresholdState]:
         """Select exactly k entries of ``x`` ``(n,)``, of equal magnitudes those of lower index.
 
         With ``refresh="exact"`` select those that reach the stale threshold instead: about k, and at least one.
         """
         if self.refresh == "exact":
+            accumulate(x, add)
             return self._select_stale(x, k, state)
-        return self._from_passed(x, k, state, at_least(x, state.threshold, most=k + k // 2))
-
-    def accumulate_select(
-        self, residual: Array, gradient: Array, k: int, state: ThresholdState
-    ) -> tuple[SparseVector, ThresholdState]:
-        """Add ``gradient`` to ``residual`` in place, both ``(n,)``, and select from the sum in the same pass."""
-        if self.refresh == "exact":
-            kernels.accumulate(residual, gradient)
-            return self._select_stale(residual, k, state)
-        found = kernels.of(residual).accumulate_select(residual, gradient, state.threshold, most=k + k // 2)
-        return self._from_passed(residual, k, state, None if found is None else SparseVector(*found, len(residual)))
+        return self._from_passed(x, k, state, at_least(x, state.threshold, k + k // 2, add))
 
     def _from_passed(
         self, x: Array, k: int, state: ThresholdState, passed: SparseVector | None

@@ -6,7 +6,7 @@ after another; their ``lengths`` count items along its first axis.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class Packed(NamedTuple):
     vector: SparseVector  # the entries as the receivers will see them: rounded, unless the format is lossless
 
 
+@runtime_checkable
 class Wire(Protocol):
     """A wire format, which is a frozen dataclass. A message holds the entries of one region ``[start, stop)``.
 

@@ -128,7 +128,7 @@ def assert_laws(steps: list[Step], algorithm=None) -> None:
         assert same_bytes(steps[0].total, other.total), "total differs between ranks"
     given = [s.given for s in steps]
     magnitude = np.sum(np.abs(given), axis=0)
-    if getattr(algorithm, "normwise", False):
+    if algorithm is not None and algorithm.normwise:
         magnitude = magnitude + np.linalg.norm(magnitude)
     tolerance = 8 * (len(steps) + 2) * np.finfo(given[0].dtype).eps * magnitude
     assert (np.abs(np.sum(given, axis=0) - dense_of(steps[0].total)) <= tolerance).all(), "mass was lost"
@@ -156,25 +156,14 @@ def assert_economy(step: Step, algorithm, case: Case, dtype, ranks: int) -> None
     assert traffic.control <= bound.control + handshake[1]
 
 
-def assert_count(step: Step, name: str, algorithm, case: Case, ranks: int) -> None:
+def assert_count(step: Step, algorithm, case: Case, ranks: int) -> None:
     """The selection is in the selector's band, the result as large as the algorithm promises."""
     k = min(case.k, case.n)
-    inner = getattr(algorithm, "inner", None)  # which runs on some ranks only, with a part of k
-    selector = getattr(inner or algorithm, "selector", None)
-    low = selector.band[0] if selector else case.n / k
-    most = most_selected(selector, case.layout, k) if selector else case.n
-    if name == "micro":  # it chooses without a selector, ranks on their own
-        assert max(1, k / algorithm.slack - ranks) <= step.report.total <= algorithm.slack * k + ranks
+    fewest, most = algorithm.result_band(case.layout, k, ranks)
+    assert fewest <= step.report.total <= most
+    selector = (algorithm.inner or algorithm).selector
+    if selector is None:  # everything is summed, or ranks choose on their own
         assert step.report.selected == step.report.total
         return
-    assert (0 if inner else np.floor(low * k)) <= step.report.selected <= most
-    fewest = np.floor(min(low, 1) * k)
-    promised = {
-        "gtopk": (fewest, k),
-        "oktopk": (0.9 * fewest, k),
-        "oktopk-2level": (0.9 * fewest, k),
-        "spardl": (1, k),
-    }.get(name, (0, min(case.n, most * ranks)) if selector else (case.n, case.n))
-    if getattr(algorithm, "refresh", "histogram") == "exact":  # the published threshold promises no count
-        promised = (0, min(case.n, most * ranks))
-    assert promised[0] <= step.report.total <= promised[1]
+    least = 0 if algorithm.inner else np.floor(selector.band[0] * k)  # inner runs on some ranks only, with a part of k
+    assert least <= step.report.selected <= most_selected(selector, case.layout, k)

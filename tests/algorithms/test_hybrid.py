@@ -244,7 +244,7 @@ def test_ranks_with_other_hybrids_are_told_apart(ranks):
 def test_a_reducer_can_be_copied():
     def body(comm):
         reducer = SparseAllreduce(LAYERS, k=50, comm=comm, algorithm=HYBRIDS["one part"])
-        watched = copy.deepcopy(reducer._watched)
-        assert watched.parts[0].algorithm.selector.band == (1.0, 1.0)
+        copied = copy.deepcopy(reducer._instrumented)
+        assert copied.parts[0].algorithm.selector.band == (1.0, 1.0)
 
     World(1).run(body)

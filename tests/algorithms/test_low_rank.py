@@ -113,10 +113,10 @@ def test_memory_is_that_of_the_two_results(name):
     algorithm = ALGORITHMS[name]()
     x = np.random.default_rng(0).standard_normal(layout.size, np.float32)
     x.setflags(write=False)
-    _, state = algorithm.reduce(x, 1, NullComm(4), algorithm.init(layout, 1, 4))
+    _, state = algorithm.reduce(x, 1, NullComm(4), algorithm.init(layout, 1, 4), layout)
     tracemalloc.start()
     try:
-        reduction, _ = algorithm.reduce(x, 1, NullComm(4), state)
+        reduction, _ = algorithm.reduce(x, 1, NullComm(4), state, layout)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -26,7 +26,7 @@ def test_fixed_mode_exchanges_no_counts(ranks):
     def body(comm):
         algorithm, before = MiCRO(mode="fixed"), comm.traffic.copy()
         x = np.random.default_rng(comm.rank).standard_normal(N).astype(np.float32)
-        algorithm.reduce(x, K, comm, algorithm.init(Layout.of(N), K, comm.size))
+        algorithm.reduce(x, K, comm, algorithm.init(Layout.of(N), K, comm.size), Layout.of(N))
         return comm.traffic - before
 
     for traffic in ranks.run(body):
@@ -44,7 +44,7 @@ def test_a_rank_chooses_in_its_part_the_largest(ranks, mode):
         state = algorithm.init(Layout.of(N), K, comm.size)
         for step in range(3):
             x = np.random.default_rng([step, comm.rank]).standard_normal(N)
-            (total, sent), state = algorithm.reduce(x, K, comm, state)
+            (total, sent), state = algorithm.reduce(x, K, comm, state, Layout.of(N))
             part = Partition(N, comm.size, algorithm.block, step - comm.rank).part
             chosen = np.zeros(N, bool)
             chosen[total.indices] = True

@@ -158,10 +158,11 @@ def test_bytes_a_rank(size, steps, kind, wire, limit):
 
     def body(comm):
         reducer = OkTopk(wire=WIRES[wire])
-        state, residual = reducer.init(Layout.of(100 * k), k, size), np.zeros(100 * k, np.float32)
+        layout, residual = Layout.of(100 * k), np.zeros(100 * k, np.float32)
+        state = reducer.init(layout, k, size)
         for step in range(steps):
             residual += make(np.random.default_rng([step, comm.rank]), comm.rank, size)
-            reduction, state = reducer.reduce(residual, k, comm, state)
+            reduction, state = reducer.reduce(residual, k, comm, state, layout)
             np.subtract.at(residual, reduction.sent.indices, reduction.sent.values)
         return comm.traffic.sent + comm.traffic.control
 

@@ -49,7 +49,7 @@ def test_two_messages_a_level_and_none_for_counts(ranks, prune):
     def body(comm):
         algorithm, before = SparDL(prune=prune), comm.traffic.copy()
         x = layered(np.random.default_rng(comm.rank), comm.rank, comm.size)
-        algorithm.reduce(x, K, comm, algorithm.init(Layout.of(N), K, comm.size))
+        algorithm.reduce(x, K, comm, algorithm.init(Layout.of(N), K, comm.size), Layout.of(N))
         return comm.traffic - before
 
     for traffic in ranks.run(body):
@@ -90,7 +90,7 @@ def test_the_owner_keeps_what_it_cuts_and_owners_take_turns(ranks):
             x[comm.rank] = 2 - comm.rank
         state, keepers = algorithm.init(Layout.of(1000), 2, comm.size), []
         for _ in range(2 * comm.size):
-            (total, sent), state = algorithm.reduce(x, 2, comm, state)
+            (total, sent), state = algorithm.reduce(x, 2, comm, state, Layout.of(1000))
             assert total.to_dense()[:2].tolist() == [2, 0]
             keepers += np.flatnonzero(comm.allgather((x - sent.to_dense())[1:2])).tolist()
         return keepers

@@ -35,7 +35,7 @@ def test_laws_form_economy_and_count(ranks, variant, wire):
             assert_form(steps[0].total, case, dtype)
             for step in steps:
                 assert_economy(step, algorithm, case, dtype, ranks.size)
-                assert_count(step, name, algorithm, case, ranks.size)
+                assert_count(step, algorithm, case, ranks.size)
 
 
 @pytest.mark.ranks(1, 3, 4)

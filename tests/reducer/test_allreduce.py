@@ -178,8 +178,8 @@ def test_check_passes_on_good_steps_and_costs_control_only(ranks):
 class Forgetful(OkTopk):
     """Breaks the second law: claims to have sent its whole selection."""
 
-    def reduce(self, acc, k, comm, state):
-        reduction, state = super().reduce(acc, k, comm, state)
+    def reduce(self, acc, k, comm, state, layout, add=None):
+        reduction, state = super().reduce(acc, k, comm, state, layout, add)
         selected, _ = self.selector.select(acc, 2 * k, state.selection)
         return Reduction(reduction.total, selected), state
 
@@ -187,8 +187,8 @@ class Forgetful(OkTopk):
 class Egoist(OkTopk):
     """Breaks the first law: every rank sees a total of its own."""
 
-    def reduce(self, acc, k, comm, state):
-        reduction, state = super().reduce(acc, k, comm, state)
+    def reduce(self, acc, k, comm, state, layout, add=None):
+        reduction, state = super().reduce(acc, k, comm, state, layout, add)
         values = reduction.total.values + np.float32(comm.rank)
         return Reduction(reduction.total._replace(values=values), reduction.sent), state
 
@@ -244,10 +244,10 @@ def test_report_adds_up():
 
 def test_failure_inside_an_algorithm_ends_the_run():
     class Broken(OkTopk):
-        def reduce(self, acc, k, comm, state):
+        def reduce(self, acc, k, comm, state, layout, add=None):
             if comm.rank == 1:
                 raise RuntimeError("broken on rank 1")
-            return super().reduce(acc, k, comm, state)
+            return super().reduce(acc, k, comm, state, layout, add)
 
     with pytest.raises(RuntimeError, match="broken on rank 1"):
         World(3).run(lambda comm: sparse_allreduce(vector(comm.rank), comm=comm, algorithm=Broken()))

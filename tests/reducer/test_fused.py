@@ -101,9 +101,9 @@ def test_half_precision_enters_without_a_copy(dtype):
 class Blind(TopkA):
     """Never looks at acc."""
 
-    def reduce(self, acc, k, comm, state):
+    def reduce(self, acc, k, comm, state, layout, add=None):
         selected = SparseVector(np.array([0], np.int32), acc[:1] * 0, len(acc))
-        return TopkA().reduce(selected.to_dense(), k, comm, TopkA().init(None, k, 1))
+        return TopkA().reduce(selected.to_dense(), k, comm, TopkA().init(layout, k, 1), layout)
 
 
 def test_an_algorithm_that_does_not_select_is_an_error():

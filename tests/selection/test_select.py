@@ -9,8 +9,8 @@ from sparse_mpi import SELECTORS, kernels
 from sparse_mpi.kernels import array, threads
 from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select.exact import top_k
+from sparse_mpi.select.instrumented import Instrumented
 from sparse_mpi.select.threshold import Threshold, ThresholdState
-from sparse_mpi.select.timed import Timed
 from sparse_mpi.sparse import Layout
 
 N = 40_000  # more than kernels.SMALL: histograms are really taken
@@ -257,9 +257,9 @@ def test_a_sample_never_decides_what_is_selected(monkeypatch, name, dtype):
     assert misled == (name in {"in step", "out of step"})
 
 
-def test_timed_counts_what_it_wraps():
+def test_instrumented_counts_what_it_wraps():
     x = inputs(np.float32)["normal"]
-    timed = Timed(Threshold())
-    _, state = timed.select(x, 10, timed.init(Layout.of(N), 10))
-    timed.select(x, 10, state)
-    assert timed.selected == 20 and timed.seconds > 0 and timed.band == (1.0, 1.0)
+    measured = Instrumented(Threshold())
+    _, state = measured.select(x, 10, measured.init(Layout.of(N), 10))
+    measured.select(x, 10, state)
+    assert measured.selected == 20 and measured.seconds > 0 and measured.band == (1.0, 1.0)

@@ -151,7 +151,7 @@ def coverage(totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseA
     """The share of the tensors' rows that have an entry in ``totals``, made by as many ``reducers``."""
     indices, start = [], 0
     for total, reducer in zip(totals, reducers, strict=True):
-        if not isinstance(total, SparseVector) and not hasattr(reducer.algorithm, "parts"):
+        if not isinstance(total, SparseVector) and not reducer.algorithm.parts:
             return 1.0
         indices.append(start + (total.indices if isinstance(total, SparseVector) else total.nonzero().flatten()))
         start += reducer.layout.size

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.algorithms.oktopk.global_threshold import Counted
 from sparse_mpi.algorithms.oktopk.regions import balance, draw_regions
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
@@ -29,7 +29,7 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.renumbered import Rotated
 from sparse_mpi.select import Selector
-from sparse_mpi.select.base import most_selected
+from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, contains, subtract, take
 from sparse_mpi.wire import Coo, Wire, regions_of
@@ -51,7 +51,7 @@ class OkTopkState:
 
 
 @dataclass(frozen=True)
-class OkTopk:
+class OkTopk(Algorithm):
     """Ok-Topk (Li & Hoefler, PPoPP'22): about k entries at a volume that does not grow with the number of ranks.
 
     Args:
@@ -80,7 +80,9 @@ class OkTopk:
     refresh: str = "histogram"
     threshold_period: int = 32
 
-    conserves: ClassVar[bool] = True
+    accumulates: ClassVar[bool] = True
+    automatic: ClassVar[bool] = True
+    planned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.period < 1:
@@ -107,7 +109,9 @@ class OkTopk:
         """Return the state before the first step, which holds neither regions nor a threshold."""
         return OkTopkState(self.selector.init(layout, k), self._rule.init(), np.zeros(ranks + 1, np.int64))
 
-    def reduce(self, acc: Array, k: int, comm: Comm, state: OkTopkState) -> tuple[Reduction, OkTopkState]:
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: OkTopkState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, OkTopkState]:
         """Sum the selections of all ranks, and return the about k largest sums on every rank.
 
         Args:
@@ -115,6 +119,8 @@ class OkTopk:
             k: entries wanted in the result.
             comm: all ranks.
             state: of the step before.
+            layout: ignored.
+            add: ``(n,)``, what the selection adds to ``acc`` in the same pass, if anything.
 
         Returns:
             The reduction and the next state. ``total`` has 0.9k to k entries, fewer only where the sums have no more.
@@ -124,7 +130,7 @@ class OkTopk:
         n, dtype = len(acc), acc.dtype
 
         # Select by the local threshold: about k entries of this rank's acc.
-        selected, selection = self.selector.select(acc, k, state.selection)
+        selected, selection = self.selector.select(acc, k, state.selection, add)
 
         # Redraw the regions when they are due, or when the step before found them unbalanced.
         ring = Rotated(comm, state.turn)
@@ -158,6 +164,12 @@ class OkTopk:
         if not self.wire.lossless:
             sent = subtract(sent, subtract(results, packed.vector))
         return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, unbalanced, turn)
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return 0.9 times the size of one selection, and k; the published threshold promises neither."""
+        if self.refresh == "exact":
+            return 0, min(layout.size, most_selected(self.selector, layout, k) * ranks)
+        return 0.9 * fewest_selected(self.selector, k), k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return the most that one rank sends in a step: the paper's 6k(P-1)/P words.
