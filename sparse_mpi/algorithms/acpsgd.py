@@ -28,16 +28,20 @@ class ACPSGD(LowRank):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: LowRankState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, LowRankState]:
-        """``total`` and ``sent`` ``(n,)`` are products of factors, and dense where tensors stay dense."""
+        """Return ``total`` and ``sent`` ``(n,)``: products of factors, and dense where tensors stay dense."""
         parts, left = parts_of(layout, self.rank), not state.left
+        # Without any matrix worth compressing, this is a dense allreduce.
         if not parts.groups:
             return Reduction(comm.allreduce(acc), acc), state
         with np.errstate(over="ignore", invalid="ignore"):
+            # Orthogonalise the sum of the last step: it is the basis of this one.
             last = parts.factors(state.factors_like(acc), state.left)
             bases = [orthonormal(factors, state.left) for factors in last]
+            # Project this rank's matrices on the basis, and add the factors of all ranks up.
             mine = parts.project(acc, bases, left, dense=True)
             summed = comm.allreduce(mine)
 
+            # Multiply the factors out: of the sum for the total, of this rank's own for what it gave.
             def expand(message: Array) -> Array:
                 factors = parts.factors(message, left)
                 pair = (factors, bases) if left else (bases, factors)
@@ -47,7 +51,7 @@ class ACPSGD(LowRank):
             return reduction, self.next_state(layout, summed, left)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """2(P-1)/P values for every dense element and every element of the left factors or, if more, the right ones."""
+        """Return 2(P-1)/P values for every dense element and every element of the larger factors, left or right."""
         parts = parts_of(layout, self.rank)
         elements = parts.dense_size + max(parts.factors_size(left=True), parts.factors_size(left=False))
         return Bound(0, 2 * elements * (ranks - 1) / ranks, 2 * rounds(ranks), 0)

@@ -52,31 +52,39 @@ class ADTopk(Algorithm):
             )
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        """The selector's state."""
+        """Return the selector's state."""
         return self.selector.init_agreeing(layout, k)
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
-        """``sent`` is this rank's selection, as it arrives."""
+        """Return the sum of all selections; ``sent`` is this rank's, as it arrives.
+
+        A pattern says how many entries every row has, on all ranks alike.
+        """
+        # Select: the same number of entries of every row on all ranks.
         pattern = self.selector.pattern(k, state)
         selected, state = self.selector.select(acc, k, state, add)
         rows = tuple(tensor for tensor in pattern if not tensor.whole)
         parts, sent = [], selected
+        # Allgather the entries of rows: their values, and columns in place of indices.
         if rows:
             packed = self.wire.pack_rows(_part(selected, pattern, False), rows)
             messages = comm.allgather(packed.buffer)
             parts.append(self.wire.unpack_rows(messages, rows, len(acc), acc.dtype))
             sent = packed.vector
+        # Allreduce the tensors that are kept whole, for which positions need not be sent.
         if len(rows) < len(pattern):
             whole = _part(selected, pattern, True)
             parts.append(whole._replace(values=comm.allreduce(whole.values)))
             sent = selected if self.wire.lossless or not rows else merge(concatenate([sent, whole]))
+        # Let the ranks agree on whose turn it is in the next step, where thresholds decide that.
         state = self.selector.agree(acc, k, state, lambda own: comm.allreduce(own, control=True) / comm.size)
+        # Merge: one sum of all that arrived, in rank order.
         return Reduction(merge(concatenate(parts)) if rows else parts[0], sent), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Exact but for the columns, which are as long as in a step where all that may be is on plain top-k."""
+        """Return what is sent, exactly but for columns: as long as where all that may be is on plain top-k."""
         pattern = self.selector.longest(layout, k)
         rows = tuple(tensor for tensor in pattern if not tensor.whole)
         entries = sum(tensor.entries for tensor in rows)
@@ -98,7 +106,7 @@ class ADTopk(Algorithm):
 
 
 def _part(selected: SparseVector, pattern: Pattern, whole: bool) -> SparseVector:
-    """The entries of the tensors that are whole, or of those that are not."""
+    """Return the entries of the tensors that are sent whole, or of those that are not."""
     parts = []
     for is_whole, tensors in groupby(spans(pattern), lambda span: span[0].whole):
         if is_whole == whole:

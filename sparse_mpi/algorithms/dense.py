@@ -22,17 +22,18 @@ class Dense(Algorithm):
     planned: ClassVar[bool] = True
 
     def init(self, layout: Layout, k: int, ranks: int) -> NoState:
-        """Nothing to remember."""
+        """Return nothing to remember."""
         return NoState()
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: NoState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, NoState]:
-        """``total`` ``(n,)`` is the sum, ``sent`` is ``acc`` itself."""
+        """Return the sum ``(n,)``; ``sent`` is ``acc`` itself."""
+        # Exchange and merge in one: MPI's own allreduce. Nothing is left to owe.
         return Reduction(comm.allreduce(acc), acc), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """2n(P-1)/P values."""
+        """Return 2n(P-1)/P values."""
         return Bound(0, 2 * layout.size * (ranks - 1) / ranks, 2 * rounds(ranks), 0)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:

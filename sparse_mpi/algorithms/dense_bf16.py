@@ -28,30 +28,35 @@ class DenseBF16(Algorithm):
     planned: ClassVar[bool] = True
 
     def init(self, layout: Layout, k: int, ranks: int) -> NoState:
-        """Nothing to remember."""
+        """Return nothing to remember."""
         return NoState()
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: NoState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, NoState]:
-        """``total`` ``(n,)`` has bfloat16 values in acc's dtype; ``sent`` is acc rounded, in the own region net of what
-        rounding the sum takes away."""
+        """Return the sum ``(n,)``, bfloat16 values in acc's dtype.
+
+        ``sent`` is acc rounded, in the own region net of what rounding the sum takes away.
+        """
+        # Reduce-scatter: round, send every region to its owner, and add in acc's dtype and in rank order.
         bounds = equal_boundaries(len(acc), comm.size)
         widths = np.diff(bounds)
         own = slice(bounds[comm.rank], bounds[comm.rank + 1])
         message = kernels.of(acc).to_bfloat16(acc)
-        came, _ = comm.alltoallv(message, widths, np.full(comm.size, widths[comm.rank]))
+        received, _ = comm.alltoallv(message, widths, np.full(comm.size, widths[comm.rank]))
         exact = namespace(acc).zeros(widths[comm.rank], acc.dtype)
-        for part in came.reshape(comm.size, -1):
+        for part in received.reshape(comm.size, -1):
             kernels.accumulate(exact, part)
+        # Allgather the sums, rounded once more.
         gathered, _ = comm.allgatherv(kernels.of(acc).to_bfloat16(exact), widths)
         total, sent = (widened(rounded).astype(acc.dtype, copy=False) for rounded in (gathered, message))
+        # Owed: the sender keeps what the first rounding took, the owner of a region what the second one took.
         with np.errstate(invalid="ignore"):
             sent[own] += total[own] - exact
         return Reduction(total, sent), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Two bytes for every element of the other regions, and for every element of the own one P - 1 times."""
+        """Return two bytes for every element of the other regions, and P - 1 times as many for the own one's."""
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         n, widest = layout.size, -(-layout.size // ranks)

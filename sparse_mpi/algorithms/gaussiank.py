@@ -16,7 +16,7 @@ from sparse_mpi.select.gaussian import Gaussian
 
 @dataclass(frozen=True)
 class GaussianK(TopkA):
-    """Allgather of what lies beyond a Gaussian's quantile."""
+    """Allgather the entries that lie beyond a Gaussian's quantile, and add them up."""
 
     selector: Selector = Gaussian()
 

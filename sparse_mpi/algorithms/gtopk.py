@@ -47,28 +47,32 @@ class GTopk(Algorithm):
 
     @property
     def conserves(self) -> bool:
-        """The published residual rule loses mass."""
+        """Tell if the residual rule is not the published one, which loses mass."""
         return self.residual == "keeper"
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        """The selector's state."""
+        """Return the selector's state."""
         return self.selector.init(layout, k)
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
-        """``sent`` is this rank's selection minus the partial sums it dropped."""
+        """Return k entries; ``sent`` is this rank's selection minus the partial sums it dropped."""
+        # Select.
         selected, state = self.selector.select(acc, k, state, add)
+        # Merge up the tree: every partial sum is cut to its k largest entries.
         largest = truncate(selected, k)
         rows, dropped = self._climb(largest, k, comm)
+        # Broadcast the root's result, which is the total.
         rows = comm.bcast(rows)
         total = unpack_whole(self.wire, rows, [len(rows)], len(acc), acc.dtype)
+        # Owed: by the published rule what was selected in vain, by ours what this rank itself has dropped.
         if self.residual == "published":
             return Reduction(total, take(selected, contains(total, selected.indices))), state
         return Reduction(total, subtract(largest, dropped)), state
 
     def _climb(self, carried: SparseVector, k: int, comm: Comm) -> tuple[Array, SparseVector]:
-        """One rank's way up the tree: the message of the sum it held last (at rank 0, the result) and all it dropped.
+        """Climb the tree; return the message of this rank's last sum (at rank 0, the result) and all it dropped.
 
         In round j, a rank whose lowest set bit is j hands its sum to the rank 2^j below it and is done.
         """
@@ -92,7 +96,7 @@ class GTopk(Algorithm):
         return packed.buffer, concatenate(dropped)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """The root sends k pairs down in every round; nobody sends more."""
+        """Return k pairs in every round: the root sends them down, and nobody sends more."""
         down = rounds(ranks)
         return Bound(k * down, 0, 2 * down, 8 * down, self.wire.overhead() * down)
 

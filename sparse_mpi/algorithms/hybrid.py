@@ -51,7 +51,7 @@ class Fused:
             raise ValueError(f"tensors must be numbers of tensors in ascending order, at least one, got {self.tensors}")
 
     def cut(self, layout: Layout, k: int) -> list[tuple[int, Layout, int]]:
-        """For each piece where it begins in the fused vector, its layout, and its part of the step's k entries."""
+        """Return each piece's beginning in the fused vector, its layout, and its part of the step's k entries."""
         shapes = tuple(layout.shapes[tensor] for tensor in self.tensors)
         size = Layout(shapes).size
         kept = min(max(round(self.share * k), self.pieces), size)
@@ -66,7 +66,7 @@ class Fused:
 
 @dataclass(frozen=True)
 class HybridState:
-    """What is carried from step to step."""
+    """The state that is carried from step to step."""
 
     pieces: tuple[Any, ...]  # the states of all pieces of all parts, in order
 
@@ -97,7 +97,7 @@ class Hybrid(Algorithm):
         return all(part.algorithm.lossless for part in self.parts)
 
     def init(self, layout: Layout, k: int, ranks: int) -> HybridState:
-        """The states of all pieces.
+        """Return the states of all pieces.
 
         Raises:
             ValueError: a tensor of the layout is in no part or in two, or a part has fewer elements than pieces.
@@ -120,9 +120,10 @@ class Hybrid(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: HybridState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, HybridState]:
-        """``sent`` is what the parts sent."""
+        """Return the parts' results as one; ``sent`` is what the parts sent."""
         reductions, places, states = [], [], []
         before = iter(state.pieces)
+        # Reduce part after part: its tensors are fused into one vector, or into pieces of it.
         for part in self.parts:
             ranges = stretches(layout, part.tensors)
             fused = fuse(acc, ranges)
@@ -132,12 +133,13 @@ class Hybrid(Algorithm):
                 reductions.append(reduction)
                 places.append(Place(ranges, begin))
                 states.append(after)
+        # Put the results, and what was sent, where they belong in the flat vector.
         total = join([reduction.total for reduction in reductions], places, acc)
         sent = join([reduction.sent for reduction in reductions], places, acc)
         return Reduction(total, sent), HybridState(tuple(states))
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """The sum of the parts' bounds."""
+        """Return the sum of the parts' bounds."""
         bounds = [
             part.algorithm.bound(piece, kept, ranks) for part in self.parts for _, piece, kept in part.cut(layout, k)
         ]
@@ -159,7 +161,7 @@ class Hybrid(Algorithm):
 
 
 class Place(NamedTuple):
-    """Where a piece of a fused vector lies in the flat one."""
+    """The place of a piece of a fused vector in the flat one."""
 
     ranges: tuple[tuple[int, int], ...]  # that were fused
     begin: int  # of the piece in the fused vector
@@ -174,7 +176,7 @@ class Place(NamedTuple):
             first += stop - start
 
     def positions(self, indices: Array, size: int) -> Array:
-        """Indices into the flat vector of length ``size`` for ``indices`` into the piece."""
+        """Return indices into the flat vector of length ``size`` for ``indices`` into the piece."""
         widths = np.array([stop - start for start, stop in self.ranges])
         firsts = np.cumsum(widths) - widths - self.begin
         moves = np.array([start for start, _ in self.ranges]) - firsts
@@ -187,7 +189,7 @@ class Place(NamedTuple):
 
 @lru_cache(maxsize=64)
 def stretches(layout: Layout, tensors: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Where these tensors lie in the flat vector: ranges, those that touch joined."""
+    """Return the ranges of the flat vector in which these tensors lie; ranges that touch are joined."""
     ranges: list[tuple[int, int]] = []
     for tensor in tensors:
         start, size = layout.offsets[tensor], layout.sizes[tensor]
@@ -198,13 +200,13 @@ def stretches(layout: Layout, tensors: tuple[int, ...]) -> tuple[tuple[int, int]
 
 
 def fuse(flat: Array, ranges: tuple[tuple[int, int], ...]) -> Array:
-    """These ranges of ``flat`` as one vector; a view where it is one range."""
+    """Return these ranges of ``flat`` as one vector; a view where it is one range."""
     parts = [flat[start:stop] for start, stop in ranges]
     return parts[0] if len(parts) == 1 else namespace(flat).concatenate(parts)
 
 
 def join(results: Sequence[SparseVector | Array], places: Sequence[Place], flat: Array) -> SparseVector | Array:
-    """The results of all pieces as one, over a vector like ``flat`` ``(n,)``.
+    """Return the results of all pieces as one, over a vector like ``flat`` ``(n,)``.
 
     Dense if more than an eighth of the elements come from dense results: as pairs they would be larger.
     """

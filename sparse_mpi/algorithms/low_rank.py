@@ -33,12 +33,12 @@ class Group(NamedTuple):
     runs: tuple[tuple[int, int], ...]  # where matrices start that lie one after the other, and how many these are
 
     def factor_shape(self, left: bool) -> tuple[int, int, int]:
-        """Shape of the stacked left or right factors."""
+        """Return the shape of the stacked left or right factors."""
         count = sum(count for _, count in self.runs)
         return (count, self.rows, self.rank) if left else (count, self.rank, self.columns)
 
     def matrices(self, vector: Array) -> Iterator[tuple[Array, slice]]:
-        """Views ``(count, rows, columns)`` of the matrices in ``vector`` ``(n,)``, and which of the group they are."""
+        """Yield views ``(count, rows, columns)`` of matrices in ``vector`` ``(n,)``, and their slice of the group."""
         first, size = 0, self.rows * self.columns
         for start, count in self.runs:
             stack = vector[start : start + count * size].reshape(count, self.rows, self.columns)
@@ -55,15 +55,15 @@ class Parts(NamedTuple):
 
     @property
     def dense_size(self) -> int:
-        """Number of elements that stay dense."""
+        """Return the number of elements that stay dense."""
         return sum(stop - start for start, stop in self.dense)
 
     def factors_size(self, left: bool) -> int:
-        """Number of elements of all left or right factors."""
+        """Return the number of elements of all left or right factors."""
         return sum(prod(group.factor_shape(left)) for group in self.groups)
 
     def factors(self, flat: Array, left: bool) -> list[Array]:
-        """Views of a flat vector that begins with the left or right factors, stacked by group."""
+        """Return views of a flat vector that begins with the left or right factors, stacked by group."""
         views, start = [], 0
         for group in self.groups:
             shape = group.factor_shape(left)
@@ -72,8 +72,10 @@ class Parts(NamedTuple):
         return views
 
     def project(self, acc: Array, bases: Sequence[Array], left: bool, dense: bool) -> Array:
-        """What a rank sends: its left factors M Q on right ``bases``, or right ones P^T M on left ``bases``; and the
-        ``dense`` elements behind them."""
+        """Return what a rank sends: left factors M Q for right ``bases``, or right ones P^T M for left ``bases``.
+
+        The elements that stay dense follow, if ``dense``.
+        """
         xp, size = namespace(acc), self.factors_size(left)
         message = xp.empty(size + dense * self.dense_size, acc.dtype)
         for group, basis, factors in zip(self.groups, bases, self.factors(message, left), strict=True):
@@ -87,7 +89,7 @@ class Parts(NamedTuple):
         return message
 
     def expand(self, lefts: Sequence[Array], rights: Sequence[Array], dense: Array) -> Array:
-        """``(n,)``: the products of the factors, and the ``dense`` elements where they belong."""
+        """Return a vector ``(n,)``: the products of the factors, and the ``dense`` elements where they belong."""
         xp = namespace(dense)
         vector = xp.empty(self.size, dense.dtype)
         for group, left, right in zip(self.groups, lefts, rights, strict=True):
@@ -102,7 +104,7 @@ class Parts(NamedTuple):
 
 @lru_cache(maxsize=64)
 def parts_of(layout: Layout, rank: int) -> Parts:
-    """The parts of ``layout`` with factors of at most that rank."""
+    """Return the parts of ``layout`` with factors of at most that rank."""
     groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     dense: list[tuple[int, int]] = []
     for shape, size, start in zip(layout.shapes, layout.sizes, layout.offsets, strict=True):
@@ -121,8 +123,10 @@ def parts_of(layout: Layout, rank: int) -> Parts:
 
 
 def orthonormal(factors: Array, left: bool) -> Array:
-    """Stacked factors with orthonormal columns (right ones: rows) of the same span, by QR; NaN where a matrix has NaN
-    or Inf, so that these cannot get lost."""
+    """Return stacked factors with orthonormal columns (right ones: rows) of the same span, by QR.
+
+    They are NaN where a matrix has NaN or Inf, so that these cannot get lost.
+    """
     xp = namespace(factors)
     basis = xp.linalg.qr(factors if left else factors.transpose(0, 2, 1))[0]
     basis[~xp.isfinite(factors).all(axis=(1, 2))] = np.nan
@@ -130,25 +134,25 @@ def orthonormal(factors: Array, left: bool) -> Array:
 
 
 def drawn(group: Group, number: int, left: bool, seed: int) -> np.ndarray:
-    """Random factors of a group, the same on every rank: float64 on the host."""
+    """Return random factors of a group, the same on every rank: float64 on the host."""
     return np.random.default_rng([seed, number, left]).standard_normal(group.factor_shape(left))
 
 
 @dataclass(frozen=True)
 class LowRankState:
-    """What is carried from step to step, the same on all ranks."""
+    """The state that is carried from step to step, the same on all ranks."""
 
     factors: Array  # flat: summed factors of the last step, whose span is the next one's start; finite, none zero
     left: bool = False  # whether they are left ones
 
     def factors_like(self, acc: Array) -> Array:
-        """The factors in the library and dtype of ``acc``."""
+        """Return the factors in the library and dtype of ``acc``."""
         return like(self.factors, acc).astype(acc.dtype, copy=False)
 
 
 @dataclass(frozen=True)
 class LowRank(Algorithm):
-    """Hyperparameters of a low-rank algorithm, and how it starts.
+    """The hyperparameters of a low-rank algorithm, and how it starts.
 
     Args:
         rank: most columns of a factor.
@@ -178,13 +182,13 @@ class LowRank(Algorithm):
         return False
 
     def init(self, layout: Layout, k: int, ranks: int) -> LowRankState:
-        """Random right factors; in float64, for the dtype of the gradient is not known yet."""
+        """Return random right factors; in float64, for the dtype of the gradient is not known yet."""
         groups = parts_of(layout, self.rank).groups
         starts = [drawn(group, number, False, self.seed).ravel() for number, group in enumerate(groups)]
         return LowRankState(np.concatenate([np.empty(0), *starts]))
 
     def next_state(self, layout: Layout, message: Array, left: bool) -> LowRankState:
-        """The state after a step in which ``message``, which begins with these factors, was the sum over the ranks.
+        """Return the state after a step whose summed ``message`` begins with the left or right factors.
 
         A column (of a right factor: row) that is zero or not finite has lost its direction, and would never find
         another one where the gradient stays zero in the wrong places: it is drawn anew, in place.

@@ -35,7 +35,7 @@ GAIN = 1 / 5  # octaves that the threshold moves for one of the count: magnitude
 
 @dataclass(frozen=True)
 class MiCROState:
-    """What is carried from step to step, the same on all ranks."""
+    """The state that is carried from step to step, the same on all ranks."""
 
     threshold: int = 0  # magnitude bits; 0 before the first step, and as long as all is zero
     turn: int = 0  # the rank that has the first block
@@ -65,22 +65,26 @@ class MiCRO(Algorithm):
             raise ValueError(f"block must be at least 1 element, got {self.block}; 64 is usual")
 
     def init(self, layout: Layout, k: int, ranks: int) -> MiCROState:
-        """No threshold yet."""
+        """Return a state without a threshold."""
         return MiCROState()
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: MiCROState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, MiCROState]:
-        """``sent`` is acc where ``total`` has entries."""
+        """Return the sums at all positions that any rank chose; ``sent`` is acc at these positions."""
+        # Choose: every rank in the part that is its own in this step.
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
         fixed = self.mode == "fixed"
         shares = [_entries(k, width, len(acc)) for width in np.diff(partition.boundaries).tolist()]
         chosen = self._choose(acc, partition, k, state.threshold)
+        # Allgather the indices; their union is where everybody's entries count.
         named, counts = comm.allgatherv(chosen.indices, np.roll(shares, comm.rank) if fixed else None)
         union = merge(SparseVector(named, acc[named], len(acc))).indices
         sent = SparseVector(union, acc[union], len(acc))
+        # Add up what all ranks have there; all of them clear these entries.
         total = sent._replace(values=comm.allreduce(sent.values))
 
+        # Move the threshold by how far the count was from k; the first step measures it.
         threshold = 0
         if not fixed and state.threshold:
             octave = 1 << np.finfo(acc.dtype).nmant
@@ -92,7 +96,7 @@ class MiCRO(Algorithm):
         return Reduction(total, sent), MiCROState(threshold, (state.turn + 1) % comm.size)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """The indices to all other ranks, and an allreduce at as many as all may choose."""
+        """Return the indices to all other ranks, and an allreduce at as many positions as all ranks may choose."""
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         n, fixed = layout.size, self.mode == "fixed"
@@ -112,8 +116,11 @@ class MiCRO(Algorithm):
         return False
 
     def _choose(self, acc: Array, partition: Partition, k: int, threshold: int) -> SparseVector:
-        """The entries this rank names: of its part, in place of the smallest of which all that are not finite go,
-        wherever they are. A rank whose part is empty names the first element."""
+        """Return the entries that this rank names: the largest of its part.
+
+        Entries that are not finite, wherever they are, take the places of the smallest of them. A rank whose part is
+        empty names the first element.
+        """
         n, part = len(acc), partition.part(acc, 0)
         if len(part):
             largest = self._largest(part, _entries(k, len(part), n), _entries(self.slack * k, len(part), n), threshold)
@@ -126,7 +133,7 @@ class MiCRO(Algorithm):
         return truncate(merge(concatenate([chosen, spoilt])), chosen.nnz) if spoilt.nnz else chosen
 
     def _largest(self, part: Array, share: int, most: int, threshold: int) -> SparseVector:
-        """What reaches the threshold, but neither more nor less than `slack` allows; ``share`` where there is none."""
+        """Return what reaches the threshold, within what `slack` allows; ``share`` entries where there is none."""
         if not threshold:
             return top_k(part, share)
         reached = at_least(part, threshold, most)
@@ -137,10 +144,10 @@ class MiCRO(Algorithm):
 
 
 def _infinite(acc: Array) -> int:
-    """The magnitude bits from which on entries of ``acc`` are not finite."""
+    """Return the magnitude bits from which on entries of ``acc`` are not finite."""
     return int(magnitude_bits(np.array([np.inf], acc.dtype))[0])
 
 
 def _entries(k: float, width: int, size: int) -> int:
-    """The share of k entries that ``width`` elements out of ``size`` have, at least 1."""
+    """Return the share of k entries that ``width`` elements out of ``size`` have, at least 1."""
     return max(1, ceil(k * width / size))

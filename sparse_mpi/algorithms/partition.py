@@ -41,7 +41,7 @@ class Partition:
 
     @property
     def boundaries(self) -> np.ndarray:
-        """``(P + 1,)`` int64: owner q's elements are numbered from ``boundaries[q]`` up to ``boundaries[q + 1]``."""
+        """Return ``(P + 1,)`` int64: owner q's numbers go from ``boundaries[q]`` up to ``boundaries[q + 1]``."""
         blocks = -(-self.size // self.block)
         widths = self.block * (blocks // self.owners + (self._first(np.arange(self.owners)) < blocks % self.owners))
         widths[(blocks - 1 + self.shift) % self.owners] -= blocks * self.block - self.size
@@ -49,11 +49,11 @@ class Partition:
 
     @property
     def widest(self) -> int:
-        """The most elements an owner may have, whatever the shift."""
+        """Return the most elements an owner may have, whatever the shift."""
         return min(self.block * -(-self.size // (self.block * self.owners)), self.size)
 
     def permute(self, vector: SparseVector) -> SparseVector:
-        """The same entries, numbered owner by owner and sorted by these numbers."""
+        """Return the same entries, numbered owner by owner and sorted by these numbers."""
         blocks, offsets = vector.indices // self.block, vector.indices % self.block
         owners = (blocks + self.shift) % self.owners
         return merge(
@@ -61,7 +61,10 @@ class Partition:
         )
 
     def restore(self, vector: SparseVector) -> SparseVector:
-        """The inverse of `permute`; ``vector`` need not be sorted, and entries that share a number are added."""
+        """Return the entries with the numbers they had before `permute`; those that share a number are added.
+
+        ``vector`` need not be sorted.
+        """
         starts = self._starts(vector)
         owners = namespace(starts).searchsorted(starts[1:], vector.indices, side="right").astype(starts.dtype)
         inside = vector.indices - starts[owners]
@@ -69,7 +72,7 @@ class Partition:
         return merge(vector._replace(indices=blocks * self.block + inside % self.block))
 
     def part(self, x: Array, owner: int) -> Array:
-        """The elements of ``x`` ``(n,)`` that belong to ``owner``, in their order."""
+        """Return the elements of ``x`` ``(n,)`` that belong to ``owner``, in their order."""
         whole = self.size // self.block
         first = self._first(owner)
         blocks = x[: whole * self.block].reshape(whole, self.block)[first :: self.owners].reshape(-1)
@@ -78,9 +81,9 @@ class Partition:
         return namespace(x).concatenate([blocks, x[whole * self.block :]])
 
     def _first(self, owners: Array) -> Array:
-        """The first block of each of the ``owners``."""
+        """Return the first block of each of the ``owners``."""
         return (owners - self.shift) % self.owners
 
     def _starts(self, vector: SparseVector) -> Array:
-        """`boundaries` in the library and the type of the vector's indices."""
+        """Return `boundaries` in the library and the type of the vector's indices."""
         return namespace(vector.indices).asarray(self.boundaries.astype(vector.indices.dtype))

@@ -28,24 +28,28 @@ class PowerSGD(LowRank):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: LowRankState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, LowRankState]:
-        """``total`` and ``sent`` ``(n,)`` are products of factors, and dense where tensors stay dense."""
+        """Return ``total`` and ``sent`` ``(n,)``: products of factors, and dense where tensors stay dense."""
         parts = parts_of(layout, self.rank)
+        # Without any matrix worth compressing, this is a dense allreduce.
         if not parts.groups:
             return Reduction(comm.allreduce(acc), acc), state
         dense = parts.factors_size(left=True)  # where dense elements start in the first message
         with np.errstate(over="ignore", invalid="ignore"):
+            # Multiply by the last step's right factors; the left factors are added up with the dense elements.
             rights = parts.factors(state.factors_like(acc), left=False)
             mine = parts.project(acc, rights, left=True, dense=True)
             summed = comm.allreduce(mine)
+            # Orthogonalise the sum, and project this rank's matrices on it; the right factors are added up.
             bases = [orthonormal(factors, left=True) for factors in parts.factors(summed, left=True)]
             given = parts.project(acc, bases, left=False, dense=False)
             rights_sum = comm.allreduce(given)
+            # Multiply the factors out: of the sum for the total, of this rank's own for what it gave.
             total = parts.expand(bases, parts.factors(rights_sum, left=False), summed[dense:])
             sent = parts.expand(bases, parts.factors(given, left=False), mine[dense:])
             return Reduction(total, sent), self.next_state(layout, rights_sum, left=False)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """2(P-1)/P values for every element of the factors and every dense one."""
+        """Return 2(P-1)/P values for every element of the factors and every dense one."""
         parts = parts_of(layout, self.rank)
         elements = parts.dense_size + parts.factors_size(left=True) + parts.factors_size(left=False)
         allreduces = 2 if parts.groups else 1

@@ -37,7 +37,7 @@ PRUNES = ("threshold", "block")
 
 @dataclass(frozen=True)
 class SparDLState:
-    """What is carried from step to step, the same on all ranks but for the selector's part."""
+    """The state that is carried from step to step, the same on all ranks but for the selector's part."""
 
     selection: Any  # the selector's state
     threshold: int = 0  # magnitude bits of the smallest entry of the last result, 0 if it had fewer than k
@@ -75,25 +75,29 @@ class SparDL(Algorithm):
             raise ValueError(f"block must be at least 1 element, got {self.block}; 64 is usual")
 
     def init(self, layout: Layout, k: int, ranks: int) -> SparDLState:
-        """No result yet."""
+        """Return a state without any result."""
         return SparDLState(self.selector.init(layout, k))
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: SparDLState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, SparDLState]:
-        """``sent`` is this rank's selection less all it cut, from its own entries and from sums.
+        """Return at most k entries; ``sent`` is this rank's selection less all it cut, from its own entries and sums.
 
         At first elements are numbered from the own region on, and region d is that of the d-th rank after this one: so
         what a message has is contiguous, and starts at 0 for its receiver.
         """
+        # Select.
         selected, selection = self.selector.select(acc, k, state.selection, add)
+        # Reduce-scatter: entries go to the owners of their blocks, and are added and pruned on their way.
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
         starts = partition.boundaries
         summed, cut = self._reduce_scatter(partition.permute(selected), starts, k, comm)
+        # Allgather what the owners found worthwhile: the total, numbered alike on all ranks.
         chosen = truncate(summed, self._worthwhile(summed, k, int(starts[1]), state.threshold))
         alike = replace(partition, shift=state.turn)
         total = truncate(alike.restore(self._allgather(chosen, comm.rank, alike.boundaries, comm)), k)
 
+        # Owed: whoever cut an entry keeps it, on the way or as its owner.
         summed = partition.restore(summed)
         kept = take(total, contains(summed, total.indices))
         sent = subtract(selected, concatenate([partition.restore(cut), self._lacking(kept, summed)]))
@@ -101,7 +105,7 @@ class SparDL(Algorithm):
         return Reduction(total, sent), SparDLState(selection, threshold, (state.turn + 1) % comm.size)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """P - 1 regions on their way to their owners, and P - 1 on their way from them."""
+        """Return P - 1 regions on their way to their owners, and P - 1 on their way from them."""
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         most = self._most(k, Partition(layout.size, ranks, self.block).widest, layout.size)
@@ -114,12 +118,14 @@ class SparDL(Algorithm):
         return 1, k
 
     def _most(self, k: int, width: int, size: int) -> int:
-        """The most entries that may stay of ``width`` elements out of ``size``."""
+        """Return the most entries that may stay of ``width`` elements out of ``size``."""
         return max(1, ceil((1.0 if self.prune == "block" else self.slack) * k * width / size))
 
     def _worthwhile(self, summed: SparseVector, k: int, width: int, threshold: int) -> int:
-        """How many of an owner's sums to spread: as many as would have made it last time, and not less than its share
-        of k."""
+        """Return how many of an owner's sums to spread.
+
+        As many as would have made it into the last result, and not less than its share of k.
+        """
         share = max(1, -(-k * width // summed.size))
         reached = int(namespace(summed.values).count_nonzero(magnitude_bits(summed.values) >= threshold))
         return min(max(share, reached), self._most(k, width, summed.size))
@@ -127,7 +133,7 @@ class SparDL(Algorithm):
     def _reduce_scatter(
         self, held: SparseVector, starts: np.ndarray, k: int, comm: Comm
     ) -> tuple[SparseVector, SparseVector]:
-        """What all ranks have left of the own region, added up; and what this rank cut, some indices several times.
+        """Return all ranks' sum in the own region, and what this rank cut, some indices several times.
 
         A rank holds regions 0 to stop - 1 and hands on those from gap on: the rank that far away can bring them nearer.
         """
@@ -148,7 +154,7 @@ class SparDL(Algorithm):
         return held, concatenate(cuts)
 
     def _allgather(self, chosen: SparseVector, own: int, boundaries: np.ndarray, comm: Comm) -> SparseVector:
-        """The entries of all owners, numbered alike on all ranks: region q is that of owner q, and ``own`` this one's.
+        """Return the entries of all owners, numbered alike on all ranks: region q is owner q's, ``own`` this rank's.
 
         Messages are handed on as they are, so that even what was rounded has the same bytes everywhere.
         """
@@ -159,7 +165,7 @@ class SparDL(Algorithm):
         return self.wire.unpack(rows, counts, np.roll(regions, -own, axis=0), chosen.size, chosen.values.dtype)
 
     def _pruned(self, leaving: SparseVector, starts: np.ndarray, k: int) -> SparseVector:
-        """What may stay of the entries in the regions that ``starts`` bounds, in index order."""
+        """Return what may stay of the entries in the regions that ``starts`` bounds, in index order."""
         edges = starts if self.prune == "block" else starts[[0, -1]]
         parts, at = [], 0
         for count, width in zip(split_counts(leaving, edges).tolist(), np.diff(edges).tolist(), strict=True):
@@ -168,10 +174,10 @@ class SparDL(Algorithm):
         return concatenate(parts)
 
     def _lacking(self, after: SparseVector, before: SparseVector) -> SparseVector:
-        """What ``after``, pruned and rounded, lacks of ``before``."""
+        """Return what ``after``, pruned and rounded, lacks of ``before``."""
         return take(before, ~contains(after, before.indices)) if self.wire.lossless else subtract(before, after)
 
 
 def _moved(vector: SparseVector, by: int) -> SparseVector:
-    """The entries, numbered from elsewhere."""
+    """Return the entries with ``by`` added to their indices."""
     return vector._replace(indices=vector.indices + vector.indices.dtype.type(by))

@@ -37,23 +37,26 @@ class TopkA(Algorithm):
     planned: ClassVar[bool] = True
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        """The selector's state."""
+        """Return the selector's state."""
         return self.selector.init(layout, k)
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
-        """``sent`` is this rank's selection, as it arrives."""
+        """Return the sum of all selections; ``sent`` is this rank's, as it arrives."""
+        # Select.
         selected, state = self.selector.select(acc, k, state, add)
+        # Where all ranks select the same positions, an allreduce of the values is all.
         if self.selector.shared:
             total = selected._replace(values=comm.allreduce(selected.values))
             return Reduction(total, selected), state
+        # Pack the selection, allgather those of all ranks, and merge them in rank order.
         packed = pack_whole(self.wire, selected)
         rows, counts = comm.allgatherv(packed.buffer)
         return Reduction(merge(unpack_whole(self.wire, rows, counts, len(acc), acc.dtype)), packed.vector), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """k(P-1) pairs, times what the selector may select beyond k; 2k(P-1)/P values where positions are shared."""
+        """Return k(P-1) pairs, or 2k(P-1)/P values where positions are shared, times what may be selected beyond k."""
         most = most_selected(self.selector, layout, k)
         if self.selector.shared:
             return Bound(0, 2 * most * (ranks - 1) / ranks, 2 * rounds(ranks), 0)

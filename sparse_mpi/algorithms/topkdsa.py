@@ -50,16 +50,22 @@ class TopkDSA(Algorithm):
             raise ValueError(f"wire must be lossless with exchange='doubling', got {self.wire}; use exchange='split'")
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        """The selector's state."""
+        """Return the selector's state."""
         return self.selector.init(layout, k)
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
-        """``sent`` is this rank's selection as it arrives, and at the owner what rounding took from the sum."""
+        """Return the sum of all selections.
+
+        ``sent`` is this rank's selection as it arrives, less what rounding took from the sum of the region it owns.
+        """
+        # Select.
         selected, state = self.selector.select(acc, k, state, add)
+        # Exchange and merge in one, by recursive doubling, for few entries.
         if self.exchange == "doubling":
             return Reduction(_double(selected, self.wire, comm), selected), state
+        # Split: the entries of each region go to its owner, who adds them up in rank order.
         n, dtype = len(acc), acc.dtype
         boundaries = equal_boundaries(n, comm.size)
         regions = regions_of(boundaries)
@@ -67,15 +73,17 @@ class TopkDSA(Algorithm):
         split = self.wire.pack(selected, split_counts(selected, boundaries), regions)
         rows, counts = comm.alltoallv(split.buffer, split.lengths)
         summed = merge(self.wire.unpack(rows, counts, np.tile(own, (comm.size, 1)), n, dtype))
+        # Allgather the regions' sums, dense where that is smaller.
         packed = self.wire.pack_sum(summed, own)
         rows, counts = comm.allgatherv(packed.buffer)
         total = self.wire.unpack_sums(rows, counts, regions, n, dtype)
+        # Owed: what rounding took, of the own selection and of the own region's sum.
         if self.wire.lossless:
             return Reduction(total, selected), state
         return Reduction(total, subtract(split.vector, subtract(summed, packed.vector))), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """The selection in the split, where none of it is the rank's own; then all selections, or a dense region."""
+        """Return the selection in the split, none of it in the own region; then all selections, or a dense region."""
         most = most_selected(self.selector, layout, k)
         if self.exchange == "doubling":
             core, folded = _core(ranks)
@@ -94,13 +102,13 @@ class TopkDSA(Algorithm):
 
 
 def _core(ranks: int) -> tuple[int, int]:
-    """The largest power of two of ranks there are, and how many ranks are left over."""
+    """Return the largest power of two that is at most ``ranks``, and how many ranks are left over."""
     core = 1 << (ranks.bit_length() - 1)
     return core, ranks - core
 
 
 def _double(held: SparseVector, wire: Wire, comm: Comm) -> SparseVector:
-    """The sum on every rank: in round j, pairs of ranks 2^j apart swap what they hold and both add it up.
+    """Return the sum on every rank: in round j, pairs of ranks 2^j apart swap what they hold and both add it up.
 
     Ranks beyond the power of two hand what they have to a partner below first and get the sum in the end.
     """
@@ -113,16 +121,19 @@ def _double(held: SparseVector, wire: Wire, comm: Comm) -> SparseVector:
         rows = comm.sendrecv(pack_whole(wire, leaving).buffer, dest, source)
         return held if rows is None else unpack_whole(wire, rows, [len(rows)], n, dtype)
 
+    # Fold: ranks beyond the power of two give their entries to a partner, and wait for the sum.
     if rank >= core:
         swap(rank - core, None)
         return swap(None, rank - core)
     if rank < folded:
         held = merge(concatenate([held, swap(None, rank + core)]))
+    # Double: both partners add in the same order, that of their ranks, and so have the same bytes.
     gap = 1
     while gap < core:
         other = swap(rank ^ gap, rank ^ gap)
         held = merge(concatenate([held, other] if rank & gap == 0 else [other, held]))
         gap *= 2
+    # Unfold: hand the sum to those that wait for it.
     if rank < folded:
         swap(rank + core, None)
     return held

@@ -32,7 +32,7 @@ from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries
 
 @dataclass(frozen=True)
 class TwoLevelState:
-    """What is carried from step to step. A rank that owns no segment carries nothing that matters."""
+    """The state that is carried from step to step. A rank that owns no segment carries nothing that matters."""
 
     inner: Any  # the lane's state
     start: int = 0  # of the segment that it is for
@@ -41,7 +41,7 @@ class TwoLevelState:
 
 
 class Place(NamedTuple):
-    """Where a rank is."""
+    """The place of a rank among nodes and lanes."""
 
     node: Comm  # the ranks of its node
     lane: Comm  # those that have its number in their node
@@ -81,43 +81,50 @@ class TwoLevel(Algorithm):
             )
 
     def init(self, layout: Layout, k: int, ranks: int) -> TwoLevelState:
-        """No segment yet: which one a rank owns is for the first step to find out."""
+        """Return a state without a segment: the first step finds out which one a rank owns."""
         return TwoLevelState(self.inner.init(layout, k, ranks))
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: TwoLevelState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, TwoLevelState]:
-        """``sent`` ``(n,)`` is acc, less what this rank keeps for its node."""
+        """Return at most k entries; ``sent`` ``(n,)`` is acc, less what this rank keeps for its node."""
+        # Sum inside the node: local rank l owns the sum of segment l.
         node, lane, lanes, members = self._place(comm)
         n, xp, lanes = len(acc), namespace(acc), min(lanes, k)
         bounds = equal_boundaries(n, lanes)
         sent = acc.copy()
         summed = sum_segments(acc, np.diff(bounds), node)
         part = SparseVector(xp.empty(0, index_dtype(n)), xp.empty(0, acc.dtype), n)
+        # Reduce the segment between nodes, in the lane of the ranks that own it.
         if node.rank < lanes:
             start, stop = (int(bound) for bound in bounds[node.rank : node.rank + 2])
             share = deal(k, np.diff(bounds))[node.rank]
             segment, inner = Layout.of(stop - start), state.inner
-            # the same on all members, who else would begin anew without the others
+            # Begin anew where the lane or its segment has changed. Must agree on all members: if only some began anew,
+            # their states would diverge.
             if (state.start, state.stop) != (start, stop) or not np.array_equal(state.members, members):
                 inner = self.inner.init(segment, share, lane.size)
             (total, given), inner = self.inner.reduce(summed, share, lane, inner, segment)
             part = SparseVector(total.indices.astype(index_dtype(n)) + index_dtype(n).type(start), total.values, n)
+            # Owed: the owner keeps what its node has not sent; all other ranks of the node have given everything.
             kernels.of(summed).subtract(summed, given.indices, given.values)
             with np.errstate(invalid="ignore"):
                 sent[start:stop] -= summed
             state = TwoLevelState(inner, start, stop, members)
+        # Gather the segments' results inside the node.
         rows, _ = node.allgatherv(wire.encode(part))
         return Reduction(wire.decode(rows, n, acc.dtype), sent), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """About n values and 2k pairs, plus the bound of a lane. Without ``ranks_per_node`` the worst of all ways in
-        which ranks can be spread over nodes, column by column."""
+        """Return about n values and 2k pairs, plus the bound of a lane.
+
+        Without ``ranks_per_node``, the worst of all ways in which ranks can be spread over nodes, column by column.
+        """
         bounds = [self._bound(layout.size, k, *spread) for spread in self._spreads(ranks)]
         return Bound(*(max(column) for column in zip(*bounds, strict=True)))
 
     def _bound(self, n: int, k: int, nodes: int, smallest: int, largest: int) -> Bound:
-        """The bound for so many nodes, of which the smallest and the largest have so many ranks."""
+        """Return the bound for so many nodes, of which the smallest and the largest have so many ranks."""
         lanes = min(smallest, k)
         widths = np.diff(equal_boundaries(n, lanes))
         share = max(deal(k, widths))
@@ -146,7 +153,7 @@ class TwoLevel(Algorithm):
         return self.inner.exact_order(layout, k)
 
     def _spreads(self, ranks: int) -> Iterator[tuple[int, int, int]]:
-        """The nodes there may be: how many, and how many ranks the smallest and the largest of them have."""
+        """Yield all spreads there may be: the number of nodes, and of ranks in the smallest and the largest of them."""
         per_node = self.ranks_per_node
         if per_node is not None:
             nodes = -(-ranks // per_node)
@@ -158,14 +165,14 @@ class TwoLevel(Algorithm):
                 yield nodes, smallest, ranks - (nodes - 1) * smallest
 
     def _place(self, comm: Comm) -> Place:
-        """This rank's place in ``comm``, found on first use and kept as long as that."""
+        """Return this rank's place in ``comm``, which is found on first use and kept as long as ``comm``."""
         places = _places.setdefault(comm, {})
         if self.ranks_per_node not in places:
             node = comm.split(comm.node() if self.ranks_per_node is None else comm.rank // self.ranks_per_node)
             lane = comm.split(node.rank)
-            told = comm.duplicate().allgather(np.array([node.size, node.rank]))  # whose traffic is no step's
-            members = np.flatnonzero(told[:, 1] == node.rank)
-            places[self.ranks_per_node] = Place(node, lane, int(told[:, 0].min()), members)
+            sizes_and_ranks = comm.duplicate().allgather(np.array([node.size, node.rank]))  # whose traffic is no step's
+            members = np.flatnonzero(sizes_and_ranks[:, 1] == node.rank)
+            places[self.ranks_per_node] = Place(node, lane, int(sizes_and_ranks[:, 0].min()), members)
         return places[self.ranks_per_node]
 
 
@@ -173,7 +180,7 @@ _places: WeakKeyDictionary[Comm, dict[int | None, Place]] = WeakKeyDictionary()
 
 
 def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
-    """The sum over the node of this rank's segment of ``acc`` ``(n,)``, added in rank order; its own memory.
+    """Return the node's sum of this rank's segment of ``acc`` ``(n,)``, added in rank order, in its own memory.
 
     The first ranks own the segments, of these ``widths``; the others get an empty one.
     """
@@ -181,8 +188,8 @@ def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
         return acc.copy()
     counts = np.zeros(node.size, np.int64)
     counts[: len(widths)] = widths
-    came, _ = node.alltoallv(acc, counts, np.full(node.size, counts[node.rank]))
-    summed, *others = came.reshape(node.size, -1)
+    received, _ = node.alltoallv(acc, counts, np.full(node.size, counts[node.rank]))
+    summed, *others = received.reshape(node.size, -1)
     with np.errstate(invalid="ignore"):
         for other in others:
             kernels.accumulate(summed, other)
@@ -190,7 +197,7 @@ def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
 
 
 def deal(k: int, widths: np.ndarray) -> list[int]:
-    """k entries dealt out over segments in proportion to their widths, by largest remainder, of equal ones the first.
+    """Deal k entries out over segments in proportion to their widths, by largest remainder, of equal ones the first.
 
     Every segment gets at least one and at most its width, if there are as many entries as segments and the widths
     differ by one at most.

@@ -10,9 +10,10 @@ from sparse_mpi.plan.base import Plan
 
 
 def algorithm_of(plan: Plan) -> Hybrid:
-    """What carries out ``plan``; its ``repr`` names every tensor, so that ranks with different plans refuse to start.
+    """Return the algorithm that carries out ``plan``.
 
-    A part gets its share of the step's k entries, which is exactly the plan's number where k is the plan's too.
+    Its ``repr`` names every tensor, so that ranks with different plans refuse to start. A part gets its share of the
+    step's k entries, which is exactly the plan's number where k is the plan's too.
     """
     size = sum(math.prod(shape) for _, shape in plan.tensors)
     k = max(1, round(plan.density * size))

@@ -82,8 +82,8 @@ class SparseAllreduce:
         self._most_norm = math.inf if clip_norm is None else clip_norm / math.sqrt(self.comm.size)
         self._nonfinite = nonfinite
         self._selectors, self._instrumented = instrument(self.algorithm)
-        self._unselected = unselected(self.algorithm, self.layout)
         self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
+        self._unselected = unselected(self.algorithm, self.layout)
 
     @property
     def residual(self) -> Array:
@@ -135,23 +135,28 @@ class SparseAllreduce:
         return lane_of(self.comm).start(work, gradient)
 
     def _step(self, gradient: Any, check: bool, k: int | None, density: float | None) -> Any:
-        """`step`, where device and stream are the caller's."""
+        """Do what `step` says, on the device and stream that the caller has chosen."""
         start, before = perf_counter(), self.comm.traffic.copy()
+        # Check the arguments before any data moves: all ranks raise, or none.
         with same_on_all_ranks(self.comm) as say:
             flat, most = self._enter(gradient), self._resolve(k, density)
             say(dtype=arrays.wide_type(flat), k=most, check=check)
         try:
+            # Accumulate: the gradient joins the residual, here or in the pass in which the algorithm selects.
             clipped = flat if self._most_norm == math.inf else clip(arrays.widened(flat), self._most_norm)
             acc, add = self.memory.accumulate(clipped)
             if add is not None and (check or not self.algorithm.accumulates):
                 kernels.accumulate(acc, add)
                 add = None
             kept = acc.copy() if check else None
+            # Reduce: the only communication of the step.
             reduction, self._state = self._instrumented.reduce(acc, most, self.comm, self._state, self.layout, add)
             self._check_added(add)
+            # Consume: what was sent leaves the residual.
             self.memory.consume(reduction.sent)
         except Exception as error:
             self.comm.abort(error)
+        # Report, and check the laws if asked to.
         spent, traffic = perf_counter() - start, self.comm.traffic - before
         self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
         if kept is not None:
