@@ -1,0 +1,108 @@
+"""The members that algorithms declare have sound defaults, and hold for algorithms that are made of others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+
+import numpy as np
+import pytest
+
+from sparse_mpi import ALGORITHMS, SparseAllreduce, World
+from sparse_mpi.algorithms import Algorithm, Bound, Reduction
+from sparse_mpi.algorithms.hybrid import Fused, Hybrid
+from sparse_mpi.arrays import Array
+from sparse_mpi.reducer.arguments import make_algorithm
+from sparse_mpi.reducer.auto import candidates
+from sparse_mpi.reducer.instrument import unselected
+from sparse_mpi.select import Selector
+from sparse_mpi.select.exact import Exact
+from sparse_mpi.sparse import Layout, NoState, merge
+from sparse_mpi.wire import decode, encode
+
+from .conformance import LAYERS, Case, assert_count, assert_form, assert_laws, model, train
+
+LAYERED = Case(model, LAYERS.size, 250, LAYERS.shapes)
+
+
+@dataclass(frozen=True)
+class Newcomer(Algorithm):
+    """The least that an algorithm has to say: it ignores ``add``, which it is never given."""
+
+    selector: Selector = Exact()
+
+    def init(self, layout: Layout, k: int, ranks: int) -> NoState:
+        return NoState()
+
+    def reduce(self, acc, k, comm, state, layout, add: Array | None = None):
+        assert add is None
+        selected, _ = self.selector.select(acc, k, NoState())
+        rows, _ = comm.allgatherv(encode(selected))
+        return Reduction(merge(decode(rows, len(acc), acc.dtype)), selected), state
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        return Bound(k * (ranks - 1), 0, 4 * ranks, 8 * ranks)
+
+
+@pytest.mark.ranks(1, 3)
+def test_a_newcomer_needs_three_methods(ranks):
+    for steps in zip(*ranks.run(lambda comm: train(comm, Newcomer(), LAYERED, np.float32, 4)), strict=True):
+        assert_laws(steps)
+        assert_form(steps[0].total, LAYERED, np.float32)
+        for step in steps:
+            assert_count(step, Newcomer(), LAYERED, ranks.size)
+            assert step.report.select_seconds > 0
+
+
+@pytest.mark.parametrize("missing", sorted(Algorithm.__abstractmethods__))
+def test_an_algorithm_without_one_of_them_cannot_be_made(missing):
+    own = {name: vars(Newcomer)[name] for name in Algorithm.__abstractmethods__ - {missing}}
+    with pytest.raises(TypeError, match=missing):
+        type("Incomplete", (Algorithm,), own)()
+
+
+@pytest.mark.parametrize("wrong", [Newcomer, object(), Exact(), None])
+def test_what_is_no_algorithm_is_refused(wrong):
+    with pytest.raises(TypeError, match="algorithm must be a name or an instance"):
+        make_algorithm(wrong, {})
+
+
+@pytest.mark.ranks(1, 3)
+def test_a_hybrid_declares_what_its_parts_do(ranks):
+    tensors = tuple(range(len(LAYERS.shapes)))
+    for few in (tensors[:1], tensors[1:]):
+        rest = tuple(sorted(set(tensors) - set(few)))
+        hybrid = Hybrid((Fused(ALGORITHMS["gtopk"](), few, 0.5), Fused(ALGORITHMS["dense-bf16"](), rest, 1.0)))
+        for steps in ranks.run(lambda comm, h=hybrid: train(comm, h, LAYERED, np.float32, 3)):
+            for step in steps:
+                fewest, most = hybrid.result_band(LAYERS, LAYERED.k, ranks.size)
+                assert fewest <= step.report.total <= most
+        assert hybrid.conserves and not hybrid.lossless and hybrid.exact_order(LAYERS, LAYERED.k)
+        assert unselected(hybrid, LAYERS) == sum(LAYERS.sizes[tensor] for tensor in rest)
+    assert not Hybrid((Fused(ALGORITHMS["dense"](), tensors, 1.0),)).exact_order(LAYERS, LAYERED.k)
+
+
+def test_no_selector_is_left_out():
+    """Of an algorithm, of what it runs inside, and of its parts."""
+    parts = (Fused(ALGORITHMS["oktopk-2level"](), (0, 2), 0.5), Fused(ALGORITHMS["topka"](), (1,), 0.5))
+    hybrid = Hybrid((*parts, Fused(ALGORITHMS["dense"](), (3,), 1.0)))
+    changed = hybrid.with_selectors(lambda selector: Exact())
+    two, one, dense = (part.algorithm for part in changed.parts)
+    assert two.inner.selector == one.selector == Exact() and dense == ALGORITHMS["dense"]()
+    assert hybrid.parts[0].algorithm.inner.selector != Exact()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_no_state_of_an_algorithm_holds_a_layout(name):
+    """But those of selectors, which have no other way to know it."""
+    layout = Layout.of([(12, 30), (30,)])
+    state = World(1).run(lambda comm: SparseAllreduce(layout, comm=comm, algorithm=name)._state)[0]
+    selects = ALGORITHMS[name]().selector is not None
+    assert selects or not any(isinstance(getattr(state, field.name), Layout) for field in fields(state))
+    assert is_dataclass(state)
+
+
+def test_what_auto_chooses_from():
+    """Algorithms that give everything, or each rank's k largest entries, unrounded."""
+    for algorithm in candidates():
+        assert algorithm.automatic and algorithm.lossless and algorithm.conserves and not algorithm.normwise
+        assert algorithm.selector is None or (algorithm.selector.band == (1, 1) and not algorithm.selector.patterned)
