@@ -12,8 +12,8 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, Counts, Traffic
-from sparse_mpi.comm.counting import row_bytes
-from sparse_mpi.comm.renumbered import Rotated
+from sparse_mpi.comm.buffers import row_bytes
+from sparse_mpi.comm.renumbered import Renumbered
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class RecordingComm:
         self.rank, self.size, self.concurrent = comm.rank, comm.size, comm.concurrent
         self.traffic = comm.traffic
         self.calls: list[tuple[float, float]] | None = None
+        self.attributes: dict[object, Any] = {}
         self.record: list[Call] = [] if record is None else record
         self._members = range(comm.size) if members is None else members
         self._comm = comm
@@ -118,6 +119,9 @@ class RecordingComm:
         members = part.duplicate().allgather(np.array(self._members[self.rank]))
         return RecordingComm(part, self.record, tuple(members.tolist()))
 
+    def renumbered(self, first: int) -> Renumbered:
+        return Renumbered(self, first)
+
     def node(self) -> int:
         return self._comm.node()
 
@@ -129,10 +133,10 @@ class RecordingComm:
 def _place(frame: FrameType | None) -> str:
     """Return file and function of a frame.
 
-    For a lambda or comprehension, or a call through a `Rotated`, it is the named function further up that led to it.
+    For a lambda or comprehension, or a call through a renumbered communicator, it is the named function further up that led to it.
     """
     while frame is not None and frame.f_back is not None:
-        if not frame.f_code.co_name.startswith("<") and frame.f_globals.get("__name__") != Rotated.__module__:
+        if not frame.f_code.co_name.startswith("<") and frame.f_globals.get("__name__") != Renumbered.__module__:
             break
         frame = frame.f_back
     if frame is None:

@@ -1,25 +1,24 @@
-"""The transport as algorithms see it: the `Comm` protocol, how to get one, and one that moves nothing.
+"""The `Comm` protocol: the transport as algorithms see it.
 
 A `Comm` is `mpi.MPIComm` over MPI, `process_group.ProcessGroupComm` over torch.distributed, a rank of `world.World` in
-one process, `nccl.NcclComm` over one of these and NCCL, or `NullComm`. What each call adds to its `Traffic` is told in
-`counting`. *Rows* are the entries of the first axis.
+one process, `nccl.NcclComm` over one of these and NCCL, or `null.NullComm`; `conversion.as_comm` makes one of what
+users have. What each call adds to its `Traffic` is told in `counting`. *Rows* are the entries of the first axis.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, namespace
-from sparse_mpi.comm.counting import CountingComm, Counts
+from sparse_mpi.arrays import Array
 from sparse_mpi.comm.traffic import Traffic
 
-__all__ = ["Comm", "Counts", "NullComm", "Traffic", "as_comm"]
+Counts = np.ndarray  # (P,) int64, in rows
 
 
+@runtime_checkable
 class Comm(Protocol):
     """The whole transport. Results are new arrays of the library of ``send`` (NumPy or CuPy).
 
@@ -31,6 +30,7 @@ class Comm(Protocol):
     traffic: Traffic
     concurrent: bool  # whether one thread may call it while others compute, or call other communicators
     calls: list[tuple[float, float]] | None  # when each call began and ended, from when a list is put here
+    attributes: dict[object, Any]  # what users keep with it, by key, as MPI's attributes; a duplicate has none
 
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         """Send the rows of ``send`` to ``dest`` and return those that come from ``source``.
@@ -90,71 +90,9 @@ class Comm(Protocol):
     def node(self) -> int:
         """The lowest of the ranks that share memory with this one, itself included. Collective."""
 
+    def renumbered(self, first: int) -> Comm:
+        """Return a view of this communicator in which rank ``first`` has number 0, ``first + 1`` has 1, and so on.
 
-def as_comm(comm: Any = None) -> Comm:
-    """``comm`` as a `Comm`: None is MPI's COMM_WORLD, a `Comm` is itself.
-
-    An mpi4py communicator or a torch.distributed process group is wrapped. The wrapper is kept as long as that is; the
-    first call for it is collective.
-
-    Raises:
-        TypeError: neither of these.
-        RuntimeError: MPI was not started by its own launcher.
-    """
-    if hasattr(comm, "traffic"):  # which no mpi4py communicator has
-        return comm
-    torch = sys.modules.get("torch.distributed")
-    if torch is not None and torch.is_available() and isinstance(comm, torch.ProcessGroup):
-        from sparse_mpi.comm import process_group
-
-        return process_group.wrapped(comm)
-    from sparse_mpi.comm import mpi
-
-    return mpi.wrapped(comm)
-
-
-class NullComm(CountingComm):
-    """Moves nothing: every other rank is taken to hold this rank's data. The control of a benchmark.
-
-    On several ranks that cannot be so for oktopk, whose ranks tell each other what they will send.
-    """
-
-    staged = False
-
-    def __init__(self, size: int = 1, rank: int = 0) -> None:
-        super().__init__(rank, size)
-        self._check_rank("rank", rank)
-
-    def duplicate(self, patient: bool = False) -> NullComm:
-        return NullComm(self.size, self.rank)
-
-    def node(self) -> int:
-        """0: the ranks are taken to be on one node, as they hold one rank's data."""
-        return 0
-
-    def _split(self, color: int) -> NullComm:
-        """All ranks: every other one is taken to give the same colour."""
-        return self.duplicate()
-
-    def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
-        return None if source is None else send.copy()
-
-    def _allgather(self, send: Array) -> Array:
-        return namespace(send).stack([send] * self.size)
-
-    def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
-        return namespace(send).concatenate([send] * self.size), np.full(self.size, len(send), np.int64)
-
-    def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
-        own, first = int(counts[self.rank]), int(counts[: self.rank].sum())
-        part = send[first : first + own]
-        return namespace(send).concatenate([part] * self.size), np.full(self.size, own, np.int64)
-
-    def _allreduce(self, send: Array, op: str) -> Array:
-        return send * send.dtype.type(self.size) if op == "sum" else send.copy()
-
-    def _bcast(self, send: Array, root: int) -> Array:
-        return send.copy()
-
-    def _barrier(self) -> None:
-        pass
+        All ranks must give the same ``first``, modulo the number of ranks. What the view is told to do is done, and
+        counted, by this communicator.
+        """

@@ -9,7 +9,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, like, namespace, to_host
 from sparse_mpi.comm.base import Comm
-from sparse_mpi.comm.counting import row_bytes
+from sparse_mpi.comm.buffers import row_bytes
 
 COUNT = 8  # bytes of a length
 WIDEST = 16  # bytes of a row: behind a message up to so many are not used

@@ -1,6 +1,6 @@
 """What every transport shares: argument checks, timing, and `Traffic` counted by one convention.
 
-A transport (`mpi.MPIComm`, a rank of `world.World`, `comm.NullComm`) inherits `CountingComm` and only moves
+A transport (`mpi.MPIComm`, a rank of `world.World`, `null.NullComm`) inherits `CountingComm` and only moves
 contiguous arrays. *Rows* are the entries of the first axis.
 
 With P ranks and L = ceil(log2 P), one call adds to this rank's counters:
@@ -27,16 +27,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
-from math import prod
 from time import perf_counter
-from typing import Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synchronize, to_host
+from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.buffers import row_bytes
+from sparse_mpi.comm.renumbered import Renumbered
 from sparse_mpi.comm.traffic import Ledger, Traffic
 
-Counts = np.ndarray  # (P,) int64, in rows
 OPS = ("sum", "max")
 REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")
 _P = ParamSpec("_P")
@@ -72,6 +73,7 @@ class CountingComm(ABC):
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
+        self.attributes: dict[object, Any] = {}
         self._ledger = Ledger()
         self._rounds = (size - 1).bit_length()  # ceil(log2 P)
 
@@ -185,6 +187,9 @@ class CountingComm(ABC):
         part._ledger = self._ledger
         return part
 
+    def renumbered(self, first: int) -> Renumbered:
+        return Renumbered(self, first)
+
     @abstractmethod
     def node(self) -> int: ...
 
@@ -271,17 +276,6 @@ class CountingComm(ABC):
             traffic.sent += sent
             traffic.received += received
         traffic.messages += messages
-
-
-def row_bytes(rows: Array) -> int:
-    """Bytes of one entry of the first axis."""
-    return rows.itemsize * prod(rows.shape[1:])
-
-
-def cut(rows: Array, counts: Counts) -> list[Array]:
-    """Views of ``rows``, a part a rank."""
-    ends = np.cumsum(counts).tolist()
-    return [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _require_equal(what: str, got: int, reference: str, value: int) -> None:

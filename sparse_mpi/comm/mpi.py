@@ -16,7 +16,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, namespace, synchronize
-from sparse_mpi.comm.counting import CountingComm, Counts, cut, row_bytes
+from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.buffers import cut, row_bytes
+from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.runtime import on_uncaught, refuse_singletons, takes_device_pointers
 from sparse_mpi.comm.staging import Staging
 

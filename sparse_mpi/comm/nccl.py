@@ -17,16 +17,17 @@ with one rank; sends and receives between GPUs are untried, and so is the speed 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, namespace, synchronize
-from sparse_mpi.comm.base import as_comm
+from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.comm.counting import CountingComm, Counts, cut, row_bytes
+from sparse_mpi.comm.conversion import as_comm
+from sparse_mpi.comm.counting import CountingComm
 
 
 class NcclComm(CountingComm):
@@ -76,8 +77,8 @@ class NcclComm(CountingComm):
             return self._host.sendrecv(send, dest, source)
         if source == self.rank:
             return send.copy()
-        head = self._host.sendrecv(_heads(send, [len(send)]), dest, source)
-        came = None if head is None or source is None else _room(send, _rows_told(head[0], send, source))
+        head = self._host.sendrecv(header(send, len(send))[None], dest, source)
+        came = None if head is None or source is None else empty_rows(send, announced_rows(head[0], send, source))
         self._exchange({} if dest is None else {dest: send}, {} if source is None else {source: came})
         return came
 
@@ -95,7 +96,7 @@ class NcclComm(CountingComm):
             return self._host.allgatherv(send, counts)
         if counts is None:
             counts = self._host.allgather(np.array(len(send), np.int64))
-        out = _room(send, int(counts.sum()))
+        out = empty_rows(send, int(counts.sum()))
         arriving = cut(out, counts)
         arriving[self.rank][...] = send
         self._exchange(dict.fromkeys(range(self.size), send), dict(enumerate(arriving)))
@@ -105,7 +106,7 @@ class NcclComm(CountingComm):
         if not is_device(send):
             return self._host.alltoallv(send, counts, expected)
         came = self._rows_to_come(send, counts) if expected is None else expected.copy()
-        out = _room(send, int(came.sum()))
+        out = empty_rows(send, int(came.sum()))
         leaving, arriving = cut(send, counts), cut(out, came)
         arriving[self.rank][...] = leaving[self.rank]
         self._exchange(dict(enumerate(leaving)), dict(enumerate(arriving)))
@@ -114,8 +115,8 @@ class NcclComm(CountingComm):
     def _rows_to_come(self, send: Array, counts: Counts) -> Counts:
         """How many rows will come from each rank (P,); the ranks tell each other on the host."""
         each = np.ones(self.size, np.int64)
-        heads, _ = self._host.alltoallv(_heads(send, counts), each, each)
-        return np.array([_rows_told(head, send, source) for source, head in enumerate(heads)], np.int64)
+        heads, _ = self._host.alltoallv(np.stack([header(send, count) for count in counts.tolist()]), each, each)
+        return np.array([announced_rows(head, send, source) for source, head in enumerate(heads)], np.int64)
 
     def _allreduce(self, send: Array, op: str) -> Array:
         if not is_device(send):
@@ -134,7 +135,7 @@ class NcclComm(CountingComm):
         if not is_device(send):
             return self._host.bcast(send, root)
         rows = self._host.bcast(np.array([len(send)], np.int64), root)
-        out = send.copy() if self.rank == root else _room(send, int(rows[0]))
+        out = send.copy() if self.rank == root else empty_rows(send, int(rows[0]))
         if out.nbytes:
             at = out.data.ptr
             self._comm.broadcast(at, at, out.nbytes, self._nccl.NCCL_UINT8, root, _stream(send))
@@ -178,21 +179,3 @@ def _library() -> ModuleType:
 def _stream(x: Array) -> int:
     """The stream on which the library works now."""
     return namespace(x).cuda.get_current_stream().ptr
-
-
-def _room(send: Array, rows: int) -> Array:
-    """An array, not written yet, for so many rows like those of ``send``."""
-    return namespace(send).empty((rows, *send.shape[1:]), send.dtype)
-
-
-def _heads(send: Array, counts: Sequence[int] | Counts) -> np.ndarray:
-    """``(m, 2)`` int64, what tells receivers how much comes: rows, and bytes a row."""
-    return np.array([[count, row_bytes(send)] for count in counts], np.int64)
-
-
-def _rows_told(head: np.ndarray, send: Array, source: int) -> int:
-    """The rows that ``source`` announces, which must be as long as those of ``send``."""
-    rows, size = head.tolist()
-    if size != row_bytes(send):
-        raise TypeError(f"send must have rows of {row_bytes(send)} bytes on rank {source} too, got {size}")
-    return rows

@@ -21,7 +21,9 @@ import torch
 import torch.distributed as dist
 
 from sparse_mpi.arrays import Array, is_device
-from sparse_mpi.comm.counting import CountingComm, Counts, cut, row_bytes
+from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
+from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.runtime import on_uncaught
 from sparse_mpi.comm.staging import Staging
 
@@ -86,14 +88,14 @@ class ProcessGroupComm(CountingComm):
             return send.copy()
         told, works = [], []
         if dest is not None and dest != self.rank:
-            told = self._isend(_head(send), dest, _HEAD)
+            told = self._isend(header(send, len(send)), dest, _HEAD)
             works = told + self._isend(send, dest)
         came = None
         if source is not None:
-            head = np.empty_like(_head(send))
+            head = np.empty_like(header(send, len(send)))
             _wait(self._irecv(head, source, _HEAD))
             try:
-                came = _room(send, _rows_told(head, send, source))
+                came = empty_rows(send, announced_rows(head, send, source))
             except TypeError:
                 _wait(told)  # gloo drops a message that nobody holds any more, and the other rank would wait for it
                 raise
@@ -110,7 +112,7 @@ class ProcessGroupComm(CountingComm):
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
         if counts is None:
             counts = self._allgather(np.array(len(send), np.int64))
-        out = _room(send, int(counts.sum()))
+        out = empty_rows(send, int(counts.sum()))
         arriving = cut(out, counts)
         arriving[self.rank][...] = send
         _wait(self._exchange([send] * self.size, arriving, _ROWS))
@@ -119,7 +121,7 @@ class ProcessGroupComm(CountingComm):
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
         leaving = cut(send, counts)
         came = self._trade_rows(leaving, expected)
-        out = _room(send, int(came.sum()))
+        out = empty_rows(send, int(came.sum()))
         arriving = cut(out, came)
         arriving[self.rank][...] = leaving[self.rank]
         _wait(self._exchange(leaving, arriving, _ROWS))
@@ -127,13 +129,16 @@ class ProcessGroupComm(CountingComm):
 
     def _trade_rows(self, leaving: list[Array], expected: Counts | None) -> Counts:
         """How many rows will come from each rank (P,); where that is ``expected``, the empty ones are not told."""
-        heads = np.tile(_head(leaving[self.rank]), (self.size, 1))
+        heads = np.tile(header(leaving[self.rank], len(leaving[self.rank])), (self.size, 1))
         known = np.ones(self.size, bool) if expected is None else expected > 0
         heads[~known, 0] = 0
         told = [head[: 2 * listens] for head, listens in zip(heads, known, strict=True)]
-        tell = [_head(part) if expected is None or len(part) else _head(part)[:0] for part in leaving]
+        tell = [
+            header(part, len(part)) if expected is None or len(part) else header(part, len(part))[:0]
+            for part in leaving
+        ]
         _wait(self._exchange(tell, told, _HEAD))
-        came = np.array([_rows_told(head, leaving[0], source) for source, head in enumerate(heads)], np.int64)
+        came = np.array([announced_rows(head, leaving[0], source) for source, head in enumerate(heads)], np.int64)
         if expected is not None and (came != expected).any():
             source = int(np.flatnonzero(came != expected)[0])
             raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
@@ -151,7 +156,7 @@ class ProcessGroupComm(CountingComm):
     def _bcast(self, send: Array, root: int) -> Array:
         rows = np.array([len(send)], np.int64)
         dist.broadcast(torch.from_numpy(rows), self._ranks[root], self._group)
-        out = send.copy() if self.rank == root else _room(send, int(rows[0]))
+        out = send.copy() if self.rank == root else empty_rows(send, int(rows[0]))
         if out.size:
             dist.broadcast(_bytes(out), self._ranks[root], self._group)
         return out
@@ -205,24 +210,6 @@ def _bytes(rows: np.ndarray) -> torch.Tensor:
     """The memory of contiguous ``rows`` as a tensor ``(nbytes,)`` uint8; a copy only of what is read-only."""
     flat = rows.reshape(-1).view(np.uint8)
     return torch.from_numpy(flat if flat.flags.writeable else flat.copy())
-
-
-def _head(rows: np.ndarray) -> np.ndarray:
-    """``(2,)`` int64, what tells the receiver how much comes: rows, and bytes a row."""
-    return np.array([len(rows), row_bytes(rows)], np.int64)
-
-
-def _rows_told(head: np.ndarray, send: np.ndarray, source: int) -> int:
-    """The rows that ``source`` announces, which must be as long as those of ``send``."""
-    rows, size = head.tolist()
-    if size != row_bytes(send):
-        raise TypeError(f"send must have rows of {row_bytes(send)} bytes on rank {source} too, got {size}")
-    return rows
-
-
-def _room(send: np.ndarray, rows: int) -> np.ndarray:
-    """An array, not written yet, for so many rows like those of ``send``."""
-    return np.empty((rows, *send.shape[1:]), send.dtype)
 
 
 def _wait(works: list[Any]) -> None:

@@ -1,49 +1,111 @@
-"""A `Comm` whose ranks are numbered from another one on: what rank 0 was to do is done by rank ``first``."""
+"""A view of a communicator in which ranks are numbered from another one on: ``comm.renumbered(first)``.
+
+Algorithms in which rank 0 has a part of its own deal that part out over the ranks, by another ``first`` in every step.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm.base import Comm, Counts
+from sparse_mpi.comm.traffic import Traffic
 
 
-class Rotated:
-    """The calls of ``comm`` that a reduction makes, with rank ``first`` as number 0, ``first + 1`` as 1 and so on."""
+class Renumbered:
+    """``comm`` with rank ``first`` as number 0, ``first + 1`` as 1, and so on; `comm` does and counts everything."""
 
     def __init__(self, comm: Comm, first: int) -> None:
         self.size = comm.size
         self.rank = (comm.rank - first) % comm.size
+        self.attributes: dict[object, Any] = {}
         self._comm, self._first = comm, first % comm.size
 
+    @property
+    def traffic(self) -> Traffic:
+        """The traffic of ``comm``."""
+        return self._comm.traffic
+
+    @traffic.setter
+    def traffic(self, traffic: Traffic) -> None:
+        self._comm.traffic = traffic
+
+    @property
+    def calls(self) -> list[tuple[float, float]] | None:
+        """The calls of ``comm``."""
+        return self._comm.calls
+
+    @calls.setter
+    def calls(self, calls: list[tuple[float, float]] | None) -> None:
+        self._comm.calls = calls
+
+    @property
+    def concurrent(self) -> bool:
+        """Say whether ``comm`` may be called beside others."""
+        return self._comm.concurrent
+
+    @concurrent.setter
+    def concurrent(self, concurrent: bool) -> None:
+        self._comm.concurrent = concurrent
+
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
-        """See `Comm.sendrecv`."""
-        there = [None if number is None else (number + self._first) % self.size for number in (dest, source)]
-        return self._comm.sendrecv(send, *there)
+        return self._comm.sendrecv(send, self._original(dest), self._original(source))
 
     def allgather(self, send: Array, control: bool = False) -> Array:
-        """See `Comm.allgather`."""
         gathered = self._comm.allgather(send, control)
         return namespace(gathered).roll(gathered, -self._first, axis=0)
 
-    def allgatherv(self, send: Array, counts: Any = None) -> tuple[Array, Counts]:
-        """See `Comm.allgatherv`."""
+    def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
         rows, by_rank = self._comm.allgatherv(send, None if counts is None else np.roll(counts, self._first))
-        return self._turned(rows, int(by_rank[: self._first].sum())), np.roll(by_rank, -self._first)
+        return _rotated(rows, int(by_rank[: self._first].sum())), np.roll(by_rank, -self._first)
 
-    def alltoallv(self, send: Array, counts: Any, expected: Any = None) -> tuple[Array, Counts]:
-        """See `Comm.alltoallv`."""
-        last = int(np.sum(counts[: self.size - self._first]))  # what goes to ranks first, first + 1, ... P - 1
-        told = None if expected is None else np.roll(expected, self._first)
-        rows, by_rank = self._comm.alltoallv(self._turned(send, last), np.roll(counts, self._first), told)
-        return self._turned(rows, int(by_rank[: self._first].sum())), np.roll(by_rank, -self._first)
+    def alltoallv(
+        self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
+    ) -> tuple[Array, Counts]:
+        leaving_first = int(np.sum(counts[: self.size - self._first]))  # rows for ranks first, first + 1, ... P - 1
+        arriving = None if expected is None else np.roll(expected, self._first)
+        rows, by_rank = self._comm.alltoallv(_rotated(send, leaving_first), np.roll(counts, self._first), arriving)
+        return _rotated(rows, int(by_rank[: self._first].sum())), np.roll(by_rank, -self._first)
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
-        """See `Comm.allreduce`."""
         return self._comm.allreduce(send, op, control)
 
-    def _turned(self, rows: Array, at: int) -> Array:
-        """``rows`` from row ``at`` on, and then those before it."""
-        return rows if at in (0, len(rows)) else namespace(rows).concatenate([rows[at:], rows[:at]])
+    def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
+        return self._comm.bcast(send, (root + self._first) % self.size, control)
+
+    def barrier(self) -> None:
+        self._comm.barrier()
+
+    def abort(self, error: BaseException) -> NoReturn:
+        self._comm.abort(error)
+
+    def guard(self) -> None:
+        self._comm.guard()
+
+    def duplicate(self, patient: bool = False) -> Comm:
+        return self._comm.duplicate(patient).renumbered(self._first)
+
+    def split(self, color: int) -> Comm:
+        part = self._comm.split(color)
+        numbers = part.duplicate().allgather(np.array(self.rank))  # whose traffic is no step's
+        return part.renumbered(int(numbers.argmin()))
+
+    def renumbered(self, first: int) -> Renumbered:
+        return Renumbered(self._comm, self._first + first)
+
+    def node(self) -> int:
+        nodes = self._comm.duplicate().allgather(np.array(self._comm.node()))  # whose traffic is no step's
+        members = np.flatnonzero(nodes == nodes[self._original(self.rank)])
+        return int(((members - self._first) % self.size).min())
+
+    def _original(self, number: int | None) -> int | None:
+        """Return the rank in ``comm`` of the rank that has this ``number`` here."""
+        return None if number is None else (number + self._first) % self.size
+
+
+def _rotated(rows: Array, start: int) -> Array:
+    """Return ``rows`` from row ``start`` on, followed by those before it."""
+    return rows if start in (0, len(rows)) else namespace(rows).concatenate([rows[start:], rows[:start]])

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.comm.counting import CountingComm, Counts
+from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.scheduler import Call, DeadlockError, Group, MismatchError, Run
 
 __all__ = ["DeadlockError", "MismatchError", "World"]

@@ -23,7 +23,6 @@ from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor, crossing
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.renumbered import Rotated
 from sparse_mpi.kernels.base import bits_type, magnitude_bits
 
 SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
@@ -74,7 +73,7 @@ class Counted:
         return ThresholdPredictor()
 
     def cut(
-        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm | Rotated
+        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm
     ) -> tuple[Array, np.ndarray, ThresholdPredictor]:
         """Decide which of this rank's reduced entries are in the result.
 
@@ -137,7 +136,7 @@ class Counted:
 def count_candidates(
     values: Array,
     k: int,
-    comm: Comm | Rotated,
+    comm: Comm,
     bracket: Bracket,
     predictor: ThresholdPredictor,
     octave: int,
@@ -169,9 +168,7 @@ def count_candidates(
     return bracket, found, predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
 
-def count_after_search(
-    values: Array, k: int, comm: Comm | Rotated, bracket: Bracket, near: int, resolution: int
-) -> RankCounts:
+def count_after_search(values: Array, k: int, comm: Comm, bracket: Bracket, near: int, resolution: int) -> RankCounts:
     """Search for the threshold, then count each rank's entries at it: the slow path, several rounds of messages.
 
     See `search` for the arguments. Counts of single ranks take one allgather more, because a round sums over ranks.
@@ -180,9 +177,7 @@ def count_after_search(
     return RankCounts.of(bracket, _gather_counts(values, np.array(bracket), k, comm))
 
 
-def search(
-    values: Array, k: int, comm: Comm | Rotated, bracket: Bracket, near: int = 0, resolution: int = 1
-) -> Bracket:
+def search(values: Array, k: int, comm: Comm, bracket: Bracket, near: int = 0, resolution: int = 1) -> Bracket:
     """Narrow ``bracket`` until it has settled, by rounds of counting at more candidates, one allreduce each.
 
     Args:
@@ -270,7 +265,7 @@ def _count_type(k: int) -> np.dtype:
     return np.min_scalar_type(k + 1)
 
 
-def _gather_counts(values: Array, thresholds: np.ndarray, k: int, comm: Comm | Rotated) -> np.ndarray:
+def _gather_counts(values: Array, thresholds: np.ndarray, k: int, comm: Comm) -> np.ndarray:
     """Return how many entries of every rank reach each threshold, ``(P, len(thresholds))`` int64.
 
     Counts above k are clipped to k + 1. ``thresholds`` ascend; those above every magnitude count 0.

@@ -27,7 +27,6 @@ from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.algorithms.oktopk.stale_threshold import Stale
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.renumbered import Rotated
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
@@ -133,7 +132,7 @@ class OkTopk(Algorithm):
         selected, selection = self.selector.select(acc, k, state.selection, add)
 
         # Redraw the regions when they are due, or when the step before found them unbalanced.
-        ring = Rotated(comm, state.turn)
+        ring = comm.renumbered(state.turn)
         boundaries, age = state.boundaries, state.age + 1
         if state.stale or age > self.period:
             boundaries, age = draw_regions(selected, comm), 1

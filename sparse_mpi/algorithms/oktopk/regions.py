@@ -8,12 +8,11 @@ import numpy as np
 
 from sparse_mpi.arrays import namespace, to_host
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.renumbered import Rotated
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire import decode, encode
 
 
-def draw_regions(selected: SparseVector, comm: Comm | Rotated) -> np.ndarray:
+def draw_regions(selected: SparseVector, comm: Comm) -> np.ndarray:
     """Agree on the boundaries that cut the selections of all ranks about equally; one allreduce of control.
 
     Every rank proposes the boundaries that would cut its own selection into P equal counts, and the mean of all
@@ -32,7 +31,7 @@ def draw_regions(selected: SparseVector, comm: Comm | Rotated) -> np.ndarray:
 
 
 def balance(
-    results: SparseVector, counts: np.ndarray, regions: np.ndarray, ring: Comm | Rotated
+    results: SparseVector, counts: np.ndarray, regions: np.ndarray, ring: Comm
 ) -> tuple[SparseVector, np.ndarray, np.ndarray]:
     """Move surplus results to other ranks, in the order of indices, until every rank has an equal share of them.
 

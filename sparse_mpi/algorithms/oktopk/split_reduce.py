@@ -10,13 +10,12 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.renumbered import Rotated
 from sparse_mpi.sparse import SparseVector, merge, split_counts, subtract
 from sparse_mpi.wire import Packed, Wire, regions_of
 
 
 def split_reduce(
-    selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: Wire, comm: Comm | Rotated
+    selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: Wire, comm: Comm
 ) -> tuple[SparseVector, SparseVector]:
     """Send every part of a selection to the rank that owns its region, and add up what arrives in one's own.
 
@@ -76,7 +75,7 @@ def stages(ranks: int, radix: int | None) -> list[tuple[int, int]]:
     return found
 
 
-def _exchange(packed: Packed, groups: np.ndarray, own: int, comm: Comm | Rotated) -> tuple[Array, np.ndarray]:
+def _exchange(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -> tuple[Array, np.ndarray]:
     """Exchange the messages of one stage.
 
     The ranks of a group share the work of receiving: of a sender outside, that rank of the group takes the message

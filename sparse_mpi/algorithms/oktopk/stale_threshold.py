@@ -14,7 +14,6 @@ from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.renumbered import Rotated
 from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select.stale import StaleRule
 
@@ -44,9 +43,7 @@ class Stale:
         """Return the state before the first step, in which a refresh is due."""
         return StaleThreshold()
 
-    def cut(
-        self, values: Array, k: int, state: StaleThreshold, comm: Comm | Rotated
-    ) -> tuple[Array, np.ndarray, StaleThreshold]:
+    def cut(self, values: Array, k: int, state: StaleThreshold, comm: Comm) -> tuple[Array, np.ndarray, StaleThreshold]:
         """Decide which of this rank's reduced entries are in the result: all that reach the threshold, ties included.
 
         See `Counted.cut` for arguments and results.

@@ -1,0 +1,43 @@
+"""Buffers of rows: how many bytes they have, which part is whose, arrays to receive into, and headers."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.comm.base import Counts
+
+
+def row_bytes(rows: Array) -> int:
+    """Return the bytes of one entry of the first axis."""
+    return rows.itemsize * prod(rows.shape[1:])
+
+
+def cut(rows: Array, counts: Counts) -> list[Array]:
+    """Return views of ``rows``, a part for each rank."""
+    ends = np.cumsum(counts).tolist()
+    return [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def empty_rows(like: Array, rows: int) -> Array:
+    """Return an array, not written yet, for so many rows with the dtype, trailing shape and library of ``like``."""
+    return namespace(like).empty((rows, *like.shape[1:]), like.dtype)
+
+
+def header(rows: Array, count: int) -> np.ndarray:
+    """Return ``(2,)`` int64 that announces ``count`` rows like those of ``rows``: the count, and bytes a row."""
+    return np.array([count, row_bytes(rows)], np.int64)
+
+
+def announced_rows(header: np.ndarray, like: Array, source: int) -> int:
+    """Return the number of rows that ``source`` announces.
+
+    Raises:
+        TypeError: its rows are not as long as those of ``like``.
+    """
+    rows, size = header.tolist()
+    if size != row_bytes(like):
+        raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too, got {size}")
+    return rows

@@ -1,0 +1,30 @@
+"""`as_comm`: the `Comm` of an mpi4py communicator or a torch.distributed process group."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from sparse_mpi.comm.base import Comm
+
+
+def as_comm(comm: Any = None) -> Comm:
+    """``comm`` as a `Comm`: None is MPI's COMM_WORLD, a `Comm` is itself.
+
+    An mpi4py communicator or a torch.distributed process group is wrapped. The wrapper is kept as long as that is; the
+    first call for it is collective.
+
+    Raises:
+        TypeError: neither of these.
+        RuntimeError: MPI was not started by its own launcher.
+    """
+    if isinstance(comm, Comm):
+        return comm
+    torch = sys.modules.get("torch.distributed")
+    if torch is not None and torch.is_available() and isinstance(comm, torch.ProcessGroup):
+        from sparse_mpi.comm import process_group
+
+        return process_group.wrapped(comm)
+    from sparse_mpi.comm import mpi
+
+    return mpi.wrapped(comm)

@@ -1,0 +1,56 @@
+"""`NullComm`: a communicator that moves nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.counting import CountingComm
+
+
+class NullComm(CountingComm):
+    """Moves nothing: every other rank is taken to hold this rank's data. The control of a benchmark.
+
+    On several ranks that cannot be so for oktopk, whose ranks tell each other what they will send.
+    """
+
+    staged = False
+
+    def __init__(self, size: int = 1, rank: int = 0) -> None:
+        super().__init__(rank, size)
+        self._check_rank("rank", rank)
+
+    def duplicate(self, patient: bool = False) -> NullComm:
+        return NullComm(self.size, self.rank)
+
+    def node(self) -> int:
+        """0: the ranks are taken to be on one node, as they hold one rank's data."""
+        return 0
+
+    def _split(self, color: int) -> NullComm:
+        """All ranks: every other one is taken to give the same colour."""
+        return self.duplicate()
+
+    def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
+        return None if source is None else send.copy()
+
+    def _allgather(self, send: Array) -> Array:
+        return namespace(send).stack([send] * self.size)
+
+    def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
+        return namespace(send).concatenate([send] * self.size), np.full(self.size, len(send), np.int64)
+
+    def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
+        own, first = int(counts[self.rank]), int(counts[: self.rank].sum())
+        part = send[first : first + own]
+        return namespace(send).concatenate([part] * self.size), np.full(self.size, own, np.int64)
+
+    def _allreduce(self, send: Array, op: str) -> Array:
+        return send * send.dtype.type(self.size) if op == "sum" else send.copy()
+
+    def _bcast(self, send: Array, root: int) -> Array:
+        return send.copy()
+
+    def _barrier(self) -> None:
+        pass
