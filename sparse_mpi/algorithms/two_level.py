@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -165,18 +164,15 @@ class TwoLevel(Algorithm):
                 yield nodes, smallest, ranks - (nodes - 1) * smallest
 
     def _place(self, comm: Comm) -> Place:
-        """Return this rank's place in ``comm``, which is found on first use and kept as long as ``comm``."""
-        places = _places.setdefault(comm, {})
-        if self.ranks_per_node not in places:
+        """Return this rank's place in ``comm``, which is found on first use and kept as an attribute of it."""
+        key = (Place, self.ranks_per_node)
+        if key not in comm.attributes:
             node = comm.split(comm.node() if self.ranks_per_node is None else comm.rank // self.ranks_per_node)
             lane = comm.split(node.rank)
             sizes_and_ranks = comm.duplicate().allgather(np.array([node.size, node.rank]))  # whose traffic is no step's
             members = np.flatnonzero(sizes_and_ranks[:, 1] == node.rank)
-            places[self.ranks_per_node] = Place(node, lane, int(sizes_and_ranks[:, 0].min()), members)
-        return places[self.ranks_per_node]
-
-
-_places: WeakKeyDictionary[Comm, dict[int | None, Place]] = WeakKeyDictionary()
+            comm.attributes[key] = Place(node, lane, int(sizes_and_ranks[:, 0].min()), members)
+        return comm.attributes[key]
 
 
 def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:

@@ -133,7 +133,8 @@ class RecordingComm:
 def _place(frame: FrameType | None) -> str:
     """Return file and function of a frame.
 
-    For a lambda or comprehension, or a call through a renumbered communicator, it is the named function further up that led to it.
+    For a lambda or comprehension, or a call through a renumbered communicator, it is the named function further up
+    that led to it.
     """
     while frame is not None and frame.f_back is not None:
         if not frame.f_code.co_name.startswith("<") and frame.f_globals.get("__name__") != Renumbered.__module__:

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
-from weakref import ReferenceType, WeakKeyDictionary, finalize, ref
+from weakref import ReferenceType, finalize, ref
 
 from sparse_mpi.comm.base import Comm
 from sparse_mpi.comm.streams import Branch, Side, branch
@@ -127,20 +127,17 @@ class Lane:
         )
 
 
-_lanes: WeakKeyDictionary[Comm, Lane] = WeakKeyDictionary()
-
-
 def lane_of(comm: Comm) -> Lane:
     """The lane of ``comm``, made on first use."""
-    lane = _lanes.get(comm)
+    lane = comm.attributes.get(Lane)
     if lane is None:
-        lane = _lanes[comm] = Lane(comm)
+        lane = comm.attributes[Lane] = Lane(comm)
     return lane
 
 
 def busy(comm: Comm) -> bool:
     """Whether something is under way on ``comm`` that its users must queue behind."""
-    lane = _lanes.get(comm)
+    lane = comm.attributes.get(Lane)
     return lane is not None and lane.busy
 
 

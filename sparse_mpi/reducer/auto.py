@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -42,9 +41,6 @@ class Trial(NamedTuple):
         return self.compute + self.exchange
 
 
-_chosen: WeakKeyDictionary[Any, dict[tuple[Layout, int], Algorithm]] = WeakKeyDictionary()
-
-
 def make_candidate(algorithm: str | Algorithm, options: dict[str, Any]) -> Algorithm | None:
     """What a caller means by these; None for `choose` to decide.
 
@@ -62,13 +58,14 @@ def make_candidate(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
 def choose(layout: Layout, k: int, comm: Comm) -> Algorithm:
     """The fastest candidate for gradients of that ``layout`` on the ranks of ``comm``; collective.
 
-    What was chosen once for a communicator, layout and k is chosen again without a trial.
+    What was chosen once for a communicator, layout and k is kept as an attribute of that communicator, and chosen again
+    without a trial.
     """
-    known = _chosen.setdefault(comm, {})
-    if (layout, k) not in known:
+    key = (choose, layout, k)
+    if key not in comm.attributes:
         trials = compare(candidates(), layout, k, comm)
-        known[layout, k] = min(trials, key=lambda trial: trial.seconds).algorithm
-    return known[layout, k]
+        comm.attributes[key] = min(trials, key=lambda trial: trial.seconds).algorithm
+    return comm.attributes[key]
 
 
 def candidates() -> list[Algorithm]:
