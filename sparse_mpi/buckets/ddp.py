@@ -11,7 +11,7 @@ import torch
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import Array, synchronize_device, to_host
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.background import lane_of
+from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.feedback import Memory
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.sparse import Layout
@@ -58,7 +58,7 @@ class Buckets:
             sparse = SparseAllreduce(shapes, None, self._density, self._comm, self._algorithm, memory=self._memory)
             return Bucket(names, sparse, sparse.sibling("dense"))
 
-        bucket = self.known[names] = lane_of(self._comm).start(make).wait()  # in order with what is under way
+        bucket = self.known[names] = progress_thread_of(self._comm).start(make).wait()  # after work under way
         owed = [self._owed.pop(name, {}) for name in names]
         if any(owed):
             bucket.sparse.memory.load(_joined(owed, bucket.sparse.layout.sizes))

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from sparse_mpi.buckets.bucket import Bucket, check_options, cut, cut_states
 from sparse_mpi.buckets.trace import Tracer
 from sparse_mpi.comm import as_comm
-from sparse_mpi.comm.background import lane_of
+from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import resolve_k
@@ -241,7 +241,7 @@ class GradientReduction:
         make: Callable[[], SparseAllreduce] = partial(
             SparseAllreduce, list(shapes), comm=self.comm, **amount, **self._options
         )
-        return lane_of(self.comm).start(make).wait()
+        return progress_thread_of(self.comm).start(make).wait()
 
     def _arrived(self, number: int, i: int, parameter: Tensor) -> None:
         """Autograd's hook: a gradient of this backward pass is in ``parameter.grad``."""
@@ -289,7 +289,7 @@ class GradientReduction:
         if self._kinds_known:
             return
         mine = np.concatenate([bucket.seen for bucket in self.buckets])
-        kinds = lane_of(self.comm).start(lambda: self.comm.allreduce(mine, "max", control=True)).wait()
+        kinds = progress_thread_of(self.comm).start(lambda: self.comm.allreduce(mine, "max", control=True)).wait()
         for bucket in self.buckets:
             bucket.kinds, kinds = kinds[: len(bucket.seen)].copy(), kinds[len(bucket.seen) :]
         self._kinds_known = all(bucket.kinds.all() for bucket in self.buckets)

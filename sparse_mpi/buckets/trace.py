@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.background import Handle, Span, lane_of
+from sparse_mpi.comm.background import Handle, Span, progress_thread_of
 from sparse_mpi.reducer import SparseAllreduce
 
 Interval = tuple[float, float]  # in `time.perf_counter` seconds
@@ -20,10 +20,10 @@ class BucketTrace(NamedTuple):
 
 
 class Tracer:
-    """Watches what a lane does.
+    """Watches what a progress thread does.
 
     Args:
-        comm: the lane's; its calls are noted from here on.
+        comm: the thread's; its calls are noted from here on.
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -42,7 +42,7 @@ class Tracer:
 
     def end(self) -> None:
         """Wait until all is noted: a handle has its result a moment before."""
-        lane_of(self._comm).start(lambda: None).wait()
+        progress_thread_of(self._comm).start(lambda: None).wait()
 
     def _note(self, span: Span, reducer: SparseAllreduce) -> None:
         """On the thread that did it, before it does anything else."""

@@ -1,8 +1,8 @@
-"""Reductions in the background: a `Lane` does the work of one communicator while its caller computes.
+"""Reductions in the background: a `ProgressThread` does the work of one communicator while its caller computes.
 
-MPI moves messages only inside its calls, so something must be inside: the lane is a thread that makes blocking calls,
+MPI makes progress only inside its calls, so some thread must be inside one: the progress thread makes blocking calls,
 which needs MPI_THREAD_MULTIPLE. Where a communicator cannot be used from a second thread (its ``concurrent`` is False),
-work is done at once, in `Lane.start`: the results are the same, and nothing overlaps.
+work is done at once, in `ProgressThread.start`: the results are the same, and nothing overlaps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Work = tuple["Handle[Any]", Callable[[], Any]]
 
 
 class Span(NamedTuple):
-    """When work was given to a lane, begun and ended, in `time.perf_counter` seconds."""
+    """The times at which work was given to a progress thread, begun and ended, in `time.perf_counter` seconds."""
 
     given: float
     began: float
@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
 
 class Handle(Generic[T]):
-    """Work that was started, and its result once it has one."""
+    """Work that was started, and its result once there is one."""
 
     def __init__(self, fork: Branch | None = None) -> None:
         self._future: Future[T] = Future()
@@ -40,7 +40,7 @@ class Handle(Generic[T]):
         self._given = self._began = self._ended = perf_counter()
 
     def wait(self) -> T:
-        """What the work returned, when it is done; the same however often it is called.
+        """Wait for the work, and return what it returned; the same however often this is called.
 
         On a device, what the caller queues on its stream after this comes after the work, which need not have ended
         when this returns. The result belongs to the stream that is the current one when it is first asked for.
@@ -57,19 +57,20 @@ class Handle(Generic[T]):
         return result if self._fork is None else self._fork.own(result)
 
     def done(self) -> bool:
-        """Whether `wait` would return, or raise, at once; what it leaves to the device may go on."""
+        """Say whether `wait` would return, or raise, at once; work that is queued on a device may still go on."""
         return self._future.done()
 
     def add_done_callback(self, call: Callable[[Handle[T]], None]) -> None:
-        """Have ``call(handle)`` made when the work is done, by the thread that did it; at once if it is done."""
+        """Call ``call(handle)`` when the work is done, on the thread that did it; at once if it is done already."""
         self._future.add_done_callback(lambda _: call(self))
 
     @property
     def span(self) -> Span:
-        """When this was given, begun and ended; of work that is done."""
+        """Return when this work was given, begun and ended; only once it is done."""
         return Span(self._given, self._began, self._ended)
 
     def _do(self, work: Callable[[], T]) -> None:
+        """Do the work on the calling thread, and keep its result or its exception."""
         self._began = perf_counter()
         try:
             with self._fork.entered() if self._fork is not None else nullcontext():
@@ -82,32 +83,32 @@ class Handle(Generic[T]):
             self._future.set_result(result)
 
 
-class Lane:
-    """One thread that works for ``comm``, in the order in which work is given: the same on all ranks.
+class ProgressThread:
+    """A thread that works for ``comm``, in the order in which work is given, which must be the same on all ranks.
 
-    Until the last handle is done nobody else may use ``comm``; a `duplicate` of it stays free.
+    Until the last handle is done nothing else may use ``comm``; a `duplicate` of it stays free.
     """
 
     def __init__(self, comm: Comm) -> None:
         self.threaded = comm.concurrent
         self._sides: dict[int, Side] = {}
         self._given: SimpleQueue[_Work | None] = SimpleQueue()
-        self._last: ReferenceType[Handle[Any]] | None = None  # nobody holds it any more when it is done and forgotten
+        self._last: ReferenceType[Handle[Any]] | None = None  # weak, so that results are freed with their handles
         self._thread: threading.Thread | None = None
 
     def start(self, work: Callable[[], T], x: Any = None) -> Handle[T]:
-        """Have ``work()`` done after all that was started before.
+        """Have ``work()`` done after everything that was started before, and return its handle at once.
 
         Args:
             work: may use the communicator.
-            x: the array that it is about; one on a device is worked on beside the caller's stream.
+            x: the array that it works on; for one on a device, work goes on a stream beside the caller's.
         """
         if not self.threaded or threading.current_thread() is self._thread:
             handle: Handle[T] = Handle()
             handle._do(work)
             return handle
         if self._thread is None:
-            self._thread = threading.Thread(target=_serve, args=(self._given,), name="sparse_mpi lane", daemon=True)
+            self._thread = threading.Thread(target=_serve, args=(self._given,), name="sparse_mpi progress", daemon=True)
             self._thread.start()
             finalize(self, self._given.put, None)
         handle = Handle(branch(x, self._sides))
@@ -117,9 +118,9 @@ class Lane:
 
     @property
     def busy(self) -> bool:
-        """Whether work is under way that the calling thread is not itself doing.
+        """Say whether work is under way that the calling thread is not itself doing.
 
-        Once there was work on a device this says so: what that queued there may go on after it is done here.
+        Always true once there was work on a device, because what it queued there may go on after its handle is done.
         """
         last = self._last() if self._last is not None else None
         return threading.current_thread() is not self._thread and (
@@ -127,22 +128,22 @@ class Lane:
         )
 
 
-def lane_of(comm: Comm) -> Lane:
-    """The lane of ``comm``, made on first use."""
-    lane = comm.attributes.get(Lane)
-    if lane is None:
-        lane = comm.attributes[Lane] = Lane(comm)
-    return lane
+def progress_thread_of(comm: Comm) -> ProgressThread:
+    """Return the progress thread of ``comm``, which is made on first use and kept as an attribute of ``comm``."""
+    thread = comm.attributes.get(ProgressThread)
+    if thread is None:
+        thread = comm.attributes[ProgressThread] = ProgressThread(comm)
+    return thread
 
 
 def busy(comm: Comm) -> bool:
-    """Whether something is under way on ``comm`` that its users must queue behind."""
-    lane = comm.attributes.get(Lane)
-    return lane is not None and lane.busy
+    """Say whether work is under way on ``comm`` that its other users must queue behind."""
+    thread = comm.attributes.get(ProgressThread)
+    return thread is not None and thread.busy
 
 
 def _serve(given: SimpleQueue[_Work | None]) -> None:
-    """Do what comes until None comes; holds on to nothing in between."""
+    """Do the work that is put into the queue, until None is; keep no reference to any of it in between."""
     while (item := given.get()) is not None:
         handle, work = item
         handle._do(work)

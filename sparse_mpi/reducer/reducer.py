@@ -12,7 +12,7 @@ from sparse_mpi import arrays, kernels
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import Array, to_host
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.background import Handle, busy, lane_of
+from sparse_mpi.comm.background import Handle, busy, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Memory
 from sparse_mpi.feedback.clipping import clip
@@ -132,7 +132,7 @@ class SparseAllreduce:
             with arrays.on_stream_of(gradient):
                 return self._step(gradient, check, k, density)
 
-        return lane_of(self.comm).start(work, gradient)
+        return progress_thread_of(self.comm).start(work, gradient)
 
     def _step(self, gradient: Any, check: bool, k: int | None, density: float | None) -> Any:
         """Do what `step` says, on the device and stream that the caller has chosen."""

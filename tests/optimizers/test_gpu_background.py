@@ -20,7 +20,7 @@ from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.optim import DistributedOptimizer
 
 from ..kernels.test_gpu import LATE, K, N, bytes_of, device_count, vector
-from ..transport.test_overlap import Threaded
+from ..transport.test_background import Threaded
 
 pytestmark = [
     pytest.mark.gpu,

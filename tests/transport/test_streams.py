@@ -1,4 +1,4 @@
-"""A lane's work on a pretended device: on a stream of its own, and ordered wherever it meets the caller's in memory.
+"""Work of a progress thread on a pretended device: a stream of its own, ordered with the caller's.
 
 The device keeps a log of streams that wait, and of memory that two touch without. For real: `test_gpu_background`.
 """
@@ -19,14 +19,14 @@ from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms import OkTopk
 from sparse_mpi.buckets.ddp import Buckets
 from sparse_mpi.comm import NullComm
-from sparse_mpi.comm.background import Lane, lane_of
+from sparse_mpi.comm.background import ProgressThread, progress_thread_of
 from sparse_mpi.feedback import ErrorFeedback
 from sparse_mpi.optim import DistributedOptimizer
 
 from ..fakes.fake_array import CudaTensor, to_torch
 from ..fakes.fake_device import FIRST, TORCH_STREAM
+from .test_background import Threaded
 from .test_device_arrays import bytes_of, parts_of
-from .test_overlap import Threaded
 
 N, K, HERE = 4000, 40, 7  # the caller's stream
 
@@ -95,14 +95,14 @@ def test_tensors_are_worked_on_beside_torchs_stream(device):
     assert {copy.stream for copy in device.copies if copy.to == "host"} - {0} == {side}
 
 
-def test_work_is_on_the_lanes_thread_and_stream_between_two_waits(device, here):
+def test_work_is_on_the_progress_thread_and_its_stream_between_two_waits(device, here):
     x, seen = gradients(1)[0], []
 
     def work():
         seen.extend([threading.current_thread(), device.stack[-1].ptr, list(device.waits), list(device.current)])
         return x + 1
 
-    own = Lane(Threaded(2)).start(work, x).wait()
+    own = ProgressThread(Threaded(2)).start(work, x).wait()
     thread, side, before, current = seen
     assert thread is not threading.current_thread() and side >= FIRST and current == [0]
     assert before == [(side, HERE)] and device.waits[1] == (HERE, side)
@@ -110,11 +110,11 @@ def test_work_is_on_the_lanes_thread_and_stream_between_two_waits(device, here):
     assert device.stack[-1] is here and not device.current
 
 
-def test_each_lane_has_a_stream_of_its_own(device, here):
+def test_each_progress_thread_has_a_stream_of_its_own(device, here):
     one, other = Threaded(2), Threaded(2)
     for comm in (one, other, one):
         SparseAllreduce(N, K, comm=comm).start(gradients(1)[0]).wait()
-    assert {lane_of(comm)._sides[0].stream.ptr for comm in (one, other)} == device.worked - {HERE}
+    assert {progress_thread_of(comm)._sides[0].stream.ptr for comm in (one, other)} == device.worked - {HERE}
     assert len(device.worked) == 3
 
 
@@ -153,7 +153,7 @@ def test_a_tensor_on_a_device_needs_cupy(device, monkeypatch):
 
 
 def test_whoever_waits_comes_after_the_copy(device, here):
-    """Several times, on several streams, and in a callback on the lane's thread."""
+    """Several times, on several streams, and in a callback on the progress thread."""
     handle, seen = SparseAllreduce(N, K, comm=Threaded(2)).start(gradients(1)[0]), []
     handle.add_done_callback(lambda handle: seen.append(handle.wait()))
     total = handle.wait()
@@ -165,7 +165,7 @@ def test_whoever_waits_comes_after_the_copy(device, here):
 
 
 def test_steps_queue_behind_what_was_never_waited_for(device, here):
-    """Done as far as the lane's thread goes, but its stream may still be at it."""
+    """Done as far as the progress thread goes, but its stream may still be at it."""
     plain, reducer = (SparseAllreduce(N, K, comm=comm) for comm in (NullComm(2), Threaded(2)))
     first, second, third = gradients()
     expected = [plain.step(gradient) for gradient in (first, second, third)][1:]
@@ -174,8 +174,8 @@ def test_steps_queue_behind_what_was_never_waited_for(device, here):
 
 
 def test_a_result_stays_whole_until_the_caller_has_copied_it(device, here):
-    """Its memory goes back to the lane's stream, which gives it to work that was begun before the copy."""
-    lane, x, gate, made = Lane(Threaded(2)), gradients(1)[0], threading.Event(), []
+    """Its memory goes back to the progress thread's stream, which gives it to work that was begun before the copy."""
+    worker, x, gate, made = ProgressThread(Threaded(2)), gradients(1)[0], threading.Event(), []
 
     def make():
         made.append(x + 1)
@@ -185,9 +185,9 @@ def test_a_result_stays_whole_until_the_caller_has_copied_it(device, here):
         made[0][...] = 0
         return x
 
-    handle = lane.start(make, x)
-    lane.start(gate.wait)
-    later = lane.start(overwrite, x)
+    handle = worker.start(make, x)
+    worker.start(gate.wait)
+    later = worker.start(overwrite, x)
     own = handle.wait()
     gate.set()
     later.wait()
@@ -195,17 +195,17 @@ def test_a_result_stays_whole_until_the_caller_has_copied_it(device, here):
 
 
 def test_memory_of_a_result_is_free_when_work_has_come_after_its_copy(here):
-    lane, x, there = Lane(Threaded(2)), gradients(1)[0], []
-    handle = lane.start(lambda: x + 1, x)
+    worker, x, there = ProgressThread(Threaded(2)), gradients(1)[0], []
+    handle = worker.start(lambda: x + 1, x)
     handle.wait()
     made = ref(handle._future.result())
     del handle
     assert made() is not None
-    lane.start(lambda: there.append(made() is not None) or x, x).wait()
+    worker.start(lambda: there.append(made() is not None) or x, x).wait()
     assert there == [False]
 
 
-def test_a_lane_holds_nothing_of_what_was_waited_for(here):
+def test_a_progress_thread_holds_nothing_of_what_was_waited_for(here):
     comm = Threaded(2)
     handle = SparseAllreduce(N, K, comm=comm).start(gradients(1)[0])
     total, held = handle.wait(), ref(handle)
@@ -213,7 +213,7 @@ def test_a_lane_holds_nothing_of_what_was_waited_for(here):
     for _ in range(1000):
         if held() is None:
             break
-        sleep(0.001)  # the lane's thread is about to let it go
+        sleep(0.001)  # the progress thread is about to let it go
     assert held() is None and total.nnz > 0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.comm import NullComm
-from sparse_mpi.comm.background import Lane, busy, lane_of
+from sparse_mpi.comm.background import ProgressThread, busy, progress_thread_of
 
 N, K, BUCKETS, STEPS = 4000, 40, 3, 3
 
@@ -50,7 +50,7 @@ def test_in_the_background_as_in_the_foreground(ranks):
 
 def test_mpi_reduces_in_a_thread_of_its_own(ranks):
     def where(comm):
-        seen = lane_of(comm.duplicate()).start(threading.current_thread).wait()
+        seen = progress_thread_of(comm.duplicate()).start(threading.current_thread).wait()
         return comm.concurrent, seen is not threading.current_thread()
 
     assert all(concurrent == elsewhere for concurrent, elsewhere in ranks.run(where))
@@ -70,7 +70,7 @@ def test_mistakes_are_raised_by_wait_on_every_rank(ranks):
 def test_a_step_queues_behind_what_is_under_way():
     comm, order, gate = Threaded(2), [], threading.Event()
     reducer = SparseAllreduce(N, K, comm=comm)
-    lane_of(comm).start(lambda: (gate.wait(10), order.append("first")))
+    progress_thread_of(comm).start(lambda: (gate.wait(10), order.append("first")))
     assert busy(comm)
     threading.Timer(0.05, gate.set).start()
     reducer.step(np.ones(N, np.float32))
@@ -79,8 +79,8 @@ def test_a_step_queues_behind_what_is_under_way():
 
 
 def test_order_callbacks_and_spans():
-    lane, order = Lane(Threaded(2)), []
-    handles = [lane.start(lambda i=i: order.append(i) or i) for i in range(20)]
+    worker, order = ProgressThread(Threaded(2)), []
+    handles = [worker.start(lambda i=i: order.append(i) or i) for i in range(20)]
     handles[3].add_done_callback(lambda handle: order.append(f"saw {handle.wait()}"))
     assert [handle.wait() for handle in handles] == list(range(20))
     assert [i for i in order if isinstance(i, int)] == list(range(20)) and "saw 3" in order
@@ -88,17 +88,17 @@ def test_order_callbacks_and_spans():
         assert before.span.given <= before.span.began <= before.span.ended <= after.span.began
 
 
-def test_work_started_by_the_lane_itself_is_done_at_once():
-    lane = Lane(Threaded(2))
-    assert lane.start(lambda: lane.start(lambda: 7).wait()).wait() == 7
+def test_work_started_by_the_progress_thread_itself_is_done_at_once():
+    worker = ProgressThread(Threaded(2))
+    assert worker.start(lambda: worker.start(lambda: 7).wait()).wait() == 7
 
 
-def test_a_lane_that_is_dropped_ends_its_thread():
+def test_a_progress_thread_that_is_dropped_ends_its_thread():
     before = threading.active_count()
-    lane = Lane(Threaded(2))
-    lane.start(lambda: None).wait()
-    thread = lane._thread
-    del lane
+    worker = ProgressThread(Threaded(2))
+    worker.start(lambda: None).wait()
+    thread = worker._thread
+    del worker
     thread.join(10)
     assert not thread.is_alive() and threading.active_count() == before
 
