@@ -110,7 +110,9 @@ class SparDL(Algorithm):
             return Bound(0, 0, 0, 0)
         most = self._most(k, Partition(layout.size, ranks, self.block).widest, layout.size)
         levels = rounds(ranks)
-        extra = (bruck.COUNT + self.wire.overhead()) * (ranks - 1) + (bruck.WIDEST + self.wire.overhead()) * levels
+        extra = (bruck.COUNT_BYTES + self.wire.overhead()) * (ranks - 1) + (
+            bruck.MAX_ROW_BYTES + self.wire.overhead()
+        ) * levels
         return Bound(2 * (ranks - 1) * most, 0, 2 * levels, 0, extra)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:

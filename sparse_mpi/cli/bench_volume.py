@@ -14,7 +14,7 @@ from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import spelling
 from sparse_mpi.cli.volume_plot import draw
 from sparse_mpi.cli.volume_table import RATIOS, phases, row, title
-from sparse_mpi.comm.world import MOST_RANKS
+from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
 from sparse_mpi.wire import WIRES
 
@@ -105,8 +105,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Raise SystemExit unless the options are good, and good together."""
-    if wrong := [ranks for ranks in args.ranks if not 1 <= ranks <= MOST_RANKS]:
-        raise SystemExit(f"--ranks must be 1 to {MOST_RANKS}, got {wrong[0]}")
+    if wrong := [ranks for ranks in args.ranks if not 1 <= ranks <= MAX_RANKS]:
+        raise SystemExit(f"--ranks must be 1 to {MAX_RANKS}, got {wrong[0]}")
     if args.steps < 1 or args.warmup < 0:
         raise SystemExit(f"--steps must be at least 1 and --warmup at least 0, got {args.steps} and {args.warmup}")
     if args.ranks_per_node < 1:

@@ -13,7 +13,7 @@ from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import predict_fit, spelling
 from sparse_mpi.cli.predict_plot import draw
-from sparse_mpi.comm.world import MOST_RANKS
+from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.costs import networks
 from sparse_mpi.costs.model import Network
 from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
@@ -109,8 +109,8 @@ def _check(args: argparse.Namespace) -> None:
         raise SystemExit(f"--n must be at least 1, got {args.n}; leave it out for VGG-16's gradient")
     if not 0 < args.density <= 1:
         raise SystemExit(f"--density must be in (0, 1], got {args.density:g}; 0.01 keeps one entry in a hundred")
-    if wrong := [ranks for ranks in args.ranks if not 2 <= ranks <= MOST_RANKS]:
-        raise SystemExit(f"--ranks must be 2 to {MOST_RANKS}, got {wrong[0]}")
+    if wrong := [ranks for ranks in args.ranks if not 2 <= ranks <= MAX_RANKS]:
+        raise SystemExit(f"--ranks must be 2 to {MAX_RANKS}, got {wrong[0]}")
 
 
 def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:

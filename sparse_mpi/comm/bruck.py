@@ -1,6 +1,6 @@
 """Bruck's allgather (IEEE TPDS'97) of messages whose lengths only their senders know, in ceil(log2 P) messages a rank.
 
-`Comm.allgatherv` gathers the lengths first, in as many messages again; here they travel behind the rows they count.
+`Comm.allgatherv` gathers the lengths first, in as many messages again; here each travels behind the rows it counts.
 """
 
 from __future__ import annotations
@@ -11,35 +11,39 @@ from sparse_mpi.arrays import Array, like, namespace, to_host
 from sparse_mpi.comm.base import Comm
 from sparse_mpi.comm.buffers import row_bytes
 
-COUNT = 8  # bytes of a length
-WIDEST = 16  # bytes of a row: behind a message up to so many are not used
+COUNT_BYTES = 8
+MAX_ROW_BYTES = 16  # behind a message up to so many bytes are not used
 
 
 def allgather(rows: Array, comm: Comm) -> tuple[Array, np.ndarray]:
-    """The rows of all ranks from this one on, and how many came from each: ``(P,)`` int64 in that order.
+    """Return the rows of all ranks from this one on, and how many are from each: ``(P,)`` int64 in that order.
 
-    In the round with that gap, a rank that holds the rows of ``gap`` ranks fetches those of as many more, untouched.
+    Every round doubles the number of ranks, ``gap``, whose rows this one has; the last may bring fewer.
     """
     counts, gap = np.array([len(rows)], np.int64), 1
     while gap < comm.size:
-        held = min(gap, comm.size - gap)
-        message = _with_counts(rows[: counts[:held].sum()], counts[:held])
-        came = comm.sendrecv(message, (comm.rank - gap) % comm.size, (comm.rank + gap) % comm.size)
-        assert came is not None
-        cut = len(came) - _rows_of_counts(came, held)
-        tail = to_host(namespace(came).ascontiguousarray(came[cut:])).view(np.uint8).reshape(-1)
-        rows = namespace(rows).concatenate([rows, came[:cut]])
-        counts = np.concatenate([counts, tail[: COUNT * held].view(np.int64)])
+        # Exchange: to the rank gap before, from the rank gap behind, the rows of the first `moved` ranks
+        moved = min(gap, comm.size - gap)
+        message = _with_counts(rows[: counts[:moved].sum()], counts[:moved])
+        received = comm.sendrecv(message, (comm.rank - gap) % comm.size, (comm.rank + gap) % comm.size)
+        assert received is not None
+        # Unpack: the counts are at the end, where their number tells where they begin
+        cut = len(received) - _rows_of_counts(received, moved)
+        tail = to_host(namespace(received).ascontiguousarray(received[cut:])).view(np.uint8).reshape(-1)
+        # Append: what was received follows what was here, in rank order
+        rows = namespace(rows).concatenate([rows, received[:cut]])
+        counts = np.concatenate([counts, tail[: COUNT_BYTES * moved].view(np.int64)])
         gap *= 2
     return rows, counts
 
 
 def _with_counts(rows: Array, counts: np.ndarray) -> Array:
-    """``rows``, and behind them ``counts`` in as many rows as they need."""
+    """Return ``rows``, followed by ``counts`` in as many rows as they need."""
     tail = np.zeros((_rows_of_counts(rows, len(counts)), *rows.shape[1:]), rows.dtype)
     tail.reshape(-1).view(np.uint8)[: counts.nbytes] = counts.view(np.uint8)
     return namespace(rows).concatenate([rows, like(tail, rows)])
 
 
 def _rows_of_counts(rows: Array, number: int) -> int:
-    return -(-COUNT * number // row_bytes(rows))
+    """Return how many rows like those of ``rows`` hold a number of counts."""
+    return -(-COUNT_BYTES * number // row_bytes(rows))

@@ -22,9 +22,10 @@ from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.runtime import on_uncaught, refuse_singletons, takes_device_pointers
 from sparse_mpi.comm.staging import Staging
 
-SPIN, SHORTEST, LONGEST = 1e-4, 5e-5, 1e-3  # seconds: a patient rank asks without a pause, then with ever longer ones
+# A patient rank polls without a pause, and then with ever longer ones
+SPIN_SECONDS, MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1e-4, 5e-5, 1e-3
 CHUNK = 2**30  # rows or elements of one MPI message
-MOST_ROWS = 2**31 - 1  # of one MPI_Allgatherv
+MAX_ROWS = 2**31 - 1  # of one MPI_Allgatherv
 _SENDRECV, _ALLTOALLV = 1, 2  # tags
 
 
@@ -118,7 +119,8 @@ class MPIComm(CountingComm):
             return gathered.reshape(self.size, *send.shape)
         out = self._empty((self.size, *send.shape), send)
         element = self._rowtype(send.itemsize)
-        self._together("allgather", [send, send.size, element], [out, send.size, element])
+        comm, mine = self._comm, [send, send.size, element]
+        self._together(comm.Allgather, comm.Iallgather, mine, [out, send.size, element])
         return out
 
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
@@ -127,8 +129,9 @@ class MPIComm(CountingComm):
         total = int(counts.sum())
         out = self._empty((total, *send.shape[1:]), send)
         rowtype = self._rowtype(row_bytes(send))
-        if total <= MOST_ROWS:
-            self._together("allgatherv", [send, len(send), rowtype], [out, counts, rowtype])
+        if total <= MAX_ROWS:
+            comm, mine = self._comm, [send, len(send), rowtype]
+            self._together(comm.Allgatherv, comm.Iallgatherv, mine, [out, counts, rowtype])
             return out, counts.copy()
         for root, part in enumerate(cut(out, counts)):
             if root == self.rank:
@@ -183,12 +186,13 @@ class MPIComm(CountingComm):
         out = self._empty(send.shape, send)
         flat, total = send.reshape(-1), out.reshape(-1)
         for at in range(0, max(send.size, 1), CHUNK):
-            self._together("allreduce", flat[at : at + CHUNK], total[at : at + CHUNK], self._ops[op])
+            part = slice(at, at + CHUNK)
+            self._together(self._comm.Allreduce, self._comm.Iallreduce, flat[part], total[part], self._ops[op])
         return out
 
     def _bcast(self, send: Array, root: int) -> Array:
         rows = np.array([len(send)], np.int64)
-        self._together("bcast", rows, root)
+        self._together(self._comm.Bcast, self._comm.Ibcast, rows, root)
         out = self._empty((int(rows[0]), *send.shape[1:]), send)
         if self.rank == root:
             out[...] = send
@@ -197,18 +201,18 @@ class MPIComm(CountingComm):
         return out
 
     def _barrier(self) -> None:
-        self._together("barrier")
+        self._together(self._comm.Barrier, self._comm.Ibarrier)
 
     def _bcast_rows(self, rows: Array, root: int) -> None:
         for piece in self._pieces(rows):
-            self._together("bcast", piece, root)
+            self._together(self._comm.Bcast, self._comm.Ibcast, piece, root)
 
-    def _together(self, name: str, *args: Any) -> None:
-        """The collective operation ``name``."""
+    def _together(self, blocking: Callable[..., None], polled: Callable[..., Any], *args: Any) -> None:
+        """Make a collective call: the blocking one, or the one whose end a patient rank polls for."""
         if self._patient:
-            self._wait([getattr(self._comm, f"I{name}")(*args)])
+            self._wait([polled(*args)])
         else:
-            getattr(self._comm, name.capitalize())(*args)
+            blocking(*args)
 
     def _wait(self, requests: list[Any], statuses: list[Any] | None = None) -> None:
         if self._patient:
@@ -217,13 +221,13 @@ class MPIComm(CountingComm):
             self._mpi.Request.Waitall(requests, statuses)
 
     def _until(self, arrived: Callable[[], Any]) -> Any:
-        """What ``arrived()`` returns once that is something."""
-        spinning, pause = perf_counter() + SPIN, SHORTEST
-        while not (came := arrived()):
+        """Return what ``arrived()`` returns once that is something, and sleep between calls."""
+        spinning, pause = perf_counter() + SPIN_SECONDS, MIN_PAUSE_SECONDS
+        while not (result := arrived()):
             if perf_counter() > spinning:
                 sleep(pause)
-                pause = min(2 * pause, LONGEST)
-        return came
+                pause = min(2 * pause, MAX_PAUSE_SECONDS)
+        return result
 
     def _buckets(self) -> list[range]:
         return [range(at, min(at + self._bucket, self.size)) for at in range(1, self.size, self._bucket)]

@@ -1,8 +1,7 @@
-"""Many ranks in one process, exactly one of which runs at a time: the one that has the baton.
+"""A cooperative scheduler for many ranks in one process, exactly one of which runs at a time.
 
-Each rank is a thread. It keeps the baton until it has to wait for others, and then the rank that became ready
-first gets it. So a run is deterministic, and when nobody can get the baton it is a deadlock. The error
-tells what every rank waits for.
+Each rank is a thread. It runs until it has to wait for others, and then the rank that became ready first runs. So a
+run is deterministic, and when no rank is ready it is a deadlock: the error says what every rank waits for.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 
-_SHOWN = 8  # groups of ranks in a deadlock report
+_MAX_GROUPS_SHOWN = 8  # groups of ranks in a deadlock report
 
 
 class DeadlockError(RuntimeError):
-    """No rank can go on. The message tells what each of them waits for."""
+    """Raised when no rank can go on. The message says what each of them waits for."""
 
 
 class MismatchError(RuntimeError):
-    """Ranks do not take part in the same call, or send what the other side does not expect."""
+    """Raised when ranks take part in different calls, or send what the other side does not expect."""
 
 
 class _Stopped(BaseException):
-    """Ends the thread of a rank of a run that failed."""
+    """Ends the thread of a rank after the run has failed elsewhere."""
 
 
 class Call(NamedTuple):
-    """What must be equal on all ranks of a collective call. n stands for a free number of rows."""
+    """A collective call, as far as it must be equal on all ranks; n stands for any number of rows."""
 
     name: str
     dtype: np.dtype | None = None
@@ -45,8 +44,8 @@ class Call(NamedTuple):
         return f"{self.name}({', '.join([*array, *self.details])})"
 
 
-class _Meeting(NamedTuple):
-    """A collective call in progress: who came with what, and the result once all did."""
+class _Rendezvous(NamedTuple):
+    """A collective call in progress: what each rank has given, and the result once all ranks have."""
 
     call: Call
     given: dict[int, Any]
@@ -54,7 +53,7 @@ class _Meeting(NamedTuple):
 
 
 class Run:
-    """One run: the baton, and who waits for it."""
+    """One run: its threads, which ranks are ready, and what the others wait for."""
 
     def __init__(self, size: int, fn: Callable[[int, Run], Any]) -> None:
         self.size = size
@@ -69,6 +68,7 @@ class Run:
         self.everybody = Group(self, range(size))
 
     def results(self) -> list[Any]:
+        """Run all ranks to their end and return what each returned, or raise what the first that failed raised."""
         threads = [
             threading.Thread(target=self._rank_main, args=(rank,), name=f"rank {rank}", daemon=True)
             for rank in range(self.size)
@@ -76,7 +76,7 @@ class Run:
         for thread in threads:
             thread.start()
         try:
-            self._pass_baton()
+            self._run_next()
             self._over.wait()
             for thread in threads:
                 thread.join()
@@ -88,6 +88,7 @@ class Run:
         return self._returned
 
     def _rank_main(self, rank: int) -> None:
+        """Run one rank on its own thread, from its first turn on."""
         self._gates[rank].acquire()
         try:
             if self._failure is None:
@@ -97,29 +98,30 @@ class Run:
         except BaseException as error:
             self._fail(error, rank)
         self._unfinished -= 1
-        self._pass_baton()
+        self._run_next()
 
     def wait(self, rank: int, until: Callable[[], bool], reason: Callable[[], str]) -> None:
-        """Give the baton away until ``until()`` holds; `wake` makes it worth looking."""
+        """Let other ranks run until ``until()`` holds, which is looked at whenever `wake` has named this rank."""
         self.check()
         while not until():
             self._waiting[rank] = reason
-            self._pass_baton()
+            self._run_next()
             self._gates[rank].acquire()
             self.check()
 
     def check(self) -> None:
-        """Stop this rank if the run failed."""
+        """Stop this rank if the run has failed."""
         if self._failure is not None:
             raise _Stopped(f"the run ended: {self._failure}")
 
     def wake(self, ranks: Iterable[int]) -> None:
+        """Make those of ``ranks`` ready that wait, in this order; each then looks whether it can go on."""
         for rank in ranks:
             if self._waiting.pop(rank, None) is not None:
                 self._ready.append(rank)
 
-    def _pass_baton(self) -> None:
-        """Let the next rank run. If none can, end the run, as finished or as a deadlock."""
+    def _run_next(self) -> None:
+        """Let the rank run that became ready first. If none is ready, end the run, as finished or as a deadlock."""
         if not self._ready and self._waiting:
             self._fail(DeadlockError(self._deadlock()))
         if self._ready:
@@ -128,7 +130,7 @@ class Run:
             self._over.set()
 
     def _fail(self, error: BaseException, rank: int | None = None) -> None:
-        """Keep the first failure and let every waiting rank come back to stop."""
+        """Keep the first failure, and make every waiting rank ready, which then stops."""
         if self._failure is None:
             self._failure = error
             if rank is not None and sys.version_info >= (3, 11):
@@ -136,64 +138,66 @@ class Run:
         self.wake(sorted(self._waiting))
 
     def _deadlock(self) -> str:
+        """Return the report: ranks that wait for the same thing on one line, and those that returned."""
         groups: dict[str, list[int]] = {}
         for rank in sorted(self._waiting):
             groups.setdefault(self._waiting[rank](), []).append(rank)
         lines = [f"{_ranks(ranks)} waiting {reason}" for reason, ranks in groups.items()]
-        if len(lines) > _SHOWN:
-            lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more"]
+        if len(lines) > _MAX_GROUPS_SHOWN:
+            lines[_MAX_GROUPS_SHOWN:] = [f"and {len(lines) - _MAX_GROUPS_SHOWN} more"]
         if len(self._waiting) < self.size:
             lines.append(f"{self._others(self._waiting)} returned")
         return "deadlock: " + "; ".join(lines)
 
     def _others(self, ranks: Iterable[int]) -> str:
+        """Name all ranks of the run but these."""
         return _ranks(set(range(self.size)).difference(ranks))
 
 
 class Group:
-    """Ranks that talk among themselves: all of a run, or some. Ranks are called by their numbers in the run.
+    """The ranks of a communicator: all of a run, or some, by their numbers in the run.
 
-    It has the meeting of the collective call in progress and the messages on their way.
+    It keeps the rendezvous of the collective call in progress and the messages that have not been received.
     """
 
     def __init__(self, run: Run, members: Sequence[int]) -> None:
         self.run = run
         self.members = members  # ascending
-        self.messages: dict[tuple[int, int], Array] = {}  # (source, dest) -> rows not yet taken
-        self._meeting: _Meeting | None = None
+        self.messages: dict[tuple[int, int], Array] = {}  # (source, dest) -> rows that were sent but not received
+        self._rendezvous: _Rendezvous | None = None
 
-    def meet(self, rank: int, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
-        """Wait for the same call on all members; the last to come combines what was given, in rank order."""
+    def rendezvous(self, rank: int, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
+        """Wait for the same call on all members; the last to call combines what all have given, in rank order."""
         self.run.check()
-        meeting = self._meeting
-        if meeting is None:
-            meeting = self._meeting = _Meeting(call, {}, [])
-        elif meeting.call != call:
-            raise MismatchError(f"rank {rank} called {call}, {_ranks(meeting.given)} called {meeting.call}")
-        meeting.given[rank] = given
-        if len(meeting.given) < len(self.members):
-            self.run.wait(rank, lambda: bool(meeting.result), lambda: self._absent(meeting))
+        current = self._rendezvous
+        if current is None:
+            current = self._rendezvous = _Rendezvous(call, {}, [])
+        elif current.call != call:
+            raise MismatchError(f"rank {rank} called {call}, {_ranks(current.given)} called {current.call}")
+        current.given[rank] = given
+        if len(current.given) < len(self.members):
+            self.run.wait(rank, lambda: bool(current.result), lambda: self._absent(current))
         else:
-            meeting.result.append(combine([meeting.given[member] for member in self.members]))
-            self._meeting = None
+            current.result.append(combine([current.given[member] for member in self.members]))
+            self._rendezvous = None
             self.run.wake(self.members)
-        return meeting.result[0]
+        return current.result[0]
 
     def split(self, colors: Sequence[int]) -> dict[int, Group]:
-        """For each colour the group of those members to which ``colors`` gives it."""
+        """Return for each colour the group of those members to which ``colors`` gives it."""
         members: dict[int, list[int]] = {}
         for member, color in zip(self.members, colors, strict=True):
             members.setdefault(color, []).append(member)
         return {color: Group(self.run, some) for color, some in members.items()}
 
-    def _absent(self, meeting: _Meeting) -> str:
-        """Who has not come to the meeting; a group that is not everybody is named too."""
+    def _absent(self, current: _Rendezvous) -> str:
+        """Name the members that have not made the call, and the group where it is not all ranks of the run."""
         among = f" among {_ranks(self.members)}" if len(self.members) < self.run.size else ""
-        return f"for {_ranks(set(self.members).difference(meeting.given))} in {meeting.call}{among}"
+        return f"for {_ranks(set(self.members).difference(current.given))} in {current.call}{among}"
 
 
 def _ranks(ranks: Iterable[int]) -> str:
-    """``rank 3`` or ``ranks 0-2, 5``."""
+    """Name ranks in short: ``rank 3`` or ``ranks 0-2, 5``."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
         if spans and spans[-1][1] == rank - 1:

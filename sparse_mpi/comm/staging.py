@@ -13,22 +13,22 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
 
-LEAST = 1 << 16  # bytes of the first piece of memory
-ALIGNMENT = 64  # arrays begin at multiples of so many bytes
+MIN_BYTES = 1 << 16  # of the first piece of memory
+ALIGNMENT = 64  # bytes; arrays begin at multiples of it
 
 
 class Staging:
-    """The kept memory of one communicator: what leaves in one piece, what arrives in another.
+    """The pinned memory that one communicator keeps: one piece for what it sends, another for what it receives.
 
-    `download` begins a call and gives the memory of the last one free again; `upload` ends it. In between, `empty` is
-    where MPI receives.
+    `download` begins a call and frees the memory of the last one; `upload` ends it. In between, MPI receives into
+    arrays that `empty` returns.
     """
 
     def __init__(self) -> None:
         self._leaving, self._arriving = _Pinned(), _Pinned()
 
     def download(self, x: Array) -> np.ndarray:
-        """The device array ``x`` in pinned memory, once the current stream has written and copied it."""
+        """Copy the device array ``x`` to pinned memory, and wait until the current stream has done so."""
         xp = namespace(x)
         self._leaving.clear()
         self._arriving.clear()
@@ -40,15 +40,15 @@ class Staging:
         return host
 
     def holds(self, x: Array) -> bool:
-        """Whether ``x`` is in the memory that `download` fills."""
+        """Say whether ``x`` is in the memory that `download` fills."""
         return self._leaving.holds(x)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An array, not written yet, that can be uploaded as it stands; after a `download`, valid up to the next."""
+        """Return an array, not written yet, that is pinned after a `download`; valid until the next one."""
         return self._arriving.empty(shape, dtype, self._leaving.library)
 
     def upload(self, host: np.ndarray, device: Array) -> Array:
-        """A copy of ``host`` in the library, and on the device, of ``device``; ``host`` is no longer needed then."""
+        """Copy ``host`` to the library and the device of ``device``, and wait for it; ``host`` may be reused then."""
         xp = namespace(device)
         if not self._arriving.holds(host):
             pinned = self._arriving.empty(host.shape, host.dtype, xp)
@@ -63,8 +63,10 @@ class Staging:
 
 
 class _Pinned:
-    """Pinned memory that is handed out from its beginning to its end. It grows by being replaced with a larger piece;
-    arrays in the old one keep that alive."""
+    """Pinned memory that is handed out from its beginning to its end.
+
+    It grows by being replaced with a larger piece; arrays in the old one keep that alive.
+    """
 
     def __init__(self) -> None:
         self.library: ModuleType = np  # which pinned the memory
@@ -76,21 +78,22 @@ class _Pinned:
         self._used = 0
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, library: ModuleType) -> np.ndarray:
-        """An array, not written yet, in memory that ``library``, that is CuPy, pins."""
+        """Return an array, not written yet, in memory that ``library`` (CuPy) pins."""
         size = prod(shape) * dtype.itemsize
         if self._used + size >= len(self._memory):
-            self._memory = _pin(max(LEAST, 2 * len(self._memory), size + size // 4), library)
+            self._memory = _pin(max(MIN_BYTES, 2 * len(self._memory), size + size // 4), library)
             self.library, self._used = library, 0
         part = self._memory[self._used : self._used + size]
         self._used += -(-size // ALIGNMENT) * ALIGNMENT
         return part.view(dtype).reshape(shape)
 
     def holds(self, x: Array) -> bool:
-        """Whether the host array ``x`` lies in this memory."""
+        """Say whether the host array ``x`` lies in this memory."""
         if not len(self._memory) or not isinstance(x, np.ndarray):
             return False
         return 0 <= x.ctypes.data - self._memory.ctypes.data < len(self._memory)
 
 
 def _pin(size: int, library: ModuleType) -> np.ndarray:
+    """Return ``(size,)`` uint8 in newly pinned memory."""
     return np.frombuffer(library.cuda.alloc_pinned_memory(size), np.uint8, size)

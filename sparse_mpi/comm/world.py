@@ -1,6 +1,6 @@
 """Ranks in one process behind the same `Comm` as MPI's: for tests, for simulation and for a login node.
 
-Collective calls are worked out for all ranks at once by the last to come, which keeps 1024 ranks affordable.
+The last rank to make a collective call works it out for all ranks at once, which keeps 1024 ranks affordable.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from sparse_mpi.comm.scheduler import Call, DeadlockError, Group, MismatchError,
 __all__ = ["DeadlockError", "MismatchError", "World"]
 
 T = TypeVar("T")
-MOST_RANKS = 1024
-_LONG = 64  # rows a message from which copying message by message beats one gather of all rows
+MAX_RANKS = 1024
+_MIN_ROWS_TO_COPY = 64  # a message, on average, from which copying message by message beats one gather of all rows
 
 
 class World:
-    """``ranks`` ranks (1 to 1024) in this process, ``per_node`` of them on each pretended node (None: all on one).
+    """A world of 1 to 1024 ranks in this process, ``per_node`` of them on each pretended node (None: all on one).
 
     Sums are taken in rank order. `allgather` and `allgatherv` return one read-only array to all ranks.
     """
 
     def __init__(self, ranks: int, per_node: int | None = None) -> None:
-        if not 1 <= ranks <= MOST_RANKS:
-            raise ValueError(f"ranks must be in [1, {MOST_RANKS}], got {ranks}")
+        if not 1 <= ranks <= MAX_RANKS:
+            raise ValueError(f"ranks must be in [1, {MAX_RANKS}], got {ranks}")
         if per_node is not None and per_node < 1:
             raise ValueError(f"per_node must be at least 1 rank, got {per_node}; None puts all ranks on one node")
         self.size = ranks
         self.per_node = per_node or ranks
 
     def run(self, fn: Callable[[CountingComm], T]) -> list[T]:
-        """``[fn(comm) for every rank]``, run side by side, each with new traffic counters.
+        """Run ``fn(comm)`` on every rank, side by side with new traffic counters, and return what each returned.
 
         Raises:
             DeadlockError: all unfinished ranks wait.
@@ -53,7 +53,7 @@ class _WorldComm(CountingComm):
 
     def __init__(self, number: int, group: Group, per_node: int) -> None:
         super().__init__(group.members.index(number), len(group.members))
-        self._number = number  # in the run; `rank` is in the group
+        self._number = number  # of this rank in the run; `rank` is the one in the group
         self._group = group
         self._per_node = per_node
 
@@ -65,11 +65,11 @@ class _WorldComm(CountingComm):
         return nodes.index(self._number // self._per_node)
 
     def _split(self, color: int) -> _WorldComm:
-        groups = self._meet(Call("split"), color, self._group.split)
+        groups = self._rendezvous(Call("split"), color, self._group.split)
         return _WorldComm(self._number, groups[color], self._per_node)
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
-        """Ends when the message sent was taken, which MPI may leave out for short ones."""
+        """Exchange messages; return once the one sent was received, for which MPI does not wait if it is short."""
         run, members, messages, came = self._group.run, self._group.members, self._group.messages, None
         if dest is not None:
             out = (self._number, members[dest])
@@ -90,48 +90,50 @@ class _WorldComm(CountingComm):
             run.wait(self._number, lambda: out not in messages, lambda: f"for rank {out[1]} to take its message")
         return came
 
-    def _meet(self, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
-        return self._group.meet(self._number, call, given, combine)
+    def _rendezvous(self, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
+        """Make a collective call, which the last rank to make it works out by ``combine``."""
+        return self._group.rendezvous(self._number, call, given, combine)
 
     def _allgather(self, send: Array) -> Array:
         call = Call("allgather", send.dtype, send.shape)
-        return self._meet(call, send, lambda sends: _read_only(np.stack(sends)))
+        return self._rendezvous(call, send, lambda sends: _read_only(np.stack(sends)))
 
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
         call = Call("allgatherv", *_rows_of(send), () if counts is None else ("counts",))
-        gathered, actual = self._meet(call, (send, counts), partial(_gathered, self._group.members))
+        gathered, actual = self._rendezvous(call, (send, counts), partial(_gathered, self._group.members))
         return gathered, actual.copy()
 
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
         call = Call("alltoallv", *_rows_of(send), () if expected is None else ("expected",))
-        parts, arriving = self._meet(call, (send, counts, expected), partial(_transposed, self._group.members))
+        parts, arriving = self._rendezvous(call, (send, counts, expected), partial(_transposed, self._group.members))
         return parts[self.rank], arriving[self.rank].copy()
 
     def _allreduce(self, send: Array, op: str) -> Array:
         call = Call("allreduce", send.dtype, send.shape, (op,))
         combine = np.add if op == "sum" else np.maximum
-        return self._meet(call, send, lambda sends: _reduced(sends, combine)).copy()
+        return self._rendezvous(call, send, lambda sends: _reduced(sends, combine)).copy()
 
     def _bcast(self, send: Array, root: int) -> Array:
         call = Call("bcast", *_rows_of(send), (f"root={root}",))
-        return self._meet(call, send, lambda sends: sends[root].copy()).copy()
+        return self._rendezvous(call, send, lambda sends: sends[root].copy()).copy()
 
     def _barrier(self) -> None:
-        self._meet(Call("barrier"), None, lambda _: None)
+        self._rendezvous(Call("barrier"), None, lambda _: None)
 
 
 def _rows_of(send: Array) -> tuple[np.dtype, tuple[int | str, ...]]:
-    """What all ranks must have in common where each sends a number of rows of its own."""
+    """Return what must be equal on all ranks where each sends its own number of rows."""
     return send.dtype, ("n", *send.shape[1:])
 
 
 def _read_only(shared: Array) -> Array:
+    """Return an array that several ranks share, protected from them."""
     shared.flags.writeable = False
     return shared
 
 
 def _reduced(sends: list[Array], combine: np.ufunc) -> Array:
-    """All arrays combined in rank order: ((r0 + r1) + r2) + ..."""
+    """Combine all arrays in rank order: ((r0 + r1) + r2) + ..."""
     total = sends[0].copy()
     for send in sends[1:]:
         combine(total, send, out=total)
@@ -139,6 +141,7 @@ def _reduced(sends: list[Array], combine: np.ufunc) -> Array:
 
 
 def _gathered(ranks: Sequence[int], given: list[tuple[Array, Counts | None]]) -> tuple[Array, Counts]:
+    """Work out the allgatherv of all ranks: all rows, and how many each rank sent (P,)."""
     actual = np.array([len(send) for send, _ in given], np.int64)
     for rank, (_, counts) in zip(ranks, given, strict=True):
         if counts is not None and not np.array_equal(counts, actual):
@@ -147,19 +150,22 @@ def _gathered(ranks: Sequence[int], given: list[tuple[Array, Counts | None]]) ->
 
 
 def _transposed(ranks: Sequence[int], given: list[tuple[Array, Counts, Counts | None]]) -> tuple[list[Array], Counts]:
-    """The alltoallv of all ranks: what each receives, and how many rows rank i gets from rank j (P, P)."""
+    """Work out the alltoallv of all ranks: the rows that each receives, and how many rank i gets from rank j (P, P)."""
     sends = [send for send, _, _ in given]
     arriving = np.stack([counts for _, counts, _ in given], axis=1)
     for rank, (_, _, expected), rows in zip(ranks, given, arriving, strict=True):
         if expected is not None and not np.array_equal(expected, rows):
             raise MismatchError(f"alltoallv: rank {rank} expected {expected} rows, but the ranks send it {rows}")
+    # Where each message begins in the array of the rank that sends it
     total = int(arriving.sum())
-    starts = np.cumsum(arriving, axis=0) - arriving  # in the array of the sending rank
-    if total > _LONG * arriving.size:
+    starts = np.cumsum(arriving, axis=0) - arriving
+    if total > _MIN_ROWS_TO_COPY * arriving.size:
+        # Long messages: copy one after the other
         return [
             np.concatenate([send[at : at + rows] for send, at, rows in zip(sends, *part, strict=True)])
             for part in zip(starts.tolist(), arriving.tolist(), strict=True)
         ], arriving
+    # Short messages: one gather of all rows, in the order in which they arrive
     first = np.cumsum([0] + [len(send) for send in sends[:-1]])  # of the sending ranks in one array of all rows
     lengths = arriving.ravel()
     ends = np.cumsum(lengths)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi.algorithms.base import rounds
-from sparse_mpi.comm.bruck import COUNT, WIDEST, allgather
+from sparse_mpi.comm.bruck import COUNT_BYTES, MAX_ROW_BYTES, allgather
 
 
 @pytest.mark.parametrize("width", [(), (2,), (3,), (4,)], ids=["bytes", "8", "12", "16"])
@@ -27,4 +27,4 @@ def test_all_rows_from_this_rank_on(ranks, width):
     levels = rounds(ranks.size)
     assert all(messages == levels and control == 0 for messages, _, _, control in results)
     overhead = sum(sent for _, sent, _, _ in results) - (ranks.size - 1) * sum(nbytes for _, _, nbytes, _ in results)
-    assert 0 <= overhead <= ranks.size * (COUNT * (ranks.size - 1) + WIDEST * levels)
+    assert 0 <= overhead <= ranks.size * (COUNT_BYTES * (ranks.size - 1) + MAX_ROW_BYTES * levels)

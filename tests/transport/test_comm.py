@@ -189,7 +189,7 @@ def test_results_are_new_arrays(ranks):
 def test_long_messages_are_cut(ranks, monkeypatch):
     """The paths for more than 2^31 rows, with small limits."""
     monkeypatch.setattr("sparse_mpi.comm.mpi.CHUNK", 2)
-    monkeypatch.setattr("sparse_mpi.comm.mpi.MOST_ROWS", 3)
+    monkeypatch.setattr("sparse_mpi.comm.mpi.MAX_ROWS", 3)
     size = ranks.size
 
     def body(comm):
@@ -221,7 +221,7 @@ def test_device_arrays(ranks, device, monkeypatch, aware, chunk):
     """Through host memory, or over an MPI that takes device pointers; whole, or in pieces."""
     cupy = sys.modules["cupy"]
     monkeypatch.setattr("sparse_mpi.comm.mpi.CHUNK", chunk)
-    monkeypatch.setattr("sparse_mpi.comm.mpi.MOST_ROWS", chunk)
+    monkeypatch.setattr("sparse_mpi.comm.mpi.MAX_ROWS", chunk)
 
     def body(comm):
         if isinstance(comm, MPIComm):

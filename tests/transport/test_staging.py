@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from sparse_mpi.comm.staging import LEAST, Staging
+from sparse_mpi.comm.staging import MIN_BYTES, Staging
 
 
 @pytest.fixture
@@ -55,11 +55,11 @@ def test_a_copy_is_over_when_the_call_returns(staging, device):
 
 def test_memory_is_kept_and_grows(staging, device):
     x = on_device(np.zeros(100, np.float32))
-    for _ in range(LEAST // 256):
+    for _ in range(MIN_BYTES // 256):
         staging.upload(staging.download(x), x)
-    assert [len(block) for block in device.pinned] == [LEAST, LEAST]
-    large = on_device(np.zeros(LEAST, np.float32))
-    assert len(staging.download(large)) == LEAST and len(device.pinned) == 3
+    assert [len(block) for block in device.pinned] == [MIN_BYTES, MIN_BYTES]
+    large = on_device(np.zeros(MIN_BYTES, np.float32))
+    assert len(staging.download(large)) == MIN_BYTES and len(device.pinned) == 3
     staging.download(x)
     assert len(device.pinned) == 3
 
@@ -67,11 +67,11 @@ def test_memory_is_kept_and_grows(staging, device):
 def test_what_arrives_in_parts_stays_whole_while_memory_grows(staging, device):
     x = on_device(np.zeros(1, np.int64))
     staging.download(x)
-    parts = [staging.empty((LEAST // 8,), np.dtype(np.int64)) for _ in range(5)]
+    parts = [staging.empty((MIN_BYTES // 8,), np.dtype(np.int64)) for _ in range(5)]
     for number, part in enumerate(parts):
         part[:] = number
     assert [set(part.tolist()) for part in parts] == [{number} for number in range(5)]
-    assert staging.upload(np.concatenate(parts), x).tolist() == np.repeat(range(5), LEAST // 8).tolist()
+    assert staging.upload(np.concatenate(parts), x).tolist() == np.repeat(range(5), MIN_BYTES // 8).tolist()
 
 
 def test_other_host_memory_is_told_apart(staging):

@@ -1,4 +1,4 @@
-"""What only `World` has: the baton, deadlocks and mismatches by name, and a thousand ranks."""
+"""What only `World` has: the scheduler, deadlocks and mismatches by name, and a thousand ranks."""
 
 from __future__ import annotations
 
