@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from options.converters import integer
 from options.optimizers import OPTIMIZERS
-from options.reduction import algorithm_options, feedback_options
+from options.reduction import AUTO, algorithm_options, feedback_options
 from ranks.job import agreed, run, threads_per_rank
 from ranks.replicas import average_buffers, identical
 from sparse_mpi.analysis.gradients import write
@@ -35,6 +35,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
 from sparse_mpi.reducer import SparseAllreduce
 from tasks.task import Task
+from trainer.choice import spelling
 
 PROGRAMS = ("vgg", "resnet", "vit", "lstm", "transformer", "bert", "gpt2")
 
@@ -50,8 +51,10 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     args, rest = parser.parse_known_args(argv)
     args.task = import_module(args.program).PROGRAM
     args.options = args.task.parse(rest)
-    if args.options.algo in ("auto", "plan"):
-        parser.error("argument --algo: plans are for several buckets, and here is one; name an algorithm")
+    if args.options.plan:
+        parser.error(
+            f"argument --plan: nothing is planned here; name an algorithm with --algo, not --plan {args.options.plan}"
+        )
     return args
 
 
@@ -86,7 +89,12 @@ def record(args: Namespace, comm: Comm) -> None:
         _spread(reducer.step(gradient), parameters, comm.size)
         optimizer.step()
     average_buffers(task.model, comm)  # as at the end of training; what is left to differ are weights
-    facts = {"k": reducer.k, "shapes": shapes, "identical": identical(task.model, comm)}
+    facts = {
+        "algorithm": spelling(reducer.algorithm) if options.algo == AUTO else options.algo,
+        "k": reducer.k,
+        "shapes": shapes,
+        "identical": identical(task.model, comm),
+    }
     agreed(comm, lambda: _write(args, steps, facts) if comm.rank == 0 else None)
 
 
@@ -124,7 +132,7 @@ def _write(args: Namespace, steps: dict[int, np.ndarray], facts: dict[str, Any])
         "program": args.program,
         "data": options.data,
         "tiny": options.tiny,
-        "algorithm": options.algo,
+        "algorithm": facts["algorithm"],
         "batch_size": options.batch_size,
         "seed": options.seed,
         **facts,

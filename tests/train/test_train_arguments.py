@@ -39,8 +39,11 @@ def test_defaults_are_those_of_the_data_set():
     assert (args.rank, args.plan, args.planner, args.profile_steps) == (None, None, "best", 5)
     assert options("--plan", "f").density is None and options("--plan", "f").out.match("runs/net-small-plan-*")
     assert options("--plan", "f").algo == "plan"
-    args = options("--algo", "auto", "--planner", "greedy", "--profile-steps", "3")
-    assert (args.algo, args.planner, args.profile_steps, args.density) == ("auto", "greedy", 3, 0.01)
+    args = options("--plan", "auto", "--planner", "greedy", "--profile-steps", "3")
+    assert (args.algo, args.plan, args.planner, args.profile_steps) == ("plan", "auto", "greedy", 3)
+    assert (args.density, args.overlap) == (0.01, False) and options("--plan", "auto", "--k", "9").density is None
+    args = options("--algo", "auto")
+    assert (args.algo, args.plan, args.overlap, args.bucket_mb) == ("auto", None, True, 25)
     args = options("--data", "large", "--epochs", "7", "--milestones", "2", "6.5", "--data-dir", "d", "--log-dir", "o")
     assert (args.density, args.epochs, args.milestones, args.batch_size) == (0.02, 7, [2, 6.5], 32)
     assert (args.data_dir, args.out) == (Path("d"), Path("o"))
@@ -82,31 +85,37 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--epochs", "many"], ["--epochs", "got many"]),
         (["--lr", "-1"], ["--lr", "must be a number >= 0, got -1"]),
         (["--milestones", "3", "x"], ["--milestones", "got x"]),
-        (["--memory", "best"], ["--memory", "residual", "dgc", "none"]),
+        (["--feedback", "best"], ["--feedback", "residual", "dgc", "none"]),
         (["--clip-norm", "0"], ["--clip-norm", "must be a number > 0, got 0"]),
         (["--density-warmup", "0.5,1.5"], ["--density-warmup", "must be in (0, 1], got 1.5"]),
         (["--density-warmup", "0.5,,1"], ["--density-warmup"]),
-        (["--zero-copy", "--memory", "dgc"], ["--zero-copy", "needs --memory residual"]),
+        (["--zero-copy", "--feedback", "dgc"], ["--zero-copy", "needs --feedback residual"]),
         (["--zero-copy", "--clip-norm", "1"], ["--zero-copy", "no clipping"]),
-        (["--memory", "dgc", "--momentum", "1"], ["--momentum", "must be below 1 with --memory dgc, got 1.0"]),
+        (["--feedback", "dgc", "--momentum", "1"], ["--momentum", "must be below 1 with --feedback dgc, got 1.0"]),
         (["--rank", "0"], ["--rank", "must be an integer >= 1, got 0"]),
         (["--rank", "4"], ["--rank", "oktopk cannot take 4"]),
         (["--algo", "adtopk", "--selector", "dgc"], ["--selector", "adtopk cannot take dgc"]),
-        (["--algo", "auto", "--selector", "dgc"], ["--selector", "a plan cannot take dgc"]),
-        (["--algo", "auto", "--dense-warmup", "3"], ["--dense-warmup", "use --profile-steps"]),
-        (["--algo", "auto", "--max-steps", "5"], ["--max-steps", "must be above the 5 --profile-steps"]),
-        (["--algo", "auto", "--memory", "dgc"], ["--memory", "use --memory residual"]),
-        (["--planner", "greedy"], ["--planner", "only --algo auto plans"]),
-        (["--profile-steps", "3"], ["--profile-steps", "only --algo auto plans"]),
-        (["--algo", "auto", "--planner", "brute"], ["--planner", "greedy"]),
+        (["--algo", "auto", "--selector", "dgc"], ["--selector", "--algo auto cannot take dgc"]),
+        (["--plan", "auto", "--selector", "dgc"], ["--selector", "a plan cannot take dgc"]),
+        (["--plan", "auto", "--dense-warmup", "3"], ["--dense-warmup", "use --profile-steps"]),
+        (["--plan", "auto", "--max-steps", "5"], ["--max-steps", "must be above the 5 --profile-steps"]),
+        (["--plan", "auto", "--feedback", "dgc"], ["--feedback", "use --feedback residual"]),
+        (["--planner", "greedy"], ["--planner", "only --plan auto plans"]),
+        (["--profile-steps", "3"], ["--profile-steps", "only --plan auto plans"]),
+        (["--algo", "auto", "--planner", "greedy"], ["--planner", "only --plan auto plans", "--algo auto chooses"]),
+        (["--plan", "auto", "--planner", "brute"], ["--planner", "greedy"]),
         (["--plan", "f", "--algo", "topka"], ["--plan", "leave out --algo topka"]),
+        (["--plan", "auto", "--algo", "auto"], ["--plan auto chooses the algorithms", "leave out --algo auto or"]),
+        (["--plan", "auto", "--algo", "topka"], ["--plan auto chooses the algorithms", "leave out --algo topka or"]),
+        (["--plan", "auto", "--overlap"], ["--overlap", "a plan needs the whole gradient"]),
+        (["--memory", "dgc", "--feedback", "none"], ["leave out --memory dgc beside --feedback none"]),
         (["--plan", "f", "--density", "0.1"], ["--plan", "leave out --k and --density"]),
         (["--plan", "f", "--rank", "4"], ["--rank", "a plan cannot take 4"]),
         (["--speed", "9"], ["--speed"]),
         (["--optimizer", "lion"], ["--optimizer", "sgd", "adam", "adamw"]),
         (["--schedule", "cosine"], ["--schedule", "steps", "linear", "exponential"]),
         (["--data", "text", "--momentum", "0.9"], ["--momentum", "needs --optimizer sgd, has no effect on adam"]),
-        (["--optimizer", "adamw", "--memory", "dgc"], ["--memory", "not of adamw", "use --memory residual"]),
+        (["--optimizer", "adamw", "--feedback", "dgc"], ["--feedback", "not of adamw", "use --feedback residual"]),
         (["--data", "text", "--milestones", "3"], ["--milestones", "needs --schedule steps", "on linear"]),
         (["--decay", "0.9"], ["--decay", "needs --schedule exponential", "on steps"]),
         (["--data", "toy"], ["--data", "toy is for --tiny alone", "small, large, text"]),
@@ -160,14 +169,22 @@ def test_adam_keeps_its_own_momentum_and_clipping_can_be_turned_off():
 
 def test_zero_copy_is_the_default_where_it_is_possible():
     assert options().zero_copy and not options("--no-zero-copy").zero_copy
-    assert not options("--memory", "dgc").zero_copy and not options("--clip-norm", "2").zero_copy
+    assert not options("--feedback", "dgc").zero_copy and not options("--clip-norm", "2").zero_copy
     assert feedback_options(options()) == {"memory": "residual", "clip_norm": None, "in_place": True}
 
 
-def test_momentum_is_the_optimizers_or_the_memorys():
+def test_the_former_name_of_feedback_works_and_names_the_new_one(capsys):
+    args = options("--memory", "dgc")
+    assert args.feedback == "dgc" and not hasattr(args, "memory")
+    error = capsys.readouterr().err
+    assert "--memory is deprecated, use --feedback dgc" in error and error.count("\n") == 1
+    assert options("--feedback", "dgc").feedback == "dgc" and not capsys.readouterr().err
+
+
+def test_momentum_is_the_optimizers_or_that_of_feedback():
     args = options("--momentum", "0.7")
     assert (args.momentum, args.correction) == (0.7, 0)
-    args = options("--memory", "dgc", "--clip-norm", "2")
+    args = options("--feedback", "dgc", "--clip-norm", "2")
     assert (args.momentum, args.correction) == (0, 0.9)
     made = feedback_options(args)
     assert (repr(made["memory"]), made["clip_norm"], made["in_place"]) == (repr(MomentumCorrection(0.9)), 2, False)

@@ -44,5 +44,5 @@ def test_every_ranks_gradients_of_the_chosen_steps_are_there(tmp_path, capsys):
 
 def test_a_plan_is_refused(capsys):
     with pytest.raises(SystemExit):
-        recording.parse([*TINY, "--algo", "auto"])
+        recording.parse([*TINY, "--plan", "auto"])
     assert "name an algorithm" in capsys.readouterr().err

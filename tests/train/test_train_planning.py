@@ -1,4 +1,4 @@
-"""--algo auto and --plan: what is watched, when the plan takes over, which plans are refused."""
+"""--plan: what is profiled, when a new plan takes over, which plans are rejected."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ PLAN = Plan("by hand", TENSORS, 2, 0.05, (Part("topka", (0, 2), 37), Part("dense
 
 
 def settings(**changes):
-    values = {"algo": "auto", "plan": None, "planner": "best", "profile_steps": 3}
+    values = {"algo": "plan", "plan": "auto", "planner": "best", "profile_steps": 3}
     reduction = {
         **dict.fromkeys(OPTIONS),
         "k": None,
         "density": 0.05,
-        "memory": "residual",
+        "feedback": "residual",
         "clip_norm": None,
         "zero_copy": True,
         "overlap": False,
@@ -151,7 +151,7 @@ def test_a_plan_for_another_model_ends_the_job_with_an_error_from_every_rank(tmp
 def test_auto_profiles_plans_and_goes_on(tmp_path):
     out = tmp_path / "run"
     options = ["--max-steps", "6", "--batch-size", "2", "--check-every", "2", "--profile-steps", "2", "--no-progress"]
-    done = launch(2, "train/vgg.py", "--algo", "auto", *options, "--out", str(out))
+    done = launch(2, "train/vgg.py", "--plan", "auto", *options, "--out", str(out))
     assert done.returncode == 0, done.stderr
     assert "a step: predicted" in done.stdout and "replicas identical, 6 steps" in done.stdout
     final = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from ranks.job import JobError
 from records.metrics import FILE, Resumed, retain
 from sparse_mpi.checkpoint import CheckpointError, latest
+from sparse_mpi.reducer.arguments import make_algorithm
 from trainer import checkpoints
 
 from ..launch import launch, needs_mpi
@@ -30,10 +32,10 @@ OPTIONS = {
     "gtopk": ["--algo", "gtopk", "--no-zero-copy"],
     "powersgd": ["--algo", "powersgd"],
     "adtopk": ["--algo", "adtopk"],
-    "dgc": ["--algo", "topka", "--memory", "dgc", "--clip-norm", "1"],
+    "dgc": ["--algo", "topka", "--feedback", "dgc", "--clip-norm", "1"],
     "dense warm-up": ["--dense-warmup", "6"],
     "dense warm-up over": ["--dense-warmup", "3"],
-    "dense warm-up, dgc": ["--dense-warmup", "3", "--memory", "dgc"],
+    "dense warm-up, dgc": ["--dense-warmup", "3", "--feedback", "dgc"],
     "density warm-up": ["--density-warmup", "2"],
     "adam": ["--optimizer", "adam", "--lr", "0.01"],
     "selector": ["--algo", "topkdsa", "--selector", "random"],
@@ -64,10 +66,10 @@ def test_a_run_that_is_over_is_not_trained_further(tmp_path, capsys):
     assert f"resuming from {tmp_path / 'checkpoints' / 'step-00000012'}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("memory", ["residual", "dgc"])
-def test_a_run_goes_on_on_other_numbers_of_ranks(memory, tmp_path):
+@pytest.mark.parametrize("feedback", ["residual", "dgc"])
+def test_a_run_goes_on_on_other_numbers_of_ranks(feedback, tmp_path):
     """8 images a rank and epoch at 1 rank, 2 at 4: epochs have 8, 2, 4 and 1 steps."""
-    options = ["--memory", memory, "--checkpoint-every", "1", "--check-every", "1", "--resume"]
+    options = ["--feedback", feedback, "--checkpoint-every", "1", "--check-every", "1", "--resume"]
     for size, limit, steps in ((1, 5, 5), (4, 2, 2), (2, 7, 7), (8, 3, 3)):
         outcome = train(size, tmp_path, *options, "--max-steps", str(limit))
         assert outcome.identical and outcome.steps == steps
@@ -85,15 +87,33 @@ def test_a_dense_warm_up_may_end_between_or_beyond_checkpoints(tmp_path):
         assert outcome.identical and outcome.steps == limit
 
 
-def test_the_plan_of_algo_auto_survives(tmp_path, monkeypatch):
+def test_the_plan_of_plan_auto_survives(tmp_path, monkeypatch):
     """It depends on the clock: a resumed run must not plan anew, on any number of ranks."""
-    options = ["--algo", "auto", "--profile-steps", "2", "--checkpoint-every", "5"]
+    options = ["--plan", "auto", "--profile-steps", "2", "--checkpoint-every", "5"]
     train(2, tmp_path, *options, "--max-steps", "5")
     assert (tmp_path / "plan.json").exists()
     monkeypatch.setattr("trainer.planning.measure", lambda *args, **options: pytest.fail("planned anew"))
     for size in (2, 3):
         outcome = train(size, tmp_path / str(size), *options, "--resume", str(tmp_path))
         assert outcome.identical and outcome.predicted_seconds is not None
+
+
+def test_what_algo_auto_chose_is_shown_recorded_and_kept(tmp_path, monkeypatch, capsys):
+    """It depends on the clock: a resumed run must not choose anew, on any number of ranks."""
+    options = ["--algo", "auto", "--bucket-mb", "0.0002", "--checkpoint-every", "5"]
+    made = [make_algorithm("topka", {"wire": "packed"}), make_algorithm("gtopk", {})]
+    monkeypatch.setattr("sparse_mpi.reducer.reducer.choose", lambda layout, *rest: made[layout.size > 40])
+    straight = train(2, tmp_path / "straight", *options)
+    train(2, tmp_path / "run", *options, "--max-steps", "5")
+    said = "gtopk for 1 of 2 buckets, topka:wire=packed for 1 of 2 buckets"
+    assert capsys.readouterr().out.count(f"--algo auto chose {said}\n") == 2
+    (config,) = records(tmp_path / "run", "config")
+    assert (config["algo"], Counter(config["choices"])) == ("auto", {"gtopk": 1, "topka:wire=packed": 1})
+    monkeypatch.setattr("sparse_mpi.reducer.reducer.choose", lambda *args: pytest.fail("chosen anew"))
+    for size in (2, 3):
+        outcome = train(size, tmp_path / str(size), *options, "--resume", str(tmp_path / "run"))
+        assert outcome.identical and (size == 3 or outcome.digest == straight.digest)
+    assert capsys.readouterr().out.count(f"--algo auto goes on with {said}\n") == 2
 
 
 def test_nothing_to_resume_is_said_and_training_starts(tmp_path, capsys):
@@ -105,7 +125,7 @@ REFUSED = {
     "algo": (["--algo", "topka"], "with algo oktopk, but this one has topka"),
     "density": (["--density", "0.1"], "with density 0.2, but this one has 0.1"),
     "k": (["--k", "9"], "with k None, but this one has 9"),
-    "memory": (["--memory", "none"], "with memory residual, but this one has none"),
+    "feedback": (["--feedback", "none"], "with feedback residual, but this one has none"),
     "selector": (["--selector", "exact"], "with selector None, but this one has exact"),
     "optimizer": (["--optimizer", "adam"], "with optimizer sgd, but this one has adam"),
     "seed": (["--seed", "2"], "with seed 1, but this one has 2"),

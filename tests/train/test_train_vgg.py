@@ -70,7 +70,7 @@ def test_one_process_needs_no_launcher(tmp_path):
         "2",
         "--algo",
         "topka",
-        "--memory",
+        "--feedback",
         "dgc",
         "--clip-norm",
         "2",

@@ -79,6 +79,7 @@ def parse(
     _add_run(parser)
     checkpoints.extend(parser)
     args = parser.parse_args(argv)
+    reduction.resolve_names(parser, args)
     reduction.resolve_algorithm(parser, args)
     _fill_in(parser, args, settings, tiny)
     reduction.resolve_feedback(parser, args)
@@ -99,7 +100,7 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
     args.warmup_scales = chosen.warmup_scales and args.warmup_epochs is None
     given = {field.name for field in fields(Settings) if getattr(args, field.name) is not None}
     for field in fields(Settings):
-        if field.name not in given and not (field.name == "density" and (args.k or args.plan)):
+        if field.name not in given and not (field.name == "density" and (args.k or isinstance(args.plan, Path))):
             setattr(args, field.name, getattr(chosen, field.name))
     if args.warmup_scales:
         args.warmup_epochs *= args.epochs / chosen.epochs
@@ -142,7 +143,7 @@ def _add_training(parser: ArgumentParser, settings: Mapping[str, Settings]) -> N
     group.add_argument("--schedule", choices=tuple(SCHEDULES), help=text + _defaults(settings, "schedule"))
     add("--milestones", number, "E", "epochs after which it falls to a tenth, in steps", nargs="*")
     add("--decay", number, "F", "that factor, of exponential")
-    add("--momentum", number, "M", "of sgd; with --memory dgc of the gradients of each rank, and sgd has none")
+    add("--momentum", number, "M", "of sgd; with --feedback dgc of the gradients of each rank, and sgd has none")
     add("--weight-decay", number, "W", "weight decay")
     text = "of weights, shards and all that is drawn at random (default: 1)"
     group.add_argument("--seed", type=integer(0), default=1, metavar="S", help=text)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+import sys
+from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,26 @@ from sparse_mpi.plan.planners import ORACLES, PLANNERS
 from sparse_mpi.reducer.arguments import takes
 from sparse_mpi.wire import WIRES
 
-AUTO = "auto"  # in place of an algorithm: profile the job and plan
-RESIDUALS = ("sender", "owner", "keeper", "published")  # what any algorithm calls them
+AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
+PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
+RESIDUALS = ("sender", "owner", "keeper", "published")  # the values of the option ``residual`` of all algorithms
 OPTIONS = ("selector", "wire", "residual", "rank")  # of algorithms
 
 
 def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
-    """Add them; ``default`` tells that of a setting, for --help."""
+    """Add the options; ``default`` returns the text for --help about the default of a field of `Settings`."""
     group = parser.add_argument_group("sparse reduction")
     add, add_amount = group.add_argument, group.add_mutually_exclusive_group().add_argument
-    text = "auto: watch the first steps, measure the network, plan which tensors go which way (default: oktopk)"
+    text = "the algorithm; auto tries them and takes the fastest one for each bucket (default: oktopk)"
     add("--algo", choices=(*sparse_mpi.ALGORITHMS, AUTO), help=text)
-    text = "reduce as this plan says, made by --algo auto or by python -m sparse_mpi plan"
-    add("--plan", type=Path, metavar="FILE", help=text)
-    text = "who plans with --algo auto; best takes the fastest plan of all (default: best)"
+    text = (
+        "reduce as a plan says: auto profiles the first steps, measures the network, and plans which tensors are "
+        "reduced by which algorithm; FILE is a plan made that way or by python -m sparse_mpi plan"
+    )
+    add("--plan", type=_plan, metavar="auto | FILE", help=text)
+    text = "the planner of --plan auto; best takes the fastest plan of all (default: best)"
     add("--planner", choices=("best", *(name for name in PLANNERS if name not in ORACLES)), help=text)
-    text = "steps watched by --algo auto, which reduce all entries (default: 5)"
+    text = "steps that --plan auto profiles; they reduce all entries (default: 5)"
     add("--profile-steps", type=integer(1), metavar="N", help=text)
     text = "what picks the entries to send (default: the algorithm's own)"
     add("--selector", choices=tuple(sparse_mpi.SELECTORS), help=text)
@@ -48,8 +53,12 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
         "densities of the first epochs, separated by commas, or in how many epochs it falls to --density (default: 0)"
     )
     add("--density-warmup", type=densities, default=0, metavar="D,D,.. | E", help=text)
-    text = "what becomes of what is not sent: added to the next gradient, its momentum too, nothing (default: residual)"
-    add("--memory", choices=tuple(sparse_mpi.MEMORIES), default="residual", help=text)
+    text = (
+        "error feedback, or what becomes of entries that are not sent: residual adds them to the next gradient, dgc "
+        "their momentum too, none drops them (default: residual)"
+    )
+    add("--feedback", choices=tuple(sparse_mpi.MEMORIES), help=text)
+    add("--memory", choices=tuple(sparse_mpi.MEMORIES), help=SUPPRESS)  # the name before 0.2
     text = "L2 norm to clip gradients to, C / sqrt(ranks) on each rank; inf: no clipping " + default("clip_norm")
     add("--clip-norm", type=norm, metavar="C", help=text)
     text = "let gradients add up in the residual's own memory (default: wherever that is possible)"
@@ -62,38 +71,64 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--check-every", type=integer(0), default=0, metavar="N", help=text)
 
 
+def _plan(text: str) -> str | Path:
+    """Convert the value of --plan: `AUTO`, or the path of a file."""
+    return AUTO if text == AUTO else Path(text)
+
+
+def resolve_names(parser: ArgumentParser, args: Namespace) -> None:
+    """Take options by their former names, with a line on stderr that says the new one."""
+    if args.memory is not None:
+        if args.feedback is not None:
+            parser.error(
+                f"argument --memory: is the former name of --feedback; leave out --memory {args.memory} beside "
+                f"--feedback {args.feedback}"
+            )
+        print(f"{parser.prog}: warning: --memory is deprecated, use --feedback {args.memory}", file=sys.stderr)
+        args.feedback = args.memory
+    args.feedback = args.feedback or "residual"
+    del args.memory
+
+
 def resolve_algorithm(parser: ArgumentParser, args: Namespace) -> None:
-    """Resolve what reduces, and refuse options that would have no effect."""
+    """Resolve what reduces, and reject options that would have no effect."""
+    planning, choosing = args.plan == AUTO, args.algo == AUTO
+    # A plan names the algorithms, and a plan file their amounts too.
     if args.plan and args.algo:
-        parser.error(f"argument --plan: the plan says what reduces, leave out --algo {args.algo}")
-    if args.plan and (args.k or args.density):
+        why = "--plan auto chooses the algorithms" if planning else "the plan says what reduces"
+        parser.error(f"argument --plan: {why}, leave out --algo {args.algo} or --plan {args.plan}")
+    if args.plan and not planning and (args.k or args.density):
         parser.error("argument --plan: the plan says how much is reduced, leave out --k and --density")
-    automatic = args.algo == AUTO
+    # The first steps of --plan auto are dense, and one step at least must follow the plan.
     for option in ("planner", "profile_steps"):
-        if getattr(args, option) and not automatic:
-            parser.error(f"argument --{option.replace('_', '-')}: only --algo auto plans; add it, or leave this out")
+        if getattr(args, option) and not planning:
+            also = " (--algo auto chooses an algorithm without a plan)" if choosing else ""
+            parser.error(
+                f"argument --{option.replace('_', '-')}: only --plan auto plans{also}; add it, or leave this out"
+            )
     args.planner, args.profile_steps = args.planner or "best", args.profile_steps or 5
-    args.algo = args.algo or ("plan" if args.plan else "oktopk")
-    if automatic and args.max_steps and args.max_steps <= args.profile_steps:
-        parser.error(f"argument --max-steps: must be above the {args.profile_steps} --profile-steps of --algo auto")
-    if args.memory == "dgc" and (args.plan or automatic):
-        parser.error("argument --memory: dgc cannot tell what to mask in a plan; use --memory residual")
-    if automatic and args.dense_warmup:
-        parser.error("argument --dense-warmup: --algo auto starts dense by itself; use --profile-steps")
+    if planning and args.max_steps and args.max_steps <= args.profile_steps:
+        parser.error(f"argument --max-steps: must be above the {args.profile_steps} --profile-steps of --plan auto")
+    if planning and args.dense_warmup:
+        parser.error("argument --dense-warmup: --plan auto starts dense by itself; use --profile-steps")
+    if args.plan and args.feedback == "dgc":
+        parser.error("argument --feedback: dgc cannot tell what to mask in a plan; use --feedback residual")
+    # Options of an algorithm need one that is named and takes them.
+    args.algo = PLAN if args.plan else args.algo or "oktopk"
     for option, value in algorithm_options(args).items():
-        if args.plan or automatic or not takes(args.algo, option, value):
-            which = "a plan" if args.plan or automatic else args.algo
+        if args.plan or choosing or not takes(args.algo, option, value):
+            which = "a plan" if args.plan else "--algo auto" if choosing else args.algo
             parser.error(f"argument --{option}: {which} cannot take {value}; leave it out, or take another --algo")
 
 
 def algorithm_options(args: Namespace) -> dict[str, Any]:
-    """The options of the algorithm that `parse` has a value for."""
+    """Return the options of the algorithm that the command line gave."""
     return {option: value for option in OPTIONS if (value := getattr(args, option)) is not None}
 
 
 def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:
-    """One bucket for what needs the whole gradient, else several."""
-    reasons = {"a plan": args.plan or args.algo == AUTO, "clipping": args.clip_norm is not None}
+    """Put all gradients in one bucket where a plan or clipping needs the whole gradient, else in several."""
+    reasons = {"a plan": args.plan, "clipping": args.clip_norm is not None}
     whole = [reason for reason, holds in reasons.items() if holds]
     for option in ("overlap", "bucket_mb"):
         if whole and getattr(args, option):
@@ -104,27 +139,27 @@ def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
-    """Work in place where that is possible, and let the memory have the momentum if it is one for momentum."""
+    """Reduce in place where that is possible, and give momentum to the error feedback if it is the one for momentum."""
     args.clip_norm = None if args.clip_norm == math.inf else args.clip_norm
-    possible = args.memory == "residual" and args.clip_norm is None
+    possible = args.feedback == "residual" and args.clip_norm is None
     if args.zero_copy and not possible:
-        parser.error("argument --zero-copy: needs --memory residual and no clipping (--clip-norm inf)")
+        parser.error("argument --zero-copy: needs --feedback residual and no clipping (--clip-norm inf)")
     args.zero_copy = possible if args.zero_copy is None else args.zero_copy
-    args.correction = 0.0  # momentum of the memory
+    args.correction = 0.0  # the momentum that error feedback applies
     if args.optimizer != "sgd":
-        args.momentum = 0.0  # theirs is their own
-    if args.memory == "dgc":
+        args.momentum = 0.0  # Adam has its own
+    if args.feedback == "dgc":
         if args.optimizer != "sgd":
             parser.error(
-                f"argument --memory: dgc corrects the momentum of sgd, not of {args.optimizer}; "
-                "use --memory residual, or --optimizer sgd"
+                f"argument --feedback: dgc corrects the momentum of sgd, not of {args.optimizer}; "
+                "use --feedback residual, or --optimizer sgd"
             )
         if args.momentum >= 1:
-            parser.error(f"argument --momentum: must be below 1 with --memory dgc, got {args.momentum}")
+            parser.error(f"argument --momentum: must be below 1 with --feedback dgc, got {args.momentum}")
         args.correction, args.momentum = args.momentum, 0.0
 
 
 def feedback_options(args: Namespace) -> dict[str, Any]:
-    """What `sparse_mpi.SparseAllreduce` is to be told of memory, as `parse` has it."""
-    memory = sparse_mpi.MomentumCorrection(args.correction) if args.memory == "dgc" else args.memory
-    return {"memory": memory, "clip_norm": args.clip_norm, "in_place": args.zero_copy}
+    """Return the arguments of `sparse_mpi.SparseAllreduce` about error feedback, from parsed options."""
+    feedback = sparse_mpi.MomentumCorrection(args.correction) if args.feedback == "dgc" else args.feedback
+    return {"memory": feedback, "clip_norm": args.clip_norm, "in_place": args.zero_copy}

@@ -8,10 +8,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from options.reduction import AUTO, PLAN
 from tasks.task import Task
 
 AMOUNT = ("density", "k")  # one of them
-FIXED = ("data", "tiny", "algo", "selector", "wire", "residual", "rank", "memory", "optimizer", "seed", "bucket_mb")
+FIXED = ("data", "tiny", "algo", "selector", "wire", "residual", "rank", "feedback", "optimizer", "seed", "bucket_mb")
 HARMLESS = (  # options that may change without a word: where things are, when a run ends, what is shown
     "data_dir",
     "plan",  # whose content tells it
@@ -38,13 +39,13 @@ def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
     """
     tensors = [(name, tuple(tensor.shape)) for name, tensor in task.model.state_dict().items()]
     size = sum(parameter.numel() for parameter in task.model.parameters())
-    plan = args.plan and sha256(args.plan.read_bytes()).hexdigest()[:16]
+    plan = sha256(args.plan.read_bytes()).hexdigest()[:16] if isinstance(args.plan, Path) else args.plan
     return {
         "program": program,
         "model": f"{type(task.model).__name__} of {size} parameters, {sha256(repr(tensors).encode()).hexdigest()[:8]}",
         "data fingerprint": getattr(task, "fingerprint", ""),
+        "plan": plan,  # before the algorithm, which is no option of a planned run
         **{name: getattr(args, name) for name in FIXED},
-        "plan": plan,
         "k" if args.k else "density": args.k or args.density,
         "momentum of dgc": args.correction,
     }
@@ -52,12 +53,22 @@ def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
 
 def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ValueError unless the checkpoint ``path``, whose identity was ``saved``, is of a run like this."""
+    saved = _renamed(saved)
     for name in dict.fromkeys((*wanted, *saved)):
         if saved.get(name) != wanted.get(name):
             raise ValueError(
                 f"{path} is of a run with {name} {saved.get(name)}, but this one has {wanted.get(name)}; resume with "
                 "what it was saved with, or leave out --resume to start a new run"
             )
+
+
+def _renamed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the identity ``saved`` by sparse_mpi 0.1, where ``--algo auto`` made a plan, in today's names."""
+    if "memory" not in saved:
+        return saved
+    planned = {"algo": PLAN, "plan": AUTO} if saved["algo"] == AUTO else {}
+    others = {name: value for name, value in saved.items() if name != "memory"}
+    return others | {"feedback": saved["memory"]} | planned
 
 
 def options_of(args: Namespace) -> dict[str, str]:

@@ -137,6 +137,7 @@ class Training:
             "model": self.task.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "plan": store.dumps(plan) if plan else "",
+            "choices": self.planning.choices if self.planning else [],
             "epoch": epoch,
             "first": first,
             "epoch_steps": self.task.steps,

@@ -1,8 +1,9 @@
-"""``--algo auto`` and ``--plan``: watch the running job, plan what to compress, go on with the plan."""
+"""Decide which reducers training uses: those of --algo, or those of a plan, given or made after a few steps."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -27,13 +28,14 @@ from sparse_mpi.plan.execute import algorithm_of
 from sparse_mpi.plan.explain import explain
 from sparse_mpi.plan.measure import measure
 from sparse_mpi.plan.planners import PLANNERS, best
+from trainer.choice import choices_of, reduce_with, summary
 
 
 class Profiler:
-    """Watches steps: how long each phase takes, and when each tensor's gradient is final.
+    """A record of how long each phase of a step takes, and when each tensor's gradient is final.
 
     Args:
-        model: its parameters get hooks, until `close`.
+        model: its parameters have hooks until `close`.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -45,24 +47,27 @@ class Profiler:
 
     @property
     def steps(self) -> int:
-        """How many steps were watched."""
+        """Return how many steps were profiled."""
         return len(self._steps)
 
     def add(self, stamps: Stamps) -> None:
-        """Note a step that is over."""
+        """Add a step that is over."""
         backward = stamps.backward - stamps.forward
         ready = [min(max(final - stamps.forward, 0.0), backward) for final in self._final]
         self._steps.append([stamps.forward - stamps.start, backward, stamps.updated - stamps.reduced, *ready])
 
     def profile(self, density: float, comm: Comm, progress: bool) -> Profile:
-        """Medians of all steps but the first, means of the ranks; what reductions cost is measured now."""
+        """Return medians of all steps but the first, as means over the ranks, with costs of reductions measured now.
+
+        Collective.
+        """
         usual = np.median(self._steps[1:] or self._steps, axis=0)
         before, backward, update, *ready = (comm.allreduce(usual, control=True) / comm.size).tolist()
         tensors = [Planned(*tensor, moment) for tensor, moment in zip(self._tensors, ready, strict=True)]
         return measure(tensors, density, comm, before=before, backward=backward, update=update, progress=progress)
 
     def close(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
@@ -71,42 +76,53 @@ class Profiler:
 
 
 class Planning:
-    """Which reducer a training step uses, and the plan behind it if there is one.
+    """The decision which reducer a training step uses, and the plan behind it if there is one.
 
-    With ``--algo auto`` the first steps reduce densely and are watched; then the job is planned, and the reducer that
-    carries out the plan takes over, with what the dense one remembers.
+    With ``--plan auto`` the first steps reduce densely and are profiled; then the job is planned, and a reducer that
+    carries out the plan takes over the residual of the dense one. With ``--algo auto`` the library chooses an algorithm
+    for each bucket before the first step.
 
     Args:
         model: to be trained.
         args: see `arguments.parse`.
         comm: between the replicas.
-        found: the text of a plan that ``--algo auto`` found before the run was resumed; kept on any number of ranks.
+        found: the text of the plan that ``--plan auto`` made before the run was resumed. It is followed on any number
+            of ranks.
+        choices: what ``--algo auto`` chose before the run was resumed, see `choice.choices_of`. It stays.
     """
 
-    def __init__(self, model: nn.Module, args: Namespace, comm: Comm, found: str = "") -> None:
-        self.plan: Plan | None = store.loads(found) if found and args.algo == AUTO else None
+    def __init__(
+        self, model: nn.Module, args: Namespace, comm: Comm, found: str = "", choices: Sequence[str] = ()
+    ) -> None:
+        planning = args.plan == AUTO
+        self.plan: Plan | None = store.loads(found) if found and planning else None
+        self.choices = list(choices) if args.algo == AUTO else []  # by bucket
         self._args, self._comm = args, comm
         self._model = model
         self._tensors = tuple((name, tuple(p.shape)) for name, p in model.named_parameters())
-        self._profiler = Profiler(model) if args.algo == AUTO and self.plan is None else None
-        if args.plan:
+        self._profiler = Profiler(model) if planning and self.plan is None else None
+        if isinstance(args.plan, Path):
             self.plan = agreed(comm, lambda: self._load(args.plan))
             args.density = self.plan.density
 
     def distribute(self, optimizer: Optimizer) -> Any:
-        """``optimizer`` as a `DistributedOptimizer`, with the reducers for the first step.
+        """Return ``optimizer`` as a `DistributedOptimizer`, with the reducers for the first step; collective.
 
-        A plan is for the whole gradient after the backward pass; else there are buckets.
+        A plan reduces the whole gradient after the backward pass; without one there are buckets.
 
         Raises:
             TypeError, ValueError: bad options, or ranks that differ in them or in the plan; on every rank alike.
         """
-        args, whole = self._args, self._profiler is not None or self.plan is not None
-        algorithm: str | Algorithm = "dense" if self.plan is None else algorithm_of(self.plan)
-        return DistributedOptimizer(
+        args = self._args
+        algorithm: str | Algorithm = args.algo
+        if self.plan is not None:
+            algorithm = algorithm_of(self.plan)
+        elif self._profiler is not None or self.choices:
+            algorithm = "dense"  # until there is a plan, or until the choices of before take over below
+        distributed = DistributedOptimizer(
             optimizer,
             self._model.named_parameters(),
-            algorithm if whole else args.algo,
+            algorithm,
             density=args.density,
             k=args.k,
             comm=self._comm,
@@ -115,9 +131,21 @@ class Planning:
             **feedback_options(args),
             **algorithm_options(args),
         )
+        if args.algo == AUTO:
+            self._choose(distributed.reduction)
+        return distributed
+
+    def _choose(self, reduction: GradientReduction) -> None:
+        """Keep what the library has chosen for the buckets, or return to what it chose before the run was resumed."""
+        how = "chose" if not self.choices else "goes on with"
+        if self.choices:
+            reduce_with(reduction, self.choices)
+        self.choices = choices_of(reduction)
+        if self._comm.rank == 0:
+            print(f"--algo auto {how} {summary(self.choices)}")
 
     def after(self, stamps: Stamps, reduction: GradientReduction) -> bool:
-        """Note a step that is over; whether the next one has another reducer, because there is a plan now."""
+        """Add a step that is over to the profile; return whether a new plan gives the next step another reducer."""
         if self._profiler is None:
             return False
         self._profiler.add(stamps)
@@ -134,13 +162,22 @@ class Planning:
         return True
 
     def _planned(self, profile: Profile) -> Plan:
-        """Rank 0's plan: what another rank would make of its profile might differ in a last bit, and then in a part."""
+        """Return rank 0's plan.
+
+        Must come from one rank: profiles differ in last bits, and plans made of them might differ in a part.
+        """
         text = ""
         if self._comm.rank == 0:
             text = store.dumps({"best": best, **PLANNERS}[self._args.planner](profile, False, False))
         return store.loads(tell(self._comm, text))
 
     def _load(self, file: Path) -> Plan:
+        """Return the plan in ``file``.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is damaged, for another model or number of ranks, or with overlap.
+        """
         plan = store.load(file)
         store.check(plan, self._tensors, self._comm.size)
         if plan.overlap or plan.cpu_lane:
@@ -151,7 +188,7 @@ class Planning:
         return plan
 
     def _save(self, profile: Profile) -> None:
-        """Leave plan and profile in the folder of the run, and say what is planned; on rank 0."""
+        """Write plan and profile into the folder of the run and print what is planned, on rank 0."""
         if self._comm.rank == 0 and self.plan is not None:
             store.save(self.plan, self._args.out / "plan.json")
             store.save_profile(profile, self._args.out / "profile.json")

@@ -83,7 +83,8 @@ class Program:
             job.agreed(comm, lambda: check_identity(found.path, found.identity, identity))
             if comm.rank == 0 and (said := changes(found.shared["options"], args)):
                 print(said)
-        planning = Planning(task.model, args, comm, found.shared["plan"] if found else "")
+        before = found.shared if found else {}
+        planning = Planning(task.model, args, comm, before.get("plan", ""), before.get("choices", ()))
         plain = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
         optimizer = job.agreed(comm, lambda: planning.distribute(plain))
         reducers = [bucket.reducer for bucket in optimizer.reduction.buckets]
@@ -93,9 +94,10 @@ class Program:
             "buckets": len(reducers),
             "items": task.items,
             "headline": task.headline,
+            "choices": planning.choices,  # of --algo auto
         }
-        before = resumed(found, task.steps) if found else None
-        metrics = job.agreed(comm, lambda: record(args, comm, before, **facts))
+        position = resumed(found, task.steps) if found else None
+        metrics = job.agreed(comm, lambda: record(args, comm, position, **facts))
         checkpoints = Checkpoints(args, identity, comm, metrics) if args.checkpoint_every else None
         training = Training(task, optimizer, args, comm, metrics, planning, checkpoints)
         if found:
