@@ -25,7 +25,7 @@ class Point(NamedTuple):
 
 
 def read(file: Path) -> list[Point]:
-    """The points of one record of ``bench allreduce`` or ``train/throughput.py``.
+    """Return the points of one record of ``bench allreduce`` or ``train/throughput.py``.
 
     Raises:
         ValueError: it is neither.
@@ -49,7 +49,7 @@ def read(file: Path) -> list[Point]:
 
 
 def draw(points: Iterable[Point], out: Path) -> None:
-    """Two panels side by side, step time and MB, for everything that was measured; a line for each algorithm.
+    """Draw two panels side by side, step time and MB, for everything that was measured; a line for each algorithm.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -74,7 +74,7 @@ def draw(points: Iterable[Point], out: Path) -> None:
 
 
 def records(paths: Sequence[Path]) -> list[Path]:
-    """The files among ``paths``, and those that the folders among them hold.
+    """Return the files among ``paths``, and the records in the folders among them.
 
     Raises:
         ValueError: there is none.

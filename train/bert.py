@@ -32,9 +32,9 @@ from trainer.by_task import ByTask
 from trainer.program import Program, Settings, Tiny
 
 BASE, SMALL = Shape(layers=12, width=768, heads=12), Shape(layers=2, width=64, heads=2)
-PIECES, FEW_PIECES = 30_522, 1_000
+PIECES, FEW_PIECES = 30_522, 1_000  # of vocabularies, the second with --tiny
 VOCABULARY_TEXT = 200_000_000  # characters that a vocabulary is trained with at most
-ASKED = 64  # most pieces of a question
+MAX_QUESTION_PIECES = 64
 TEXTS: dict[str, Callable[[Path], Iterable[Document]]] = {
     "wikipedia": wikipedia.documents,
     "python-reference": lambda folder: reference.documents(),
@@ -44,7 +44,7 @@ ELSEWHERE = "(comes with Python)"
 
 
 def settings(epochs: int, batch_size: int, lr: float, density: float = 0.01) -> Settings:
-    """As BERT is trained: AdamW, the rate up in the first tenth and down to 0 from there on."""
+    """Return settings as BERT is trained with: AdamW, the rate up in the first tenth and from there down to 0."""
     return Settings(
         density=density,
         epochs=epochs,
@@ -59,7 +59,7 @@ def settings(epochs: int, batch_size: int, lr: float, density: float = 0.01) -> 
 
 
 def pretraining(args: Namespace, comm: Comm) -> Pretraining:
-    """The task of pre-training; the ranks share the work of cutting text into pieces."""
+    """Make the task of pre-training; the ranks share the work of cutting text into pieces."""
 
     def documents() -> Iterator[Document]:
         return islice(TEXTS[args.data](args.data_dir), args.documents)
@@ -75,7 +75,7 @@ def pretraining(args: Namespace, comm: Comm) -> Pretraining:
 
 
 def answering(args: Namespace, comm: Comm) -> Answering:
-    """The task of answering questions, with the encoder of --model-from if given."""
+    """Make the task of answering questions, with the encoder of --model-from if given."""
     if args.model_from and not args.vocab_file:
         raise ValueError("--model-from needs the vocabulary of that model: give its vocab.txt with --vocab-file")
     questions = agreed(comm, lambda: QUESTIONS[args.data](args.data_dir))
@@ -83,9 +83,8 @@ def answering(args: Namespace, comm: Comm) -> Answering:
     length = args.sequence or (96 if args.tiny else 384)
     if length > bert.POSITIONS:
         raise ValueError(f"--sequence must be at most {bert.POSITIONS}, got {length}")
-    train, test = (
-        Windows(part, special, length, args.stride or length // 3, min(ASKED, length // 3)) for part in questions
-    )
+    stride, asked = args.stride or length // 3, min(MAX_QUESTION_PIECES, length // 3)
+    train, test = (Windows(part, special, length, stride, asked) for part in questions)
     model = bert.for_answering(shape(args), len(special.vocabulary))
     if args.model_from:
         bert.load_encoder(model, args.model_from)
@@ -93,13 +92,15 @@ def answering(args: Namespace, comm: Comm) -> Answering:
 
 
 def shape(args: Namespace) -> Shape:
-    """The size of the model that is asked for."""
+    """Return the size of the model that the options ask for."""
     usual = SMALL if args.tiny else BASE
     return Shape(*(getattr(args, name) or getattr(usual, name) for name in Shape._fields))
 
 
 def vocabulary(args: Namespace, comm: Comm, texts: Callable[[], Iterable[str]]) -> WordPiece:
-    """That of --vocab-file, or one that rank 0 trains; rank 0 leaves it as vocab.txt in the folder of results.
+    """Return the vocabulary of --vocab-file, or one that rank 0 trains; collective.
+
+    Rank 0 writes it into the folder of results as vocab.txt.
 
     Raises:
         JobError: on all ranks, when a file or a package is missing or damaged.
@@ -124,7 +125,7 @@ def vocabulary(args: Namespace, comm: Comm, texts: Callable[[], Iterable[str]]) 
 
 
 def _some(texts: Iterable[str]) -> Iterator[str]:
-    """The first of ``texts``, up to a length that a vocabulary needs."""
+    """Yield the first of ``texts``, up to `VOCABULARY_TEXT` characters or a few more."""
     total = 0
     for text in texts:
         if total > VOCABULARY_TEXT:
@@ -134,7 +135,7 @@ def _some(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _extend(parser: ArgumentParser, sequence: int) -> None:
-    """The options of both tasks."""
+    """Add the options of both tasks."""
     add = parser.add_argument_group("BERT").add_argument
     for name, size in BASE._asdict().items():
         add(f"--{name}", type=integer(1), metavar="N", help=f"of the encoder (default: {size})")

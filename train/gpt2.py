@@ -55,7 +55,7 @@ TINY = Tiny(
 
 
 class GPT2(nn.Module):
-    """The model of the package transformers, with logits for its output.
+    """The GPT-2 of the package transformers, which returns logits.
 
     Args:
         tokens: of the vocabulary.
@@ -88,12 +88,12 @@ class GPT2(nn.Module):
         self.model = transformers.GPT2LMHeadModel(config)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The logits of what follows each of ``tokens``: (B, T) int64 -> (B, T, vocabulary) float32."""
+        """Return the logits of what follows each of ``tokens``: (B, T) int64 -> (B, T, vocabulary) float32."""
         return self.model(tokens).logits
 
 
 def make(args: Namespace, comm: Comm) -> LanguageTask:
-    """See `program.Program`."""
+    """Make the task of this rank: the text that ``args`` asks for, and a GPT-2 for its vocabulary."""
     shape = TINY_SHAPE if args.tiny else SHAPES[args.data]
     if args.size:
         shape = Shape(*SIZES[args.size], shape.block, shape.vocabulary)

@@ -41,7 +41,7 @@ PROGRAMS = ("vgg", "resnet", "vit", "lstm", "transformer", "bert", "gpt2")
 
 
 def parse(argv: Sequence[str] | None = None) -> Namespace:
-    """What to record, and as ``options`` what the program is told."""
+    """Return what to record, with the options of the program as ``options``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--program", choices=PROGRAMS, default="vgg", help="which one of this folder (default: vgg)")
@@ -74,8 +74,9 @@ def record(args: Namespace, comm: Comm) -> None:
     optimizer = OPTIMIZERS[options.optimizer](parameters, options)
     shapes = [tuple(parameter.shape) for parameter in parameters]
     amount = {"k": options.k} if options.k else {"density": options.density}
-    kept = feedback_options(options) | {"in_place": False}
-    reducer = SparseAllreduce(shapes, comm=comm, algorithm=options.algo, **amount, **kept, **algorithm_options(options))
+    how = {"algorithm": options.algo, **algorithm_options(options)}
+    feedback = feedback_options(options) | {"in_place": False}
+    reducer = SparseAllreduce(shapes, comm=comm, **amount, **how, **feedback)
     steps: dict[int, np.ndarray] = {}
     last = max(args.record_steps)
     silent = comm.rank > 0 or not options.progress or not sys.stderr.isatty()
@@ -88,7 +89,7 @@ def record(args: Namespace, comm: Comm) -> None:
             steps[number] = _gathered(gradient, comm)
         _spread(reducer.step(gradient), parameters, comm.size)
         optimizer.step()
-    average_buffers(task.model, comm)  # as at the end of training; what is left to differ are weights
+    average_buffers(task.model, comm)  # as at the end of training, so that only weights can differ
     facts = {
         "algorithm": spelling(reducer.algorithm) if options.algo == AUTO else options.algo,
         "k": reducer.k,
@@ -99,19 +100,19 @@ def record(args: Namespace, comm: Comm) -> None:
 
 
 def _batches(task: Task, last: int) -> Iterator[tuple[int, Any]]:
-    """Batches by number of the step, epoch after epoch."""
+    """Yield the number of each step, from 1, and its batch, epoch after epoch."""
     batches = (batch for epoch in count() for batch in task.train(epoch))
     return zip(range(1, last + 1), batches, strict=False)
 
 
 def _flat(parameters: Sequence[Tensor]) -> np.ndarray:
-    """The gradient ``(n,)`` float32; zeros where a parameter took no part."""
+    """Return the gradient ``(n,)`` float32, with zeros for parameters that took no part."""
     parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     return torch.cat([part.flatten() for part in parts]).float().numpy()
 
 
 def _gathered(gradient: np.ndarray, comm: Comm) -> np.ndarray:
-    """On rank 0 those of all ranks ``(P, n)``, elsewhere this rank's own ``(1, n)``."""
+    """Return the gradients of all ranks ``(P, n)`` on rank 0, elsewhere this rank's own ``(1, n)``; collective."""
     if comm.rank:
         comm.sendrecv(gradient, dest=0, source=None)
         return gradient[None]
@@ -119,14 +120,14 @@ def _gathered(gradient: np.ndarray, comm: Comm) -> np.ndarray:
 
 
 def _spread(total: Any, parameters: Sequence[Tensor], ranks: int) -> None:
-    """The mean over the ranks becomes the gradient of the parameters."""
+    """Make the mean over the ranks the gradient of the parameters."""
     mean = torch.from_numpy((total if isinstance(total, np.ndarray) else total.to_dense()) / ranks)
     for parameter, part in zip(parameters, mean.split([p.numel() for p in parameters]), strict=True):
         parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
 
 def _write(args: Namespace, steps: dict[int, np.ndarray], facts: dict[str, Any]) -> None:
-    """``facts``, and how training was told to be, go into the file with the gradients."""
+    """Write the gradients into the file, with ``facts`` and the options of the training."""
     options = args.options
     about = {
         "program": args.program,

@@ -9,6 +9,7 @@ srun -n 8 python train/resnet.py --data imagenet --data-dir ~/imagenet   ResNet-
 from __future__ import annotations
 
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from dataclasses import replace
 
 from torch import nn
 
@@ -20,27 +21,8 @@ from tasks.task import Task
 from trainer.program import Program, Settings, Tiny
 
 SETTINGS = {
-    # Little momentum: at 1 % the residual already lets a gradient act for many steps
-    "digits": Settings(
-        density=0.01,
-        epochs=12,
-        batch_size=16,
-        lr=0.1,
-        warmup_epochs=2,
-        milestones=(9,),
-        momentum=0.5,
-        weight_decay=1e-4,
-    ),
-    "fashion-mnist": Settings(
-        density=0.01,
-        epochs=20,
-        batch_size=32,
-        lr=0.1,
-        warmup_epochs=1,
-        milestones=(12, 17),
-        momentum=0.5,
-        weight_decay=1e-4,
-    ),
+    "digits": replace(images.DIGITS, lr=0.1),
+    "fashion-mnist": replace(images.FASHION_MNIST, lr=0.1),
     # He et al., CVPR 2016: 128 images a step, here on 4 ranks
     "cifar10": Settings(
         density=0.01, epochs=164, batch_size=32, lr=0.1, warmup_epochs=0, milestones=(81, 122), weight_decay=1e-4
@@ -53,7 +35,7 @@ TINY = Tiny("digits", Settings(density=0.05, epochs=2, batch_size=16, lr=0.1, wa
 
 
 def make(args: Namespace, comm: Comm) -> Task:
-    """The ResNet of ``args.depth`` and its images; of a quarter of the paper's width if ``args.tiny``."""
+    """Make the task of this rank: a ResNet of ``args.depth``, a quarter as wide if ``args.tiny``, and its images."""
     args.depth = args.depth or (20 if args.tiny else DEPTHS.get(args.data, 20))
     width = FORMS[args.depth].width // (4 if args.tiny else 1)
 

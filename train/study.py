@@ -48,12 +48,12 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For its record."""
+        """Return the name of its record."""
         return f"{self.program}-p{self.ranks}-{self.way}-{self.shards}-{self.seed}".replace(":", "-").replace("=", "-")
 
 
 def train(run: Run) -> dict[str, Any]:
-    """Train, and tell how it went: the epochs' records and the bytes of a step."""
+    """Train, and return the record of the run: its epochs and the bytes of a step."""
     program = import_module(run.program).PROGRAM
     algorithm, *given = run.way.split(":")
     with TemporaryDirectory() as folder:
@@ -77,7 +77,7 @@ def train(run: Run) -> dict[str, Any]:
 
 
 def study(runs: Sequence[Run], folder: Path, jobs: int) -> list[dict[str, Any]]:
-    """The records of all runs, in order; each is written into ``folder`` as soon as it is there."""
+    """Return the records of all runs, in order; write each into ``folder`` as soon as it is there."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {run: folder / f"{run.name}.json" for run in runs}
     missing = [run for run, file in files.items() if not file.exists()]
@@ -100,7 +100,7 @@ class Interval(NamedTuple):
 
     @staticmethod
     def of(values: Sequence[float]) -> Interval:
-        """Of independent values."""
+        """Return that of independent values."""
         if len(values) < 2:
             return Interval(statistics.mean(values), float("nan"))
         error = statistics.stdev(values) / len(values) ** 0.5
@@ -111,7 +111,7 @@ class Interval(NamedTuple):
 
 
 def table(records: Sequence[dict[str, Any]], field: str) -> str:
-    """Means of ``field`` over the seeds, and how far each way is from the first one, paired by seed."""
+    """Return a table of means of ``field`` over the seeds, and of differences from the first way, paired by seed."""
     lines = [f"| shards | way | {field} | minus {records[0]['way']}, paired |", "| --- | --- | ---: | ---: |"]
     for shards in dict.fromkeys(record["shards"] for record in records):
         of = [record for record in records if record["shards"] == shards]
@@ -124,7 +124,7 @@ def table(records: Sequence[dict[str, Any]], field: str) -> str:
 
 
 def draw(records: Sequence[dict[str, Any]], file: Path) -> None:
-    """Loss and score on the test data over the epochs: means over the seeds, a thin line each."""
+    """Draw loss and score on the test data over the epochs: thick means over the seeds, thin single runs."""
     from matplotlib import pyplot
 
     shards, ways = (list(dict.fromkeys(record[field] for record in records)) for field in ("shards", "way"))

@@ -14,7 +14,7 @@ import argparse
 import json
 import statistics
 import time
-from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from models.vgg import VGG16
+from options.converters import integer
 from ranks.job import JobError, agreed, run, threads_per_rank
 from records.meter import Stamps
 from sparse_mpi import ALGORITHMS
@@ -47,7 +48,7 @@ NAMED = {name: planner for name, planner in PLANNERS.items() if name not in ORAC
 
 
 class Workshop:
-    """One model, trained in turns with different reductions; and the batch that is trained on."""
+    """One model that the candidates train in turns, and the batch it is trained on."""
 
     def __init__(self, args: Namespace, comm: Comm) -> None:
         torch.manual_seed(args.seed)
@@ -68,13 +69,13 @@ class Workshop:
 
 
 class Candidate:
-    """A reduction with buffers of its own: what it owes stays there when others have their turn.
+    """A way to reduce gradients, with a residual of its own that waits while other candidates have their turn.
 
     Args:
-        workshop: where it works.
-        algorithm: reduces.
-        predicted: seconds of a step, where a profile tells.
-        overlap: whether it reduces while the backward pass still runs.
+        workshop: has the model, the batch and the options.
+        algorithm: of all its buckets.
+        predicted: seconds of a step by a profile, or None.
+        overlap: whether to reduce while the backward pass still runs.
         bucket_cap_mb: see `GradientReduction`.
     """
 
@@ -103,7 +104,7 @@ class Candidate:
         self.sent: list[int] = []  # bytes of this rank, control included, one a step
 
     def step(self) -> Stamps:
-        """Forward, backward, reduce, update."""
+        """Compute, reduce and update once; return when each phase ended."""
         work, start = self.workshop, time.perf_counter()
         self.reduction.attach()
         loss = cross_entropy(work.model(work.images), work.labels)
@@ -116,7 +117,7 @@ class Candidate:
         return Stamps(start, forward, backward, reduced, time.perf_counter())
 
     def round(self, steps: int, bar: tqdm) -> None:
-        """Take ``steps`` steps, and the time of them from when all ranks are there until all are done."""
+        """Take ``steps`` steps; measure from when all ranks are there until all are done."""
         self.reduction.open()
         self.workshop.comm.barrier()
         start = time.perf_counter()
@@ -143,7 +144,7 @@ class Candidate:
         self.reduction.close()
 
     def result(self) -> dict[str, Any]:
-        """What was measured, in the units of its keys."""
+        """Return what was measured, in the units of its keys; collective."""
         medians = [statistics.median(self.seconds), statistics.median(self.exposed)]
         step, exposed = self.workshop.comm.allreduce(np.array(medians), control=True) / self.workshop.comm.size
         return {
@@ -198,7 +199,7 @@ def main(args: Namespace, comm: Comm) -> None:
 
 
 def add_plans(workshop: Workshop, profile: Profile) -> None:
-    """Make the plans that are asked for, and say what the profile predicts of the algorithms."""
+    """Add the plans that are asked for as candidates, and set what the profile predicts of the algorithms."""
     everything = tuple(range(len(profile.tensors)))
     for option in profile.options:
         if option.name in workshop.candidates:
@@ -210,7 +211,7 @@ def add_plans(workshop: Workshop, profile: Profile) -> None:
 
 
 def report(results: dict[str, dict[str, Any]], args: Namespace, ranks: int) -> str:
-    """The results as a table, with the first algorithm as the measure of the others."""
+    """Return the results as a table, in which all are compared with the first one."""
     first = next(iter(results))
     size, wide = f"{args.image_size} x {args.image_size}", max(map(len, [*results, "algorithm"]))
     lines = [
@@ -232,26 +233,19 @@ def report(results: dict[str, dict[str, Any]], args: Namespace, ranks: int) -> s
 
 
 def write(results: dict[str, dict[str, Any]], args: Namespace, ranks: int) -> None:
-    """All numbers, with what they were measured on, as JSON."""
+    """Write all numbers as JSON, with what they were measured on."""
     options = {name: value for name, value in vars(args).items() if name != "json"}
     record = {"ranks": ranks, "options": options, **provenance(), "algorithms": results}
     args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def count(text: str) -> int:
-    """A whole number of at least 1, from the command line."""
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"must be a whole number of at least 1, got {text}")
-    return int(text)
-
-
 def parse(argv: Sequence[str] | None = None) -> Namespace:
-    """The options as attributes."""
+    """Return the options as attributes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def add(option: str, default: int | None, metavar: str, text: str) -> None:
         shown = text if default is None else f"{text} (default: {default})"
-        parser.add_argument(option, type=count, default=default, metavar=metavar, help=shown)
+        parser.add_argument(option, type=integer(1), default=default, metavar=metavar, help=shown)
 
     parser.add_argument("--model", choices=list(MODELS), default="vgg16", help="what is trained (default: vgg16)")
     text = "what reduces gradients; the first is what the others are compared with (default: dense powersgd acpsgd)"

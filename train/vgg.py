@@ -11,31 +11,12 @@ from argparse import ArgumentParser, Namespace
 
 from models.vgg import NORMS, VGG16
 from sparse_mpi.comm import Comm
-from tasks.images import ADTOPK, FOLDERS, ImageTask, extend, image_task
+from tasks.images import ADTOPK, DIGITS, FASHION_MNIST, FOLDERS, ImageTask, extend, image_task
 from trainer.program import Program, Settings, Tiny
 
 SETTINGS = {
-    # Little momentum: at 1 % the residual already lets a gradient act for many steps
-    "digits": Settings(
-        density=0.01,
-        epochs=12,
-        batch_size=16,
-        lr=0.05,
-        warmup_epochs=2,
-        milestones=(9,),
-        momentum=0.5,
-        weight_decay=1e-4,
-    ),
-    "fashion-mnist": Settings(
-        density=0.01,
-        epochs=20,
-        batch_size=32,
-        lr=0.05,
-        warmup_epochs=1,
-        milestones=(12, 17),
-        momentum=0.5,
-        weight_decay=1e-4,
-    ),
+    "digits": DIGITS,
+    "fashion-mnist": FASHION_MNIST,
     # Li and Hoefler, Ok-Topk, PPoPP 2022: 16 ranks
     "cifar10": Settings(
         density=0.02,
@@ -52,13 +33,13 @@ TINY = Tiny("digits", Settings(density=0.02, epochs=2, batch_size=20, lr=0.1, wa
 
 
 def make(args: Namespace, comm: Comm) -> ImageTask:
-    """VGG-16, with an eighth of the channels if it is to be tiny."""
+    """Make the task of this rank: VGG-16, with an eighth of the channels if ``args.tiny``, and its images."""
     slimness = 8 if args.tiny else 1
     return image_task(args, comm, lambda batches: VGG16(batches.classes, batches.channels, slimness, args.norm))
 
 
 def options(parser: ArgumentParser) -> None:
-    """Those for images, and what normalises."""
+    """Add the options for images, and the one for normalisation."""
     extend(parser)
     text = "normalise over the batch, or over groups of channels, where ranks see different classes (default: batch)"
     parser.add_argument("--norm", choices=tuple(NORMS), default="batch", help=text)

@@ -45,7 +45,7 @@ TINY = Tiny("digits", replace(SCRATCH, density=0.05, epochs=2, batch_size=16, lr
 
 
 def make(args: Namespace, comm: Comm) -> Task:
-    """The ViT of ``args.size`` and its images; the smallest if ``args.tiny`` leaves the choice."""
+    """Make the task of this rank: a ViT of ``args.size``, by default the smallest if ``args.tiny``, and its images."""
     args.size = args.size or ("micro" if args.tiny else SIZE.get(args.data, "mini"))
 
     def build(batches: ImageBatches) -> nn.Module:

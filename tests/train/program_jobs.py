@@ -55,13 +55,13 @@ KILLED = {
 
 
 def trained(name: str, algorithms: Sequence[str], folder: Path) -> list[dict[str, Any]]:
-    """What program ``name`` came to with each of ``algorithms``; see `tests.train.every_algorithm`."""
+    """Return the results of program ``name`` with each of ``algorithms``; see `tests.train.every_algorithm`."""
     finished("-m", "tests.train.every_algorithm", str(folder), ",".join(algorithms), *PROGRAMS[name])
     return [{"program": name} | json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 
 
 def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A job that came to its end without an error."""
+    """Run a job, assert that it ends without an error, and return the process."""
     done = launch(RANKS, *arguments, seconds=600)
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)}: {done.stdout[-1000:]}{done.stderr[-4000:]}")
@@ -69,14 +69,14 @@ def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def command(name: str, folder: Path, *options: str) -> list[str]:
-    """The command line that trains program ``name`` into ``folder``."""
+    """Return the command line that trains program ``name`` into ``folder``."""
     program, *task = PROGRAMS[name]
     usual = f"--tiny --algo {KILLED[name]} --max-steps {STEPS} --checkpoint-every 2 --log-every 1 --threads 1 --plot"
     return [f"train/{program}.py", *task, *usual.split(), "--out", str(folder), *options]
 
 
 def killed(name: str, folder: Path) -> int:
-    """The step of the checkpoint after which a job was killed: mpiexec and all ranks, without warning."""
+    """Kill a job, mpiexec and all ranks, without warning; return the step of the checkpoint it was killed after."""
     leftovers = str(folder.parent.absolute())  # of Open MPI
     process = start(RANKS, *command(name, folder), TMPDIR=leftovers)
     deadline = time.monotonic() + 300
@@ -92,7 +92,7 @@ def killed(name: str, folder: Path) -> int:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """Kill a job, mpiexec and all that it started, and take away its shared memory."""
+    """Kill a job, mpiexec and all that it started, and remove its shared memory."""
     os.kill(process.pid, signal.SIGSTOP)
     everybody = [process.pid, *descendants(process.pid)]
     for pid in everybody:
@@ -108,7 +108,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that ``pid`` started, and those that they did."""
+    """Return the processes that ``pid`` started, and those that they started."""
     parents = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -130,20 +130,22 @@ def is_running(pid: int) -> bool:
 
 
 def shared_memory(pid: int) -> list[Path]:
-    """The files in shared memory that process ``pid`` has open."""
+    """Return the files in shared memory that process ``pid`` has open."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return [Path(line.split(maxsplit=5)[5]) for line in lines if " /dev/shm/" in line]
 
 
 def records(folder: Path, event: str) -> list[dict[str, Any]]:
-    """What a job wrote of its ``event``s."""
+    """Return the records that a job wrote with this ``event``."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["event"] == event]
 
 
 def survived(name: str, folder: Path) -> dict[str, Any]:
-    """Whether a job that was killed and resumed ends in the bits of one that was let alone, and what that one showed;
-    ``folder`` gets them both."""
+    """Compare a job that was killed and resumed with one that was not, bit by bit, and list what that one showed.
+
+    ``folder`` gets the folders of both.
+    """
     straight, struck = folder / "straight", folder / "killed"
     done = finished(*command(name, straight, "--timeline", str(folder / "timeline.png")))
     step = killed(name, struck)
@@ -161,14 +163,14 @@ def survived(name: str, folder: Path) -> dict[str, Any]:
 
 
 def scalars(folder: Path) -> set[str]:
-    """The names of what TensorBoard draws of a job, each with a finite value."""
+    """Return the names of a job's TensorBoard scalars whose values are all finite."""
     accumulated = EventAccumulator(str(folder)).Reload()
     tags = accumulated.Tags()["scalars"]
     return {tag for tag in tags if all(math.isfinite(event.value) for event in accumulated.Scalars(tag))}
 
 
 def is_picture(file: Path) -> bool:
-    """Whether it is a PNG."""
+    """Return whether it is a PNG."""
     return file.exists() and file.read_bytes().startswith(b"\x89PNG")
 
 

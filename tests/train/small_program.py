@@ -29,15 +29,17 @@ SETTINGS = Settings(density=0.2, epochs=3, batch_size=10, lr=0.2, warmup_epochs=
 
 
 class Struck(ImageTask):
-    """Rank RANK of this process gets signal SIGNAL before step STEP, all from 0, if ``STRIKE`` says ``STEP RANK
-    SIGNAL``; rank -1 is every rank."""
+    """A task in which the variable ``STRIKE``, ``STEP RANK SIGNAL``, sends that rank a signal before that step, from 0.
+
+    Rank -1 is every rank.
+    """
 
     def __init__(self, model: torch.nn.Module, batches: Batches, rank: int) -> None:
         super().__init__(model, batches)
         self._rank = rank
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Any]:
-        """The batches, with what strikes on the way."""
+        """Yield the batches, and send the signal on the way."""
         at, whom, what = map(int, os.environ.get("STRIKE", "-1 -1 0").split())
         for number, batch in enumerate(super().train(epoch, first), epoch * self.steps + first):
             if number == at and whom in (self._rank, -1):
@@ -46,7 +48,7 @@ class Struck(ImageTask):
 
 
 def make(args, comm) -> Struck:
-    """A small network with dropout, which learns which half of an image is brighter."""
+    """Make a small network with dropout, which learns which half of an image is brighter."""
     model = network(args.seed)
     model.insert(4, torch.nn.Dropout(0.2))
     batches = Batches(Images(two_classes(80), two_classes(60), 2), args.batch_size, comm.rank, comm.size, args.seed)
@@ -57,13 +59,13 @@ PROGRAM = Program("small", "Small.", make, {"halves": SETTINGS}, {"halves": "now
 
 
 def train(size: int, folder: Path, *options: str) -> Outcome:
-    """The outcome of the program on ``size`` ranks in this process."""
+    """Run the program in this process on ``size`` ranks, and return its outcome."""
     args = [PROGRAM.parse(["--out", str(folder), *LOG, *options]) for _ in range(size)]
     return World(size).run(lambda comm: PROGRAM.train(args[comm.rank], comm))[0]
 
 
 def records(folder: Path, *events: str) -> list[dict[str, Any]]:
-    """Those of a run, in their order."""
+    """Return the records of a run with these events, in their order."""
     lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
     return [line for line in lines if line["event"] in events]
 

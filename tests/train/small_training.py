@@ -22,20 +22,20 @@ from trainer.loop import Training
 
 
 def network(seed=0):
-    """A small network with batch normalisation for 2 classes of 1 x 2 x 2 pixels."""
+    """Make a small network with batch normalisation for 2 classes of 1 x 2 x 2 pixels."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
 def two_classes(count):
-    """Images whose upper half is brighter, or is not."""
+    """Make images whose upper half is brighter, or is not."""
     rng = np.random.default_rng(count)
     images = rng.integers(0, 256, (count, 1, 2, 2)).astype(np.uint8)
     return Split(images, (images[:, 0, 0].sum(1) > images[:, 0, 1].sum(1).astype(int)).astype(np.int64))
 
 
 def settings(**changes):
-    """The options that training looks at."""
+    """Return the options that training reads."""
     values = {
         "epochs": 4,
         "max_steps": None,
@@ -58,13 +58,13 @@ def settings(**changes):
 
 
 def task(comm):
-    """240 images to train on and 60 to test, 10 a step on this rank."""
+    """Make a task of 240 images to train on and 60 to test, 10 a step on this rank."""
     batches = Batches(Images(two_classes(240), two_classes(60), 2), 10, comm.rank, comm.size, seed=1)
     return ImageTask(network(seed=comm.rank), batches)
 
 
 def train(comm, args, folder=None, momentum=0.5, task=task, **options):
-    """Train a task on this rank; the outcome and the model."""
+    """Train a task on this rank; return the outcome and the model."""
     made = task(comm)
     optimizer = torch.optim.SGD(made.model.parameters(), 0.1, momentum, weight_decay=1e-3, fused=True)
     options = {"bucket_cap_mb": None, "compression": options.pop("algorithm", "oktopk")} | options
@@ -74,7 +74,7 @@ def train(comm, args, folder=None, momentum=0.5, task=task, **options):
 
 
 def losses_of(task, optimizer, steps):
-    """The losses of the first ``steps`` steps of training a task in this process alone."""
+    """Return the losses of the first ``steps`` steps of training a task in this process alone."""
     losses = []
     for _, batch in zip(range(steps), task.train(0), strict=False):
         loss, _ = task.judge(batch)
@@ -90,6 +90,7 @@ class Slope:
 
     items = "points"
     headline = "worst"
+    fingerprint = ""
 
     def __init__(self, comm, seed=1):
         self.model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.Linear(8, 1))

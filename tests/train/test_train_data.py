@@ -49,7 +49,7 @@ class Python2Pickler(pickle._Pickler):
 
 
 def cifar_file(label_key, seed, count=3):
-    """A batch as the archives hold it, a dictionary pickled by Python 2; and the images in it."""
+    """Return a batch as in the archives, a dictionary pickled by Python 2, and the images in it."""
     pixels = np.random.default_rng(seed).integers(0, 256, (count, 3072)).astype(np.uint8)
     file = io.BytesIO()
     batch = {"data": pixels, label_key: list(range(count)), "batch_label": "a batch"}

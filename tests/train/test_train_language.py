@@ -39,7 +39,7 @@ def options(**more):
 
 
 def counting(length, comm, batch_size=2, model=None):
-    """A task whose tokens are 0, 1, 2 and so on; for testing, as many again."""
+    """Make a task whose tokens are 0, 1, 2 and so on; for testing, as many again."""
     tokens = np.arange(length, dtype=np.int32)
     return LanguageTask(model or nn.Identity(), tokens, tokens, BLOCK, options(batch_size=batch_size), comm)
 

@@ -29,7 +29,7 @@ def test_training_learns_and_replicas_stay_identical(ranks, algorithm):
 
 
 def weights(comm, in_place, algorithm, **changes):
-    """The state of a model trained with SGD's momentum and weight decay."""
+    """Return the state of a model trained with SGD's momentum and weight decay."""
     args = settings(epochs=2, **changes)
     options = {"density": 0.1, "algorithm": algorithm, "in_place": in_place}
     return {name: tensor.numpy() for name, tensor in train(comm, args, **options)[1].state_dict().items()}

@@ -21,7 +21,7 @@ pytestmark = [needs_mpi, pytest.mark.timeout(900)]
 
 
 def turn(program: int) -> list[str]:
-    """The algorithms that program number ``program`` is trained with here."""
+    """Return the algorithms that program number ``program`` is trained with here."""
     return list(ALGORITHMS)[program % 4 :: 4] if program else list(ALGORITHMS)
 
 

@@ -107,7 +107,7 @@ def test_the_same_batch_gives_the_same_numbers(task):
 
 
 def train(tmp_path, *options):
-    """A few steps of training on one rank; how they ended and what the run was."""
+    """Train a few steps on one rank; return the last record and the configuration."""
     common = ("--tiny", "--no-progress", "--threads", "1", "--check-every", "1", "--out", str(tmp_path / "run"))
     args = resnet.PROGRAM.parse([*options, *common])
     (outcome,) = World(1).run(lambda comm: resnet.PROGRAM.train(args, comm))

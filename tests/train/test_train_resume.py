@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("no_signals")
 
 
 def lasting(record: dict) -> dict:
-    """What does not depend on the clock."""
+    """Return the values that do not depend on the clock."""
     return {name: value for name, value in record.items() if "second" not in name}
 
 
@@ -219,7 +219,7 @@ def start(folder: Path, *options: str, **variables: str):
 @needs_mpi
 @pytest.mark.timeout(300)
 def test_a_job_killed_while_it_trains_is_resumed_to_the_same_bits(tmp_path):
-    """kill -9 of all ranks after the checkpoint of step 7 and before the 10th of 12 steps."""
+    """Kill -9 of all ranks after the checkpoint of step 7 and before the 10th of 12 steps."""
     train(2, tmp_path / "straight")
     killed = start(tmp_path / "killed", "--resume", STRIKE=f"9 -1 {int(signal.SIGKILL)}")
     assert killed.returncode != 0 and latest(tmp_path / "killed" / "checkpoints").name == "step-00000007"

@@ -12,7 +12,7 @@ from tasks.wer import Errors, distance, errors
 
 
 def naive(first, second):
-    """The definition, as a recursion over the last elements."""
+    """Return the distance by definition, a recursion over the last elements."""
 
     @cache
     def between(i, j):

@@ -37,7 +37,7 @@ def test_a_vocabulary_is_the_same_in_every_process():
 
 
 def test_rare_characters_have_no_piece(monkeypatch):
-    monkeypatch.setattr(wordpiece, "ALPHABET", 4)
+    monkeypatch.setattr(wordpiece, "MAX_ALPHABET", 4)
     pieces = set(trained(["aaa bbb cc"] * 3 + ["aab x"], 60))
     assert {"a", "b", "c"} <= pieces and "x" not in pieces
 

@@ -1,5 +1,7 @@
-"""AN4 of Carnegie Mellon University (1991), the "census" set: names, addresses, numbers, dates, spelled and spoken by
-84 speakers; 948 clips to train with and 130 for tests. To be fetched from its makers, http://www.speech.cs.cmu.edu."""
+"""AN4, the "census" data of Carnegie Mellon University (1991): names, addresses, numbers and dates, spelled and spoken.
+
+84 speakers read 948 clips for training and 130 for the test. Its makers offer it at http://www.speech.cs.cmu.edu.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ SUFFIXES = (".raw", ".sph", ".wav")  # of the sounds: bare, as in an4_raw, an4_s
 
 
 def load(folder: Path) -> Speech:
-    """The clips of AN4 in either of two layouts.
+    """Read the clips of AN4 from either of two layouts.
 
     As distributed: ``folder/an4`` or ``folder`` itself holds ``etc/an4_train.fileids``, ``etc/an4_train.transcription``
     and ``wav/an4_clstk/fash/an251-fash-b.raw`` (or ``.sph``, ``.wav``) and so on. As DeepSpeech's scripts convert it:
@@ -49,7 +51,7 @@ def _distributed(root: Path, part: str) -> tuple[Clip, ...]:
 
 
 def _transcription(line: str) -> tuple[str, str] | None:
-    """Name and text of a line such as ``<s> ENTER SIX </s> (an251-fash-b)``; None of one without a name."""
+    """Return name and text of a line such as ``<s> ENTER SIX </s> (an251-fash-b)``, or None without a name."""
     parts = re.fullmatch(r"(.*)\(([^()]+)\)\s*", line)
     return (parts[2], written(re.sub(r"<[^>]*>", " ", parts[1]))) if parts else None
 

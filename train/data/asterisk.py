@@ -13,7 +13,7 @@ from data.sound import read
 from data.speech import Clip, Speech, written
 
 TEXTS = "core-sounds-en.txt"
-SECONDS = 20  # of the longest clip that is taken; few are longer, up to a minute
+MAX_SECONDS = 20  # of a clip that is taken; few are longer, up to a minute
 TESTED = 10  # every tenth clip, in order of name, is for tests
 SPOKEN = dict(
     zip(
@@ -25,7 +25,7 @@ SPOKEN = dict(
 
 
 def load(folder: Path) -> Speech:
-    """The announcements with words in them, but those with numbers above 9, which may be read in several ways.
+    """Read the announcements that have words, except those with numbers above 9, which can be read in several ways.
 
     ``folder`` is Debian's ``/usr/share``, with ``doc/asterisk-core-sounds-en`` and ``asterisk/sounds``; or what the
     upstream archive unpacks to, texts and sounds together.
@@ -40,7 +40,7 @@ def load(folder: Path) -> Speech:
         path = sounds / f"{name}.wav"
         if text and path.is_file():
             sound = read(path)
-            if len(sound.samples) <= SECONDS * sound.rate:
+            if len(sound.samples) <= MAX_SECONDS * sound.rate:
                 clips.append(Clip(*sound, text))
     if len(clips) < TESTED:
         raise ValueError(f"{sounds} has {len(clips)} of the announcements of {TEXTS}; install both packages again")
@@ -49,13 +49,15 @@ def load(folder: Path) -> Speech:
 
 
 def transcriptions(lines: str) -> dict[str, str]:
-    """Texts by name, of lines ``name: text``; empty where nothing is said, or nobody knows how."""
+    """Return texts by name, from lines ``name: text``; a text is empty where its words are unknown, see `spoken`."""
     pairs = (line.split(":", 1) for line in lines.splitlines() if not line.startswith(";") and ":" in line)
     return {name.strip(): spoken(text) for name, text in pairs}
 
 
 def spoken(text: str) -> str:
-    """``text`` in words, without ``[noises]``, ``(remarks)``, ``<noises>``; empty if it has other than single digits.
+    """Return the words of ``text`` without ``[noises]``, ``(remarks)`` and ``<noises>``.
+
+    The result is empty if ``text`` has numbers of several digits.
 
     >>> spoken("Dial 2, then # [beep]")
     'DIAL TWO THEN POUND'

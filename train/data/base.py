@@ -1,4 +1,4 @@
-"""What a data set is: labelled images in memory."""
+"""Data sets of labelled images in memory."""
 
 from __future__ import annotations
 

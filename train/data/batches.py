@@ -18,7 +18,7 @@ SAMPLE = 5000  # training images from which mean and standard deviation of the c
 def shard(
     count: int, batch_size: int, rank: int, size: int, seed: int, epoch: int, labels: np.ndarray | None = None
 ) -> list[np.ndarray]:
-    """The positions that ``rank`` trains on in ``epoch``, one array a step.
+    """Return the positions that ``rank`` trains on in ``epoch``, one array a step.
 
     All ranks draw the same order from ``seed`` and ``epoch``, cut it into equal steps and those into equal
     parts: together they see each of ``count`` samples once, in the same number of steps. A batch has
@@ -42,7 +42,7 @@ def shard(
 
 
 class Batches:
-    """Batches ``(images, labels)``: ``(B, channels, height, width)`` float32 and ``(B,)`` int64.
+    """A rank's batches ``(images, labels)``: ``(B, channels, height, width)`` float32 and ``(B,)`` int64.
 
     Args:
         images: the whole data set, the same on all ranks.
@@ -88,9 +88,9 @@ class Batches:
         return shard(count, self._batch_size, self._rank, self._size, self._seed, epoch, self._labels)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's training batches of ``epoch`` from step ``first`` on, in the order and variations of that epoch.
+        """Yield this rank's training batches of ``epoch`` from step ``first`` on, varied as in that epoch.
 
-        Each step draws from a stream of its own, whatever steps came before.
+        Each step draws from a random stream of its own, so that it does not matter which steps were taken before.
         """
         for step, positions in enumerate(self._shard(epoch)[first:], first):
             rng = np.random.default_rng((self._seed, epoch, step, self._rank + 1))  # 0, 0 would be the shards' stream
@@ -102,7 +102,7 @@ class Batches:
             yield self._resize(images), labels
 
     def test(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's share of the test images; possibly none."""
+        """Yield this rank's share of the test images, which may be empty."""
         mine = np.arange(self._rank, len(self._images.test.labels), self._size)
         for start in range(0, len(mine), TEST_BATCH):
             images, labels = self._take(self._images.test, mine[start : start + TEST_BATCH])
@@ -119,7 +119,7 @@ class Batches:
 
 
 def crop(images: Tensor, padding: int, rng: np.random.Generator) -> Tensor:
-    """Each of ``(B, C, H, W)`` images shifted by up to ``padding`` pixels either way, zeros coming in."""
+    """Shift each of ``(B, C, H, W)`` images by up to ``padding`` pixels either way, filling with zeros."""
     count, channels, height, width = images.shape
     top, left = (torch.from_numpy(rng.integers(0, 2 * padding + 1, (count, 1))) for _ in range(2))
     rows, columns = top + torch.arange(height), left + torch.arange(width)
@@ -128,6 +128,6 @@ def crop(images: Tensor, padding: int, rng: np.random.Generator) -> Tensor:
 
 
 def mirror(images: Tensor, rng: np.random.Generator) -> Tensor:
-    """Each of ``(B, C, H, W)`` images mirrored left to right, or not, with even chances."""
+    """Mirror each of ``(B, C, H, W)`` images left to right with probability 1/2."""
     chosen = torch.from_numpy(rng.random(len(images)) < 0.5)
     return torch.where(chosen[:, None, None, None], images.flip(3), images)

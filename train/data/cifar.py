@@ -17,7 +17,7 @@ import numpy as np
 
 from data.base import Images, Split
 
-# What a pickled array is made of. Nothing else is unpickled: a pickle from elsewhere could run any code.
+# These build a pickled array. Nothing else is unpickled: a pickle from elsewhere could run any code.
 ALLOWED = {
     ("numpy", "dtype"): np.dtype,
     ("numpy", "ndarray"): np.ndarray,
@@ -26,7 +26,7 @@ ALLOWED = {
 
 
 def load_cifar10(folder: Path) -> Images:
-    """CIFAR-10 from ``cifar-10-python.tar.gz`` or the folder ``cifar-10-batches-py`` that it unpacks to.
+    """Read CIFAR-10 from ``cifar-10-python.tar.gz`` or the folder ``cifar-10-batches-py`` that it unpacks to.
 
     Args:
         folder: either of the two themselves, or the folder that holds one.
@@ -40,7 +40,7 @@ def load_cifar10(folder: Path) -> Images:
 
 
 def load_cifar100(folder: Path) -> Images:
-    """CIFAR-100, fine classes, from ``cifar-100-python`` or its ``.tar.gz``: see `load_cifar10`."""
+    """Read CIFAR-100 with its fine classes from ``cifar-100-python`` or its ``.tar.gz``: see `load_cifar10`."""
     return _load(folder, "cifar-100-python.tar.gz", "cifar-100-python", ["train"], "test", b"fine_labels", 100)
 
 
@@ -58,7 +58,7 @@ def _load(
 
 
 def _contents(folder: Path, archive: str, unpacked: str, names: set[str]) -> dict[str, bytes]:
-    """The bytes of the files ``names``, from wherever they are found first."""
+    """Return the bytes of the files ``names``, from the first place that has them."""
     for place in (folder, folder / unpacked):
         if all((place / name).is_file() for name in names):
             return {name: (place / name).read_bytes() for name in names}

@@ -19,7 +19,7 @@ TERMS = re.compile(r'(?<=")[A-Za-z_][\w.]*(?:\(\))?(?=")')
 
 
 def load(folder: Path) -> Questions:
-    """The questions to all paragraphs; ``folder`` is not looked at.
+    """Make the questions about all paragraphs; ``folder`` is not used.
 
     Raises:
         ImportError: this Python was installed without its documentation.
@@ -31,9 +31,9 @@ def load(folder: Path) -> Questions:
 
 
 def ask(name: str, sentences: list[str]) -> Iterator[Question]:
-    """A question to each of the ``sentences`` that has a quoted term which their paragraph has but once.
+    """Yield a question for each of the ``sentences`` with a quoted term that occurs once in their paragraph.
 
-    It asks for the longest such term, the first of equals.
+    The question asks for the longest such term, or the first of equally long ones.
     """
     context = " ".join(sentences)
     once = {term.group(): term.start() for term in TERMS.finditer(context) if context.count(term.group()) == 1}
@@ -45,7 +45,7 @@ def ask(name: str, sentences: list[str]) -> Iterator[Question]:
 
 
 def paragraphs() -> Iterator[tuple[str, list[str]]]:
-    """The reference as names and sentences of paragraphs."""
+    """Yield name and sentences of each paragraph of the reference."""
     for title, text in documents():
         sentences: list[str] = []
         for number, sentence in enumerate(SENTENCES.split(text)):

@@ -18,7 +18,7 @@ AT_ONCE = 1000  # documents that are cut into pieces together
 
 
 def is_test(number: np.ndarray) -> np.ndarray:
-    """Whether the documents of these numbers are for the test, (any,) bool."""
+    """Return whether the documents of these numbers are for the test, (any,) bool."""
     return number % EVERY == 0
 
 
@@ -31,12 +31,12 @@ class Corpus(NamedTuple):
     document: np.ndarray  # (R,) int64: the number of its document
 
     def run(self, number: int) -> np.ndarray:
-        """The pieces of a run."""
+        """Return the pieces of a run."""
         return self.pieces[self.begins[number] : self.ends[number]]
 
 
 def encoded(documents: Iterable[Document], wordpiece: WordPiece, comm: Comm) -> tuple[np.ndarray, np.ndarray]:
-    """This rank's share of ``documents``, every ``comm.size``-th: their pieces one after the other, and how many."""
+    """Encode every ``comm.size``-th of ``documents``; return their pieces one after the other, and their lengths."""
     kind = np.dtype(np.uint16 if len(wordpiece.vocabulary) <= 1 << 16 else np.int32)
     share = islice(documents, comm.rank, None, comm.size)
     found = []
@@ -46,9 +46,9 @@ def encoded(documents: Iterable[Document], wordpiece: WordPiece, comm: Comm) -> 
 
 
 def gathered(pieces: np.ndarray, lengths: np.ndarray, longest: int, comm: Comm) -> Corpus:
-    """What all ranks encoded, in runs of at most ``longest`` pieces. Collective.
+    """Gather what all ranks encoded, in runs of at most ``longest`` pieces; collective.
 
-    A document that is longer is cut into as few runs as will do, all about as long.
+    A longer document is cut into as few runs as possible, of about equal length.
 
     Raises:
         ValueError: fewer than 2 documents for the test, or for training.
@@ -75,5 +75,5 @@ def gathered(pieces: np.ndarray, lengths: np.ndarray, longest: int, comm: Comm) 
 
 
 def training(documents: Iterable[Document]) -> Iterator[Document]:
-    """Those of ``documents`` that are not for the test."""
+    """Return those of ``documents`` that are not for the test."""
     return (document for number, document in enumerate(documents) if number % EVERY)

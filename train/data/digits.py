@@ -12,7 +12,7 @@ TEST = 360  # images held out: one in five
 
 
 def load(folder: Path) -> Images:
-    """The digits, cut into training and test images in the same way every time; ``folder`` is not looked at.
+    """Load the digits, divided into training and test images in a fixed way; ``folder`` is not used.
 
     Raises:
         ImportError: scikit-learn is not installed.

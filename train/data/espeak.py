@@ -34,7 +34,7 @@ DAYS = tuple(
     "SIXTEENTH SEVENTEENTH EIGHTEENTH NINETEENTH TWENTIETH".split()
 )
 
-# What the library's header calls them
+# Constants from the library's header
 _AUDIO_OUTPUT_SYNCHRONOUS, _RATE, _PITCH, _UTF8, _PHONEMES = 2, 1, 3, 1, 0x100
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
@@ -48,7 +48,9 @@ class Speaker(NamedTuple):
 
 
 def load(folder: Path) -> Speech:
-    """A set of AN4's size, always the same, tests in voices of their own; ``folder`` is not used.
+    """Make a data set of AN4's size, always the same; ``folder`` is not used.
+
+    The voices of its test clips do not occur in training.
 
     Raises:
         ImportError: the package espeakng-loader is not installed.
@@ -64,7 +66,7 @@ def load(folder: Path) -> Speech:
 
 
 def load_few(folder: Path) -> Speech:
-    """40 clips of three letters or digits by four speakers, 8 of them for tests; otherwise as `load`."""
+    """Make 40 clips of three letters or digits by four speakers, 8 of them for tests; otherwise like `load`."""
     rng = np.random.default_rng(SEED)
     speakers = _speakers(rng, 4, VOICES)
     clips = [say(_some(rng, (*LETTERS, *DIGITS), 3), speakers[i % 4]) for i in range(40)]
@@ -72,7 +74,7 @@ def load_few(folder: Path) -> Speech:
 
 
 def say(text: str, speaker: Speaker) -> Clip:
-    """``text`` spoken, single letters by their names; errors as `load`."""
+    """Speak ``text``, single letters by their names; raises what `load` raises."""
     library, rate, pieces = _library()
     if library.espeak_SetVoiceByName(speaker.voice.encode()):
         raise ValueError(f"eSpeak NG has no voice {speaker.voice!r}; install another version of espeakng-loader")
@@ -87,7 +89,7 @@ def say(text: str, speaker: Speaker) -> Clip:
 
 @cache
 def _library() -> tuple[Any, int, list[np.ndarray]]:
-    """The library, its samples a second, and where it leaves what it says, in pieces; once a process."""
+    """Load the library, once a process; return it, its samples a second, and the list that its output is added to."""
     try:
         import espeakng_loader
     except ImportError:
@@ -114,7 +116,7 @@ def _library() -> tuple[Any, int, list[np.ndarray]]:
 
 
 def _speakers(rng: np.random.Generator, count: int, voices: tuple[str, ...]) -> list[Speaker]:
-    """``count`` of them, who share ``voices`` but hardly accent, speed and pitch, too."""
+    """Draw ``count`` speakers; several may have one voice, but hardly with the same accent, speed and pitch."""
     return [
         Speaker(
             f"{_some(rng, ACCENTS, 1)}+{_some(rng, voices, 1)}", int(rng.integers(130, 191)), int(rng.integers(30, 71))
@@ -124,7 +126,7 @@ def _speakers(rng: np.random.Generator, count: int, voices: tuple[str, ...]) -> 
 
 
 def _prompt(rng: np.random.Generator) -> str:
-    """What a caller of AN4's census says, of four kinds alike in number."""
+    """Draw what a caller of AN4's census says: a name, a number, a date or an order, equally often."""
     kinds = (_name, _number, _date, _order)
     return kinds[rng.integers(len(kinds))](rng)
 

@@ -18,7 +18,7 @@ UNSIGNED_BYTE = 8  # the only element type of these files: third byte of an IDX 
 
 
 def load(folder: Path) -> Images:
-    """The images whose files, ``train-images-idx3-ubyte.gz`` and so on (or unpacked), lie in ``folder``.
+    """Read the four files in ``folder``: ``train-images-idx3-ubyte.gz`` and so on, or the same unpacked.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -49,7 +49,7 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array in an IDX file of unsigned bytes, compressed if ``path`` ends in ``.gz``.
+    """Read the array in an IDX file of unsigned bytes, compressed if ``path`` ends in ``.gz``.
 
     Raises:
         ValueError: not such a file, or cut short.

@@ -1,4 +1,4 @@
-"""Data in a few characters, to tell whether a run goes on with what it began with."""
+"""Digests of data, by which a resumed run notices that it has other data than before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def fingerprint(texts: Iterable[str], numbers: np.ndarray) -> str:
-    """The same for the same ``texts`` in their order and the same ``numbers``, (any,) of one dtype: 16 characters."""
+    """Return a digest of ``texts`` in their order and of ``numbers``, (any,), in 16 hexadecimal digits."""
     digest = sha256(np.ascontiguousarray(numbers).data)
     for text in texts:
         digest.update(b"%d:" % len(text))

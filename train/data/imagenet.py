@@ -22,7 +22,7 @@ from data.batches import shard
 
 SUFFIXES = (".jpeg", ".jpg", ".png")
 SIZE = 224  # height and width of what a model sees
-KEPT = 224 / 256  # of an image's shorter side, in the middle, is seen in evaluation
+MIDDLE = 224 / 256  # of an image's shorter side, in the middle, is seen in evaluation
 AREAS = (0.08, 1.0)  # what training cuts out: its share of the image
 RATIO = 4 / 3  # and its longer side over its shorter at most
 TRIALS = 10  # shapes drawn before the middle is taken, because none fits into a very long image
@@ -43,7 +43,7 @@ class Listing(NamedTuple):
 
 
 class FolderBatches:
-    """Batches ``(images, labels)`` of a class-folder tree, like those of `data.batches.Batches`.
+    """A rank's batches ``(images, labels)`` of a class-folder tree, like those of `data.batches.Batches`.
 
     In training an image is cut out at random (8 to 100 % of its area) and mirrored or not, in evaluation its middle is
     taken; both are resized to ``image_size`` and normalised. What is drawn for an image depends on ``seed``, the epoch
@@ -98,7 +98,7 @@ class FolderBatches:
         return shard(count, self._batch_size, self._rank, self._size, self._seed, epoch, self._labels)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's training batches of ``epoch``, from step ``first`` on.
+        """Yield this rank's training batches of ``epoch``, from step ``first`` on.
 
         Raises:
             ValueError: an image cannot be read.
@@ -111,7 +111,7 @@ class FolderBatches:
         return self._batches(self._train, self._shard(epoch)[first:], read)
 
     def test(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's share of the images under ``val``; possibly none.
+        """Yield this rank's share of the images under ``val``, which may be empty.
 
         Raises:
             ValueError: an image cannot be read.
@@ -130,7 +130,7 @@ class FolderBatches:
 
 
 def ahead(batches: Iterable[Iterable[Item]], read: Callable[[Item], Result], threads: int) -> Iterator[list[Result]]:
-    """``[read(item) for item in batch]`` for each batch, the next one being read by threads while one is used."""
+    """Yield ``[read(item) for item in batch]`` for each batch, while threads already read the next one."""
     pool = ThreadPoolExecutor(threads)
     waiting: deque[list[Future[Result]]] = deque()
     try:
@@ -145,7 +145,9 @@ def ahead(batches: Iterable[Iterable[Item]], read: Callable[[Item], Result], thr
 
 
 def read_image(path: str, size: int, rng: np.random.Generator | None = None) -> np.ndarray:
-    """The image in a file, ``(3, size, size)`` float32, normalised: cut out and mirrored by ``rng``, or its middle.
+    """Read an image file as ``(3, size, size)`` float32, normalised.
+
+    With ``rng`` a random part is cut out, and mirrored or not; else the middle is taken.
 
     Raises:
         ValueError: it cannot be read.
@@ -165,13 +167,13 @@ def read_image(path: str, size: int, rng: np.random.Generator | None = None) -> 
 
 
 def middle(width: int, height: int) -> Box:
-    """The square in the middle that evaluation sees."""
-    side = KEPT * min(width, height)
+    """Return the square in the middle that evaluation sees."""
+    side = MIDDLE * min(width, height)
     return (width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2
 
 
 def cut(width: int, height: int, rng: np.random.Generator) -> Box:
-    """A part of an image of at least 8 % of its area, nearly a square, drawn as usual for ImageNet (Szegedy, 2015)."""
+    """Draw a nearly square part of an image, at least 8 % of its area, as usual for ImageNet (Szegedy, 2015)."""
     for _ in range(TRIALS):
         area = width * height * rng.uniform(*AREAS)
         ratio = RATIO ** rng.uniform(-1, 1)
@@ -190,7 +192,7 @@ def _pillow() -> None:
 
 
 def _classes(folder: Path, part: str) -> list[str]:
-    """The class folders in ``train`` or ``val``, sorted."""
+    """Return the class folders in ``train`` or ``val``, sorted."""
     remedy = f"--data-dir must name a folder with images in {part}/<class>/"
     try:
         names = sorted(entry.name for entry in os.scandir(folder / part) if entry.is_dir())

@@ -19,10 +19,10 @@ class Document(NamedTuple):
 
 
 def documents() -> list[Document]:
-    """The topics, sorted by title; they differ a little from one version of Python to the next.
+    """Return the topics, sorted by title; they differ a little from one version of Python to the next.
 
-    Topics repeat each other, and two are the same: a sentence is in the first of them alone, or a test on some topics
-    would ask for what was learned by heart from others. A topic that has nothing of its own is left out.
+    Topics repeat each other, and two are the same. Each sentence stays in the first topic that has it: a test on some
+    topics must not ask for what was learned by heart from others. A topic without sentences of its own is left out.
 
     Raises:
         ImportError: this Python was installed without its documentation.
@@ -42,6 +42,6 @@ def documents() -> list[Document]:
 
 
 def parts(text: str) -> Iterator[str]:
-    """The sentences of ``text`` without its line breaks; the end of a paragraph ends a sentence, as after a heading."""
+    """Yield the sentences of ``text`` without line breaks; the end of a paragraph, or a heading, ends a sentence."""
     for paragraph in PARAGRAPHS.split(text):
         yield from filter(None, SENTENCES.split(" ".join(paragraph.split())))

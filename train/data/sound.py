@@ -13,14 +13,14 @@ _ORDERS = {b"01": "<i2", b"10": ">i2"}  # how SPHERE names little and big endian
 
 
 class Sound(NamedTuple):
-    """What a sound file holds."""
+    """The samples of a sound file."""
 
     samples: np.ndarray  # (N,) int16
     rate: int  # samples a second
 
 
 def read(path: Path) -> Sound:
-    """The sound in ``path``, whose ending tells the format.
+    """Read the sound in ``path``, whose suffix tells the format.
 
     Raises:
         ValueError: no such file inside, more than one channel, samples other than 16-bit integers.

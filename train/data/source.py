@@ -1,4 +1,4 @@
-"""Where a data set of images comes from, and the batches a rank gets of it."""
+"""Sources of labelled images: where they are found, and how a rank gets its batches."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class ImageBatches(Protocol):
     steps: int  # of a training epoch, the same on all ranks
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """This rank's training batches of ``epoch``, from step ``first`` on."""
+        """Yield this rank's training batches of ``epoch``, from step ``first`` on."""
 
     def test(self) -> Iterator[Batch]:
-        """This rank's share of the test batches; possibly none."""
+        """Yield this rank's share of the test batches, which may be empty."""
 
 
 class Source(Protocol):
@@ -38,10 +38,10 @@ class Source(Protocol):
 
     @property
     def folder(self) -> str:
-        """Where it is looked for unless --data-dir says otherwise."""
+        """Return the folder that is read unless --data-dir names another."""
 
     def batches(self, args: Namespace, comm: Comm) -> ImageBatches:
-        """The share of rank ``comm.rank``, as ``args`` wants it; nothing is communicated.
+        """Return the share of rank ``comm.rank``, by the options in ``args``; nothing is communicated.
 
         Raises:
             OSError, ValueError, ImportError: the images cannot be read, or are too few.

@@ -1,4 +1,4 @@
-"""Log spectrograms: what DeepSpeech sees of a sound."""
+"""Log spectrograms, the input of DeepSpeech."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ STRIDES = 100  # a second
 
 
 def log_spectrogram(samples: np.ndarray, rate: int) -> np.ndarray:
-    """Log magnitudes of the short-time Fourier transform of a clip, with mean 0 and deviation 1.
+    """Return the log magnitudes of a clip's short-time Fourier transform, with mean 0 and deviation 1.
 
-    Windows of 20 ms are what makes bins 50 Hz apart at any ``rate``, so that sounds need no resampling: below 16 kHz
+    Windows of 20 ms make bins 50 Hz apart at any ``rate``, so that sounds need no resampling: below 16 kHz
     the upper bins are silent, above it those over 8 kHz are left out.
 
     Args:

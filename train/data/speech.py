@@ -1,4 +1,4 @@
-"""What a data set of speech is: clips of sound with what is said in them, written in 28 characters."""
+"""Data sets of speech: clips of sound with their texts, written in 28 characters."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Speech(NamedTuple):
 
 
 def written(text: str) -> str:
-    """``text`` in capitals, words apart by one space, without what `ALPHABET` does not have."""
+    """Return ``text`` in capitals, with single spaces between words, without characters that `ALPHABET` lacks."""
     return " ".join(re.sub("[^A-Z']", " ", text.upper()).split())
 
 
 def encode(text: str) -> np.ndarray:
-    """The codes of the characters of ``text``: ``(len(text),)`` int64.
+    """Return the codes of the characters of ``text``: ``(len(text),)`` int64.
 
     Raises:
         KeyError: one that is not in `ALPHABET`.
@@ -42,5 +42,5 @@ def encode(text: str) -> np.ndarray:
 
 
 def decode(codes: np.ndarray) -> str:
-    """The text of codes as `encode` makes them."""
+    """Return the text from which `encode` makes these codes."""
     return "".join(ALPHABET[code] for code in codes)

@@ -38,7 +38,7 @@ class Questions(NamedTuple):
 
 
 def load(folder: Path) -> Questions:
-    """The questions of ``train-v1.1.json`` and ``dev-v1.1.json`` in ``folder``.
+    """Read the questions of ``train-v1.1.json`` and ``dev-v1.1.json`` in ``folder``.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -48,7 +48,7 @@ def load(folder: Path) -> Questions:
 
 
 def read(path: Path) -> list[Question]:
-    """The questions in a file of SQuAD v1.1; see `load`."""
+    """Read the questions in a file of SQuAD v1.1; raises what `load` raises."""
     try:
         questions = list(_questions(json.loads(path.read_text(encoding="utf-8")), path))
     except FileNotFoundError:

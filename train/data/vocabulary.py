@@ -1,4 +1,4 @@
-"""What a text is made of for a model: bytes, words, or pairs of bytes; each numbered from 0."""
+"""Vocabularies, which turn a text into numbers from 0: bytes, words, or pairs of bytes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Vocabulary(Protocol):
     size: int
 
     def encode(self, text: str) -> np.ndarray:
-        """The tokens of ``text``: (T,) int32, each in [0, size)."""
+        """Return the tokens of ``text``: (T,) int32, each in [0, size)."""
 
     def decode(self, tokens: np.ndarray) -> str:
-        """A text that ``tokens`` stand for."""
+        """Return a text that ``tokens`` stand for."""
 
 
 class Bytes:
@@ -45,11 +45,11 @@ class Bytes:
 class Words:
     """The words of a text, with ``<eos>`` at the end of every line and ``<unk>`` for all other words.
 
-    Those that occur once are left out, or there would be nothing to learn about ``<unk>``; WikiText has none such.
+    Words that occur once are left out: without them there would be nothing to learn about ``<unk>``. WikiText has none.
 
     Args:
         text: to train on.
-        most: how many to have at most, ``<unk>`` and ``<eos>`` among them; those that occur most.
+        most: how many tokens to have at most, with ``<unk>`` and ``<eos>``; the most frequent words are taken.
         split: the words of a line.
     """
 
@@ -100,7 +100,7 @@ class BytePairs:
 
 
 def train_byte_pairs(text: str, most: int) -> str:
-    """A vocabulary for ``text`` of at most ``most`` tokens, as JSON.
+    """Train a vocabulary of at most ``most`` tokens on ``text``; return it as JSON.
 
     Raises:
         ImportError: the package tokenizers is not installed.
@@ -119,7 +119,7 @@ def train_byte_pairs(text: str, most: int) -> str:
 
 
 def _batches(text: str) -> Iterator[list[str]]:
-    """The lines of ``text`` with their ends, many at a time."""
+    """Yield the lines of ``text`` with their line ends, `LINES` at a time."""
     lines = StringIO(text)
     while batch := list(islice(lines, LINES)):
         yield batch

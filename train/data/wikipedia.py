@@ -21,9 +21,9 @@ TAIL = "</doc>"
 
 
 def documents(folder: Path) -> Iterator[Document]:
-    """The documents under ``folder``, file by file in the order of their paths, white space collapsed.
+    """Yield the documents under ``folder``, file by file in the order of their paths, with white space collapsed.
 
-    Files are read as what their names and first lines say: ``AA/wiki_00`` and so on with ``<doc ...>`` before a
+    Names and first lines of files tell their format: ``AA/wiki_00`` and so on with ``<doc ...>`` before a
     document and ``</doc>`` after it, or with a JSON object a line, possibly compressed as ``wiki_00.bz2``;
     ``*.txt`` with blank lines between documents. Documents without text are left out.
 
@@ -61,7 +61,7 @@ def _read(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _from_tags(lines: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
-    """Documents between tags; the text repeats the title in its first line."""
+    """Yield title and text of documents between tags, without the first line, which repeats the title."""
     for line in lines:
         if line.isspace():
             continue

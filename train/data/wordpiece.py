@@ -11,7 +11,7 @@ import numpy as np
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 INSIDE = "##"  # begins a piece that does not begin a word
-ALPHABET = 1000  # most different characters a vocabulary is trained with
+MAX_ALPHABET = 1000  # different characters that a vocabulary is trained with
 
 
 class Pieces(NamedTuple):
@@ -22,7 +22,7 @@ class Pieces(NamedTuple):
 
 
 class WordPiece:
-    """Cuts text, in lower case and without accents, into the pieces of a vocabulary.
+    """A tokenizer that cuts text, in lower case and without accents, into the pieces of a vocabulary.
 
     Args:
         vocabulary: the pieces, each at its number; `SPECIAL` among them.
@@ -38,7 +38,7 @@ class WordPiece:
         self._tokenizer = _tokenizer(numbers)
 
     def encode(self, texts: Sequence[str]) -> list[Pieces]:
-        """The pieces of each text, without special tokens around them."""
+        """Return the pieces of each text, without special tokens around them."""
         return [
             Pieces(np.array(found.ids, np.int32), np.array(found.offsets, np.int32).reshape(-1, 2))
             for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
@@ -46,7 +46,7 @@ class WordPiece:
 
 
 def trained(texts: Iterable[str], size: int) -> list[str]:
-    """A vocabulary of at most ``size`` pieces of ``texts``, the same whenever they are the same; special tokens first.
+    """Train a vocabulary of at most ``size`` pieces, special tokens first; the same ``texts`` give the same pieces.
 
     Raises:
         ImportError: the package tokenizers is not installed.
@@ -57,7 +57,7 @@ def trained(texts: Iterable[str], size: int) -> list[str]:
     counts: Counter[str] = Counter()
     for text in normal:
         counts.update(text)
-    rare = {ord(c): " " for c in sorted(counts, key=lambda c: (-counts[c], c))[ALPHABET:]}
+    rare = {ord(c): " " for c in sorted(counts, key=lambda c: (-counts[c], c))[MAX_ALPHABET:]}
     normal = [text.translate(rare) for text in normal]
 
     def pieces(special: Sequence[str], room: int) -> set[str]:
@@ -65,8 +65,8 @@ def trained(texts: Iterable[str], size: int) -> list[str]:
         tokenizer.train_from_iterator(normal, vocab_size=room, min_frequency=2, **options)
         return set(tokenizer.get_vocab())
 
-    # The trainer numbers characters inside words as its hash table has them, and settles ties by these numbers,
-    # so that vocabularies would differ from run to run: number them before
+    # The trainer numbers characters inside words as its hash table has them, and breaks ties by these numbers.
+    # Number them beforehand, or vocabularies would differ from run to run.
     inside = sorted(piece for piece in pieces(SPECIAL, 0) if piece.startswith(INSIDE))
     found = pieces([*SPECIAL, *inside], size)
     if len(found) > size:
@@ -75,7 +75,7 @@ def trained(texts: Iterable[str], size: int) -> list[str]:
 
 
 def read(path: Path) -> list[str]:
-    """The vocabulary in a file like BERT's ``vocab.txt``: a piece a line.
+    """Read the vocabulary in a file like BERT's ``vocab.txt``: a piece a line.
 
     Raises:
         FileNotFoundError: there is no such file.

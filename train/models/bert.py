@@ -27,9 +27,9 @@ class Shape(NamedTuple):
 
 
 def for_pretraining(shape: Shape, vocabulary: int) -> Any:
-    """A ``BertForPreTraining``; at base size and 30,522 pieces it has 133,547,324 parameters, as in Ok-Topk.
+    """Make a ``BertForPreTraining``, with 133,547,324 parameters at base size and 30,522 pieces, as in Ok-Topk.
 
-    The output layer's weight is its own, not that of the embedding, with which they would be 110,106,428.
+    The output layer has a weight of its own. If it shared that of the embedding, there would be 110,106,428 parameters.
 
     Raises:
         ImportError: transformers is not installed.
@@ -41,7 +41,9 @@ def for_pretraining(shape: Shape, vocabulary: int) -> Any:
 
 
 def for_answering(shape: Shape, vocabulary: int) -> Any:
-    """A ``BertForQuestionAnswering``, which has a start and an end score a token; 108,893,186 parameters at base size.
+    """Make a ``BertForQuestionAnswering``, which gives each token a start and an end score.
+
+    It has 108,893,186 parameters at base size.
 
     Raises:
         ImportError, ValueError: see `for_pretraining`.
@@ -50,9 +52,9 @@ def for_answering(shape: Shape, vocabulary: int) -> Any:
 
 
 def load_encoder(model: Any, path: Path) -> None:
-    """Give ``model`` the encoder's weights from a state dict that ``torch.save`` wrote, and leave its head as it is.
+    """Load the encoder's weights from a state dict that ``torch.save`` wrote, and leave the head as it is.
 
-    The state dict may also be what a dictionary holds as ``"model"``, as the ``model.bin`` of a checkpoint does.
+    The state dict may be in a dictionary under ``"model"``, as in the ``model.bin`` of a checkpoint.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -80,7 +82,11 @@ def load_encoder(model: Any, path: Path) -> None:
 
 
 def _config(shape: Shape, vocabulary: int) -> Any:
-    """Raises ValueError when the heads do not share the width."""
+    """Return the configuration of a model of that shape.
+
+    Raises:
+        ValueError: the width is no multiple of the heads.
+    """
     if shape.width % shape.heads:
         raise ValueError(f"--width must be a multiple of --heads, got {shape.width} and {shape.heads}")
     return _transformers().BertConfig(

@@ -15,14 +15,14 @@ SMALL = 64  # pixels: smaller images enter the first stage at their own size
 
 
 class Residual(nn.Module):
-    """``relu(body(x) + shortcut(x))``."""
+    """A residual block, ``relu(body(x) + shortcut(x))``."""
 
     def __init__(self, body: nn.Sequential, shortcut: nn.Module) -> None:
         super().__init__()
         self.body, self.shortcut = body, shortcut
 
     def forward(self, images: Tensor) -> Tensor:
-        """``(B, channels, H, W)``, fewer pixels and more channels than entered where a stage begins."""
+        """Return ``(B, channels, H, W)``, with fewer pixels and more channels than the input where a stage begins."""
         return relu(self.body(images) + self.shortcut(images))
 
 
@@ -38,18 +38,21 @@ class Subsample(nn.Module):
 
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[nn.Module]:
-    """A convolution that keeps an image's size, but for ``stride``, and its normalisation."""
+    """Make a convolution that keeps an image's size, except for ``stride``, and its normalisation."""
     return [nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs)]
 
 
 def basic(inputs: int, width: int, stride: int) -> Residual:
-    """Two convolutions of 3 x 3, ``width`` channels out."""
+    """Make a block of two convolutions of 3 x 3, with ``width`` channels out."""
     body = nn.Sequential(*convolution(inputs, width, 3, stride), nn.ReLU(inplace=True), *convolution(width, width, 3))
     return Residual(body, nn.Identity() if inputs == width else Subsample(stride, width - inputs))
 
 
 def bottleneck(inputs: int, width: int, stride: int) -> Residual:
-    """Convolutions of 1 x 1, 3 x 3 and 1 x 1, ``4 width`` channels out; that of 3 x 3 strides, as is usual today."""
+    """Make a block of convolutions of 1 x 1, 3 x 3 and 1 x 1, with ``4 width`` channels out.
+
+    The one of 3 x 3 strides, as is usual today.
+    """
     outputs = 4 * width
     body = nn.Sequential(
         *convolution(inputs, width, 1),
@@ -63,7 +66,7 @@ def bottleneck(inputs: int, width: int, stride: int) -> Residual:
 
 
 class Form(NamedTuple):
-    """What a depth stands for."""
+    """The blocks of a ResNet of some depth."""
 
     blocks: tuple[int, ...]  # of each stage
     block: Callable[[int, int, int], Residual]
@@ -130,5 +133,5 @@ class ResNet(nn.Module):
             nn.init.zeros_(block.body[-1].get_parameter("weight"))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits ``(B, classes)`` of images ``(B, channels, H, W)``."""
+        """Return logits ``(B, classes)`` of images ``(B, channels, H, W)``."""
         return self.classifier(self.blocks(self.stem(images)).mean((2, 3)))

@@ -20,9 +20,9 @@ CONVOLUTIONS = (((41, 11), (2, 2)), ((21, 11), (2, 1)))  # kernel and stride: bi
 
 
 class SpeechLSTM(nn.Module):
-    """Characters of clips; 27,569,568 parameters as it stands, the published number.
+    """A network from spectrograms to characters; by default with the published 27,569,568 parameters.
 
-    In evaluation a clip comes to the same in every batch, however much it is padded there. In training the batch
+    In evaluation a clip has the same result in every batch, however much it is padded. In training the batch
     normalisation of the convolutions counts padding, as DeepSpeech's does; no other layer sees it.
 
     Args:
@@ -56,7 +56,7 @@ class SpeechLSTM(nn.Module):
         self.linear = nn.Linear(hidden, characters, bias=False)
 
     def forward(self, spectrograms: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """What every frame of 20 ms sounds like.
+        """Return logits of characters for every frame of 20 ms.
 
         Args:
             spectrograms: ``(B, bins, T)``, a frame for 10 ms.
@@ -77,7 +77,7 @@ class SpeechLSTM(nn.Module):
         return logits, frames
 
     def _convolve(self, x: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """``(B, 1, bins, T)`` to ``(B, channels, bins', T')``, padding cleared after each layer."""
+        """Convolve ``(B, 1, bins, T)`` to ``(B, channels, bins', T')``; clear the padding after each layer."""
         for layer, (_, stride) in zip(self.convolutions, CONVOLUTIONS, strict=False):
             frames = _strided(frames, stride[1])
             x = layer(x)
@@ -86,7 +86,7 @@ class SpeechLSTM(nn.Module):
 
 
 def _strided(length: Length, stride: int) -> Length:
-    """What a convolution with an odd kernel, padded by half of it, leaves of ``length``."""
+    """Return the length of the output of a convolution with an odd kernel, padded by half of it."""
     return (length - 1) // stride + 1
 
 

@@ -38,7 +38,7 @@ class Transformer(nn.Module):
             nn.init.normal_(weight, std=DEVIATION)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The logits of what follows each of ``tokens``: (B, T) int64 -> (B, T, vocabulary) float32."""
+        """Return the logits of what follows each of ``tokens``: (B, T) int64 -> (B, T, vocabulary) float32."""
         length = tokens.shape[1]
         inputs = self.embedding(tokens) + self.position(torch.arange(length, device=tokens.device))
         mask = nn.Transformer.generate_square_subsequent_mask(length, tokens.device)

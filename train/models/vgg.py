@@ -52,5 +52,5 @@ class VGG16(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits ``(B, classes)`` of images ``(B, channels, H, W)``."""
+        """Return logits ``(B, classes)`` of images ``(B, channels, H, W)``."""
         return self.classifier(self.features(images))

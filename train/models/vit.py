@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Size(NamedTuple):
-    """Of a Transformer's encoder."""
+    """The size of a Transformer's encoder."""
 
     layers: int
     width: int
@@ -68,5 +68,5 @@ class ViT(nn.Module):
         self.classifier = ViTForImageClassification(config)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits ``(B, classes)`` of images ``(B, channels, image_size, image_size)``."""
+        """Return logits ``(B, classes)`` of images ``(B, channels, image_size, image_size)``."""
         return self.classifier(pixel_values=images).logits

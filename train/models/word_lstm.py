@@ -35,6 +35,6 @@ class WordLSTM(nn.Module):
             self.output.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The logits of what follows each of ``tokens``: (B, T) int64 -> (B, T, vocabulary) float32."""
+        """Return the logits of what follows each of ``tokens``: (B, T) int64 -> (B, T, vocabulary) float32."""
         states, _ = self.lstm(self.dropout(self.embedding(tokens)))
         return self.output(self.dropout(states))

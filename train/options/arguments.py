@@ -19,7 +19,7 @@ from options.schedule import SCHEDULES
 
 @dataclass(frozen=True)
 class Settings:
-    """What a program trains with on a data set: the defaults of the options of these names."""
+    """The settings of a program for a data set: the defaults of the options of these names."""
 
     density: float
     epochs: int
@@ -38,7 +38,7 @@ class Settings:
 
 
 class Tiny(NamedTuple):
-    """What a program trains with when it is told to be quick."""
+    """Data set and settings of --tiny."""
 
     data: str
     settings: Settings
@@ -46,7 +46,7 @@ class Tiny(NamedTuple):
 
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, not a page of usage from every rank."""
+        """Print one line instead of a page of usage from every rank, and exit."""
         print(f"{self.prog}: error: {message} (--help explains all options)", file=sys.stderr)
         sys.exit(2)
 
@@ -60,7 +60,7 @@ def parse(
     extend: Callable[[ArgumentParser], None],
     argv: Sequence[str] | None = None,
 ) -> Namespace:
-    """The options of a training program as attributes; those of `Settings` filled in for the chosen data set.
+    """Return the options of a training program, those of `Settings` filled in for the chosen data set.
 
     Args:
         program: its name, for the folder of results.
@@ -91,7 +91,7 @@ def parse(
 
 
 def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Settings], tiny: Tiny) -> None:
-    """Give every field of `Settings` a value, and refuse a given one that would have no effect."""
+    """Give every field of `Settings` a value, and reject a given one that would have no effect."""
     args.data = args.data or (tiny.data if args.tiny else next(iter(settings)))
     if not args.tiny and args.data not in settings:
         parser.error(f"argument --data: {args.data} is for --tiny alone; add it, or take {', '.join(settings)}")
@@ -158,14 +158,14 @@ def _add_run(parser: ArgumentParser) -> None:
     text = "write the metrics of every Nth step (default: 10)"
     add("--log-every", type=integer(1), default=10, metavar="N", help=text)
     add("--plot", action="store_true", help="draw loss, score and traffic into plot.png at the end")
-    text = "draw what a step of rank 0 did when: its passes, and the reduction of every bucket; PNG, SVG or PDF"
+    text = "draw when a step of rank 0 did what: its passes, and the reduction of every bucket; PNG, SVG or PDF"
     add("--timeline", type=figure, metavar="FILE", help=text)
     text = "show a bar on rank 0 (default: --progress)"
     add("--progress", action=BooleanOptionalAction, default=True, help=text)
 
 
 def _defaults(settings: Mapping[str, Settings], field: str) -> str:
-    """The default of an option for --help: one value, or one for each data set."""
+    """Return the text of --help about the default of an option: one value, or one for each data set."""
     values = {name: _show(getattr(chosen, field)) for name, chosen in settings.items()}
     if field == "lr":
         values = {name: text + " x ranks" * settings[name].lr_times_ranks for name, text in values.items()}

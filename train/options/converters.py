@@ -1,4 +1,4 @@
-"""What the words of a command line mean: types for `argparse`, which raise ArgumentTypeError."""
+"""Converters of command-line values, types for `argparse`: they raise ArgumentTypeError for bad ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FIGURES = (".png", ".svg", ".pdf")
 
 
 def integer(least: int) -> Callable[[str], int]:
-    """What reads an integer of at least ``least``."""
+    """Return a converter to integers of at least ``least``."""
 
     def convert(text: str) -> int:
         try:
@@ -26,7 +26,7 @@ def integer(least: int) -> Callable[[str], int]:
 
 
 def number(text: str) -> float:
-    """A finite number of at least 0."""
+    """Convert to a finite number of at least 0."""
     value = _float(text)
     if not 0 <= value < math.inf:
         raise ArgumentTypeError(f"must be a number >= 0, got {text}")
@@ -34,7 +34,7 @@ def number(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """A number in (0, 1]."""
+    """Convert to a number in (0, 1]."""
     value = _float(text)
     if not 0 < value <= 1:
         raise ArgumentTypeError(f"must be in (0, 1], got {text}")
@@ -42,7 +42,7 @@ def share(text: str) -> float:
 
 
 def norm(text: str) -> float:
-    """A number above 0, or inf."""
+    """Convert to a number above 0, which may be inf."""
     value = _float(text)
     if not value > 0:
         raise ArgumentTypeError(f"must be a number > 0, got {text}; inf clips nothing")
@@ -50,7 +50,7 @@ def norm(text: str) -> float:
 
 
 def densities(text: str) -> int | tuple[float, ...]:
-    """A number of epochs, or a density for each of the first epochs."""
+    """Convert to a number of epochs, or to a density for each of the first epochs."""
     if text.isdecimal():
         return int(text)
     return tuple(share(part) for part in text.split(","))
@@ -64,7 +64,7 @@ def _float(text: str) -> float:
 
 
 def figure(text: str) -> Path:
-    """A file to draw into."""
+    """Convert to the path of a figure, whose suffix says the format."""
     file = Path(text)
     if file.suffix not in FIGURES:
         raise ArgumentTypeError(f"must end in one of {', '.join(FIGURES)}, got {text}")

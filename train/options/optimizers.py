@@ -1,4 +1,4 @@
-"""What turns the mean gradient into new weights."""
+"""The optimizers that turn the mean gradient into new weights."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Parameters = Iterable[nn.Parameter]
 
 
 def sgd(parameters: Parameters, args: Namespace) -> torch.optim.Optimizer:
-    """Stochastic gradient descent with momentum."""
+    """Make an optimizer of stochastic gradient descent with momentum."""
     return torch.optim.SGD(parameters, args.lr, args.momentum, weight_decay=args.weight_decay, fused=True)
 
 
 def adam(parameters: Parameters, args: Namespace) -> torch.optim.Optimizer:
-    """Adam (Kingma and Ba, ICLR 2015)."""
+    """Make Adam (Kingma and Ba, ICLR 2015)."""
     return torch.optim.Adam(parameters, args.lr, weight_decay=args.weight_decay, fused=True)
 
 
 def adamw(parameters: Parameters, args: Namespace) -> torch.optim.Optimizer:
-    """Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019)."""
+    """Make Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019)."""
     return torch.optim.AdamW(parameters, args.lr, weight_decay=args.weight_decay, fused=True)
 
 

@@ -11,12 +11,14 @@ import numpy as np
 from sparse_mpi.comm import Comm
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-EVERY = 5  # steps between the questions whether any rank was told to end
+EVERY = 5  # steps from one exchange of what ranks have noticed to the next
 
 
 class Interruption:
-    """From here on these signals do not end the process but are remembered; in its main thread, the only one that may
-    ask for that."""
+    """A handler of `SIGNALS` that remembers them instead of ending the process.
+
+    Python lets only the main thread set a handler: made in another thread, nothing is noticed.
+    """
 
     def __init__(self) -> None:
         self.noticed = False
@@ -25,7 +27,7 @@ class Interruption:
                 signal.signal(number, self._notice)
 
     def anywhere(self, step: int, comm: Comm) -> bool:
-        """Whether any rank was told to end; the ranks ask each other after every fifth step alone, with 4 bytes."""
+        """Return whether any rank got a signal: after every `EVERY`-th step, collectively, else always False."""
         if step % EVERY:
             return False
         return bool(comm.allreduce(np.array([self.noticed], np.int32), "max", control=True)[0])

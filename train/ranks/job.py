@@ -1,4 +1,4 @@
-"""A training program as one job of many ranks: it starts, goes on or ends on all of them alike."""
+"""Run a training program as one job of many ranks, which starts, goes on and ends on all of them together."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ import numpy as np
 from sparse_mpi.comm import Comm, as_comm
 
 T = TypeVar("T")
-CPUS = 4096  # most logical CPUs of a host
+MAX_CPUS = 4096  # logical CPUs of a host
 
 
 class JobError(Exception):
-    """The job cannot be done as asked for; raised on all ranks together."""
+    """An error that stops the job on all ranks together: it cannot be done as asked for."""
 
 
 class Preempted(Exception):
-    """The job was told to end before it was done, and can be resumed; raised on all ranks together."""
+    """Raised on all ranks together when the job was told to end before it was done; it can be resumed."""
 
 
 def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
     """Run ``program`` on the ranks that MPI started, and exit with a status other than 0 if it fails.
 
-    What all ranks agree to refuse ends with a line from each, a job that was told to stop with status 75 (EX_TEMPFAIL).
-    Any other exception on any rank aborts the whole job with its traceback, because the others would wait for that rank
-    for ever.
+    A `JobError` ends with a line from every rank, `Preempted` with status 75 (EX_TEMPFAIL). Any other exception on any
+    rank aborts the whole job with its traceback, because the others would wait for that rank for ever.
     """
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
@@ -55,7 +54,7 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
 
 
 def agreed(comm: Comm, work: Callable[[], T]) -> T:
-    """``work()`` where it succeeds on all ranks.
+    """Return ``work()`` if it succeeds on all ranks; collective.
 
     Raises:
         JobError: on every rank, when files, values or packages failed ``work`` on any.
@@ -72,11 +71,11 @@ def agreed(comm: Comm, work: Callable[[], T]) -> T:
 
 
 def threads_per_rank(comm: Comm) -> int:
-    """How many threads this rank may use: its CPUs, shared with the ranks of its host that run on them too.
+    """Return how many threads this rank may use: its CPUs, shared with the other ranks that run on them; collective.
 
     Right for ranks that are bound to CPUs of their own and for ranks that are not.
     """
-    mine = np.zeros(8 + CPUS, np.uint8)  # the host, then one flag a CPU
+    mine = np.zeros(8 + MAX_CPUS, np.uint8)  # the host, then one flag a CPU
     mine[:8] = np.frombuffer(zlib.crc32(machine().encode()).to_bytes(8, "little"), np.uint8)
     mine[8 + np.array(allowed_cpus())] = 1
     everybody = comm.allgather(mine, control=True)
@@ -86,8 +85,11 @@ def threads_per_rank(comm: Comm) -> int:
 
 
 def machine() -> str:
-    """What tells the machine of this process from others: the run of its kernel, which containers and emulated hosts
-    share, and with it the CPUs; elsewhere the host's name."""
+    """Return a text that only processes on the same machine share.
+
+    On Linux it is the boot id of the kernel, which containers and emulated hosts share as they share the CPUs;
+    elsewhere it is the host's name.
+    """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
@@ -95,7 +97,7 @@ def machine() -> str:
 
 
 def allowed_cpus() -> list[int]:
-    """The logical CPUs this process may run on."""
+    """Return the logical CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
-        return sorted(cpu for cpu in os.sched_getaffinity(0) if cpu < CPUS)
-    return list(range(min(os.cpu_count() or 1, CPUS)))
+        return sorted(cpu for cpu in os.sched_getaffinity(0) if cpu < MAX_CPUS)
+    return list(range(min(os.cpu_count() or 1, MAX_CPUS)))

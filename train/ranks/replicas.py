@@ -1,4 +1,4 @@
-"""One model on every rank: how replicas share their buffers, and are shown to have stayed equal."""
+"""Replicas of one model on every rank: average their buffers, and check that they have stayed equal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def average_buffers(model: nn.Module, comm: Comm) -> None:
 
 
 def digest(model: nn.Module) -> str:
-    """The SHA-256 of parameters and buffers, in hexadecimal digits."""
+    """Return the SHA-256 of parameters and buffers, in hexadecimal digits."""
     seen = hashlib.sha256()
     for tensor in model.state_dict().values():
         seen.update(tensor.contiguous().numpy())
@@ -35,6 +35,6 @@ def digest(model: nn.Module) -> str:
 
 
 def identical(model: nn.Module, comm: Comm) -> bool:
-    """Whether parameters and buffers are the same on all ranks, to the last bit."""
+    """Return whether parameters and buffers are the same on all ranks, to the last bit; collective."""
     digests = comm.allgather(np.frombuffer(bytes.fromhex(digest(model)), np.uint8), control=True)
     return bool((digests == digests[0]).all())

@@ -1,1 +1,1 @@
-"""What a run leaves behind and shows: metrics, progress, timelines."""
+"""Records of a run: metrics, progress, timelines."""

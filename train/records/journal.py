@@ -1,4 +1,4 @@
-"""What a run says: a progress bar, records of steps and epochs, a few lines in between and at the end."""
+"""Report on a run: a progress bar, records of steps and epochs, a few lines in between and at the end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 
 class Journal:
-    """Tells of one run. Only rank 0 prints and shows a bar.
+    """The reports of one run. Only rank 0 prints and shows a bar.
 
     Args:
         task: what is trained.
@@ -53,13 +53,15 @@ class Journal:
         self.bar = tqdm(total=steps, disable=hidden, mininterval=0.5, unit="step")
 
     def resume(self, step: int, coverages: Iterable[float]) -> None:
-        """Go on after ``step``, with what `coverages` had then."""
+        """Go on after ``step``, with the ``coverages`` noted until then."""
         self.bar.initial = self.bar.n = step
         self.coverages.extend(coverages)
 
     def cover(self, step: int, totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseAllreduce]) -> None:
-        """Note the share of the tensors' rows that have an entry, in steps with a record and in those before them:
-        selectors may take turns, and a record tells the mean of two steps."""
+        """Note the coverage of a step, if a record needs it: the share of the tensors' rows that have an entry.
+
+        A record has the mean of its step and the one before, because selectors may take turns.
+        """
         if step % self._args.log_every < 2:
             self.coverages.append(coverage(totals, reducers))
 
@@ -105,14 +107,14 @@ class Journal:
             tqdm.write(f"    {self._work_text(means, meter.steps)}")
 
     def check(self, step: int, meter: Meter) -> None:
-        """Make sure that it is worth going on from here; collective.
+        """Check that loss and weights are finite, before a checkpoint is written; collective.
 
         Args:
-            step: that is over.
+            step: the number of the step that is over.
             meter: what this rank did in its epoch so far.
 
         Raises:
-            JobError: the loss, or a weight since then, is no finite number any more; on all ranks alike.
+            JobError: they are not, on any rank; raised on all.
         """
         everybody = meter.summed(self._comm)
         loss = self._task.scores(everybody.sums)["loss"] if everybody.steps else 0.0
@@ -122,7 +124,7 @@ class Journal:
             raise _diverged((step - 1) // self._task.steps + 1, which)
 
     def _bar_text(self, step: Meter, epoch: Meter, seconds: float) -> str:
-        """Means of the epoch so far, entries and traffic of the last step."""
+        """Return the text beside the bar: means of the epoch so far, entries and traffic of the last step."""
         scores = self._shown(known(self._task.scores(epoch.sums)), "", 3)
         return (
             f"{scores}, {epoch.items * self._comm.size / seconds:.0f} {self._task.items}/s, "
@@ -130,7 +132,7 @@ class Journal:
         )
 
     def _work_text(self, means: Mapping[str, float], steps: float) -> str:
-        """What an epoch of ``steps`` steps took; traffic and seconds are means of the ranks."""
+        """Return rates, traffic and seconds of an epoch of ``steps`` steps as text; the last two are means of ranks."""
 
         def shown(parts: Sequence[str]) -> str:
             return ", ".join(f"{part} {means[f'{part}_seconds'] * steps:.1f}" for part in parts)
@@ -142,13 +144,13 @@ class Journal:
         )
 
     def _shown(self, scores: Mapping[str, float], prefix: str, digits: int) -> str:
-        """``scores``, the headline first."""
+        """Return ``scores`` as text, the headline first."""
         names = sorted(scores, key=lambda name: name != self._task.headline)
         return ", ".join(f"{prefix}{name} {scores[name]:.{digits}f}" for name in names)
 
 
 def coverage(totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseAllreduce]) -> float:
-    """The share of the tensors' rows that have an entry in ``totals``, made by as many ``reducers``."""
+    """Return the share of the tensors' rows that have an entry in ``totals``, one of each of ``reducers``."""
     indices, start = [], 0
     for total, reducer in zip(totals, reducers, strict=True):
         if not isinstance(total, SparseVector) and not reducer.algorithm.parts:
@@ -165,7 +167,7 @@ def _diverged(epoch: int, how: str) -> JobError:
 
 
 def known(scores: Mapping[str, float]) -> dict[str, float]:
-    """``scores`` without those that are NaN because they are worked out in evaluation alone; the loss never is."""
+    """Return ``scores`` without those that are NaN because only evaluation computes them; the loss always stays."""
     return {name: value for name, value in scores.items() if name == "loss" or not math.isnan(value)}
 
 

@@ -1,4 +1,4 @@
-"""What a training step did, added up over steps and ranks."""
+"""Measurements of training steps, added up over steps and ranks."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ class Meter:
 
     @property
     def items(self) -> float:
-        """How many samples, tokens or whatever the task counts."""
+        """Return the number of samples, tokens or whatever the task counts."""
         return float(self.sums[0])
 
     def add(self, other: Meter) -> None:
-        """Add ``other``."""
+        """Add ``other`` to these sums, in place."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
     def summed(self, comm: Comm) -> Meter:
-        """The sum over all ranks."""
+        """Return the sum over all ranks; collective."""
         names = [field.name for field in fields(self) if field.name != "sums"]
         everything = np.array([*(getattr(self, name) for name in names), *self.sums], np.float64)
         total = comm.allreduce(everything, control=True)
         return Meter(total[len(names) :], **dict(zip(names, total.tolist(), strict=False)))
 
     def means(self) -> dict[str, float]:
-        """Entries, traffic and seconds a step."""
+        """Return entries, traffic and seconds a step, by name."""
         return {
             "selected": self.selected / self.steps,
             "total": self.total / self.steps,

@@ -1,4 +1,4 @@
-"""What a run leaves behind: a file of JSON lines, TensorBoard events, and a plot."""
+"""Write the records of a run: a file of JSON lines, TensorBoard events, and a plot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = "metrics.jsonl"
 
 
 class Resumed(NamedTuple):
-    """How far a run had come that is resumed."""
+    """How far a run had come before it was resumed."""
 
     step: int
     epochs: int  # that are over
@@ -25,13 +25,13 @@ class Resumed(NamedTuple):
     epoch_steps: tuple[int, int] = (1, 1)  # of an epoch now, and before
 
     def renumbered(self, step: int) -> int:
-        """The step now that a step of the run before is part of; of those up to `before`."""
+        """Return the number that a step of the run before, up to `before`, has in this run."""
         now, before = self.epoch_steps
         return min(-(-step * now // before), self.step)
 
 
 class Metrics:
-    """The records of a run, written as they come.
+    """The records of a run, each written at once.
 
     Args:
         folder: made if need be; holds ``metrics.jsonl`` and TensorBoard's events. None records nothing.
@@ -67,7 +67,7 @@ class Metrics:
                     self._board.add_scalar(f"{event}/{name}", value, values["step"])
 
     def close(self) -> None:
-        """Finish the files."""
+        """Close the files."""
         if self._file is not None:
             self._file.close()
         if self._board is not None:
@@ -75,9 +75,8 @@ class Metrics:
 
 
 def retain(file: Path, resumed: Resumed) -> None:
-    """Take away the records of what a run did after it had come so far, because it will do that again; in the others
-    have the steps counted as from here on."""
-    kept = []
+    """Remove the records of steps after the checkpoint, which will be done again; renumber the steps of the others."""
+    lines = []
     for line in file.read_text().splitlines() if file.exists() else []:
         try:
             values = json.loads(line)
@@ -87,16 +86,16 @@ def retain(file: Path, resumed: Resumed) -> None:
         done = epoch <= resumed.epochs if values["event"] == "epoch" else step <= resumed.before
         if done and values["event"] != "final":
             counted = {"step": resumed.renumbered(step)} if "step" in values else {}
-            kept.append(json.dumps(values | counted) + "\n")
+            lines.append(json.dumps(values | counted) + "\n")
     new = file.with_suffix(".new")
-    new.write_text("".join(kept))
+    new.write_text("".join(lines))
     new.replace(file)
 
 
 def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: Any) -> Metrics:
-    """The metrics of this run, in ``args.out``, with its configuration first; on ranks but 0 they go nowhere.
+    """Open the metrics of this run in ``args.out`` and write its configuration; ranks other than 0 record nothing.
 
-    One that is resumed there goes on in the same file, with a record of where it was resumed and how.
+    A resumed run appends to the file of before, with a record of where and how it was resumed.
 
     Raises:
         ImportError: a plot is wanted and matplotlib is not installed.
@@ -143,7 +142,7 @@ def plot(folder: Path) -> Path:
 
 
 def plotting(option: str) -> Any:
-    """The module that draws what ``option`` asks for.
+    """Import the module that draws what ``option`` asks for.
 
     Raises:
         ImportError: matplotlib is not installed.

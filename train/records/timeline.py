@@ -1,4 +1,4 @@
-"""``--timeline``: what a step did when, drawn: passes over the model, and the reduction of every bucket beside them."""
+"""``--timeline``: draw when a step passed over the model, and when it reduced every bucket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BAR = 0.6  # height, of the distance between rows
 
 
 class StepTrace(NamedTuple):
-    """One step of this rank."""
+    """When one step of this rank did what."""
 
     number: int
     stamps: Stamps
@@ -34,25 +34,25 @@ class StepTrace(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """From the first batch to the last weight."""
+        """Return the seconds from the start of the batch to the last updated weight."""
         return self.stamps.updated - self.stamps.start
 
     @property
     def reducing(self) -> float:
-        """Seconds in which buckets were reduced."""
+        """Return the seconds in which buckets were reduced, added up."""
         return sum(bucket.span.ended - bucket.span.began for bucket in self.buckets)
 
     @property
     def exposed(self) -> float:
-        """Seconds of those after the backward pass."""
+        """Return the seconds of them that came after the backward pass."""
         return self.stamps.reduced - self.stamps.backward
 
 
 class Recorder:
-    """Watches the steps of this rank, and draws one that is like the others.
+    """A recorder of this rank's recent steps, which draws the typical one.
 
     Args:
-        reduction: is made to tell what happens to its buckets.
+        reduction: gets a tracer of its buckets.
         file: PNG, SVG or whatever its extension says.
     """
 
@@ -61,11 +61,11 @@ class Recorder:
         self._steps: deque[StepTrace] = deque(maxlen=RECENT)
 
     def add(self, number: int, stamps: Stamps) -> None:
-        """Note step ``number``, which is over."""
+        """Add step ``number``, which is over."""
         self._steps.append(StepTrace(number, stamps, list(self._tracer.buckets)))
 
     def draw(self) -> str:
-        """Draw the recent step of median length, if there was one; a line that tells what is to be seen.
+        """Draw the recent step of median length, if there was one; return a line about it.
 
         Raises:
             OSError, ValueError: the file cannot be written, or its extension means nothing.
@@ -82,7 +82,7 @@ class Recorder:
 
 
 def draw(step: StepTrace, file: Path) -> None:
-    """One row for the passes over the model, one for every bucket; milliseconds from the beginning of the step."""
+    """Draw a row for the passes over the model and one for every bucket, in milliseconds from the start of the step."""
     figure = plotting("--timeline").Figure(figsize=(11, 1.8 + 0.4 * len(step.buckets)), layout="constrained")
     axes = figure.subplots()
     origin, stamps = step.stamps.start, step.stamps
@@ -110,7 +110,7 @@ def draw(step: StepTrace, file: Path) -> None:
 
 
 def _row(axes: Any, row: int, parts: dict[str, list[Interval]], origin: float) -> None:
-    """Bars of one row, later kinds over earlier ones; the legend names each kind once."""
+    """Draw the bars of one row, later kinds over earlier ones; the legend names each kind once."""
     named = axes.get_legend_handles_labels()[1]
     for kind, intervals in parts.items():
         bars = [((start - origin) * 1e3, (end - start) * 1e3) for start, end in intervals if end > start]

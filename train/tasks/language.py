@@ -39,7 +39,7 @@ Build = Callable[[int], nn.Module]  # for a vocabulary of so many tokens
 
 
 class Shape(NamedTuple):
-    """What a transformer looks like, and what it reads; see `shape_options`."""
+    """The size of a transformer and of its input; see `shape_options`."""
 
     layers: int
     width: int
@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
 
 class LanguageTask:
-    """See `task.Task`: a causal model, whose logits (B, T, vocabulary) for tokens (B, T) int64 predict the next ones.
+    """A `task.Task` with a causal model: logits (B, T, vocabulary) for tokens (B, T) int64 predict the next tokens.
 
     Args:
         model: of that kind.
@@ -137,7 +137,7 @@ def language_task(args: Namespace, comm: Comm, block: int, choose: Choose, build
 
 
 def words(most: int) -> Choose:
-    """The ``most`` words of the training text that occur most; with --tiny the bytes, and no other number of tokens."""
+    """Return a choice of the ``most`` most frequent words of the training text, or of the 256 bytes with --tiny."""
 
     def choose(text: Text, args: Namespace, comm: Comm) -> Vocabulary:
         if not args.tiny:
@@ -153,9 +153,9 @@ def words(most: int) -> Choose:
 
 
 def byte_pairs(most: int) -> Choose:
-    """At most ``most`` pairs of bytes of the training text; of 256 tokens, the bytes.
+    """Return a choice of at most ``most`` byte pairs of the training text; with 256 it is the bytes.
 
-    Rank 0 looks for them and tells the others, because nobody promises that all would find the same.
+    Rank 0 finds the pairs and sends them to the others: the tokenizer does not promise that all would find the same.
     """
 
     def choose(text: Text, args: Namespace, comm: Comm) -> Vocabulary:
@@ -184,7 +184,7 @@ def shape_options(parser: ArgumentParser, shapes: Mapping[str, Shape]) -> None:
 
 
 def shape_of(args: Namespace, shape: Shape) -> Shape:
-    """``shape`` with what is given with the options of `shape_options`.
+    """Return ``shape`` with the values that the options of `shape_options` give.
 
     Raises:
         ValueError: the width cannot be split among the heads.
@@ -229,7 +229,7 @@ def extend_lstm(parser: ArgumentParser) -> None:
 
 
 def lstm_language_task(args: Namespace, comm: Comm) -> LanguageTask:
-    """Words and an LSTM of 2 layers of 500 as ADTopk has it; with --tiny, bytes and one of 64.
+    """Make the task of words and an LSTM of 2 layers of 500 as ADTopk has it; with --tiny, of bytes and one of 64.
 
     Raises:
         JobError: on all ranks, when the text is not there on any.

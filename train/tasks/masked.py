@@ -1,4 +1,4 @@
-"""BERT's pre-training: words that were masked are to be told, and whether the second half of a text follows the first.
+"""BERT's pre-training: predict masked words, and whether the second half of a text follows the first.
 
 Devlin and others, BERT, NAACL 2019.
 """
@@ -22,11 +22,12 @@ from data.wordpiece import WordPiece
 from sparse_mpi.comm import Comm
 from tasks.task import Sums
 
-CHOSEN = 0.15  # of the pieces of a text are to be told; at least one
+CHOSEN = 0.15  # share of the pieces of a text that are to be predicted; at least one
 MASKED, REPLACED = 0.8, 0.1  # of those are masked, and replaced by any piece; the rest stay as they are
 FRAME = 3  # special tokens around and between the two halves
 TEST_BATCH = 32  # sequences evaluated at once; bounds memory only
-TEST = 2**32 - 1  # in place of a seed: what the test's texts are masked with
+TEST = 2**32 - 1  # stands in place of a seed where test texts are masked
+MAX_LOSS = 700.0  # in nats; the exponential of more is no float64
 
 
 class Example(NamedTuple):
@@ -34,7 +35,7 @@ class Example(NamedTuple):
 
     tokens: np.ndarray  # (T,) int64
     halves: np.ndarray  # (T,) int64: 0 up to the first [SEP], 1 after it
-    targets: np.ndarray  # (T,) int64: what the token was where it is to be told, -1 elsewhere
+    targets: np.ndarray  # (T,) int64: the original token where it is to be predicted, -1 elsewhere
     other: bool  # whether the second half is from another document
 
 
@@ -49,7 +50,7 @@ class Masked(NamedTuple):
 
 
 class Examples:
-    """Makes examples of the runs of a corpus.
+    """The examples that the runs of a corpus give.
 
     Args:
         corpus: runs of at most ``length`` less `FRAME` pieces.
@@ -65,7 +66,7 @@ class Examples:
         self.fingerprint = fingerprint(wordpiece.vocabulary, np.array(len(corpus.pieces)))
 
     def example(self, run: int, rng: np.random.Generator) -> Example:
-        """A run as an example; ``rng`` cuts and masks it, and takes its second half from elsewhere one time in two."""
+        """Make an example of a run; ``rng`` cuts and masks it, and replaces its second half half of the time."""
         special = self._wordpiece
         pieces = self._corpus.run(run).astype(np.int64)
         quarter = len(pieces) // 4
@@ -86,7 +87,7 @@ class Examples:
         return Example(tokens, np.repeat([0, 1], [len(first) + 2, len(second) + 1]), targets, other)
 
     def _elsewhere(self, run: int, rng: np.random.Generator) -> np.ndarray:
-        """A run of another document of the same part, training or test."""
+        """Draw a run of another document of the same part, training or test."""
         document = self._corpus.document
         part = self.test if is_test(document[run]) else self.train
         while document[found := part[rng.integers(len(part))]] == document[run]:
@@ -94,7 +95,7 @@ class Examples:
         return self._corpus.run(found)
 
     def batch(self, examples: list[Example]) -> Masked:
-        """``examples``, padded to the length of a batch."""
+        """Return a batch of ``examples``, each padded to the length of the batch."""
         tokens, halves, targets = (
             np.full((len(examples), self._length), fill) for fill in (self._wordpiece.pad, 0, -1)
         )
@@ -132,7 +133,7 @@ class Pretraining:
         return shard(len(self._examples.train), args.batch_size, comm.rank, comm.size, args.seed, epoch)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Masked]:
-        """See `task.Task`: texts are cut and masked anew in every epoch."""
+        """Yield training batches; texts are cut and masked anew in every epoch."""
         make = self._examples
         for step, positions in enumerate(self._shard(epoch)[first:], first):
             # 0, 0 would be the shards' stream
@@ -140,7 +141,7 @@ class Pretraining:
             yield make.batch([make.example(run, rng) for run in make.train[positions]])
 
     def test(self) -> Iterator[Masked]:
-        """See `task.Task`: texts are cut and masked alike every time, whoever evaluates them."""
+        """Yield test batches; texts are cut and masked in the same way every time, on any number of ranks."""
         make = self._examples
         mine = make.test[self._comm.rank :: self._comm.size]
         for start in range(0, len(mine), TEST_BATCH):
@@ -148,7 +149,7 @@ class Pretraining:
             yield make.batch([make.example(run, np.random.default_rng((TEST, run))) for run in runs])
 
     def judge(self, batch: Masked) -> tuple[Tensor, Sums]:
-        """See `task.Task`: the mean loss of what is to be told, and that of the second halves, added up."""
+        """Return the sum of two mean losses, of masked pieces and of second halves, and the sums for `scores`."""
         bert, head = self._bert.bert, self._bert.cls
         found = bert(batch.tokens, attention_mask=batch.attended, token_type_ids=batch.halves)
         chosen = batch.targets >= 0
@@ -168,11 +169,11 @@ class Pretraining:
         return losses[0] + losses[1], np.array(sums)
 
     def scores(self, sums: Sums) -> dict[str, float]:
-        """Loss; perplexity and accuracy of what was to be told; accuracy of whether the second half follows."""
+        """Return loss, perplexity and accuracy of masked pieces, and accuracy of the order of the halves."""
         count, tokens, masked, right, following, right_order = sums.tolist()
         return {
             "loss": masked / tokens + following / count,
-            "perplexity": math.exp(min(masked / tokens, 700.0)),
+            "perplexity": math.exp(min(masked / tokens, MAX_LOSS)),
             "accuracy": right / tokens,
             "order_accuracy": right_order / count,
         }

@@ -50,7 +50,7 @@ TINY = Tiny("espeak-tiny", Settings(density=0.02, epochs=6, batch_size=2, lr=1e-
 
 
 class Batch(NamedTuple):
-    """Clips side by side."""
+    """A batch of B clips, padded to the longest."""
 
     spectrograms: Tensor  # (B, BINS, T) float32, zeros after the end of a clip
     frames: Tensor  # (B,) int64, of each clip
@@ -84,20 +84,20 @@ class SpeechTask:
         return buckets(self._seconds, self._batch_size, self._rank, self._size, self._seed, epoch)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """See `buckets`."""
+        """Yield training batches in the order of `buckets`."""
         for positions in self._buckets(epoch)[first:]:
             yield collate([self._speech.train[i] for i in positions])
 
     def test(self) -> Iterator[Batch]:
-        """Clips of a length side by side."""
+        """Yield test batches of clips of similar length."""
         mine = sorted(self._speech.test, key=lambda clip: len(clip.samples) / clip.rate)[self._rank :: self._size]
         for start in range(0, len(mine), TEST_BATCH):
             yield collate(mine[start : start + TEST_BATCH])
 
     def judge(self, batch: Batch) -> tuple[Tensor, Sums]:
-        """Loss of a clip, the negative logarithm of the likelihood of its text; what is recognised in evaluation only.
+        """Return the mean over clips of the negative log likelihood of their texts, and the sums for `scores`.
 
-        The sums are of clips, loss, wrong words, words, wrong characters, characters.
+        The sums are of clips, loss, wrong words, words, wrong characters, characters; training leaves the last four 0.
         """
         logits, frames = self.model(batch.spectrograms, batch.frames)
         likelihoods = log_softmax(logits.float(), 2).transpose(0, 1)
@@ -110,7 +110,7 @@ class SpeechTask:
         return total / len(frames), sums
 
     def scores(self, sums: Sums) -> dict[str, float]:
-        """Mean loss of a clip; word and character error rates, NaN of clips that were trained on."""
+        """Return the mean loss of a clip, and word and character error rates, which are NaN in training."""
         clips, loss, wrong_words, words, wrong_characters, characters = sums.tolist()
         return {
             "loss": loss / clips,
@@ -120,14 +120,14 @@ class SpeechTask:
 
 
 def speech_task(args: Namespace, comm: Comm) -> SpeechTask:
-    """The task of a program, see `program.Program`; a small model if it is to be tiny."""
+    """Make the task of this rank: the clips that ``args`` asks for, and a model, small if ``args.tiny``."""
     speech = LOADERS[args.data](args.data_dir)
     model = SpeechLSTM(channels=8, convolutions=1, hidden=64, layers=2) if args.tiny else SpeechLSTM()
     return SpeechTask(model, speech, args.batch_size, comm.rank, comm.size, args.seed)
 
 
 def buckets(seconds: np.ndarray, batch_size: int, rank: int, size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """The positions of the clips that ``rank`` trains on in ``epoch``, one array a step.
+    """Return the positions of the clips that ``rank`` trains on in ``epoch``, one array a step.
 
     A step has clips of similar length, so that little is padding and no rank waits for another: clips are sorted and
     cut into equal steps. The first epoch goes from short to long (SortaGrad of DeepSpeech 2); later ones shuffle the
@@ -153,7 +153,7 @@ def buckets(seconds: np.ndarray, batch_size: int, rank: int, size: int, seed: in
 
 
 def collate(clips: Sequence[Clip]) -> Batch:
-    """The spectrograms of ``clips``, padded to the longest, and their texts."""
+    """Return the spectrograms of ``clips``, padded to the longest, and their texts, as a batch."""
     spectrograms = [log_spectrogram(clip.samples, clip.rate) for clip in clips]
     frames = [spectrogram.shape[1] for spectrogram in spectrograms]
     padded = np.zeros((len(clips), BINS, max(frames)), np.float32)
@@ -165,7 +165,7 @@ def collate(clips: Sequence[Clip]) -> Batch:
 
 
 def recognise(logits: Tensor, frames: Tensor) -> list[str]:
-    """The texts of the likeliest character of every frame: repeated ones are one, blanks none (greedy decoding).
+    """Return texts by greedy decoding: the likeliest character of every frame, without repetitions and blanks.
 
     Args:
         logits: ``(B, T, characters)``.

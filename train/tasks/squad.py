@@ -54,12 +54,12 @@ class Answering:
         return shard(len(self._train.all), args.batch_size, comm.rank, comm.size, args.seed, epoch)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Read]:
-        """See `task.Task`."""
+        """Yield training batches of windows, see `task.Task`."""
         for positions in self._shard(epoch)[first:]:
             yield self._train.batch([self._train.all[position] for position in positions])
 
     def test(self) -> Iterator[Read]:
-        """See `task.Task`: all windows of a question are in one batch."""
+        """Yield test batches; all windows of a question are in one batch."""
         batch: list[Window] = []
         for number, windows in groupby(self._test.all, lambda window: window.question):
             if number % self._comm.size == self._comm.rank:
@@ -71,7 +71,10 @@ class Answering:
             yield self._test.batch(batch)
 
     def judge(self, batch: Read) -> tuple[Tensor, Sums]:
-        """See `task.Task`. Answers are judged in evaluation only: a training batch has single windows of questions."""
+        """Return the mean loss of the spans, and the sums for `scores`.
+
+        Answers are judged only in evaluation: a training batch has single windows of questions.
+        """
         found = self.model(batch.tokens, attention_mask=batch.attended, token_type_ids=batch.parts)
         starts, ends = found.start_logits, found.end_logits
         loss = (cross_entropy(starts, batch.starts) + cross_entropy(ends, batch.ends)) / 2
@@ -82,7 +85,7 @@ class Answering:
         return loss, np.array([count, float(loss.detach()) * count, *judged])
 
     def _answers(self, batch: Read, starts: np.ndarray, ends: np.ndarray) -> tuple[float, float, float]:
-        """The number of questions, and their sums of F1 and of exact matches."""
+        """Return the number of questions, and the sums of their F1 and of their exact matches."""
         spans = [self._test.best(*found) for found in zip(batch.windows, starts, ends, strict=True)]
         answers: dict[int, tuple[float, str]] = {}
         for window, span in zip(batch.windows, spans, strict=True):
@@ -95,29 +98,29 @@ class Answering:
         return len(answers), overlap, matches
 
     def scores(self, sums: Sums) -> dict[str, float]:
-        """Loss of the windows; F1 and exact matches of the questions, in [0, 1], NaN but in evaluation."""
+        """Return the loss of the windows, and F1 and exact matches of the questions, in [0, 1] and NaN in training."""
         windows, loss, questions, overlap, matches = sums.tolist()
         each = 1 / questions if questions else math.nan
         return {"loss": loss / windows, "f1": overlap * each, "exact": matches * each}
 
 
 def best_of(measure: Callable[[str, str], float], answer: str, given: list[str]) -> float:
-    """The greatest ``measure`` of ``answer`` against any of those that people have given."""
+    """Return the greatest ``measure`` of ``answer`` against any of the answers that people have given."""
     return max(measure(answer, one) for one in given)
 
 
 def words(text: str) -> list[str]:
-    """The words by which answers are compared: lower case, no punctuation, no articles."""
+    """Return the words by which answers are compared: in lower case, without punctuation and articles."""
     return ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split()
 
 
 def exact(answer: str, given: str) -> float:
-    """1 when the words are the same, 0 otherwise."""
+    """Return 1 if the words are the same, 0 otherwise."""
     return float(words(answer) == words(given))
 
 
 def f1(answer: str, given: str) -> float:
-    """The harmonic mean of precision and recall of the words; 0 when none is in both."""
+    """Return the harmonic mean of precision and recall of the words, 0 if they have none in common."""
     mine, theirs = words(answer), words(given)
     common = sum((Counter(mine) & Counter(theirs)).values())
     return 2 * common / (len(mine) + len(theirs)) if common else 0.0

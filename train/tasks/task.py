@@ -1,4 +1,4 @@
-"""What a training program brings to the loop: a model, its batches, their loss, and what tells how good it is."""
+"""The interface of a training task: a model, its batches, their loss, and its scores."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ Sums = np.ndarray  # (any,) float64: sums over items, to be added up over batche
 
 
 class Task(Protocol):
-    """A model and the data it learns from, on one rank.
-
-    It may have a ``fingerprint``: text that tells the data from others that the model would fit as well, a digest of a
-    vocabulary say. A checkpoint of a task is refused by one of another fingerprint.
-    """
+    """A model and the data it learns from, on one rank."""
 
     model: nn.Module
     steps: int  # of a training epoch, the same on all ranks
     items: str  # what throughput counts: "images", "tokens", "clips"
-    headline: str  # the score that tells most: "accuracy", "perplexity", "wer", "f1"
+    headline: str  # the most important score: "accuracy", "perplexity", "wer", "f1"
+    # A digest that tells the data, or a vocabulary, from others that the model would fit as well; "" where the model's
+    # shape does. A task does not resume from a checkpoint with another fingerprint.
+    fingerprint: str
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Any]:
-        """This rank's training batches of ``epoch``, from step ``first`` on.
+        """Yield this rank's training batches of ``epoch``, from step ``first`` on.
 
-        A function of seed, epoch, step, rank and number of ranks alone, so that a resumed run sees what it would have.
+        Must depend on seed, epoch, step, rank and number of ranks alone, so that a resumed run gets the same batches.
         """
 
     def test(self) -> Iterator[Any]:
-        """This rank's share of the test batches; possibly none."""
+        """Yield this rank's share of the test batches, which may be empty."""
 
     def judge(self, batch: Any) -> tuple[Tensor, Sums]:
-        """Run the model, in the mode it is in: the mean loss, a scalar to go backward from, and what `scores` needs."""
+        """Run the model in its current mode; return the mean loss, a scalar with a gradient, and sums for `scores`."""
 
     def scores(self, sums: Sums) -> dict[str, float]:
-        """``"loss"`` first, then the headline and what else there is to tell, of the sums of many batches."""
+        """Return scores by name from the sums of many batches: ``"loss"`` first, then the headline and others."""

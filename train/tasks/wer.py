@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Errors(NamedTuple):
-    """What was wrong in a text, and out of how much."""
+    """The errors in a text, and its length."""
 
     wrong_words: int
     words: int  # said
@@ -16,13 +16,13 @@ class Errors(NamedTuple):
 
 
 def errors(said: str, recognised: str) -> Errors:
-    """Compare two texts of words between single spaces."""
+    """Count the errors in ``recognised``; both texts have single spaces between words."""
     words = said.split()
     return Errors(distance(words, recognised.split()), len(words), distance(said, recognised), len(said))
 
 
 def distance(first: Sequence[str], second: Sequence[str]) -> int:
-    """The least number of insertions, deletions and substitutions that turn ``first`` into ``second`` (Levenshtein)."""
+    """Return Levenshtein's distance: the fewest insertions, deletions, substitutions from one to the other."""
     row = list(range(len(second) + 1))  # from the first i of one to the first j of the other
     for i, mine in enumerate(first, 1):
         diagonal, row[0] = row[0], i

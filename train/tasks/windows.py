@@ -47,7 +47,7 @@ class Windows:
         wordpiece: what cuts them into pieces.
         length: of a window, in tokens.
         stride: pieces from the beginning of a window to that of the next.
-        asked: most pieces of a question; what is beyond is cut off.
+        asked: pieces of a question at most; a longer one is cut off.
 
     Raises:
         ValueError: ``length`` and ``asked`` leave no room for ``stride`` pieces of a context.
@@ -75,11 +75,11 @@ class Windows:
         ]
 
     def _room(self, question: int) -> int:
-        """How many pieces of the context a window has."""
+        """Return how many pieces of the context a window has room for."""
         return self._length - FRAME - len(self._asked[question])
 
     def batch(self, windows: Sequence[Window]) -> Read:
-        """``windows`` for a model to read."""
+        """Return a batch of ``windows`` for a model to read."""
         tokens = np.full((len(windows), self._length), self._wordpiece.pad, np.int64)
         parts, attended = np.zeros_like(tokens), np.zeros_like(tokens)
         labels = np.zeros((2, len(windows)), np.int64)
@@ -100,7 +100,7 @@ class Windows:
         return Pieces(context.ids[window.first : until], context.spans[window.first : until])
 
     def _label(self, window: Window) -> tuple[int, int]:
-        """The tokens with which the first of the given answers begins and ends."""
+        """Return the tokens with which the first of the given answers begins and ends; 0, 0 if the window lacks it."""
         answer = self.questions[window.question].answers[0]
         spans = self._contexts[window.question].spans
         start = int(np.searchsorted(spans[:, 1], answer.start, side="right")) - window.first

@@ -1,4 +1,4 @@
-"""Programs for several tasks in one file: the command line tells which one is meant."""
+"""Programs for several tasks in one file, of which the command line chooses one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.program import Program
 
 
 class ByTask:
-    """Used as a `Program` is: the one for the task that ``--task`` names, or else for the data set of ``--data``.
+    """A choice of programs with the interface of `Program`, by ``--task`` or else by the data set of ``--data``.
 
     Args:
         programs: by task; the first is the default. No two have a data set in common.
@@ -26,9 +26,9 @@ class ByTask:
         self._text = text
 
     def chosen(self, argv: Sequence[str]) -> Program:
-        """The program that a command line means.
+        """Return the program that a command line chooses.
 
-        A data set of another task than the one named ends the process with a line on stderr.
+        If ``--data`` is for another task than ``--task``, the process ends with a line on stderr.
         """
         parser = ArgumentParser(usage=SUPPRESS, add_help=False)
         parser.add_argument("--task")
@@ -43,7 +43,7 @@ class ByTask:
         return self.programs.get(given.task or meant or default, self.programs[default])
 
     def parse(self, argv: Sequence[str] | None = None) -> Namespace:
-        """The options of the program that is meant; see `Program.parse`."""
+        """Return the options of the chosen program; see `Program.parse`."""
         argv = sys.argv[1:] if argv is None else argv
         return self.chosen(argv).parse(argv)
 
@@ -52,11 +52,11 @@ class ByTask:
         return self.programs[args.task].train(args, comm)
 
     def run(self) -> None:
-        """See `Program.run`."""
+        """Read the command line and train; see `Program.run`."""
         job.run(self.train, self.parse())
 
     def _with_task(self, task: str, program: Program) -> Program:
-        """``program`` with the option by which it was chosen."""
+        """Return ``program`` with the option --task, by which it is chosen."""
 
         def extend(parser: ArgumentParser) -> None:
             parser.add_argument("--task", choices=tuple(self.programs), default=task, help=self._text)

@@ -1,4 +1,4 @@
-"""When a training run writes a checkpoint, what it is of, and where a run is resumed from."""
+"""Write the checkpoints of a training run when they are due, and find the one to resume from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainer.identity import options_of
 
 
 class State(NamedTuple):
-    """All that a run needs to go on, to the same bits on as many ranks."""
+    """All that a run needs to go on; on the same number of ranks it goes on to the same bits."""
 
     shared: dict[str, Any]  # the same on all ranks: what torch.save takes and torch.load gives with weights_only
     own: dict[str, Any]  # of this rank: see `sparse_mpi.checkpoint.trees`
@@ -43,7 +43,7 @@ class Found(NamedTuple):
 
 
 class Checkpoints:
-    """Writes the checkpoints of a run, every ``args.checkpoint_every`` steps.
+    """A writer of a run's checkpoints, one every ``args.checkpoint_every`` steps.
 
     Args:
         args: see `options.checkpoints`.
@@ -59,15 +59,18 @@ class Checkpoints:
         self._interruption = Interruption()
 
     def interrupted(self, step: int) -> bool:
-        """Whether the run is to end after ``step``; the same on all ranks."""
+        """Return whether the run must end after ``step`` because of a signal; the same on all ranks."""
         return self._interruption.anywhere(step, self._comm)
 
     def due(self, step: int) -> bool:
-        """Whether it is ``step``'s turn."""
+        """Return whether a checkpoint is due after ``step``."""
         return step % self._every == 0
 
     def write(self, step: int, state: State) -> Path | None:
-        """Write a checkpoint; where that fails, say so, return None and let training go on: older ones are intact."""
+        """Write a checkpoint and return its path; collective.
+
+        A failure is reported and returns None, so that training goes on: older checkpoints are intact.
+        """
         began, lead = time.perf_counter(), self._comm.rank == 0
         model = io.BytesIO()
         if lead:
@@ -86,16 +89,21 @@ class Checkpoints:
 
 
 def agree_on_folders(args: Namespace, comm: Comm) -> None:
-    """Take rank 0's folders on all ranks: the default is named after the time, at which they did not start alike."""
+    """Take rank 0's folders on all ranks; collective.
+
+    Needed because default folders are named after the time, and ranks do not start at the same time.
+    """
     for name in ("out", "checkpoint_dir"):
         setattr(args, name, Path(tell(comm, str(getattr(args, name)))))
 
 
 def find(args: Namespace, comm: Comm) -> Found | None:
-    """The checkpoint to resume from, if the options ask for one; None, said aloud, where there is none yet.
+    """Load the checkpoint to resume from, if the options ask for one; collective.
+
+    Returns None, with a line from rank 0, where there is none yet.
 
     Raises:
-        JobError: it cannot be used, or a new run would mix its checkpoints with those of another; on all ranks.
+        JobError: on all ranks, when it cannot be used, or a new run would mix its checkpoints with those of another.
     """
     if args.resume is None:
         if args.checkpoint_every:
@@ -120,13 +128,13 @@ def find(args: Namespace, comm: Comm) -> Found | None:
 
 
 def step_of(shared: Mapping[str, Any], epoch_steps: int) -> int:
-    """How many steps are done, see `State`, where an epoch has so many of them: as great a share of it is over."""
+    """Return how many steps of ``epoch_steps`` an epoch correspond to the progress in ``shared``, see `State`."""
     done = round(shared["first"] * epoch_steps / shared["epoch_steps"])
     return int(shared["epoch"]) * epoch_steps + min(done, epoch_steps - 1)
 
 
 def resumed(found: Found, epoch_steps: int) -> Resumed:
-    """What records are to know of a run that goes on from ``found`` with epochs of so many steps."""
+    """Return what the records need to know about a run that goes on from ``found`` with epochs of that many steps."""
     shared = found.shared
     steps = epoch_steps, shared["epoch_steps"]
     return Resumed(step_of(shared, epoch_steps), shared["epoch"], str(found.path), found.step, steps)
@@ -149,6 +157,7 @@ def _check_fork(args: Namespace, source: Path) -> None:
 
 
 def _check_empty(folder: Path) -> None:
+    """Raise ValueError if ``folder`` has checkpoints."""
     if checkpoint.latest(folder):
         raise ValueError(
             f"--checkpoint-dir {folder} has checkpoints of an earlier run: --resume it, or choose another folder"

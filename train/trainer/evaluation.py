@@ -1,4 +1,4 @@
-"""How good a model is, on the test data of all ranks."""
+"""Evaluate a model on the test data of all ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tasks.task import Task
 
 @torch.no_grad()
 def evaluate(task: Task, comm: Comm) -> dict[str, float]:
-    """The scores of the model with the mean of all ranks' buffers, which it keeps; it is left in evaluation mode."""
+    """Return the scores of the model on the test data of all ranks; collective.
+
+    The model keeps the mean of all ranks' buffers, and is left in evaluation mode.
+    """
     average_buffers(task.model, comm)
     task.model.eval()
     sums = np.zeros(1)

@@ -1,4 +1,4 @@
-"""What a checkpoint is of: what a run must share with it to go on from it, and what it should be told of."""
+"""The identity of a run, which a checkpoint must share to be resumed from, and options that may differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.task import Task
 
 AMOUNT = ("density", "k")  # one of them
 FIXED = ("data", "tiny", "algo", "selector", "wire", "residual", "rank", "feedback", "optimizer", "seed", "bucket_mb")
-HARMLESS = (  # options that may change without a word: where things are, when a run ends, what is shown
+HARMLESS = (  # options that may change without a message: where things are, when a run ends, what is shown
     "data_dir",
     "plan",  # whose content tells it
     "threads",
@@ -32,7 +32,7 @@ HARMLESS = (  # options that may change without a word: where things are, when a
 
 
 def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
-    """What a run must share with a checkpoint to go on from it, by option where there is one.
+    """Return what a run must share with a checkpoint to go on from it, by option where there is one.
 
     Raises:
         OSError: the file of ``args.plan`` cannot be read.
@@ -43,7 +43,7 @@ def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
     return {
         "program": program,
         "model": f"{type(task.model).__name__} of {size} parameters, {sha256(repr(tensors).encode()).hexdigest()[:8]}",
-        "data fingerprint": getattr(task, "fingerprint", ""),
+        "data fingerprint": task.fingerprint,
         "plan": plan,  # before the algorithm, which is no option of a planned run
         **{name: getattr(args, name) for name in FIXED},
         "k" if args.k else "density": args.k or args.density,
@@ -72,13 +72,13 @@ def _renamed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def options_of(args: Namespace) -> dict[str, str]:
-    """The options, as text, that may be others in a run that goes on from a checkpoint, and then matter."""
-    settled = {*AMOUNT, *FIXED, *HARMLESS}
-    return {name: str(value) for name, value in vars(args).items() if name not in settled}
+    """Return, as text, the options that may differ in a resumed run but change its result."""
+    others = {*AMOUNT, *FIXED, *HARMLESS}
+    return {name: str(value) for name, value in vars(args).items() if name not in others}
 
 
 def changes(saved: Mapping[str, str], args: Namespace) -> str:
-    """What is to be said of options that are not those that were ``saved``; empty if they are the same."""
+    """Return a line about options that differ from those ``saved``; it is empty if none do."""
     now = options_of(args)
     other = [f"{name} {now.get(name)} instead of {was}" for name, was in saved.items() if now.get(name) != was]
     return f"with other options than before: {', '.join(other)}" if other else ""

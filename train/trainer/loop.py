@@ -70,7 +70,7 @@ class Training:
 
     @property
     def reducers(self) -> list[SparseAllreduce]:
-        """Of the buckets, in the next step."""
+        """Return the buckets' reducers in the next step."""
         return [bucket.reducer for bucket in self.reduction.buckets]
 
     def run(self) -> Outcome:
@@ -95,7 +95,7 @@ class Training:
         return Outcome(headline, score, loss, same, self.steps, seconds, usual, predicted, digest(self.task.model))
 
     def _epoch(self, epoch: int, first: int) -> None:
-        """Train for an epoch from step ``first`` on, or as far as the limit."""
+        """Train from step ``first`` of an epoch to its end, or as far as the limit."""
         self.task.model.train()
         start = time.perf_counter()
         began = start - self.seconds
@@ -115,7 +115,7 @@ class Training:
         """Write a checkpoint if it is time for one.
 
         Raises:
-            JobError: there is nothing to go on from, see `Journal.check`.
+            JobError: loss or weights are not finite, see `Journal.check`.
             Preempted: the job is to end.
         """
         if self.checkpoints is None:
@@ -130,7 +130,7 @@ class Training:
                 raise Preempted(f"stopped after step {self.steps} as told; {then}")
 
     def state(self) -> State:
-        """All that `resume` needs to go on to the same bits, by value."""
+        """Return copies of all that `resume` needs to go on to the same bits."""
         epoch, first = divmod(self.steps, self.task.steps)
         plan = self.planning and self.planning.plan
         shared = {
@@ -183,8 +183,10 @@ class Training:
         self.journal.resume(self.steps, shared["coverages"])
 
     def _prepare(self, epoch: float) -> None:
-        """Set learning rate and density for ``epoch``, and torch's generator for the step: a function of its number
-        and the rank alone, so that dropout is the same in a run that is resumed here."""
+        """Set learning rate, density and random seed for the next step, ``epoch`` epochs into training.
+
+        The seed depends on the step and the rank alone, so that dropout is the same in a run that is resumed here.
+        """
         self.reduction.density = density(epoch, self.final_density, self.args.density_warmup)
         self.reduction.check = self._is_checked(self.steps + 1)
         self._warm_up()
@@ -193,22 +195,22 @@ class Training:
         torch.manual_seed(step_seed(self.args.seed, self.steps, self.comm.rank))
 
     def _warm_up(self) -> None:
-        """Reduce everything in the first steps, if asked to."""
+        """Choose dense reducers in the steps of the warm-up, sparse ones after it."""
         if self.dense and self.steps in (0, self.args.dense_warmup):
             self.durations = []
         self._reduce_with(self.dense if self.steps < self.args.dense_warmup else self.sparse)
 
     def _reduce_with(self, chosen: Sequence[SparseAllreduce]) -> None:
-        """Have the next steps reduced by these; without a dense warm-up reducers stay who they are.
+        """Reduce the next steps by these reducers; without a dense warm-up nothing changes.
 
-        Checkpoints are of the sparse ones: they share their memory with the dense ones, which have nothing else to
-        remember, and so it does not matter when the warm-up ended, or ends now.
+        Checkpoints have the state of the sparse ones. Dense ones share their residual and have no other state, so that
+        a resumed run may end its warm-up earlier or later.
         """
         for bucket, reducer in zip(self.reduction.buckets, chosen, strict=True) if self.dense else ():
             bucket.reducer = reducer
 
     def _step(self, batch: Any, start: float) -> Meter:
-        """Forward, backward, reduce, update; ``start`` is when the batch began to be made."""
+        """Take a step, and return its measurements; ``start`` is when the batch began to be made."""
         self.optimizer.zero_grad()
         loss, sums = self.task.judge(batch)
         forward = time.perf_counter()
@@ -247,17 +249,17 @@ class Training:
         return self.args.check_every > 0 and step % self.args.check_every == 0
 
     def _usual_step(self) -> float | None:
-        """See `Outcome.step_seconds`."""
+        """Return the median step time, see `Outcome.step_seconds`; collective."""
         if not self.durations:
             return None
         usual = np.median(self.durations[2:] or self.durations)
         return float(self.comm.allreduce(np.array([usual]), control=True)[0]) / self.comm.size
 
     def _now(self, epoch: int) -> dict[str, Any]:
-        """Where training stands, for records."""
+        """Return epoch, step and learning rate, for records."""
         return {"epoch": epoch + 1, "step": self.steps, "lr": self.optimizer.param_groups[0]["lr"]}
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """What torch's generator starts from in step number ``step`` on ``rank``."""
+    """Return the seed of torch's generator in step number ``step`` on ``rank``."""
     return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0])

@@ -1,4 +1,4 @@
-"""A training program: its command line, and what happens between that and the last line it prints."""
+"""A training program, from its command line to the last line it prints."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["Program", "Settings", "Tiny"]
 
 
 def _nothing(parser: ArgumentParser) -> None:
-    """No options of its own."""
+    """Add no options."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What one file of `train` trains, and with which settings.
+    """A training program: what it trains, and with which settings.
 
     Args:
         name: for the folder of results.
@@ -54,11 +54,11 @@ class Program:
     extend: Callable[[ArgumentParser], None] = _nothing
 
     def parse(self, argv: Sequence[str] | None = None) -> Namespace:
-        """The options, see `arguments.parse`; a bad one ends the process with a line on stderr."""
+        """Return the options, see `arguments.parse`; a bad one ends the process with a line on stderr."""
         return arguments.parse(self.name, self.description, self.settings, self.folders, self.tiny, self.extend, argv)
 
     def train(self, args: Namespace, comm: Comm) -> Outcome:
-        """Train on this rank, one of ``comm.size``.
+        """Train on this rank, one of ``comm.size``, and return the outcome.
 
         Raises:
             JobError: on all ranks, when the job cannot be done as asked for, diverges, or ends in different replicas.
@@ -74,7 +74,7 @@ class Program:
         return outcome
 
     def _prepared(self, args: Namespace, comm: Comm) -> tuple[Training, Metrics]:
-        """Training as it is to begin, or to go on where a checkpoint says."""
+        """Set up task, reducers, records and checkpoints; return the training, resumed if there is a checkpoint."""
         found = find(args, comm)
         torch.manual_seed(args.seed)
         task = job.agreed(comm, lambda: self.make(args, comm))
