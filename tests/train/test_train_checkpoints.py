@@ -12,6 +12,7 @@ from ranks.job import JobError, Preempted
 from records.metrics import Metrics
 from sparse_mpi import World
 from sparse_mpi.checkpoint import latest
+from trainer.identity import check_identity
 
 from .small_program import LOG, PROGRAM, Struck, records, train
 
@@ -85,11 +86,21 @@ def test_checkpoint_dir_needs_checkpoints(tmp_path, capsys):
 
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(Struck, "fingerprint", "one", raising=False)
+    monkeypatch.setattr(Struck, "fingerprint", "one")
     train(1, tmp_path, "--checkpoint-every", "1", "--max-steps", "1")
     monkeypatch.setattr(Struck, "fingerprint", "other")
     with pytest.raises(JobError, match="is of a run with data fingerprint one, but this one has other"):
         train(1, tmp_path, "--resume")
+
+
+def test_runs_that_planned_with_algo_auto_resume_with_plan_auto():
+    """Their checkpoints have --feedback under its former name, --memory."""
+    old = {"algo": "auto", "memory": "residual", "plan": None, "seed": 1}
+    check_identity(Path("old"), old, {"plan": "auto", "algo": "plan", "feedback": "residual", "seed": 1})
+    with pytest.raises(ValueError, match="old is of a run with plan auto, but this one has None"):
+        check_identity(Path("old"), old, {"plan": None, "algo": "auto", "feedback": "residual", "seed": 1})
+    named = old | {"algo": "topka", "memory": "dgc"}
+    check_identity(Path("old"), named, {"plan": None, "algo": "topka", "feedback": "dgc", "seed": 1})
 
 
 def test_other_options_than_before_are_told(tmp_path, capsys):

@@ -58,7 +58,7 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
         "their momentum too, none drops them (default: residual)"
     )
     add("--feedback", choices=tuple(sparse_mpi.MEMORIES), help=text)
-    add("--memory", choices=tuple(sparse_mpi.MEMORIES), help=SUPPRESS)  # the name before 0.2
+    add("--memory", choices=tuple(sparse_mpi.MEMORIES), help=SUPPRESS)  # the former name of --feedback
     text = "L2 norm to clip gradients to, C / sqrt(ranks) on each rank; inf: no clipping " + default("clip_norm")
     add("--clip-norm", type=norm, metavar="C", help=text)
     text = "let gradients add up in the residual's own memory (default: wherever that is possible)"

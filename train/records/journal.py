@@ -20,6 +20,9 @@ from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
 from sparse_mpi.comm import Comm
 from tasks.task import Task
 
+# Numba compiles its kernels in the first step after an installation, for up to half a minute
+FIRST_STEP = "first step (a new installation compiles kernels once)"
+
 
 class Outcome(NamedTuple):
     """How training ended."""
@@ -51,6 +54,10 @@ class Journal:
         self.coverages: deque[float] = deque(maxlen=2)  # see `cover`
         hidden = comm.rank != 0 or not args.progress
         self.bar = tqdm(total=steps, disable=hidden, mininterval=0.5, unit="step")
+
+    def first_step(self) -> None:
+        """Show on the bar why the first step may take long, until the first `step` replaces it."""
+        self.bar.set_description(FIRST_STEP)
 
     def resume(self, step: int, coverages: Iterable[float]) -> None:
         """Go on after ``step``, with the ``coverages`` noted until then."""

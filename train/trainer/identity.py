@@ -63,7 +63,7 @@ def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, An
 
 
 def _renamed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the identity ``saved`` by sparse_mpi 0.1, where ``--algo auto`` made a plan, in today's names."""
+    """Return ``saved`` with today's names, if it is from when --feedback was --memory and --algo auto made a plan."""
     if "memory" not in saved:
         return saved
     planned = {"algo": PLAN, "plan": AUTO} if saved["algo"] == AUTO else {}

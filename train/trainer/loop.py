@@ -77,6 +77,8 @@ class Training:
         """Train for ``args.epochs`` epochs or ``args.max_steps`` steps, whichever ends first."""
         began = time.perf_counter()
         with self.journal.bar:
+            if self.steps < self.limit:
+                self.journal.first_step()
             while self.steps < self.limit or not self.recorded:
                 epoch, first = divmod(self.steps, self.task.steps)
                 self._epoch(epoch, first)

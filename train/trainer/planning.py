@@ -119,6 +119,8 @@ class Planning:
             algorithm = algorithm_of(self.plan)
         elif self._profiler is not None or self.choices:
             algorithm = "dense"  # until there is a plan, or until the choices of before take over below
+        elif args.algo == AUTO and self._comm.rank == 0:
+            print("--algo auto tries algorithms on the gradient's buckets; a new installation compiles kernels first")
         distributed = DistributedOptimizer(
             optimizer,
             self._model.named_parameters(),
