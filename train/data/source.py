@@ -58,7 +58,7 @@ class InMemory:
     flip: bool  # whether an image may be mirrored left to right
 
     def batches(self, args: Namespace, comm: Comm) -> Batches:
-        """See `Source.batches`."""
+        """Return this rank's share, see `Source.batches`."""
         padding, flip = (self.padding, self.flip) if args.augment else (0, False)
         images = self.load(args.data_dir)
         varied = (args.image_size, padding, flip, args.shards == "sorted")
@@ -72,6 +72,6 @@ class OnDisk:
     folder: str
 
     def batches(self, args: Namespace, comm: Comm) -> FolderBatches:
-        """See `Source.batches`."""
+        """Return this rank's share, see `Source.batches`."""
         how = (args.image_size or SIZE, args.augment, args.threads, args.shards == "sorted")
         return FolderBatches(args.data_dir, args.batch_size, comm.rank, comm.size, args.seed, *how)

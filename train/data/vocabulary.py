@@ -34,11 +34,11 @@ class Bytes:
     size = BYTES
 
     def encode(self, text: str) -> np.ndarray:
-        """See `Vocabulary`."""
+        """Return the tokens of ``text``, see `Vocabulary`."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
     def decode(self, tokens: np.ndarray) -> str:
-        """See `Vocabulary`; bytes that are no UTF-8 show as replacement characters."""
+        """Return the text of ``tokens``; bytes that are no UTF-8 become replacement characters."""
         return bytes(tokens.astype(np.uint8)).decode(errors="replace")
 
 
@@ -62,12 +62,12 @@ class Words:
         self.size = len(self._words)
 
     def encode(self, text: str) -> np.ndarray:
-        """See `Vocabulary`."""
+        """Return the tokens of ``text``, see `Vocabulary`."""
         words = (word for line in StringIO(text) for word in (*self._split(line), END))
         return np.fromiter((self._numbers.get(word, 0) for word in words), np.int32)
 
     def decode(self, tokens: np.ndarray) -> str:
-        """See `Vocabulary`; spaces part the words."""
+        """Return the text of ``tokens``, with spaces between the words."""
         lines = " ".join(self._words[token] for token in tokens).split(END)
         return "\n".join(line.strip() for line in lines)
 
@@ -87,7 +87,7 @@ class BytePairs:
         self.size: int = self._tokenizer.get_vocab_size()
 
     def encode(self, text: str) -> np.ndarray:
-        """See `Vocabulary`."""
+        """Return the tokens of ``text``, see `Vocabulary`."""
         parts = [np.zeros(0, np.int32)]
         for lines in _batches(text):
             encoded = self._tokenizer.encode_batch_fast(lines, add_special_tokens=False)
@@ -95,7 +95,7 @@ class BytePairs:
         return np.concatenate(parts)
 
     def decode(self, tokens: np.ndarray) -> str:
-        """See `Vocabulary`."""
+        """Return the text of ``tokens``, see `Vocabulary`."""
         return self._tokenizer.decode(tokens.tolist())
 
 

@@ -81,24 +81,24 @@ class LanguageTask:
         self.fingerprint = fingerprint((), train)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """See `task.Task`."""
+        """Yield training batches of blocks, see `task.Task`."""
         for positions in self._shard(epoch)[first:]:
             yield self._take(self._train, positions)
 
     def test(self) -> Iterator[Batch]:
-        """See `task.Task`."""
+        """Yield test batches of blocks, see `task.Task`."""
         mine = np.arange(self._rank, self._blocks(self._test), self._size)
         for start in range(0, len(mine), self._batch_size):
             yield self._take(self._test, mine[start : start + self._batch_size])
 
     def judge(self, batch: Batch) -> tuple[Tensor, Sums]:
-        """See `task.Task`."""
+        """Return the mean cross entropy of the next tokens, and sums ``(2,)`` of tokens and cross entropy."""
         tokens, following = batch
         loss = cross_entropy(self.model(tokens).flatten(0, 1), following.flatten())
         return loss, np.array([1.0, loss.item()]) * following.numel()
 
     def scores(self, sums: Sums) -> dict[str, float]:
-        """See `task.Task`."""
+        """Return the mean loss of a token and the perplexity, its exponential."""
         tokens, total = sums.tolist()
         loss = total / tokens
         return {"loss": loss, "perplexity": math.inf if loss > MAX_LOSS else math.exp(loss)}
