@@ -137,8 +137,10 @@ def buckets(seconds: np.ndarray, batch_size: int, rank: int, size: int, seed: in
     Args:
         seconds: ``(N,)`` lengths of the clips.
         batch_size: clips a step on each rank.
-        rank, size: this rank, and how many there are.
-        seed, epoch: what the order depends on.
+        rank: this rank.
+        size: how many ranks there are.
+        seed: with ``epoch``, what the order depends on.
+        epoch: from 0.
 
     Raises:
         ValueError: fewer clips than ranks.

@@ -117,7 +117,8 @@ class Windows:
 
         Args:
             window: what was read.
-            starts, ends: ``(S,)`` scores of its tokens.
+            starts: ``(S,)`` scores of its tokens as the first of the answer.
+            ends: ``(S,)`` scores of its tokens as the last.
         """
         spans, before = self._part(window).spans, len(self._asked[window.question]) + 2
         if not len(spans):
