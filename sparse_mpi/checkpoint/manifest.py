@@ -1,4 +1,4 @@
-"""What a checkpoint consists of, and which of a folder's checkpoints is the newest."""
+"""The manifest of a checkpoint, and the search for the newest checkpoint of a folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = 1 << 20  # bytes read at a time
 
 
 class OtherVersion(ValueError):
-    """A checkpoint that another version of sparse_mpi can use."""
+    """Raised for a checkpoint that another version of sparse_mpi can use."""
 
     def __init__(self, message: str, number: Any) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class OtherVersion(ValueError):
 
 
 class Entry(NamedTuple):
-    """What a file must be like."""
+    """The size and hash that a file must have."""
 
     bytes: int
     sha256: str
@@ -43,17 +43,17 @@ class Manifest(NamedTuple):
 
 
 def folder_name(step: int) -> str:
-    """Of the checkpoint of that step."""
+    """Return the name of the folder with the checkpoint of that step."""
     return f"step-{step:08d}"
 
 
 def rank_name(rank: int, ranks: int) -> str:
-    """Of the file of one rank."""
+    """Return the name of the file with the state of one rank."""
     return f"rank-{rank:05d}-of-{ranks:05d}.npz"
 
 
 def examine(path: Path) -> Entry:
-    """Size and hash of a file.
+    """Return the size and hash of a file.
 
     Raises:
         OSError: it cannot be read.
@@ -67,16 +67,17 @@ def examine(path: Path) -> Entry:
 
 
 def dumps(manifest: Manifest) -> str:
-    """The text of ``checkpoint.json``."""
+    """Return the text of ``checkpoint.json``."""
     files = {name: entry._asdict() for name, entry in manifest.files.items()}
     content = manifest._asdict() | {"files": files}
     return json.dumps({"format": FORMAT, "version": VERSION, "hash": _hash(content), **content}, indent=1) + "\n"
 
 
 def loads(text: str, path: Path) -> Manifest:
-    """The inverse of `dumps`.
+    """Return the manifest that `dumps` made the text from.
 
     Args:
+        text: of the file.
         path: of the file, for errors.
 
     Raises:
@@ -103,7 +104,7 @@ def loads(text: str, path: Path) -> Manifest:
 
 
 def read(checkpoint: Path) -> Manifest:
-    """The manifest of a checkpoint's folder.
+    """Read the manifest of a checkpoint's folder.
 
     Raises:
         OSError, ValueError: there is none that can be used.
@@ -112,7 +113,10 @@ def read(checkpoint: Path) -> Manifest:
 
 
 def number_of(checkpoint: Path) -> float:
-    """The number of a checkpoint, infinite if its manifest cannot be used: nobody may take an older one unawares."""
+    """Return the number of a checkpoint.
+
+    It is infinite if the manifest cannot be used, so that no older checkpoint is taken for the newest unnoticed.
+    """
     try:
         return read(checkpoint).number
     except OtherVersion as other:
@@ -122,7 +126,7 @@ def number_of(checkpoint: Path) -> float:
 
 
 def complete(folder: Path) -> list[Path]:
-    """The checkpoints in ``folder``, newest last; what a killed job left half-written is none.
+    """Return the complete checkpoints in ``folder``, newest last; what a killed job left half-written is none.
 
     One that made room for another, which then did not come, is there under its other name.
     """
@@ -133,14 +137,15 @@ def complete(folder: Path) -> list[Path]:
 
 
 def place_of(checkpoint: Path) -> Path:
-    """Where a checkpoint belongs, if it still had to make room for another."""
+    """Return the path at which a checkpoint belongs, also if it has been moved to make room for another."""
     return checkpoint.with_name(checkpoint.name.removeprefix(REPLACED))
 
 
 def latest(folder: Path | str) -> Path | None:
-    """The newest complete checkpoint in ``folder``, or None."""
+    """Return the newest complete checkpoint in ``folder``, or None."""
     return next(reversed(complete(Path(folder))), None)
 
 
 def _hash(content: dict[str, Any]) -> str:
+    """Return the SHA-256 of a manifest's content, whatever the order of its keys."""
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -16,7 +16,7 @@ from sparse_mpi.comm.consistency import tell
 
 
 class Checkpoint(NamedTuple):
-    """What was saved, as one rank of P gets it."""
+    """A checkpoint that was read, as one rank of P gets it."""
 
     path: Path
     step: int
@@ -61,7 +61,7 @@ def load(place: Path | str, comm: Comm) -> Checkpoint:
 
 
 def _chosen(place: Path) -> tuple[Path, str]:
-    """The checkpoint that is meant, and what to do if it cannot be used."""
+    """Return the path of the checkpoint that is meant, and the advice if it cannot be used."""
     within = manifest.complete(place)
     if not within and not manifest.NAME.fullmatch(place.name):
         return place, "name a checkpoint's folder (step-...), or one that has some"
@@ -72,7 +72,7 @@ def _chosen(place: Path) -> tuple[Path, str]:
 
 
 def _text(path: Path) -> str:
-    """The manifest as it stands, checked."""
+    """Return the text of the manifest, checked."""
     text = (path / MANIFEST).read_text(encoding="utf-8")
     manifest.loads(text, path / MANIFEST)
     return text

@@ -13,16 +13,17 @@ QUOTED = 3  # ranks whose problems are told
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be written or read; raised on every rank, with the same message."""
+    """Raised on every rank, with the same message, when a checkpoint could not be written or read."""
 
 
 @contextmanager
 def together(comm: Comm, failure: str, advice: str) -> Iterator[None]:
-    """Agree on how the body went on all ranks; the body itself must not communicate.
+    """Run the body, and raise on all ranks if it failed on any; the body itself must not communicate.
 
     Args:
         comm: between the ranks.
-        failure: begins the error; the same on all ranks, like ``advice``, which ends it.
+        failure: begins the error; the same on all ranks.
+        advice: ends the error; the same on all ranks.
 
     Raises:
         CheckpointError: the body raised an exception on any rank; it quotes the first ones.
@@ -32,9 +33,11 @@ def together(comm: Comm, failure: str, advice: str) -> Iterator[None]:
         yield
     except Exception as error:
         problem = error
+    # In the usual case one small allreduce shows that all went well
     if not comm.allreduce(np.array([problem is not None], np.int32), "max", control=True)[0]:
         return
-    said = "" if problem is None else f"rank {comm.rank}: {_told(problem)}"
+    # Otherwise gather the errors of all ranks, so that all raise the same
+    said = "" if problem is None else f"rank {comm.rank}: {_described(problem)}"
     rows, counts = comm.allgatherv(np.frombuffer(said.encode(), np.uint8))
     parts = np.split(np.asarray(rows), np.cumsum(counts)[:-1])
     problems = [part.tobytes().decode() for part in parts if len(part)]
@@ -42,7 +45,8 @@ def together(comm: Comm, failure: str, advice: str) -> Iterator[None]:
     raise CheckpointError(f"{failure}: {'; '.join(problems[:QUOTED])}{more}; {advice}") from problem
 
 
-def _told(problem: Exception) -> str:
+def _described(problem: Exception) -> str:
+    """Return a problem in words: of the system's errors, cause and file; of ValueErrors, their message."""
     if isinstance(problem, OSError) and problem.strerror:
         return f"{problem.strerror}: {problem.filename}"
     return f"{problem}" if isinstance(problem, ValueError) else f"{type(problem).__name__}: {problem}"

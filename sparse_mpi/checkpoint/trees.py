@@ -31,7 +31,7 @@ def dump_tree(tree: Any, file: BinaryIO) -> None:
 
 
 def load_tree(path: Path) -> Any:
-    """The tree that `dump_tree` wrote: equal to the bit, types included.
+    """Return the tree that `dump_tree` wrote, equal to the bit, types included.
 
     Raises:
         OSError: the file cannot be read.
@@ -45,7 +45,10 @@ def load_tree(path: Path) -> Any:
 
 
 def _encode(node: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
-    """``node`` as JSON: what JSON lacks is an object whose one key says what it is. Arrays go to ``arrays``."""
+    """Return ``node`` as JSON, and put its arrays into ``arrays``.
+
+    What JSON lacks becomes an object whose one key says what it is. ``where`` names the node in errors.
+    """
     if type(node) in PLAIN:
         return node
     if isinstance(node, (np.ndarray, np.generic)) and not node.dtype.hasobject:
@@ -67,6 +70,7 @@ def _encode(node: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
 
 
 def _decode(node: Any, arrays: Any) -> Any:
+    """Return the tree that `_encode` made ``node`` from."""
     if isinstance(node, list):
         return [_decode(each, arrays) for each in node]
     if not isinstance(node, dict):

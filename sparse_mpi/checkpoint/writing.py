@@ -73,8 +73,10 @@ def save(
 
 
 def _before(folder: Path) -> list[Path]:
-    """The checkpoints there are, all under their own names; none in a folder that cannot be read, which will not be
-    written to either."""
+    """Return the checkpoints in ``folder``, after giving those that had made room for others their own names back.
+
+    There are none in a folder that cannot be read: `save` will fail to write to it, too.
+    """
     try:
         for path in manifest.complete(folder):
             if path != manifest.place_of(path):
@@ -93,7 +95,7 @@ def _begin(folder: Path, partial: Path) -> None:
 
 
 def _write(path: Path, write: Callable[[BinaryIO], Any]) -> Entry:
-    """Write a new file, on to the disk."""
+    """Write a new file, wait until it is on the disk, and return its size and hash."""
     try:
         with path.open("xb") as file:
             write(file)
@@ -105,7 +107,7 @@ def _write(path: Path, write: Callable[[BinaryIO], Any]) -> Entry:
 
 
 def _gathered(own: Entry, comm: Comm) -> dict[str, Entry]:
-    """The files of all ranks."""
+    """Gather the sizes and hashes of the files of all ranks."""
     row = np.frombuffer(own.bytes.to_bytes(8, "little") + bytes.fromhex(own.sha256), np.uint8)
     rows = [bytes(row) for row in comm.allgather(row, control=True)]
     entries = [Entry(int.from_bytes(row[:8], "little"), row[8:].hex()) for row in rows]
@@ -129,8 +131,10 @@ def _finish(partial: Path, place: Path) -> None:
 
 
 def _remove_older(before: list[Path], keep: int) -> None:
-    """Remove checkpoints that are damaged, and all but the newest ``keep - 1``; what cannot be removed stays, and what
-    another version of sparse_mpi can use."""
+    """Remove checkpoints that are damaged, and all but the newest ``keep - 1``.
+
+    What cannot be removed stays, and so does what another version of sparse_mpi can use.
+    """
     mine = [path for path in before if not _foreign(path)]
     whole = [path for path in mine if manifest.number_of(path) < math.inf]
     stay = whole[-(keep - 1) :] if keep > 1 else []
@@ -145,6 +149,7 @@ def _remove_older(before: list[Path], keep: int) -> None:
 
 
 def _foreign(checkpoint: Path) -> bool:
+    """Say whether another version of sparse_mpi wrote this checkpoint."""
     try:
         manifest.read(checkpoint)
     except OtherVersion:
@@ -155,7 +160,7 @@ def _foreign(checkpoint: Path) -> bool:
 
 
 def _sync(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Wait until the names in a folder are on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

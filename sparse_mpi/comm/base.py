@@ -20,7 +20,7 @@ Counts = np.ndarray  # (P,) int64, in rows
 
 @runtime_checkable
 class Comm(Protocol):
-    """The whole transport. Results are new arrays of the library of ``send`` (NumPy or CuPy).
+    """The whole transport of one rank. Results are new arrays of the library of ``send`` (NumPy or CuPy).
 
     Treat what `allgather` and `allgatherv` return as read-only: the ranks of one process share one buffer.
     """
@@ -36,59 +36,62 @@ class Comm(Protocol):
         """Send the rows of ``send`` to ``dest`` and return those that come from ``source``.
 
         None as ``dest`` sends nothing, None as ``source`` receives nothing and returns None. Nobody need know
-        how many rows come; their dtype and trailing shape are those of ``send``.
+        how many rows that is; their dtype and trailing shape are those of ``send``.
         """
 
     def allgather(self, send: Array, control: bool = False) -> Array:
-        """``(P, *send.shape)``: the arrays of all ranks, which have one shape."""
+        """Return the arrays of all ranks, which must have one shape, as ``(P, *send.shape)``."""
 
     def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
-        """The rows of all ranks in rank order, and how many came from each (P,).
+        """Return the rows of all ranks in rank order, and how many each rank sent (P,).
 
-        ``counts`` (P,) spares exchanging them where every rank knows them already.
+        Give these ``counts`` (P,) where every rank knows them already: then they are not exchanged.
         """
 
     def alltoallv(
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
-        """Send each rank its part of ``send``, cut by ``counts`` (P,); return what comes, and how much (P,).
+        """Send each rank its part of ``send``, cut by ``counts`` (P,), and return what is for this one.
+
+        That is the rows from all ranks in rank order, and how many each of them sent (P,).
 
         ``expected`` (P,) are the rows that will come from each rank. Where every rank can give it, empty
         messages are not sent.
         """
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
-        """The "sum" or "max" over the ranks, a new array of the shape of ``send``."""
+        """Return the "sum" or "max" over the ranks, in a new array of the shape of ``send``."""
 
     def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
-        """The rows of ``root``. Elsewhere ``send`` only tells dtype and trailing shape."""
+        """Return the rows of ``root``; on other ranks ``send`` only tells their dtype and trailing shape."""
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has made this call."""
 
     def abort(self, error: BaseException) -> NoReturn:
         """End the run of all ranks because of ``error``."""
 
     def guard(self) -> None:
-        """From here on an exception that nothing in this process catches ends the run of all ranks."""
+        """Have an exception that nothing in this process catches end the run of all ranks, from now on."""
 
     def duplicate(self, patient: bool = False) -> Comm:
-        """The same ranks with traffic of their own, whose messages meet no others. Collective.
+        """Return a communicator of the same ranks, with messages, traffic and attributes of its own. Collective.
 
-        A ``patient`` one leaves the core to others while it waits, at the price of some latency.
+        A ``patient`` one leaves the core to other threads while it waits, at the price of some latency.
         """
 
     def split(self, color: int) -> Comm:
-        """The ranks that give the same ``color``, in the order that they have here. Collective; keep what it returns.
+        """Return a communicator of the ranks that give the same ``color``, in their order here. Collective.
 
-        Its traffic and calls are those of this one, which they count in: what a step sends is found in one place.
+        Its traffic and calls are counted in this one's, so that what a step sends is found in one place. Keep it for
+        use in later steps.
 
         Raises:
             ValueError: ``color`` is no whole number in [0, 2^31).
         """
 
     def node(self) -> int:
-        """The lowest of the ranks that share memory with this one, itself included. Collective."""
+        """Return the lowest of the ranks that share memory with this one, itself included. Collective."""
 
     def renumbered(self, first: int) -> Comm:
         """Return a view of this communicator in which rank ``first`` has number 0, ``first + 1`` has 1, and so on.

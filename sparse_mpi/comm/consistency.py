@@ -1,7 +1,7 @@
-"""Before the first message: all ranks make sure that they are about to do the same thing.
+"""Consistency checks: before the first message, all ranks make sure that they are about to do the same thing.
 
-A mistake on one rank would leave the others waiting for ever. So every rank says in a few bytes what it is going to do,
-or that it can not, and all of them raise if they differ.
+A mistake on one rank would leave the others waiting for ever. So every rank states in a few bytes what it is going to
+do, or which error keeps it from that, and all of them raise if the statements differ.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def check_consistency(comm: Comm, statement: str, failed: bool = False) -> None:
 
 
 def tell(comm: Comm, text: str, root: int = 0) -> str:
-    """``text`` of the rank ``root``, on every rank; what others give is ignored."""
+    """Return the ``text`` of the rank ``root`` on every rank; what others give is ignored."""
     return bytes(comm.bcast(np.frombuffer(text.encode(), np.uint8), root, control=True)).decode()
 
 
 def _quote(said: list[str]) -> str:
-    """One line for each different statement, with the ranks that made it."""
+    """Return one line for each different statement, with the ranks that made it."""
     lines = []
     for text in dict.fromkeys(said):
         ranks = [str(rank) for rank, other in enumerate(said) if other == text]

@@ -9,10 +9,10 @@ from sparse_mpi.comm.base import Comm
 
 
 def as_comm(comm: Any = None) -> Comm:
-    """``comm`` as a `Comm`: None is MPI's COMM_WORLD, a `Comm` is itself.
+    """Return the `Comm` of ``comm``: itself where it is one, and that of MPI's COMM_WORLD for None.
 
-    An mpi4py communicator or a torch.distributed process group is wrapped. The wrapper is kept as long as that is; the
-    first call for it is collective.
+    An mpi4py communicator or a torch.distributed process group is wrapped. The wrapper is kept as long as ``comm``
+    lives; the first call for it is collective.
 
     Raises:
         TypeError: neither of these.

@@ -1,4 +1,4 @@
-"""What every transport shares: argument checks, timing, and `Traffic` counted by one convention.
+"""The base class of all transports: argument checks, timing, and `Traffic` counted by one convention.
 
 A transport (`mpi.MPIComm`, a rank of `world.World`, `null.NullComm`) inherits `CountingComm` and only moves
 contiguous arrays. *Rows* are the entries of the first axis.
@@ -47,6 +47,8 @@ _R = TypeVar("_R")
 def _timed(
     method: Callable[Concatenate[CountingComm, _P], _R],
 ) -> Callable[Concatenate[CountingComm, _P], _R]:
+    """Have a call's duration added to the traffic, and its span to the calls where they are wanted."""
+
     @wraps(method)
     def call(self: CountingComm, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         start = perf_counter()
@@ -62,7 +64,7 @@ def _timed(
 
 
 class CountingComm(ABC):
-    """Checks, times and counts every call, then has the transport's ``_call`` move contiguous arrays.
+    """A communicator that checks, times and counts every call, and has its ``_call`` move contiguous arrays.
 
     A transport that does not take device arrays (``staged``) is given host copies of them.
     """
@@ -79,7 +81,7 @@ class CountingComm(ABC):
 
     @property
     def traffic(self) -> Traffic:
-        """What was counted, of communicators split off this one too."""
+        """Return what was counted, on communicators split off this one too."""
         return self._ledger.traffic
 
     @traffic.setter
@@ -88,7 +90,7 @@ class CountingComm(ABC):
 
     @property
     def calls(self) -> list[tuple[float, float]] | None:
-        """When each call began and ended, from when a list is put here."""
+        """Return when each call began and ended, since a list was put here; None before."""
         return self._ledger.calls
 
     @calls.setter
@@ -175,7 +177,7 @@ class CountingComm(ABC):
         raise error
 
     def guard(self) -> None:
-        """Nothing, where the ranks are threads of one process; see `Comm.guard`."""
+        """Do nothing, where the ranks are threads of one process; see `Comm.guard`."""
         return
 
     def split(self, color: int) -> CountingComm:
@@ -221,7 +223,7 @@ class CountingComm(ABC):
     def _barrier(self) -> None: ...
 
     def _enter(self, send: Array, rows: bool = False) -> Array:
-        """``send`` ready to be moved: contiguous, written, and in host memory for a staged transport."""
+        """Return ``send`` ready to be moved: contiguous, written, and in host memory for a staged transport."""
         on_device = is_device(send)
         if not (on_device or isinstance(send, np.ndarray)):
             raise TypeError(f"send must be a NumPy or CuPy array, got {describe(send)}; convert it first")
@@ -236,19 +238,19 @@ class CountingComm(ABC):
         return contiguous
 
     def _stage(self, send: Array) -> np.ndarray:
-        """A copy in host memory of a device array."""
+        """Return a copy in host memory of a device array."""
         return to_host(send)
 
-    def _unstage(self, came: Array, send: Array) -> Array:
-        """What came, in the library of what was sent."""
-        return like(came, send)
+    def _unstage(self, received: Array, send: Array) -> Array:
+        """Return what was received in the library of what was sent."""
+        return like(received, send)
 
     def _check_rank(self, argument: str, rank: int | None) -> None:
         if rank is not None and not 0 <= rank < self.size:
             raise ValueError(f"{argument} must be a rank in [0, {self.size}), got {rank}")
 
     def _per_rank(self, argument: str, counts: Sequence[int] | Counts) -> Counts:
-        """``counts`` as (P,) int64, checked."""
+        """Return ``counts`` as (P,) int64, checked."""
         rows = np.asarray(counts, dtype=np.int64)
         if rows.shape != (self.size,):
             raise ValueError(f"{argument} must hold the rows of {self.size} ranks, got shape {rows.shape}")
@@ -257,7 +259,7 @@ class CountingComm(ABC):
         return rows
 
     def _children(self, root: int) -> int:
-        """How many ranks this one hands a broadcast to in the binomial tree.
+        """Return to how many ranks this one passes a broadcast in the binomial tree.
 
         With ranks numbered from the root, the children of v are v + 2^j for the 2^j below v's lowest set bit.
         """

@@ -30,7 +30,7 @@ _SENDRECV, _ALLTOALLV = 1, 2  # tags
 
 
 class MPIComm(CountingComm):
-    """The ranks of an mpi4py intracommunicator, on a duplicate of it. Making one is collective.
+    """A communicator of the ranks of an mpi4py intracommunicator, on a duplicate of it. Making one is collective.
 
     MPI gets device pointers if it takes them on all ranks: as told by ``cuda_aware``, else by the variable
     SPARSE_MPI_CUDA_AWARE (0 or 1), else by the MPI library itself. Otherwise device arrays go through pinned
@@ -78,7 +78,7 @@ class MPIComm(CountingComm):
         return made
 
     def free(self) -> None:
-        """Give the duplicated communicator back. Collective."""
+        """Free the duplicated communicator and the datatypes. Collective."""
         for rowtype in self._rowtypes.values():
             rowtype.Free()
         self._rowtypes.clear()
@@ -102,7 +102,7 @@ class MPIComm(CountingComm):
         return self._staging.upload(came, send) if self.staged and is_device(send) else super()._unstage(came, send)
 
     def _empty(self, shape: tuple[int, ...], send: Array) -> Array:
-        """Room for what comes in return for ``send``: in its library, pinned if ``send`` is."""
+        """Return an array, not written yet, to receive into: in the library of ``send``, pinned if ``send`` is."""
         if self._staging.holds(send):
             return self._staging.empty(shape, send.dtype)
         return namespace(send).empty(shape, send.dtype)
@@ -146,6 +146,7 @@ class MPIComm(CountingComm):
             return self._alltoallv_known(leaving, send, expected), expected.copy()
         arriving: list[Array] = [leaving[self.rank]] * self.size
         for steps in self._buckets():
+            # Send to the next peers of the ring, and receive from as many before, whose lengths come with the messages
             requests = []
             for step in steps:
                 dest = (self.rank + step) % self.size
@@ -158,7 +159,7 @@ class MPIComm(CountingComm):
         return self._join(arriving), counts
 
     def _alltoallv_known(self, leaving: list[Array], send: Array, expected: Counts) -> Array:
-        """Received straight into place; empty messages are left out on both sides."""
+        """Receive every message at its final place, and check its length; empty ones are left out on both sides."""
         out = self._empty((int(expected.sum()), *send.shape[1:]), send)
         arriving = cut(out, expected)
         for steps in self._buckets():
@@ -236,7 +237,7 @@ class MPIComm(CountingComm):
         return [self._comm.Isend(piece, dest, tag) for piece in self._pieces(rows)]
 
     def _receive(self, like: Array, source: int, tag: int) -> Array:
-        """The rows ``source`` sends, whose dtype and trailing shape are those of ``like``."""
+        """Return the rows that ``source`` sends, whose dtype and trailing shape are those of ``like``."""
         rowtype, status = self._rowtype(row_bytes(like)), self._mpi.Status()
         pieces: list[Array] = []
         while not pieces or len(pieces[-1]) == CHUNK:
@@ -250,19 +251,19 @@ class MPIComm(CountingComm):
         return pieces[0] if len(pieces) == 1 else self._join(pieces)
 
     def _probe(self, source: int, tag: int, status: Any) -> Any:
-        """The next message from ``source``."""
+        """Wait for the next message from ``source``, and return it matched but not received."""
         if self._patient:
             return self._until(lambda: self._comm.Improbe(source, tag, status))
         return self._comm.Mprobe(source, tag, status)
 
     def _join(self, parts: list[Array]) -> Array:
-        """All rows of ``parts`` in one array."""
+        """Return all rows of ``parts`` in one array."""
         first = parts[0]
         out = self._empty((sum(map(len, parts)), *first.shape[1:]), first)
         return namespace(first).concatenate(parts, out=out)
 
     def _pieces(self, rows: Array) -> list[list[Any]]:
-        """``rows`` as MPI messages; the last one is shorter than ``CHUNK`` and may be empty."""
+        """Cut ``rows`` into MPI messages; the last one is shorter than ``CHUNK`` and may be empty."""
         rowtype = self._rowtype(row_bytes(rows))
         if len(rows) < CHUNK:
             return [[rows, len(rows), rowtype]]
@@ -270,7 +271,7 @@ class MPIComm(CountingComm):
         return [[rows[at : at + CHUNK], min(CHUNK, len(rows) - at), rowtype] for at in cuts]
 
     def _rowtype(self, size: int) -> Any:
-        """The MPI datatype of ``size`` bytes."""
+        """Return the MPI datatype of ``size`` bytes."""
         rowtype = self._rowtypes.get(size)
         if rowtype is None:
             rowtype = self._rowtypes[size] = self._mpi.BYTE.Create_contiguous(size).Commit()
@@ -278,7 +279,7 @@ class MPIComm(CountingComm):
 
 
 def wrapped(comm: Any = None) -> MPIComm:
-    """The `MPIComm` of an mpi4py communicator (None: COMM_WORLD), made on first use and kept on it."""
+    """Return the `MPIComm` of an mpi4py communicator (None: COMM_WORLD), made on first use, kept as its attribute."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD if comm is None else comm
@@ -293,7 +294,7 @@ def wrapped(comm: Any = None) -> MPIComm:
 
 @cache
 def _attribute() -> int:
-    """The key under which a communicator keeps its `MPIComm`: freed with it, not inherited by duplicates."""
+    """Return the key under which a communicator keeps its `MPIComm`: freed with it, not inherited by duplicates."""
     from mpi4py import MPI
 
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.free())

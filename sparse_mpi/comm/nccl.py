@@ -53,6 +53,17 @@ class NcclComm(CountingComm):
         with same_on_all_ranks(self._host) as say:
             self._nccl = _library()
             say(NCCL=self._nccl.get_version())
+        self._kinds = {
+            "int8": self._nccl.NCCL_INT8,
+            "uint8": self._nccl.NCCL_UINT8,
+            "int32": self._nccl.NCCL_INT32,
+            "uint32": self._nccl.NCCL_UINT32,
+            "int64": self._nccl.NCCL_INT64,
+            "uint64": self._nccl.NCCL_UINT64,
+            "float32": self._nccl.NCCL_FLOAT32,
+            "float64": self._nccl.NCCL_FLOAT64,
+        }
+        self._ops = {"sum": self._nccl.NCCL_SUM, "max": self._nccl.NCCL_MAX}
         made = np.array(self._nccl.get_unique_id() if self.rank == 0 else (), np.int8)
         unique_id = tuple(self._host.bcast(made).tolist())
         self._comm = self._nccl.NcclCommunicator(self.size, unique_id, self.rank)
@@ -105,15 +116,15 @@ class NcclComm(CountingComm):
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
         if not is_device(send):
             return self._host.alltoallv(send, counts, expected)
-        came = self._rows_to_come(send, counts) if expected is None else expected.copy()
+        came = self._exchange_counts(send, counts) if expected is None else expected.copy()
         out = empty_rows(send, int(came.sum()))
         leaving, arriving = cut(send, counts), cut(out, came)
         arriving[self.rank][...] = leaving[self.rank]
         self._exchange(dict(enumerate(leaving)), dict(enumerate(arriving)))
         return out, came
 
-    def _rows_to_come(self, send: Array, counts: Counts) -> Counts:
-        """How many rows will come from each rank (P,); the ranks tell each other on the host."""
+    def _exchange_counts(self, send: Array, counts: Counts) -> Counts:
+        """Exchange on the host how many rows each rank will send to this one, and return that (P,)."""
         each = np.ones(self.size, np.int64)
         heads, _ = self._host.alltoallv(np.stack([header(send, count) for count in counts.tolist()]), each, each)
         return np.array([announced_rows(head, send, source) for source, head in enumerate(heads)], np.int64)
@@ -123,10 +134,8 @@ class NcclComm(CountingComm):
             return self._host.allreduce(send, op)
         carried = send.astype(np.int32) if send.dtype.itemsize == 2 else send.copy()  # NCCL knows no 16-bit integers
         if send.size:
-            kind = getattr(self._nccl, f"NCCL_{carried.dtype.name.upper()}")
-            how = getattr(self._nccl, f"NCCL_{op.upper()}")
-            at = carried.data.ptr
-            self._comm.allReduce(at, at, carried.size, kind, how, _stream(send))
+            at, kind = carried.data.ptr, self._kinds[carried.dtype.name]
+            self._comm.allReduce(at, at, carried.size, kind, self._ops[op], _stream(send))
         total = carried.astype(send.dtype, copy=False)
         synchronize(total)
         return total
@@ -165,7 +174,7 @@ class NcclComm(CountingComm):
 
 
 def _library() -> ModuleType:
-    """CuPy's NCCL."""
+    """Return CuPy's NCCL, or raise where it has none."""
     from cupy.cuda import nccl
 
     if not nccl.available:
@@ -177,5 +186,5 @@ def _library() -> ModuleType:
 
 
 def _stream(x: Array) -> int:
-    """The stream on which the library works now."""
+    """Return the stream on which the library works now."""
     return namespace(x).cuda.get_current_stream().ptr

@@ -10,9 +10,9 @@ from sparse_mpi.comm.counting import CountingComm
 
 
 class NullComm(CountingComm):
-    """Moves nothing: every other rank is taken to hold this rank's data. The control of a benchmark.
+    """A communicator that moves nothing, for benchmarks: every other rank is taken to hold this rank's data.
 
-    On several ranks that cannot be so for oktopk, whose ranks tell each other what they will send.
+    With oktopk it needs one rank: its ranks tell each other what they will send, which cannot be the same for all.
     """
 
     staged = False
@@ -25,11 +25,11 @@ class NullComm(CountingComm):
         return NullComm(self.size, self.rank)
 
     def node(self) -> int:
-        """0: the ranks are taken to be on one node, as they hold one rank's data."""
+        """Return 0: all ranks are taken to be on one node."""
         return 0
 
     def _split(self, color: int) -> NullComm:
-        """All ranks: every other one is taken to give the same colour."""
+        """Return a duplicate: every other rank is taken to give the same colour."""
         return self.duplicate()
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:

@@ -35,10 +35,10 @@ _SIGN = np.uint64(1 << 63)
 
 
 class ProcessGroupComm(CountingComm):
-    """The ranks of a torch.distributed process group (None: the default one), in a gloo group of their own.
+    """A communicator of the ranks of a torch.distributed process group (None: the default one).
 
-    Making one is collective over these ranks, or over ``some`` of them, their ascending numbers in the group. Sums over
-    floating-point numbers are added in gloo's order, the same on all ranks.
+    It has a gloo group of its own. Making one is collective over these ranks, or over ``some`` of them, given by their
+    ascending numbers in the group. Sums over floating-point numbers are added in gloo's order, the same on all ranks.
 
     Raises:
         RuntimeError: torch.distributed was not initialised.
@@ -86,10 +86,10 @@ class ProcessGroupComm(CountingComm):
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         if source == self.rank:
             return send.copy()
-        told, works = [], []
+        announced, works = [], []
         if dest is not None and dest != self.rank:
-            told = self._isend(header(send, len(send)), dest, _HEAD)
-            works = told + self._isend(send, dest)
+            announced = self._isend(header(send, len(send)), dest, _HEAD)
+            works = announced + self._isend(send, dest)
         came = None
         if source is not None:
             head = np.empty_like(header(send, len(send)))
@@ -97,7 +97,7 @@ class ProcessGroupComm(CountingComm):
             try:
                 came = empty_rows(send, announced_rows(head, send, source))
             except TypeError:
-                _wait(told)  # gloo drops a message that nobody holds any more, and the other rank would wait for it
+                _wait(announced)  # gloo drops a message that nobody holds any more: the other rank would wait
                 raise
             works += self._irecv(came, source)
         _wait(works)
@@ -128,7 +128,7 @@ class ProcessGroupComm(CountingComm):
         return out, came
 
     def _trade_rows(self, leaving: list[Array], expected: Counts | None) -> Counts:
-        """How many rows will come from each rank (P,); where that is ``expected``, the empty ones are not told."""
+        """Exchange how many rows each rank will send to this one (P,), but for empty ``expected`` ones."""
         heads = np.tile(header(leaving[self.rank], len(leaving[self.rank])), (self.size, 1))
         known = np.ones(self.size, bool) if expected is None else expected > 0
         heads[~known, 0] = 0
@@ -182,11 +182,12 @@ class ProcessGroupComm(CountingComm):
         return [dist.irecv(_bytes(rows), self._ranks[source], self._group, tag)] if rows.size else []
 
 
+# torch lets nobody set attributes of a process group
 _kept: WeakKeyDictionary[Any, ProcessGroupComm] = WeakKeyDictionary()
 
 
 def wrapped(group: Any = None) -> ProcessGroupComm:
-    """The `ProcessGroupComm` of a process group (None: the default one), made on first use and kept as long as that."""
+    """Return the `ProcessGroupComm` of a process group (None: the default one), made on first use and kept for it."""
     _members(group)
     key = dist.group.WORLD if group is None else group
     if key not in _kept:
@@ -195,7 +196,7 @@ def wrapped(group: Any = None) -> ProcessGroupComm:
 
 
 def _members(group: Any) -> list[int]:
-    """The ranks of ``group``, which this process must be one of."""
+    """Return the ranks of ``group``, which this process must be one of."""
     if not dist.is_initialized():
         raise RuntimeError(
             "torch.distributed must be initialised before a process group is used, it is not; "
@@ -207,11 +208,12 @@ def _members(group: Any) -> list[int]:
 
 
 def _bytes(rows: np.ndarray) -> torch.Tensor:
-    """The memory of contiguous ``rows`` as a tensor ``(nbytes,)`` uint8; a copy only of what is read-only."""
+    """Return the memory of contiguous ``rows`` as a tensor ``(nbytes,)`` uint8, copied only if it is read-only."""
     flat = rows.reshape(-1).view(np.uint8)
     return torch.from_numpy(flat if flat.flags.writeable else flat.copy())
 
 
 def _wait(works: list[Any]) -> None:
+    """Wait until all these sends and receives are complete."""
     for work in works:
         work.wait()

@@ -16,7 +16,7 @@ from sparse_mpi.comm.traffic import Traffic
 
 
 class Renumbered:
-    """``comm`` with rank ``first`` as number 0, ``first + 1`` as 1, and so on; `comm` does and counts everything."""
+    """A view of ``comm`` with rank ``first`` as number 0, ``first + 1`` as 1, and so on. ``comm`` counts its calls."""
 
     def __init__(self, comm: Comm, first: int) -> None:
         self.size = comm.size
@@ -26,7 +26,7 @@ class Renumbered:
 
     @property
     def traffic(self) -> Traffic:
-        """The traffic of ``comm``."""
+        """Return the traffic of ``comm``."""
         return self._comm.traffic
 
     @traffic.setter
@@ -35,7 +35,7 @@ class Renumbered:
 
     @property
     def calls(self) -> list[tuple[float, float]] | None:
-        """The calls of ``comm``."""
+        """Return the calls of ``comm``."""
         return self._comm.calls
 
     @calls.setter

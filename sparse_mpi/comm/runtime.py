@@ -32,7 +32,9 @@ def refuse_singletons(size: int) -> None:
 
 
 def takes_device_pointers(MPI: Any, comm: Any) -> bool:
-    """Whether the user or the MPI library says so. It is never tried out, because a wrong guess crashes.
+    """Say whether MPI takes device pointers, as the user or the library tells.
+
+    It is never tried out, because a wrong guess crashes.
 
     Raises:
         ValueError: SPARSE_MPI_CUDA_AWARE is neither 0 nor 1.
@@ -41,7 +43,7 @@ def takes_device_pointers(MPI: Any, comm: Any) -> bool:
 
 
 def asked_for_device_pointers(MPI: Any, comm: Any) -> tuple[bool, str]:
-    """`takes_device_pointers`, and who says so."""
+    """Return what `takes_device_pointers` does, and who says so."""
     switch = os.environ.get("SPARSE_MPI_CUDA_AWARE")
     if switch is not None:
         if switch not in ("0", "1"):
@@ -56,6 +58,7 @@ def asked_for_device_pointers(MPI: Any, comm: Any) -> tuple[bool, str]:
 
 
 def _library_says_so(MPI: Any) -> bool:
+    """Ask the MPI library, where it has a call for it, or look which parts are loaded."""
     library = ctypes.CDLL(MPI.__file__)
     vendor, version = MPI.get_vendor()
     if vendor == "Open MPI" and hasattr(library, "MPIX_Query_cuda_support"):
@@ -70,6 +73,8 @@ def _library_says_so(MPI: Any) -> bool:
 
 
 def on_uncaught(end: Callable[[BaseException], Any]) -> None:
-    """Have ``end(error)`` called for an exception that nothing catches, instead of what Python does: it would wait in
-    MPI_Finalize for ranks that wait for this one."""
+    """Have ``end(error)`` called for an exception that nothing catches.
+
+    Python itself would wait in MPI_Finalize for ranks that wait for this one.
+    """
     sys.excepthook = lambda kind, error, trace: end(error)

@@ -27,7 +27,7 @@ class Side:
         self._lent.append((copied, result))
 
     def come_after(self, event: Any) -> None:
-        """What follows on the stream comes after ``event`` and after the copies of all that was lent.
+        """Have what follows on the stream wait for ``event`` and for the copies of all that was lent.
 
         Only then is lent memory free for the next work: MPI, which writes device memory without regard to streams,
         does so when the stream has been waited for.
@@ -40,7 +40,7 @@ class Side:
 
 
 class Branch:
-    """Begins after what the caller has queued on its stream so far, and goes on beside it.
+    """Work that begins after what the caller has queued on its stream so far, and goes on beside it.
 
     Args:
         x: CuPy array or torch tensor on a CUDA device, that the work is about; kept until the branch is dropped.
@@ -63,7 +63,7 @@ class Branch:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Within, CuPy and torch work on the branch's stream; for the thread that does the work."""
+        """Have CuPy and torch work on the branch's stream within the block; for the thread that does the work."""
         side = self._side.stream
         with ExitStack() as stack:
             stack.enter_context(self._device)
@@ -79,13 +79,13 @@ class Branch:
                 self._ended = side.record()
 
     def follow(self) -> None:
-        """The caller's stream comes after the branch from here on; of work that is done, well or with an error."""
+        """Have the caller's stream wait for the branch from here on, once its work is done, well or with an error."""
         if self._ended is not None:
             with arrays.on_stream_of(self._x):
                 self._cupy.cuda.get_current_stream().wait_event(self._ended)
 
     def own(self, result: Any) -> Any:
-        """A copy of ``result`` (array, tensor or `SparseVector`) in memory of the stream that first asks for it.
+        """Return a copy of ``result`` (array, tensor or `SparseVector`) in memory of the stream that first asks for it.
 
         Others who ask come after the copy; as always, that memory must not be freed while they use it.
         """
@@ -100,11 +100,12 @@ class Branch:
 
 
 def branch(x: Any, sides: dict[int, Side]) -> Branch | None:
-    """A `Branch` for ``x`` on a CUDA device that CuPy can work on; None for everything else."""
+    """Return a `Branch` for ``x`` on a CUDA device that CuPy can work on; None for everything else."""
     return Branch(x, sides) if arrays.is_on_device(x) else None
 
 
 def _copy(result: Any) -> Any:
+    """Copy an array, a tensor, or the arrays of a `SparseVector`."""
     if isinstance(result, SparseVector):
         return result._replace(indices=_copy(result.indices), values=_copy(result.values))
     return result.copy() if arrays.is_device(result) else result.clone()

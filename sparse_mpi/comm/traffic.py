@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, field, replace
 
 @dataclass
 class Traffic:
-    """What one rank sent and received, by the convention of `counting`."""
+    """The counters of what one rank sent and received, by the convention of `counting`."""
 
     sent: int = 0  # payload bytes
     received: int = 0  # payload bytes
@@ -31,7 +31,7 @@ class Traffic:
 
 @dataclass
 class Ledger:
-    """What a communicator and those split off it write down together."""
+    """The counters that a communicator shares with those split off it."""
 
     traffic: Traffic = field(default_factory=Traffic)
     calls: list[tuple[float, float]] | None = None  # when each began and ended, if somebody wants to know
