@@ -31,7 +31,7 @@ LAYERS = """
     comm
     costs  algorithms  checkpoint
     reducer
-    buckets  bench
+    buckets  bench  launch
     optim  ddp
     plan  analysis
     doctor

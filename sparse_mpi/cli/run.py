@@ -1,0 +1,106 @@
+"""``python -m sparse_mpi run``: start a program on several MPI ranks, whatever MPI this Python has."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import NoReturn
+
+from sparse_mpi.launch.command import build
+from sparse_mpi.launch.cores import cores
+from sparse_mpi.launch.find import LaunchError
+from sparse_mpi.launch.run import run as run_job
+
+USAGE = 2  # exit status of a command line that makes no sense
+DESCRIPTION = """\
+Start a Python program on several MPI ranks, with the mpiexec that belongs to the MPI of this Python, or with srun inside
+a Slurm allocation, and with what that needs: as root, with more ranks than cores, without network hardware, with as many
+threads a rank as it has cores. Environment variables that are set already stay as they are. Signals reach the job, its
+exit status is returned, and no process, temporary file or shared memory of it stays behind.
+
+  python -m sparse_mpi run -n 4 example.py --steps 100
+  python -m sparse_mpi run -n 4 -m sparse_mpi bench allreduce
+  python -m sparse_mpi run -n 4 --dry-run example.py        the command line, for a shell
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "run",
+        help="start a program on several MPI ranks",
+        usage="python -m sparse_mpi run [-n RANKS] [options] (PROGRAM.py | -m MODULE) [arguments]",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-n", "--ranks", type=int, metavar="RANKS", help="processes (default: one for each core)")
+    text = "warn if there are more than R ranks for each core (default: 4)"
+    parser.add_argument("--max-oversubscribe", type=float, default=4.0, metavar="R", help=text)
+    parser.add_argument("--dry-run", action="store_true", help="print the command line for a shell, and do nothing")
+    text = "run a module, as python -m does, with the arguments that follow"
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help=text)
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="a Python file and its arguments")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start the job and return its exit status."""
+    command = _command(args)
+    if args.ranks is not None and args.ranks < 1:
+        _refuse(f"-n must be at least 1, got {args.ranks}")
+    if not args.max_oversubscribe > 0:
+        _refuse(f"--max-oversubscribe must be more than 0, got {args.max_oversubscribe:g}")
+    try:
+        line, job = build(args.ranks, (sys.executable, *command), cores(), os.environ)
+    except LaunchError as error:
+        raise SystemExit(f"run: {error}") from None
+    if job.ranks > args.max_oversubscribe * job.cores:
+        text = f"warning: {job.ranks} ranks share {job.cores} core{'s' if job.cores > 1 else ''} and will be slow"
+        print(f"{text}; --max-oversubscribe {job.ranks / job.cores:g} accepts that", file=sys.stderr)
+    if args.dry_run:
+        print(line.shell())
+        return 0
+    return run_job(line, os.environ)
+
+
+def _command(args: argparse.Namespace) -> list[str]:
+    """Return what follows ``python`` on the command line of a rank, or refuse what does not exist."""
+    if args.module is not None:
+        if not args.module:
+            _refuse("-m needs the name of a module")
+        if not exists(args.module[0]):
+            _refuse(f"there is no module {args.module[0]}")
+        return ["-m", *args.module]
+    program = args.program[args.program[:1] == ["--"] :]
+    if not program:
+        _refuse("which program? Name a Python file, or -m and a module")
+    if program[0].startswith("-"):
+        _refuse(f"unknown option {program[0]}; options of the program go after its name")
+    if not Path(program[0]).exists():
+        _refuse(f"there is no program {program[0]}")
+    return program
+
+
+def exists(module: str) -> bool:
+    """Return True if Python finds the module. Neither it nor a package that it is in is imported."""
+    first, *others = module.split(".")
+    try:
+        spec = importlib.util.find_spec(first)
+    except ValueError:  # a module that was put together by hand
+        return True
+    name = first
+    for other in others:
+        if spec is None or spec.submodule_search_locations is None:
+            return False
+        name = f"{name}.{other}"
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
+    return spec is not None
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"run: {message}; see python -m sparse_mpi run --help", file=sys.stderr)
+    raise SystemExit(USAGE)
