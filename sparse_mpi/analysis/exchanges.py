@@ -12,13 +12,13 @@ from sparse_mpi.costs.fit import nearest
 from sparse_mpi.costs.model import Network
 from sparse_mpi.reducer.arguments import takes
 
-BENCHES = "bench allreduce, bench contest or bench compare"
+BENCHES = "bench allreduce, bench interleaved or bench compare"
 
 
 class Exchange(NamedTuple):
     """The measured exchange of one candidate in a step."""
 
-    contestant: str  # a key of JSON records
+    candidate: str
     ranks: int
     messages: float
     bytes: float

@@ -22,12 +22,12 @@ from sparse_mpi.sparse import Layout
 
 BASELINE = "dense"
 OWN = "own"  # the wire format that an algorithm has if none is asked for
-LEAST = 3  # steps of a contestant that count, however long they take
+MIN_STEPS = 3  # steps of a candidate that count, however long they take
 FIELDS = ("step", "select", "exchange", "merge", "processor", "sent", "received", "control", "messages")
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Candidate:
     """An algorithm and the format of its messages."""
 
     algorithm: str
@@ -49,8 +49,8 @@ class Rules:
 
     Args:
         density: share of the elements that is sent.
-        steps: of each contestant that count, after ``warmup`` more.
-        seconds: after which a contestant that has made `LEAST` steps makes no more, warm-up included.
+        steps: of each candidate that count, after ``warmup`` more.
+        seconds: after which a candidate that has made `MIN_STEPS` steps makes no more, warm-up included.
         seed: of the gradients.
     """
 
@@ -66,7 +66,7 @@ def accepts(algorithm: str, wire: str) -> bool:
     return wire == OWN or takes(algorithm, "wire", wire)
 
 
-def contestants(algorithms: Iterable[str], wires: Iterable[str]) -> list[Contestant]:
+def candidates(algorithms: Iterable[str], wires: Iterable[str]) -> list[Candidate]:
     """Every algorithm in every wire format that it accepts, none twice, led by the dense sum they are compared with.
 
     Raises:
@@ -76,24 +76,24 @@ def contestants(algorithms: Iterable[str], wires: Iterable[str]) -> list[Contest
     wires = list(wires)
     if idle := [wire for wire in wires if not any(accepts(name, wire) for name in names)]:
         raise ValueError(f"wires must be accepted by one of {', '.join(names)}, got {idle[0]}; {OWN} suits them all")
-    found: dict[Algorithm, Contestant] = {Contestant(BASELINE).make(): Contestant(BASELINE)}
+    found: dict[Algorithm, Candidate] = {Candidate(BASELINE).make(): Candidate(BASELINE)}
     for name in names:
         for wire in wires:
             if accepts(name, wire):
-                found.setdefault(Contestant(name, wire).make(), Contestant(name, wire))
+                found.setdefault(Candidate(name, wire).make(), Candidate(name, wire))
     return list(found.values())
 
 
-def batches(entered: Sequence[Contestant], size: int) -> list[list[Contestant]]:
+def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
     """The baseline with up to ``size`` others at a time: as many residuals are held at once."""
     baseline, *others = entered
     return [[baseline, *others[at : at + size]] for at in range(0, len(others), size)] or [[baseline]]
 
 
 def take_turns(
-    entered: Sequence[Contestant], layout: Layout, rules: Rules, comm: Comm, tell: Callable[[str], None]
+    entered: Sequence[Candidate], layout: Layout, rules: Rules, comm: Comm, tell: Callable[[str], None]
 ) -> dict[str, np.ndarray]:
-    """``(P, steps, len(FIELDS))`` float64 of every contestant, by name, the same on all ranks; their steps may differ.
+    """``(P, steps, len(FIELDS))`` float64 of every candidate, by name, the same on all ranks; their steps may differ.
 
     ``tell`` is told what is being done.
     """
@@ -103,28 +103,28 @@ def take_turns(
     spent = dict.fromkeys(reducers, 0.0)
     started = perf_counter()
     for number, gradient in enumerate(_gradients(layout.size, rules, comm.rank)):
-        racing = [name for name in reducers if _goes_on(number - rules.warmup, spent[name], rules)]
-        if not racing:
+        running = [name for name in reducers if _goes_on(number - rules.warmup, spent[name], rules)]
+        if not running:
             break
         what = f"step {number + 1 - rules.warmup} of {rules.steps}" if number >= rules.warmup else "warm-up"
-        tell(f"{what}, contestants: {len(racing)}, after {perf_counter() - started:.0f} s")
-        for name in racing:
+        tell(f"{what}, candidates: {len(running)}, after {perf_counter() - started:.0f} s")
+        for name in running:
             comm.barrier()
             samples[name].append(_step(reducers[name], gradient, clock))
-        longest = comm.allreduce(np.array([samples[name][-1][0] for name in racing]), "max", control=True)
-        for name, seconds in zip(racing, longest.tolist(), strict=True):
+        longest = comm.allreduce(np.array([samples[name][-1][0] for name in running]), "max", control=True)
+        for name, seconds in zip(running, longest.tolist(), strict=True):
             spent[name] += seconds
     return {name: comm.allgather(np.array(rows[rules.warmup :]), control=True) for name, rows in samples.items()}
 
 
-def _enter(contestant: Contestant, layout: Layout, rules: Rules, comm: Any) -> SparseAllreduce:
+def _enter(candidate: Candidate, layout: Layout, rules: Rules, comm: Any) -> SparseAllreduce:
     """A plain sum leaves nothing to remember, and would pay for a residual of zeros in every step."""
-    memory = "none" if contestant.algorithm == BASELINE else "residual"
-    return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=contestant.make(), memory=memory)
+    memory = "none" if candidate.algorithm == BASELINE else "residual"
+    return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=candidate.make(), memory=memory)
 
 
 def _goes_on(counted: int, spent: float, rules: Rules) -> bool:
-    return counted < min(LEAST, rules.steps) or spent < rules.seconds
+    return counted < min(MIN_STEPS, rules.steps) or spent < rules.seconds
 
 
 def _gradients(size: int, rules: Rules, rank: int) -> Iterator[np.ndarray]:

@@ -7,7 +7,7 @@ import argparse
 from sparse_mpi.cli import (
     bench_allreduce,
     bench_compare,
-    bench_contest,
+    bench_interleaved,
     bench_network,
     bench_select,
     bench_volume,
@@ -21,7 +21,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     kinds = bench.add_subparsers(title="benchmarks", metavar="WHAT", required=True)
     for module in (
         bench_allreduce,
-        bench_contest,
+        bench_interleaved,
         bench_compare,
         bench_select,
         bench_wire,

@@ -7,7 +7,6 @@ time, on one thread each, so that the ratio holds on a shared machine.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from time import perf_counter
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.bench import records
 from sparse_mpi.bench.models import MODELS
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
@@ -186,14 +186,5 @@ def _render(
 
 
 def _write(args: argparse.Namespace, ranks: int, baseline: float | None, measured: dict[str, Any]) -> None:
-    options = {key: value for key, value in vars(args).items() if key not in ("run", "json")}
-    record = {
-        "ranks": ranks,
-        "options": options,
-        **provenance(),
-        "torch.topk": baseline,
-        "algorithms": measured,
-    }
-    with open(args.json, "w") as file:
-        json.dump(record, file, indent=1)
-        file.write("\n")
+    asked = {"ranks": ranks, "options": records.options(args)}
+    records.write(args.json, asked, provenance(), {"torch.topk": baseline, "algorithms": measured})

@@ -1,4 +1,4 @@
-"""``python -m sparse_mpi bench compare``: `bench contest` on emulated networks of several sizes and speeds."""
+"""``python -m sparse_mpi bench compare``: `bench interleaved` on emulated networks of several sizes and speeds."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sparse_mpi.bench import records
 from sparse_mpi.bench.comparison import BASELINE
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import bench_contest
+from sparse_mpi.cli import bench_interleaved
 from sparse_mpi.cli.bench_network import RANKS
-from sparse_mpi.cli.contest_plot import draw
+from sparse_mpi.cli.interleaved_plot import draw
 from sparse_mpi.emulation import hosts, launch, rate
 from sparse_mpi.emulation.probe import probe
 
 PASSED = ("model", "n", "density", "steps", "warmup", "seconds", "batch", "seed", "algorithms", "wires")
 DESCRIPTION = """\
 When does it pay to send less? For each number of ranks and each rate: hosts that are emulated on this machine (see
-bench network), and on them one job (bench contest) in which all algorithms, in all wire formats that they take, take
-turns step by step, with selection and merging. Prints what each took, against dense in the same turns; whether dense
-was a fair baseline; and up to which bandwidth it pays.
+bench network), and on them one job (bench interleaved) in which all algorithms, in all wire formats that they take,
+take turns step by step, with selection and merging. Prints what each took, against dense in the same turns; whether
+dense was a fair baseline; and up to which bandwidth it pays.
 
   python -m sparse_mpi bench compare --ranks 4 8 --rate 100mbit 1gbit none --json compare.json --plot compare.png
   python -m sparse_mpi bench compare --ranks 4 --rate 1gbit --algorithms oktopk topka --n 1000000 --steps 5
@@ -44,7 +45,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     text = "of every link, in each direction, as tc writes it, or none (default: 100mbit 1gbit)"
     parser.add_argument("--rate", nargs="+", default=["100mbit", "1gbit"], help=text)
     parser.add_argument("--timeout", type=float, default=3600, help="seconds a job may take (default: 3600)")
-    bench_contest.add_options(parser)
+    bench_interleaved.add_options(parser)
     parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
     parser.add_argument("--plot", metavar="FILE", help="also draw step over bandwidth (needs matplotlib)")
     parser.set_defaults(run=run)
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         limits = {text: rate.parse(text) for text in args.rate}
     except ValueError as error:
         raise SystemExit(f"--{error}") from None
-    bench_contest.check(args)
+    bench_interleaved.check(args)
     if lacks := hosts.missing():
         raise SystemExit("\n".join(["bench compare cannot run here:", *lacks]))
     jobs: list[dict[str, Any]] = []
@@ -76,8 +77,7 @@ def run(args: argparse.Namespace) -> int:
         raise SystemExit(f"bench compare cannot run here: {error}") from None
     print(summary(jobs))
     if args.json:
-        options = {key: value for key, value in vars(args).items() if key not in ("run", "json", "plot")}
-        Path(args.json).write_text(json.dumps({"options": options, **provenance(), "jobs": jobs}, indent=1) + "\n")
+        records.write(args.json, {"options": records.options(args)}, provenance(), {"jobs": jobs})
     if args.plot:
         draw(jobs, args.plot)
     return 0
@@ -90,15 +90,15 @@ def _run_one(
     args: argparse.Namespace,
     jobs: list[dict[str, Any]],
 ) -> int:
-    """Measure the links, run the contest over them, add its record to ``jobs``; returns its exit code."""
+    """Measure the links, run the interleaved benchmark over them, add its record to ``jobs``; returns its exit code."""
     link = probe(emulated)
     print(
         f"{emulated.count} hosts, {text if emulated.rate else 'no limit'}: measured {link.rate / 1e6:.0f} Mbit/s, "
         f"{link.trip * 1e6:.0f} us round trip",
         flush=True,
     )
-    file = emulated.folder / "contest.json"
-    command = contest_command(args, link.rate / 1e9, link.trip / 2 * 1e6, file)
+    file = emulated.folder / "interleaved.json"
+    command = interleaved_command(args, link.rate / 1e9, link.trip / 2 * 1e6, file)
     code = launch.run(emulated, launcher, command, args.timeout)
     if code == 0:
         jobs.append({"rate": text, **json.loads(file.read_text())})
@@ -106,9 +106,9 @@ def _run_one(
     return code
 
 
-def contest_command(args: argparse.Namespace, gbit: float, latency: float, file: Path) -> list[str]:
-    """The command line of the contest, after ``python -m sparse_mpi``."""
-    command = ["bench", "contest", "--gbit", repr(gbit), "--latency", repr(latency), "--json", str(file)]
+def interleaved_command(args: argparse.Namespace, gbit: float, latency: float, file: Path) -> list[str]:
+    """The command line of the interleaved benchmark, after ``python -m sparse_mpi``."""
+    command = ["bench", "interleaved", "--gbit", repr(gbit), "--latency", repr(latency), "--json", str(file)]
     for option in PASSED:
         value = getattr(args, option)
         if value is not None:
@@ -117,7 +117,7 @@ def contest_command(args: argparse.Namespace, gbit: float, latency: float, file:
 
 
 def summary(jobs: list[dict[str, Any]]) -> str:
-    """The speedups over dense, a row a contestant and a column a job."""
+    """The speedups over dense, a row a candidate and a column a job."""
     names = list(dict.fromkeys(name for job in jobs for name in job["results"] if name != BASELINE))
     width = max(map(len, [BASELINE, *names]))
     columns = [f"P={job['ranks']} {job['rate']}" for job in jobs]

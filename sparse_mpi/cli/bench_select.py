@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import os
 import statistics
@@ -23,6 +22,7 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, like, namespace, synchronize
+from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli.select_plot import draw
@@ -73,11 +73,9 @@ def run(args: argparse.Namespace) -> int:
                 measured = _measure(_methods(x, max(1, round(density * n))), x, args)
             cases.append({"n": n, "density": density, "threads": count, "methods": measured})
             print(_render(cases[-1]), flush=True)
-    record = {"options": {k: v for k, v in vars(args).items() if k != "run"}, **provenance(), "cases": cases}
+    record = {"options": records.options(args), **provenance(), "cases": cases}
     if args.json:
-        lines = ",\n".join(json.dumps(case) for case in cases)  # a case a line
-        with open(args.json, "w") as file:
-            file.write(json.dumps(record | {"cases": []}, indent=1).replace("[]", f"[\n{lines}\n]") + "\n")
+        records.write_cases(args.json, record)
     if args.plot:
         draw(record, args.plot)
     return 0

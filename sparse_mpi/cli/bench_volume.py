@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.analysis import gradients, volume
 from sparse_mpi.analysis.volume import Volume
+from sparse_mpi.bench import records
+from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import spelling
 from sparse_mpi.cli.volume_plot import draw
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
                 skipped.append({"algorithm": name, "ranks": ranks, "reason": reason})
                 print(f"{name:<26} {ranks:>5}  skipped: {reason}", flush=True)
                 continue
-            with _bar(args.warmup + args.steps, f"{name}, {ranks} ranks") as bar:
+            with Bar(args.warmup + args.steps, f"{name}, {ranks} ranks") as bar:
                 found = volume.count(
                     algorithm, name, made, ranks, k, args.steps, args.warmup, bar.update, args.ranks_per_node
                 )
@@ -93,11 +93,9 @@ def run(args: argparse.Namespace) -> int:
     if args.phases is not None:
         wanted = args.phases or args.ranks[-1]
         print("\n\n".join(["", *(phases(v) for v in counted if v.ranks == wanted)])[1:])
-    record = {"options": _recorded(args), **provenance(), "volumes": [v.record() for v in counted], "skipped": skipped}
     if args.json:
-        with open(args.json, "w") as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
+        volumes = {"volumes": [v.record() for v in counted], "skipped": skipped}
+        records.write(args.json, {"options": records.options(args)}, provenance(), volumes)
     if args.plot:
         draw(counted, args.plot)
     return int(not all(v.within for v in counted))
@@ -159,19 +157,3 @@ def _too_much(
     if needed > args.most_gigabytes:
         return f"about {needed:.1f} GB of vectors, more than --most-gigabytes {args.most_gigabytes:g}; lower n"
     return None
-
-
-def _recorded(args: argparse.Namespace) -> dict[str, Any]:
-    return {key: value for key, value in vars(args).items() if key not in ("run", "json", "plot")}
-
-
-def _bar(total: int, name: str) -> Any:
-    """A progress bar of that many steps, where there is a terminal and tqdm."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        from contextlib import nullcontext
-        from types import SimpleNamespace
-
-        return nullcontext(SimpleNamespace(update=lambda: None))
-    return tqdm(total=total, desc=name, leave=False, disable=not sys.stderr.isatty())

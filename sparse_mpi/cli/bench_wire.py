@@ -8,7 +8,6 @@ each of which every format has its turn.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
@@ -57,10 +57,7 @@ def run(args: argparse.Namespace) -> int:
         cases.append(_measure(density, args))
         print(_render(cases[-1], args), flush=True)
     if args.json:
-        with open(args.json, "w") as file:
-            options = {key: value for key, value in vars(args).items() if key not in ("run", "json")}
-            json.dump({"options": options, **provenance(), "cases": cases}, file, indent=1)
-            file.write("\n")
+        records.write(args.json, {"options": records.options(args)}, provenance(), {"cases": cases})
     return 0
 
 

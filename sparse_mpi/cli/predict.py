@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.analysis import exchanges, gradients, volume
 from sparse_mpi.analysis.prediction import Predicted, allowed, scaled, short_length
+from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import predict_fit, spelling
@@ -32,7 +31,7 @@ an upper bound; such figures end in *. Neither selecting, merging, waiting nor c
   python -m sparse_mpi predict --network network.json --ranks 8 64
 
 How good that is: fit to what was measured on few ranks, predict what was measured on more, with the counted traffic of
-each contestant.
+each candidate.
 
   python -m sparse_mpi bench compare --ranks 2 4 8 --rate 100mbit 1gbit --json compare.json
   python -m sparse_mpi predict --from compare.json --check-ranks 8 --plot errors.png
@@ -144,7 +143,6 @@ def _table(title: str, network: Network, predicted: list[Predicted], args: argpa
 
 
 def _write(args: argparse.Namespace, predicted: list[Predicted], given: dict[str, Network]) -> None:
-    options: dict[str, Any] = {key: value for key, value in vars(args).items() if key not in ("run", "json", "plot")}
     cases = [
         {
             "algorithm": of.algorithm,
@@ -158,6 +156,5 @@ def _write(args: argparse.Namespace, predicted: list[Predicted], given: dict[str
         for of in predicted
     ]
     named = {name: {"alpha": network.alpha, "beta": network.beta} for name, network in given.items()}
-    with open(args.json, "w") as file:
-        json.dump({"options": options, **provenance(), "networks": named, "cases": cases}, file, indent=1)
-        file.write("\n")
+    asked = {"options": records.options(args)}
+    records.write(args.json, asked, provenance(), {"networks": named, "cases": cases})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from sparse_mpi.analysis import exchanges
 from sparse_mpi.analysis.exchanges import Check
+from sparse_mpi.bench import records
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli.predict_plot import draw_check
 from sparse_mpi.comm import as_comm
@@ -30,9 +30,7 @@ def fit(file: str) -> int:
         print(f"{size:>9} {1e6 * taken:>10.1f} {1e6 * (network.alpha + network.beta * size):>10.1f}")
     print(str(network))
     points = [list(point) for point in zip(SIZES, seconds, strict=True)]
-    with open(file, "w") as out:
-        json.dump({**vars(network), "ranks": comm.size, "points": points, **provenance()}, out, indent=1)
-        out.write("\n")
+    records.write(file, vars(network), {"ranks": comm.size, "points": points}, provenance())
     return 0
 
 
@@ -59,9 +57,7 @@ def check(args: argparse.Namespace) -> int:
             for found in checks
             for prediction in found.predictions
         ]
-        with open(args.json, "w") as out:
-            json.dump({"fitted to": args.records, "rates": networks, "cases": cases, **provenance()}, out, indent=1)
-            out.write("\n")
+        records.write(args.json, {"fitted to": args.records, "rates": networks, "cases": cases}, provenance())
     if args.plot:
         draw_check(checks, args.plot)
     return 0
@@ -69,13 +65,13 @@ def check(args: argparse.Namespace) -> int:
 
 def _table(found: Check) -> str:
     """The network that was fitted at one rate, and a line for each prediction."""
-    wide = max(len("contestant"), *(len(prediction.measured.contestant) for prediction in found.predictions))
+    wide = max(len("candidate"), *(len(prediction.measured.candidate) for prediction in found.predictions))
     lines = [
         f"{found.rate or 'exchanges'}: fitted to P = {', '.join(map(str, found.ranks))}: {str(found.network)}",
-        f"{'contestant':<{wide}} {'P':>5} {'measured, ms':>13} {'predicted, ms':>14} {'error':>8}",
+        f"{'candidate':<{wide}} {'P':>5} {'measured, ms':>13} {'predicted, ms':>14} {'error':>8}",
     ]
     lines += [
-        f"{of.contestant:<{wide}} {of.ranks:>5} {1e3 * of.seconds:>13.3f} {1e3 * prediction.seconds:>14.3f} "
+        f"{of.candidate:<{wide}} {of.ranks:>5} {1e3 * of.seconds:>13.3f} {1e3 * prediction.seconds:>14.3f} "
         f"{prediction.error:>+8.0%}"
         for prediction in found.predictions
         for of in [prediction.measured]

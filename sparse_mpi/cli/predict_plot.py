@@ -36,19 +36,19 @@ def draw(predicted: Sequence[Predicted], given: Mapping[str, Network], heading: 
 
 
 def draw_check(checks: Sequence[Check], file: str) -> None:
-    """Predicted over measured milliseconds, a panel a rate and a colour a contestant; on the line they are equal.
+    """Predicted over measured milliseconds, a panel a rate and a colour a candidate; on the line they are equal.
 
     Raises:
         SystemExit: matplotlib is not installed, or does not know the extension.
     """
     figure, panels = _panels(len(checks), "exchange of a step, ms")
-    names = dict.fromkeys(of.measured.contestant for check in checks for of in check.predictions)
+    names = dict.fromkeys(of.measured.candidate for check in checks for of in check.predictions)
     colours = {name: _colour(index) for index, name in enumerate(names)}
     for axes, check in zip(panels, checks, strict=True):
         both = [1e3 * seconds for of in check.predictions for seconds in (of.seconds, of.measured.seconds)]
         axes.loglog([min(both), max(both)], [min(both), max(both)], c="grey", linewidth=0.8)
         for name, colour in colours.items():
-            chosen = [of for of in check.predictions if of.measured.contestant == name]
+            chosen = [of for of in check.predictions if of.measured.candidate == name]
             x, y = [1e3 * of.measured.seconds for of in chosen], [1e3 * of.seconds for of in chosen]
             axes.loglog(x, y, "o", c=colour, label=name)
         axes.set(title=f"{check.rate}, median error {check.median_error:.0%}".lstrip(", "), xlabel="measured")

@@ -17,10 +17,10 @@ from sparse_mpi.launch.run import run as run_job
 
 USAGE = 2  # exit status of a command line that makes no sense
 DESCRIPTION = """\
-Start a Python program on several MPI ranks, with the mpiexec that belongs to the MPI of this Python, or with srun inside
-a Slurm allocation, and with what that needs: as root, with more ranks than cores, without network hardware, with as many
-threads a rank as it has cores. Environment variables that are set already stay as they are. Signals reach the job, its
-exit status is returned, and no process, temporary file or shared memory of it stays behind.
+Start a Python program on several MPI ranks, with the mpiexec that belongs to this Python's MPI, or with srun inside a
+Slurm allocation, and with the settings that this needs: for root, for more ranks than cores, for machines without
+network hardware, and for threads to share the cores. Environment variables that are set already stay as they are.
+Signals reach the job, its exit status is returned, and no process, temporary file or shared memory of it stays behind.
 
   python -m sparse_mpi run -n 4 example.py --steps 100
   python -m sparse_mpi run -n 4 -m sparse_mpi bench allreduce

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-from typing import Any
 
 from sparse_mpi.analysis import gradients
 from sparse_mpi.analysis.recording import Call, RecordingComm
 from sparse_mpi.analysis.replay import Trace, replay
+from sparse_mpi.bench import records
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import spelling
 from sparse_mpi.cli.trace_plot import draw
@@ -124,7 +123,6 @@ def _table(trace: Trace) -> str:
 
 
 def _write(args: argparse.Namespace, traces: list[Trace], network: Network) -> None:
-    options: dict[str, Any] = {key: value for key, value in vars(args).items() if key not in ("run", "json", "plot")}
     steps = {
         trace.algorithm: {
             "seconds": trace.seconds,
@@ -134,7 +132,5 @@ def _write(args: argparse.Namespace, traces: list[Trace], network: Network) -> N
         }
         for trace in traces
     }
-    about = {"options": options, "network": {"alpha": network.alpha, "beta": network.beta}, **provenance()}
-    with open(args.json, "w") as file:
-        json.dump(about | {"algorithms": steps}, file, indent=1)
-        file.write("\n")
+    asked = {"options": records.options(args), "network": {"alpha": network.alpha, "beta": network.beta}}
+    records.write(args.json, asked, provenance(), {"algorithms": steps})

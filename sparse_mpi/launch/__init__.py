@@ -1,1 +1,1 @@
-"""Starting MPI jobs: which mpiexec belongs to this Python's MPI, what it needs, and a job that leaves nothing behind."""
+"""The launcher: which mpiexec belongs to this Python's MPI, what it needs, and jobs that leave nothing behind."""

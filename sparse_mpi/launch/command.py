@@ -103,8 +103,8 @@ def build(
             return _line(slurm(srun, job, allocation, flavour), job, flavour, environment, ("SLURM_",), False), job
         if allocation.nodes > 1:
             raise LaunchError(
-                f"srun has no --mpi={flavour.plugin}, which {flavour.name} needs on the {allocation.nodes} nodes of this "
-                "allocation: start the job with the site's own mpiexec"
+                f"srun has no --mpi={flavour.plugin}, which {flavour.name} needs on {allocation.nodes} nodes: "
+                "start the job with the site's own mpiexec"
             )
     job = Job(ranks or cores, cores, command, root)
     found = find_mpiexec(clean)

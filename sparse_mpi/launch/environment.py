@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import sys
 import sysconfig
 import tempfile
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ def needed(environment: Mapping[str, str], threads: int) -> dict[str, str]:
     if not _installed():
         others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(ROOT))]
         found["PYTHONPATH"] = os.pathsep.join([str(ROOT), *others])
-    if folder := kernel_cache(environment | found):
+    if folder := kernel_cache({**environment, **found}):
         found["NUMBA_CACHE_DIR"] = folder
     return found
 

@@ -82,9 +82,9 @@ def remove_segments(patterns: Iterable[str], since: float, folder: Path = SHARED
             ours = status.st_uid == os.geteuid() and status.st_ctime >= since
             if ours and any(fnmatchcase(file.name, pattern) for pattern in patterns):
                 found.add(str(file))
-    for file in found - (_used() if found else set()):
+    for name in found - (_used() if found else set()):
         with suppress(OSError):
-            os.unlink(file)
+            os.unlink(name)
 
 
 def _used() -> set[str]:

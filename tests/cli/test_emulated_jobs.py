@@ -164,7 +164,7 @@ def test_a_job_sends_through_the_links(possible, tmp_path):
 
 
 @needs_mpi
-def test_contestants_are_compared_with_dense(possible, tmp_path, capfd):
+def test_candidates_are_compared_with_dense(possible, tmp_path, capfd):
     """On two networks; over the slower one, dense takes as long as its bytes."""
     file = tmp_path / "r.json"
     command = ["bench", "compare", "--ranks", "2", "--rate", "20mbit", "none", "--algorithms", "topka"]

@@ -14,7 +14,7 @@ TRUTH = {"100mbit": Network(2e-4, 8e-8), "1gbit": Network(5e-5, 8e-9)}
 
 
 def measured(ranks, truth, off=1.0):
-    """Contestants on a network that obeys the model but for a factor."""
+    """Candidates on a network that obeys the model but for a factor."""
     traffic = {"dense": (2 * ranks, 4e6), "topka": (ranks, 8e4 * ranks), "oktopk packed": (3 * ranks, 2e5)}
     return {
         name: {"messages": m, "bytes": b, "exchange": off * (truth.alpha * m + truth.beta * b)}
@@ -50,16 +50,16 @@ def test_alpha_and_beta_are_found_for_every_rate(compared, tmp_path, capsys):
     for rate, truth in TRUTH.items():
         assert record["rates"][rate]["alpha"] == pytest.approx(truth.alpha)
         assert record["rates"][rate]["beta"] == pytest.approx(truth.beta)
-    errors = {(case["contestant"], case["rate"]): case["error"] for case in record["cases"]}
+    errors = {(case["candidate"], case["rate"]): case["error"] for case in record["cases"]}
     assert errors["oktopk packed", "1gbit"] == pytest.approx(-0.2) and len(errors) == 6
     assert errors["dense", "100mbit"] == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.parametrize("contestants", ["algorithms", "results"], ids=["allreduce", "contest"])
-def test_a_record_a_number_of_ranks(tmp_path, capsys, contestants):
+@pytest.mark.parametrize("candidates", ["algorithms", "results"], ids=["allreduce", "interleaved"])
+def test_a_record_a_number_of_ranks(tmp_path, capsys, candidates):
     truth = Network(2e-5, 1e-9)
     files = [
-        write(tmp_path / f"p{ranks}.json", {"ranks": ranks, contestants: measured(ranks, truth)}) for ranks in (2, 4, 8)
+        write(tmp_path / f"p{ranks}.json", {"ranks": ranks, candidates: measured(ranks, truth)}) for ranks in (2, 4, 8)
     ]
     assert main(["predict", "--from", *files[:2], "--check", files[2]]) == 0
     assert "exchanges: fitted to P = 2, 4: 20 us a message, 1 GB/s" in capsys.readouterr().out
@@ -88,7 +88,7 @@ def test_predicted_over_measured_is_drawn(compared, tmp_path):
     ids=str,
 )
 def test_a_file_of_another_kind_is_named(tmp_path, record):
-    with pytest.raises(ValueError, match="bad.json must be a record that bench allreduce, bench contest"):
+    with pytest.raises(ValueError, match="bad.json must be a record that bench allreduce, bench interleaved"):
         exchanges.read(write(tmp_path / "bad.json", record))
 
 

@@ -1,56 +1,67 @@
-"""``python -m sparse_mpi bench contest``: all algorithms in all wire formats, in turns step by step, against dense."""
+"""``python -m sparse_mpi bench interleaved``: all algorithms and wire formats, in turns step by step, against dense."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+import warnings
+from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.bench import records
 from sparse_mpi.bench.comparison import (
     BASELINE,
     OWN,
-    Contestant,
+    Candidate,
     Rules,
     accepts,
     batches,
-    contestants,
+    candidates,
     peak_memory,
     take_turns,
 )
 from sparse_mpi.bench.models import MODELS
+from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli.contest_table import render, results
+from sparse_mpi.cli.interleaved_table import render, results
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs.break_even import ring_bound
 from sparse_mpi.sparse import Layout
 
+DEPRECATED = "contest"
 WIRES = (OWN, "packed", "packed+bf16")
 DESCRIPTION = """\
-Whether it pays to send less, on the network this runs on: all contestants take turns, step by step on the same
+Whether it pays to send less, on the network this runs on: all candidates take turns, step by step on the same
 gradients, with error feedback. A step is compared with that of a dense float32 sum in the same turns.
 
-  mpiexec -n 4 python -m sparse_mpi bench contest --algorithms oktopk topka --n 1000000 --gbit 10 --latency 5
+  mpiexec -n 4 python -m sparse_mpi bench interleaved --algorithms oktopk topka --n 1000000 --gbit 10 --latency 5
 
 On networks that are emulated on this machine: python -m sparse_mpi bench compare
 """
 
 
 def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench contest``."""
-    parser = kinds.add_parser(
-        "contest",
-        help="all algorithms and wire formats in turns, against a dense sum on this network",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    """Declare ``bench interleaved``, and its old name."""
+    text = "all algorithms and wire formats in turns, against a dense sum on this network"
+    new = kinds.add_parser(
+        "interleaved", help=text, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_options(parser)
-    parser.add_argument(
-        "--gbit", type=float, help="bandwidth of a rank's link, Gbit/s, if known: tells whether dense is fair"
-    )
-    parser.add_argument("--latency", type=float, default=5.0, help="of a message, microseconds (default: 5)")
-    parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
-    parser.set_defaults(run=run)
+    old = kinds.add_parser(DEPRECATED, description=f"The old name of bench interleaved.\n\n{DESCRIPTION}")
+    for parser, function in ((new, run), (old, _run_by_old_name)):
+        add_options(parser)
+        text = "bandwidth of a rank's link, Gbit/s, if known: tells whether dense is fair"
+        parser.add_argument("--gbit", type=float, help=text)
+        parser.add_argument("--latency", type=float, default=5.0, help="of a message, microseconds (default: 5)")
+        parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
+        parser.set_defaults(run=function)
+
+
+def _run_by_old_name(args: argparse.Namespace) -> int:
+    """Warn of the old name, and measure."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # or nobody at the command line would see it
+        warnings.warn(f"bench {DEPRECATED} is now bench interleaved", DeprecationWarning, stacklevel=1)
+    return run(args)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -68,14 +79,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--density", type=float, default=0.01, help="share of them that is sent (default: 0.01)")
     parser.add_argument("--steps", type=int, default=8, help="steps counted, after --warmup more (default: 8)")
     parser.add_argument("--warmup", type=int, default=2, help="steps not counted (default: 2)")
-    text = "a contestant stops when its steps have taken so many seconds and three count (default: 30)"
+    text = "a candidate stops when its steps have taken so many seconds and three count (default: 30)"
     parser.add_argument("--seconds", type=float, default=30.0, help=text)
-    text = "contestants, besides dense, that take turns and hold a residual each at a time (default: 10)"
+    text = "candidates, besides dense, that take turns and hold a residual each at a time (default: 10)"
     parser.add_argument("--batch", type=int, default=10, help=text)
     parser.add_argument("--seed", type=int, default=0, help="of the gradients (default: 0)")
 
 
-def check(args: argparse.Namespace) -> list[list[Contestant]]:
+def check(args: argparse.Namespace) -> list[list[Candidate]]:
     """Who takes turns with whom; raises SystemExit unless the options are good."""
     least = {"steps": 1, "warmup": 0, "batch": 1, "n": 1}
     for option, value in least.items():
@@ -88,7 +99,7 @@ def check(args: argparse.Namespace) -> list[list[Contestant]]:
         raise SystemExit(f"--seconds must be more than 0, got {args.seconds:g}")
     wires = args.wires or [wire for wire in WIRES if any(accepts(name, wire) for name in args.algorithms)]
     try:
-        return batches(contestants(args.algorithms, wires), args.batch)
+        return batches(candidates(args.algorithms, wires), args.batch)
     except ValueError as error:
         raise SystemExit(f"--{error}") from None
 
@@ -111,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
         record = {
             "ranks": comm.size,
             "n": layout.size,
-            "options": {key: value for key, value in vars(args).items() if key not in ("run", "json")},
+            "options": records.options(args),
             **provenance(),
             "peak memory": memory,
             "results": results(measured, args.latency * 1e-6),
@@ -121,33 +132,24 @@ def run(args: argparse.Namespace) -> int:
             record["dense over ring"] = record["results"][BASELINE]["step"] / bound if comm.size > 1 else None
         print(render(record), flush=True)
         if args.json:
-            with open(args.json, "w") as file:
-                json.dump(record, file, indent=1)
-                file.write("\n")
+            records.write(args.json, record)
     return 0
 
 
 class _Teller:
-    """On rank 0 of a terminal with tqdm a progress bar, else a line a step."""
+    """Says on rank 0 what is being done: by a progress bar where there can be one, else by a line a step."""
 
     def __init__(self, comm: Comm, steps: int) -> None:
-        self._silent, self._bar = comm.rank > 0, None
-        if not self._silent and sys.stderr.isatty():
-            try:
-                from tqdm import tqdm
-            except ImportError:
-                return
-            self._bar = tqdm(total=steps, leave=False, desc="turns")
+        self._shown = comm.rank == 0
+        self._bar = Bar(steps, "turns", self._shown)
 
     def __enter__(self) -> _Teller:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
+    def __exit__(self, *error: Any) -> None:
+        self._bar.__exit__(*error)
 
     def __call__(self, what: str) -> None:
-        if self._bar is not None:
-            self._bar.update()
-        elif not self._silent:
+        self._bar.update()
+        if self._shown and not self._bar.visible:
             print(what, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The contest with dense: who takes part, that turns are fair, what the numbers come to, and the break-even."""
+"""The interleaved benchmark with dense: who takes part, fair turns, what the numbers come to, and the break-even."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.bench import comparison as contest
+from sparse_mpi.bench import comparison
 from sparse_mpi.bench import cpu_time as processor
-from sparse_mpi.bench.comparison import FIELDS, LEAST, Contestant, Rules, batches, contestants, summarise, take_turns
-from sparse_mpi.cli import bench_compare, bench_contest, contest_plot, main
-from sparse_mpi.cli.contest_table import render, results
+from sparse_mpi.bench.comparison import FIELDS, MIN_STEPS, Candidate, Rules, batches, candidates, summarise, take_turns
+from sparse_mpi.cli import bench_compare, bench_interleaved, interleaved_plot, main
+from sparse_mpi.cli.interleaved_table import render, results
 from sparse_mpi.comm import NullComm
 from sparse_mpi.costs.break_even import Cost, break_even, ring_bound
 from sparse_mpi.sparse import Layout
@@ -86,40 +86,40 @@ def test_a_ring_sends_almost_everything_twice():
 
 
 def test_everyone_competes_in_all_formats_it_accepts_and_none_twice(wired):
-    found = contestants(["topka", "wired", "exact"], ["own", "coo32", "narrow", "rounded"])
+    found = candidates(["topka", "wired", "exact"], ["own", "coo32", "narrow", "rounded"])
     names = [each.name for each in found]
     assert names[0] == "dense" and len(names) == len(set(names))
     assert [name for name in names if name.startswith("wired")] == ["wired", "wired narrow", "wired rounded"]
     assert [name for name in names if name.startswith("exact")] == ["exact", "exact narrow"]
-    assert [each.name for each in contestants(["dense", "wired"], ["narrow"])] == ["dense", "wired narrow"]
+    assert [each.name for each in candidates(["dense", "wired"], ["narrow"])] == ["dense", "wired narrow"]
 
 
 def test_a_format_that_nobody_accepts_is_named(wired):
     with pytest.raises(ValueError, match="accepted by one of dense, wired, got wide; own"):
-        contestants(["wired"], ["own", "wide"])
+        candidates(["wired"], ["own", "wide"])
 
 
 def test_dense_is_in_every_batch():
-    entered = [Contestant(name) for name in ("dense", "a", "b", "c")]
+    entered = [Candidate(name) for name in ("dense", "a", "b", "c")]
     assert [[each.name for each in group] for group in batches(entered, 2)] == [["dense", "a", "b"], ["dense", "c"]]
     assert batches(entered[:1], 2) == [entered[:1]]
 
 
 @pytest.mark.parametrize("seconds", [1e-9, 1e9])
 def test_turns_end_with_the_budget(ranks, seconds):
-    rules = Rules(density=0.1, steps=LEAST + 2, warmup=1, seconds=seconds, seed=0)
-    entered = contestants(["topka", "oktopk"], ["own"])
+    rules = Rules(density=0.1, steps=MIN_STEPS + 2, warmup=1, seconds=seconds, seed=0)
+    entered = candidates(["topka", "oktopk"], ["own"])
 
     def run(comm):
         told = []
         return take_turns(entered, Layout.of(100), rules, comm, told.append), told
 
     for samples, told in ranks.run(run):
-        steps = LEAST if seconds < 1 else LEAST + 2
+        steps = MIN_STEPS if seconds < 1 else MIN_STEPS + 2
         assert {name: rows.shape for name, rows in samples.items()} == {
             each.name: (ranks.size, steps, len(FIELDS)) for each in entered
         }
-        assert len(told) == 1 + steps and told[0].startswith("warm-up, contestants: 3")
+        assert len(told) == 1 + steps and told[0].startswith("warm-up, candidates: 3")
         sent = samples["dense"][:, :, FIELDS.index("sent")]
         assert (sent == 800 * (ranks.size - 1) // ranks.size).all()
 
@@ -186,10 +186,10 @@ def test_the_table_says_whether_dense_was_fair(ratio, verdict):
 def test_the_figure_has_a_line_and_a_point_for_everyone(tmp_path):
     pytest.importorskip("matplotlib")
     jobs = [record(0.1, 1.1), record(1.0, 1.1)]
-    light = next(line for line in contest_plot.lines(jobs, 2) if line.name == "light")
+    light = next(line for line in interleaved_plot.lines(jobs, 2) if line.name == "light")
     assert light.bandwidths == [1e8, 1e9] and light.seconds == [0.5, 0.5]
     assert light.cost == Cost(0.25, 4, 10**6)
-    contest_plot.draw(jobs, str(tmp_path / "figure.svg"))
+    interleaved_plot.draw(jobs, str(tmp_path / "figure.svg"))
     drawn = (tmp_path / "figure.svg").read_text()
     assert all(f"<!-- {name} -->" in drawn for name in ("light", "never", "dense", "P = 2"))
     assert [line.split()[:3] for line in bench_compare.summary(jobs).splitlines()[2:4]] == [
@@ -225,29 +225,29 @@ def test_processor_time_is_that_between_calls(monkeypatch):
 def test_the_job_gets_all_options():
     parser = argparse.ArgumentParser()
     kinds = parser.add_subparsers().add_parser("bench").add_subparsers()
-    bench_contest.add_parser(kinds)
+    bench_interleaved.add_parser(kinds)
     bench_compare.add_parser(kinds)
     given = ["--n", "50", "--density", "0.1", "--steps", "4", "--warmup", "0", "--seconds", "2", "--batch", "3"]
     given += ["--algorithms", "topka", "gtopk", "--wires", "own", "--seed", "7"]
     args = parser.parse_args(["bench", "compare", *given])
-    parsed = parser.parse_args(bench_compare.contest_command(args, 0.95, 12.5, Path("file")))
+    parsed = parser.parse_args(bench_compare.interleaved_command(args, 0.95, 12.5, Path("file")))
     assert {name: getattr(parsed, name) for name in bench_compare.PASSED} == {
         name: getattr(args, name) for name in bench_compare.PASSED
     }
     assert (parsed.gbit, parsed.latency, parsed.json) == (0.95, 12.5, "file")
 
 
-def test_bench_contest_writes_what_it_prints(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench_contest, "as_comm", lambda _: NullComm(4))
+def test_bench_interleaved_writes_what_it_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench_interleaved, "as_comm", lambda _: NullComm(4))
     file = tmp_path / "r.json"
-    command = ["bench", "contest", "--n", "1000", "--steps", "1", "--warmup", "0", "--algorithms", "powersgd"]
+    command = ["bench", "interleaved", "--n", "1000", "--steps", "1", "--warmup", "0", "--algorithms", "powersgd"]
     assert main([*command, "--gbit", "1", "--json", str(file)]) == 0
     written, (out, error) = json.loads(file.read_text()), capsys.readouterr()
     assert set(written["results"]) == {"dense", "powersgd"} and written["ranks"] == 4 and written["dense over ring"] > 0
-    assert "ring bound" in out and "step 1 of 1, contestants: 2" in error
+    assert "ring bound" in out and "step 1 of 1, candidates: 2" in error
 
 
-@pytest.mark.parametrize("kind", ["contest", "compare"])
+@pytest.mark.parametrize("kind", ["interleaved", "compare"])
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -274,15 +274,22 @@ def test_wrong_networks_are_named(options, says):
 
 def test_an_unknown_format_is_told_which_there_are(capsys):
     with pytest.raises(SystemExit):
-        main(["bench", "contest", "--wires", "best"])
+        main(["bench", "interleaved", "--wires", "best"])
     assert re.search("invalid choice: 'best' .*packed", capsys.readouterr().err)
 
 
 def test_a_wrong_bandwidth_is_named():
     with pytest.raises(SystemExit, match="--gbit must be above 0 and --latency at least 0, got 0.0 and 5"):
-        main(["bench", "contest", "--gbit", "0"])
+        main(["bench", "interleaved", "--gbit", "0"])
 
 
 def test_memory_of_all_ranks_is_added():
-    most = contest.peak_memory(NullComm(1))
-    assert 10**7 < 3 * most <= contest.peak_memory(NullComm(3)) < 10**12
+    most = comparison.peak_memory(NullComm(1))
+    assert 10**7 < 3 * most <= comparison.peak_memory(NullComm(3)) < 10**12
+
+
+def test_the_old_name_works_and_warns(monkeypatch, capsys):
+    monkeypatch.setattr(bench_interleaved, "as_comm", lambda _: NullComm(4))
+    with pytest.warns(DeprecationWarning, match="bench contest is now bench interleaved"):
+        assert main("bench contest --n 1000 --steps 1 --warmup 0 --algorithms topka".split()) == 0
+    assert "topka" in capsys.readouterr().out

@@ -19,7 +19,7 @@ FARTHEST = 100  # times the highest bandwidth that was measured
 
 
 class Line(NamedTuple):
-    """A contestant at one number of ranks."""
+    """A candidate at one number of ranks."""
 
     name: str
     bandwidths: list[float]  # (m,) measured, bits a second
@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 def lines(jobs: Sequence[dict[str, Any]], ranks: int) -> list[Line]:
-    """Those of all contestants that every job on so many ranks has.
+    """Those of all candidates that every job on so many ranks has.
 
     The cost of a line is that of the jobs at all bandwidths together: their median time to compute, which the network
     has no part in, and mean traffic.

@@ -1,4 +1,4 @@
-"""The table of ``bench contest``, and the numbers in it."""
+"""The table of ``bench interleaved``, and the numbers in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEGEND = (
 
 
 def results(measured: list[dict[str, np.ndarray]], alpha: float) -> dict[str, dict[str, Any]]:
-    """Of every contestant its `summarise`, compared with the dense sum of its own turns; dense itself over all turns.
+    """Of every candidate its `summarise`, compared with the dense sum of its own turns; dense itself over all turns.
 
     ``over dense`` is the median over the turns in which both took part. Break-even bandwidths are bits a second; None:
     faster than dense on any network.
@@ -57,7 +57,7 @@ def render(record: dict[str, Any]) -> str:
         f"peak memory of all ranks {record['peak memory'] / 1e9:.1f} GB",
         _fairness(record),
         "",
-        f"{'contestant':<{width}} {'step ms':>9} {'speedup':>8} {'select':>8} {'exchange':>9} {'merge':>8} "
+        f"{'candidate':<{width}} {'step ms':>9} {'speedup':>8} {'select':>8} {'exchange':>9} {'merge':>8} "
         f"{'alone':>8} {'KB/rank':>10} {'msgs':>5} {'even':>9} {'alone':>9}",
     ]
     for name, m in found.items():
