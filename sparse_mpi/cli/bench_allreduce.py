@@ -15,8 +15,9 @@ import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench import records
+from sparse_mpi.bench.kernel_cache import COMPILING, cold
 from sparse_mpi.bench.models import MODELS
-from sparse_mpi.bench.progress import progress
+from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs.model import Network
@@ -69,10 +70,12 @@ def run(args: argparse.Namespace) -> int:
     comm = as_comm(None)
     base = np.random.default_rng([args.seed, comm.rank]).standard_normal(args.n, np.float32)
     baseline = _time_topk(base, args.density, comm)
-    measured = {
-        name: _measure(name, base, layout, args, comm)
-        for name in progress(args.algorithms, "algorithms", comm.rank == 0)
-    }
+    measured = {}
+    with Bar(len(args.algorithms), "algorithms", comm.rank == 0) as bar:
+        for name in args.algorithms:
+            bar.say(COMPILING if bar.visible and cold() else name)
+            measured[name] = _measure(name, base, layout, args, comm)
+            bar.update()
     if comm.rank == 0:
         network = Network.of(args.gbit, args.latency)
         print(_render(measured, baseline, network, args, comm.size))

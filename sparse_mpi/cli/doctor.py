@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from sparse_mpi.doctor import Finding, examine
+from sparse_mpi.bench.provenance import versions
+from sparse_mpi.doctor import Finding, examine, probes
 
+PATIENCE = 900.0  # seconds that compiling all kernels may take, on a slow and busy machine
 MARKS = {"fine": " ", "advice": "*", "broken": "!"}
 
 
@@ -21,11 +23,15 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print facts of all ranks and findings as JSON")
     parser.add_argument("--cold", action="store_true", help="time the first step with an empty cache of kernels")
+    text = "only compile the kernels into their cache, which takes some ten seconds once per installation"
+    parser.add_argument("--compile", action="store_true", help=text)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Examine, and print on rank 0."""
+    if args.compile:
+        return compile_kernels()
     examined = examine(args.cold)
     if examined is None:
         return 0
@@ -35,6 +41,15 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(render(found))
     return int(any(finding.grade == "broken" for finding in found))
+
+
+def compile_kernels() -> int:
+    """Compile the kernels, say how long it took, and return 1 if they do not compile. MPI is not started."""
+    finding = probes.first_step({"versions": versions()}, seconds=PATIENCE)
+    print(f"{finding.about}: {finding.says}")
+    if finding.remedy:
+        print(f"    -> {finding.remedy}")
+    return int(finding.grade == "broken")
 
 
 def render(found: list[Finding]) -> str:

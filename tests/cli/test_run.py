@@ -121,8 +121,9 @@ def test_the_exit_status_is_the_programs(python, program, tmp_path, what, status
     """MPICH's mpiexec returns the bare number of the signal that killed a rank."""
     status, out, error = finish(start(python, tmp_path, "-n", 2, program, what, "--an", "option"), tmp_path)
     assert status in statuses, error
-    assert sorted(line[:9] for line in out.splitlines() if line.startswith("rank")) == ["rank 0 of", "rank 1 of"]
-    assert "['--an', 'option']" in out
+    if what != "die":  # what a killed rank printed may be lost
+        assert sorted(line[:9] for line in out.splitlines() if line.startswith("rank")) == ["rank 0 of", "rank 1 of"]
+        assert out.count("['--an', 'option']") == 2
     assert ("ValueError: for the test" in error) == (what == "raise")
 
 
@@ -170,7 +171,7 @@ def test_a_dry_run_is_a_line_for_a_shell(python, program, tmp_path):
     assert status == 0 and line.count("\n") == 1, error
     assert "mpiexec" in line and shlex.split(line)[-2:] == ["well", "it's"]
     done = subprocess.run(["sh", "-c", line], env={"PATH": PATH}, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stdout.count("[\"it's\"]") == 2, done.stderr
+    assert done.returncode == 0 and done.stdout.count('["it\'s"]') == 2, done.stderr
 
 
 def test_a_module_is_run(tmp_path):
