@@ -1,5 +1,7 @@
-"""Algorithms in several wire formats, taking turns: step by step on the same gradients, so that a machine that is busy
-with something else is so for all of them."""
+"""The interleaved benchmark: algorithms in several wire formats take turns, step by step on the same gradients.
+
+A machine that is busy with something else is so for all of them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class Candidate:
         return self.algorithm if self.wire == OWN else f"{self.algorithm} {self.wire}"
 
     def make(self) -> Algorithm:
-        """The algorithm itself."""
+        """Return the algorithm itself."""
         return make_algorithm(self.algorithm, {} if self.wire == OWN else {"wire": self.wire})
 
 
@@ -85,7 +87,7 @@ def candidates(algorithms: Iterable[str], wires: Iterable[str]) -> list[Candidat
 
 
 def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
-    """The baseline with up to ``size`` others at a time: as many residuals are held at once."""
+    """Return the baseline with up to ``size`` others at a time: as many residuals are held at once."""
     baseline, *others = entered
     return [[baseline, *others[at : at + size]] for at in range(0, len(others), size)] or [[baseline]]
 
@@ -118,7 +120,10 @@ def take_turns(
 
 
 def _enter(candidate: Candidate, layout: Layout, rules: Rules, comm: Any) -> SparseAllreduce:
-    """A plain sum leaves nothing to remember, and would pay for a residual of zeros in every step."""
+    """Make the reducer of a candidate.
+
+    A plain sum leaves nothing to remember, and would pay for a residual of zeros in every step.
+    """
     memory = "none" if candidate.algorithm == BASELINE else "residual"
     return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=candidate.make(), memory=memory)
 
@@ -135,7 +140,7 @@ def _gradients(size: int, rules: Rules, rank: int) -> Iterator[np.ndarray]:
 
 
 def _step(reducer: SparseAllreduce, gradient: np.ndarray, clock: ProcessorTime) -> list[float]:
-    """A step's `FIELDS` on this rank."""
+    """Return a step's `FIELDS` on this rank."""
     start, computed = perf_counter(), clock.elapsed()
     reducer.step(gradient)
     seconds, processor = perf_counter() - start, clock.elapsed() - computed
@@ -147,12 +152,12 @@ def _step(reducer: SparseAllreduce, gradient: np.ndarray, clock: ProcessorTime) 
 
 
 def slowest(samples: np.ndarray) -> np.ndarray:
-    """``(steps,)`` seconds of each step on the rank that needs longest."""
+    """Return ``(steps,)`` seconds of each step on the rank that needs longest."""
     return samples[:, :, FIELDS.index("step")].max(0)
 
 
 def summarise(samples: np.ndarray) -> dict[str, float]:
-    """What ``samples`` ``(P, steps, len(FIELDS))`` come to: medians over the steps of the slowest rank.
+    """Return what ``samples`` ``(P, steps, len(FIELDS))`` come to: medians over the steps of the slowest rank.
 
     ``select``, ``merge``, ``compute`` (both) and ``processor`` (both, in processor time) are those of the rank that
     needs longest for them; ``exchange`` is that of the rank that spends least in it, because the others wait for slower

@@ -17,7 +17,7 @@ class _Meter:
         self.computing, self.since = 0.0, process_time()
 
     def outside(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What ``call`` returns; its time does not count."""
+        """Return what ``call`` returns; its time does not count."""
         self.computing += process_time() - self.since
         try:
             return call(*args, **kwargs)

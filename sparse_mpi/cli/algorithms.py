@@ -31,8 +31,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table() -> str:
-    """The table in Markdown; the declared bounds for VGG-16's gradient, in units of k(P-1)/P words, which are
-    comparable between numbers of ranks."""
+    """Return the table in Markdown.
+
+    The declared bounds are for VGG-16's gradient, in units of k(P-1)/P words, which are
+    comparable between numbers of ranks.
+    """
     layout = Layout.of([shape for _, shape in vgg16()])
     k = round(layout.size * DENSITY)
     heads = ["algorithm", "what it is", "costs a rank", *(f"at most, P = {p}" for p in RANKS)]

@@ -52,7 +52,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """A job for each number of ranks and each rate; returns the exit code of the first that fails, else 0."""
+    """Run a job for each number of ranks and each rate; returns the exit code of the first that fails, else 0."""
     if wrong := [ranks for ranks in args.ranks if ranks not in RANKS]:
         raise SystemExit(f"--ranks must be {RANKS[0]} to {RANKS[-1]}, got {wrong[0]}")
     if not args.timeout > 0:
@@ -107,7 +107,7 @@ def _run_one(
 
 
 def interleaved_command(args: argparse.Namespace, gbit: float, latency: float, file: Path) -> list[str]:
-    """The command line of the interleaved benchmark, after ``python -m sparse_mpi``."""
+    """Return the command line of the interleaved benchmark, after ``python -m sparse_mpi``."""
     command = ["bench", "interleaved", "--gbit", repr(gbit), "--latency", repr(latency), "--json", str(file)]
     for option in PASSED:
         value = getattr(args, option)
@@ -117,7 +117,7 @@ def interleaved_command(args: argparse.Namespace, gbit: float, latency: float, f
 
 
 def summary(jobs: list[dict[str, Any]]) -> str:
-    """The speedups over dense, a row a candidate and a column a job."""
+    """Return the speedups over dense, a row a candidate and a column a job."""
     names = list(dict.fromkeys(name for job in jobs for name in job["results"] if name != BASELINE))
     width = max(map(len, [BASELINE, *names]))
     columns = [f"P={job['ranks']} {job['rate']}" for job in jobs]

@@ -65,7 +65,7 @@ def _run_by_old_name(args: argparse.Namespace) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What is measured: the options that `rules_of` and `entered_of` read."""
+    """Declare what is measured: the options that `rules_of` and `entered_of` read."""
     text = "(default: all); dense takes part in any case"
     parser.add_argument(
         "--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME", help=text

@@ -117,7 +117,7 @@ def _torch() -> Any:
 
 
 def _methods(x: Array, k: int) -> dict[str, Method]:
-    """What is timed, by name: the floors first."""
+    """Return what is timed, by name: the floors first."""
     n, own = len(x), kernels.of(x)
     threshold = kernels.kth_magnitude(x, k, most=k)
     residual, gradient = x.copy(), namespace(x).zeros_like(x)
@@ -178,7 +178,7 @@ def _measure(methods: dict[str, Method], x: Array, args: argparse.Namespace) -> 
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """The order statistics between which the median of the distribution lies with at least 95 % (6 values and more)."""
+    """Return the order statistics between which the median of the distribution lies in 95 % of all cases (6 values and more)."""
     ordered, n = sorted(values), len(values)
     outside, tail = 0, 0.5**n
     while tail + math.comb(n, outside + 1) * 0.5**n <= 0.025:

@@ -127,7 +127,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _made(text: str, args: argparse.Namespace) -> Algorithm:
-    """The algorithm that ``text`` spells, with the options that are for all that take them."""
+    """Return the algorithm that ``text`` spells, with the options that are for all that take them."""
     name, own = spelled(text)
     given = {option: getattr(args, option) for option in OPTIONS if getattr(args, option) is not None}
     given["ranks_per_node"] = args.ranks_per_node
@@ -135,7 +135,7 @@ def _made(text: str, args: argparse.Namespace) -> Algorithm:
 
 
 def _gradients(args: argparse.Namespace, ranks: int) -> tuple[gradients.Gradients, int]:
-    """The gradients for that many ranks, and k."""
+    """Return the gradients for that many ranks, and k."""
     try:
         if args.n is not None or args.gradients not in gradients.KINDS:
             made = gradients.make(args.gradients, args.n, args.seed)

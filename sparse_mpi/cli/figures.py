@@ -7,7 +7,7 @@ from typing import Any
 
 
 def matplotlib(part: str = "") -> Any:
-    """The package, or a ``part`` of it.
+    """Return matplotlib, or a ``part`` of it.
 
     Raises:
         SystemExit: it is not installed.

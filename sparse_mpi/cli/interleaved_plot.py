@@ -50,7 +50,7 @@ def latency(jobs: Sequence[dict[str, Any]], ranks: int) -> float:
 
 
 def draw(jobs: Sequence[dict[str, Any]], file: str) -> None:
-    """A panel for each number of ranks: measured points, modelled lines, and where those cross that of dense.
+    """Draw a panel for each number of ranks: measured points, modelled lines, and where those cross that of dense.
 
     Raises:
         SystemExit: matplotlib is not installed.
@@ -76,7 +76,7 @@ def draw(jobs: Sequence[dict[str, Any]], file: str) -> None:
 
 
 def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """A colour for each algorithm, a style for each wire format; dense is black and thick."""
+    """Return a colour for each algorithm, a style for each wire format; dense is black and thick."""
     algorithms = list(dict.fromkeys(name.split()[0] for name in names if name != BASELINE))
     formats = ["", *dict.fromkeys(name.split()[1] for name in names if " " in name)]
     found = {}

@@ -47,7 +47,7 @@ def _ratio(samples: np.ndarray, baseline: np.ndarray) -> float:
 
 
 def render(record: dict[str, Any]) -> str:
-    """The table."""
+    """Return the table as text."""
     options = record["options"]
     found = record["results"]
     width = max(map(len, found))

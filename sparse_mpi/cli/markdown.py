@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def document(thing: object) -> str:
-    """The docstring of a module or class, in one line."""
+    """Return the docstring of a module or class, in one line."""
     return " ".join((inspect.getdoc(thing) or "").split())
 
 

@@ -122,7 +122,7 @@ def spread(tensors: Sequence[tuple[str, tuple[int, ...]]], backward: float) -> t
 
 
 def _render(profile: Profile, plan: Plan) -> str:
-    """The parts, and the plan in words."""
+    """Return the parts, and the plan in words."""
     kind = "with" if plan.overlap else "without"
     lines = [
         f"{len(plan.tensors)} tensors, {profile.size:,} elements, density {plan.density:g}, P = {plan.ranks}, "
@@ -139,7 +139,7 @@ def _render(profile: Profile, plan: Plan) -> str:
 
 
 def _compare(profile: Profile, overlap: bool, cpu_lane: bool) -> str:
-    """What every planner but the oracles makes of it."""
+    """Return the plan of every planner but the oracles."""
     lines = [f"{'planner':<10} {'step s':>9} {'exposed s':>9} {'parts':>5} {'dense %':>7} {'/dense':>6}"]
     baseline = PLANNERS["dense"](profile, overlap, cpu_lane).predicted
     for name, planner in PLANNERS.items():

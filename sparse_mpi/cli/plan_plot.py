@@ -44,7 +44,7 @@ def draw(profile: Profile, plan: Plan, file: str) -> None:
 
 
 def _panel(axes: Any, timeline: Timeline, streams: list[str]) -> None:
-    """The bars of one timeline, a row a stream; under communication a line wherever it is exposed."""
+    """Draw the bars of one timeline, a row a stream; under communication a line wherever it is exposed."""
     for row, stream in enumerate(streams):
         events = [event for event in timeline.events if event.stream == stream]
         spans = [(event.start, event.end - event.start) for event in events]

@@ -70,7 +70,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _flat(text: str) -> str:
-    """An algorithm whose traffic n alone tells; for argparse."""
+    """Return an algorithm whose traffic n alone tells; for argparse."""
     if spelled(spelling.algorithm(text))[0] not in FLAT:
         raise argparse.ArgumentTypeError(f"{text} needs shapes or nodes, which n does not tell; of {', '.join(FLAT)}")
     return text
@@ -113,7 +113,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:
-    """Counted where that can be afforded."""
+    """Return the traffic of a step, counted where that can be afforded."""
     algorithm = make_algorithm(*spelled(name))
     n = short_length(args.n, args.density, ranks)
     k = max(1, round(args.density * n))

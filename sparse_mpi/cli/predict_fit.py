@@ -64,7 +64,7 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _table(found: Check) -> str:
-    """The network that was fitted at one rate, and a line for each prediction."""
+    """Return the network that was fitted at one rate, and a line for each prediction."""
     wide = max(len("candidate"), *(len(prediction.measured.candidate) for prediction in found.predictions))
     lines = [
         f"{found.rate or 'exchanges'}: fitted to P = {', '.join(map(str, found.ranks))}: {str(found.network)}",

@@ -62,7 +62,7 @@ def draw_check(checks: Sequence[Check], file: str) -> None:
 
 
 def _panels(count: int, heading: str) -> tuple[Any, Any]:
-    """A figure, and so many panels side by side."""
+    """Return a figure, and so many panels side by side."""
     figure = matplotlib("figure").Figure(figsize=(4.6 * count + 2, 4.8), layout="constrained")
     figure.suptitle(heading, fontsize="medium")
     return figure, figure.subplots(1, count, sharey=True, squeeze=False)[0]

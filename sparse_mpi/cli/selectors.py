@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table() -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     rows = [["selector", "rule", "entries"], ["---"] * 3]
     for name, cls in SELECTORS.items():
         rule = markdown.first_sentence(cls)
@@ -59,7 +59,7 @@ def table() -> str:
 
 
 def model_table(layout: Layout, densities: list[float]) -> str:
-    """The table of one model in Markdown: for each density and rule, what `AllDim` keeps of a gradient.
+    """Return the table of one model in Markdown: for each density and rule, what `AllDim` keeps of a gradient.
 
     The last column is what an entry outside the dense tensors costs in `adtopk`, a float32 value and its column.
     """

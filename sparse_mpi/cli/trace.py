@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> list[list[Call]]:
-    """What every rank called in step ``args.step``."""
+    """Return what every rank called in step ``args.step``."""
     nodes = {"ranks_per_node": args.ranks_per_node}
     plain, given = spelled(name)
     algorithm = make_algorithm(plain, (nodes if takes(plain, "ranks_per_node") else {}) | given)
@@ -105,7 +105,7 @@ def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> li
 
 
 def _table(trace: Trace) -> str:
-    """A line for each phase: its messages and bytes, and between when and when; then what goes from node to node."""
+    """Return a line for each phase: messages, bytes, begin and end; then what goes from node to node."""
     phases = dict.fromkeys(transfer.phase for transfer in trace.transfers)
     wide = max([len(phase) for phase in phases], default=0)
     lines = [f"{trace.algorithm:<{wide}} {'rounds':>7} {'messages':>9} {'bytes':>11} {'from, us':>10} {'to, us':>10}"]

@@ -13,7 +13,7 @@ BAR = 0.6  # height, of the distance between ranks
 
 
 def draw(traces: Sequence[Trace], heading: str, file: str) -> None:
-    """A row an algorithm: who sends how many bytes to whom, and when what leaves.
+    """Draw a row for each algorithm: who sends how many bytes to whom, and when what leaves.
 
     Raises:
         SystemExit: matplotlib is not installed, or does not know the extension.
@@ -41,7 +41,7 @@ def _matrix(figure: Any, axes: Any, trace: Trace) -> None:
 
 
 def _timeline(axes: Any, trace: Trace, colours: dict[str, Any]) -> None:
-    """A bar for each message on its sender's line, and an arrow to where it arrives."""
+    """Draw a bar for each message on its sender's line, and an arrow to where it arrives."""
     for phase, colour in colours.items():
         chosen = [transfer for transfer in trace.transfers if transfer.phase == phase]
         for rank in range(trace.ranks):

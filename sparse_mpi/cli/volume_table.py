@@ -12,7 +12,7 @@ each counted once, over k; control in bytes; formulas include the agreement with
 
 
 def title() -> str:
-    """The head of the table of `row`s."""
+    """Return the head of the table of `row`s."""
     return (
         f"{'algorithm':<26} {'P':>5} {'k':>8} {'words':>11} {'between':>11} {'most':>11} {'formula':>11} {'/low':>7} "
         f"{'control':>8} {'formula':>8} {'msgs':>6} {'formula':>8} {'balance':>8} {'sel/k':>6} {'total/k':>8} "

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table() -> str:
-    """The table in Markdown; bytes a pair in one message of a vector of a million float32."""
+    """Return the table in Markdown; bytes a pair in one message of a vector of a million float32."""
     heads = ["wire", "what it is", "lossless", *(f"bytes a pair at {100 * density:g} %" for density in DENSITIES)]
     rows = [heads, ["---"] * 3 + ["---:"] * len(DENSITIES)]
     for name, wire in WIRES.items():

@@ -1,5 +1,7 @@
-"""What this installation can do here, and what to set. Facts of all ranks are gathered; what may crash is tried out in
-child processes of rank 0."""
+"""What this installation can do here, and what to set.
+
+Facts of all ranks are gathered; what may crash is tried out in child processes of rank 0.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ __all__ = ["Finding", "examine"]
 
 
 def examine(cold: bool = False) -> tuple[list[dict[str, Any]], list[Finding]] | None:
-    """The facts of all ranks and what they mean, on rank 0; None on the others. Starts MPI.
+    """Return the facts of all ranks and what they mean, on rank 0; None on the others. Starts MPI.
 
     ``cold`` measures the kernels with an empty cache.
     """

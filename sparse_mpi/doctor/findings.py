@@ -12,7 +12,7 @@ SLURM_PLUGINS = {OPEN_MPI: "pmix", MPICH: "pmi2"}
 
 
 def said(values: list[Any]) -> str:
-    """The values of all ranks in one line: itself where all agree, else which ranks have which."""
+    """Return the values of all ranks in one line: itself where all agree, else which ranks have which."""
     texts = [str(value) for value in values]
     if len(set(texts)) == 1:
         return texts[0]

@@ -21,7 +21,7 @@ from sparse_mpi.wire.packed import BitPacked
 
 
 def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
-    """A call of every kernel: name -> function of the kernel set."""
+    """Return a call of every kernel: name -> function of the kernel set."""
     half = int(np.median(magnitude_bits(x)))
     indices, n = np.arange(0, len(x), 3, dtype=np.int32), len(x)
     values, pairs = x[indices], np.concatenate([indices, indices])
@@ -52,7 +52,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
 
 
 def dispatchers() -> list[Any]:
-    """The compiled functions of the kernel set's modules."""
+    """Return the compiled functions of the kernel set's modules."""
     modules = [module for name, module in sys.modules.items() if name.startswith("sparse_mpi.kernels.")]
     found = {id(thing): thing for module in modules for thing in vars(module).values() if hasattr(thing, "stats")}
     return list(found.values())

@@ -37,7 +37,7 @@ def device_message(rank: dict[str, Any], seconds: float = LIMIT) -> Finding:
 
 
 def judge_device_message(outcome: Outcome, takes: bool, because: str) -> Finding:
-    """What the child's end means, given what is said of MPI and by whom."""
+    """Return what the child's end means, given what is said of MPI and by whom."""
     about = "device pointers"
     if outcome.ended == "well":
         wrong = [what for what in ("message", "allreduce") if not outcome.result[what]]
@@ -58,7 +58,7 @@ def judge_device_message(outcome: Outcome, takes: bool, because: str) -> Finding
 
 
 def first_step(rank: dict[str, Any], cold: bool = False, seconds: float = LIMIT) -> Finding:
-    """What the first step spends on the kernels, with the cache of this installation or, ``cold``, an empty one."""
+    """Return what a first step spends on the kernels, with this installation's cache or, ``cold``, an empty one."""
     if "numba" not in rank["versions"]:
         remedy = "install the extra cpu (numba): selection on the CPU takes a fraction of the time with it"
         return Finding("kernels", "NumPy's; nothing to compile", "advice", remedy)
@@ -69,7 +69,7 @@ def first_step(rank: dict[str, Any], cold: bool = False, seconds: float = LIMIT)
 
 
 def judge_first_step(outcome: Outcome, cold: bool = False) -> Finding:
-    """What the child's end means."""
+    """Return what the child's end means."""
     set_cache = "export NUMBA_CACHE_DIR=a folder that every rank may write to"
     if outcome.ended != "well":
         remedy = set_cache if "locator" in outcome.says else "uninstall numba, or install a version that fits NumPy's"

@@ -45,20 +45,20 @@ class Hosts:
     folder: Path  # for temporary files; goes with the hosts
 
     def name(self, number: int) -> str:
-        """The namespace's."""
+        """Return the name of a host's namespace."""
         return f"{self.prefix}-{number}"
 
     def address(self, number: int) -> str:
-        """The only one, beside the loopback's, that others of the set reach."""
+        """Return a host's address, the only one, beside the loopback's, that others of the set reach."""
         return f"{NETWORK}.{number}"
 
     def inside(self, number: int, *command: str) -> list[str]:
-        """The command line that runs ``command`` on a host."""
+        """Return the command line that runs ``command`` on a host."""
         return ["ip", "netns", "exec", self.name(number), *command]
 
 
 def missing() -> list[str]:
-    """What this machine lacks for emulated hosts, with the remedy; nothing if it can be tried."""
+    """Return what this machine lacks for emulated hosts, with the remedy; nothing if it can be tried."""
     if sys.platform != "linux":
         return [f"Linux is needed, for its network namespaces; this is {sys.platform}"]
     lacks = []
@@ -135,8 +135,10 @@ def _set_up(hosts: Hosts) -> None:
 
 
 def shaping(link: str, rate: int) -> list[str]:
-    """Arguments of tc: a token bucket of 1 ms, and never less than two of the 64 KiB segments that the kernel hands
-    over at once, before a queue of 50 ms, at least 256 KiB."""
+    """Return the arguments of tc: a token bucket of 1 ms before a queue of 50 ms, of at least 256 KiB.
+
+    A bucket never holds less than two of the 64 KiB segments that the kernel hands over at once.
+    """
     burst, queue = max(128 << 10, rate // 8 // 1000), max(256 << 10, rate // 8 // 20)
     sizes = ["rate", f"{rate}bit", "burst", f"{burst}b", "limit", f"{queue}b"]
     return ["qdisc", "add", "dev", link, "root", "tbf", *sizes]

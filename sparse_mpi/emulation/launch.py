@@ -94,7 +94,7 @@ class Launcher(NamedTuple):
 
 
 def find_launcher() -> Launcher:
-    """The mpiexec beside the interpreter, as wheels put it there, or else on the path.
+    """Return the mpiexec beside the interpreter, as wheels put it there, or else on the path.
 
     Raises:
         RuntimeError: there is none, or it is of an MPI that is not known here.
@@ -120,7 +120,7 @@ def options_for(version: str, mpiexec: str) -> Options:
 
 
 def environment() -> dict[str, str]:
-    """What the ranks inherit: all of ours, but nothing by which a launcher tells its processes of another job.
+    """Return what the ranks inherit: all of ours, but nothing by which a launcher tells its processes of another job.
 
     They import the `sparse_mpi` that this process runs.
     """
@@ -130,7 +130,7 @@ def environment() -> dict[str, str]:
 
 
 def program(command: Sequence[str]) -> list[str]:
-    """The command line of a rank: a path that ends in .py is run by Python, all else by ``python -m sparse_mpi``."""
+    """Return the command line of a rank: Python runs a path that ends in .py, ``python -m sparse_mpi`` all else."""
     file = command[0].endswith(".py")
     return [sys.executable, *([] if file else ["-m", "sparse_mpi"]), *command]
 

@@ -67,7 +67,7 @@ def serve(address: str) -> None:
 
 
 def ask(address: str, seconds: float) -> Link:
-    """The client's side of `serve`; the time of a transfer ends with the answer to its last byte."""
+    """Measure as the client of `serve`; the time of a transfer ends with the answer to its last byte."""
     with socket.create_connection((address, PORT), timeout=LIMIT) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)  # slow links drain it in time
