@@ -1,13 +1,16 @@
-"""sparse_mpi: sparse allreduce over MPI. `sparse_allreduce` for one sum, `SparseAllreduce` for a training run.
+"""Sparse allreduce over MPI: `sparse_allreduce` for one sum, `SparseAllreduce` for a training run.
 
 Importing this package imports none of mpi4py, cupy and torch, and does not start MPI.
 """
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 from sparse_mpi.algorithms import ALGORITHMS, Reduction
 from sparse_mpi.comm.world import World
-from sparse_mpi.feedback import MEMORIES, ErrorFeedback, MomentumCorrection, NoFeedback
+from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, MomentumCorrection, NoFeedback
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.once import sparse_allreduce
 from sparse_mpi.reducer.report import StepReport
@@ -19,7 +22,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ALGORITHMS",
-    "MEMORIES",
+    "FEEDBACKS",
     "SELECTORS",
     "ErrorFeedback",
     "Layout",
@@ -33,3 +36,13 @@ __all__ = [
     "dimension_coverage",
     "sparse_allreduce",
 ]
+
+FORMER = {"MEMORIES": "FEEDBACKS"}  # names of release 0.1, deprecated
+
+
+def __getattr__(name: str) -> Any:
+    """Return what a deprecated name of this module stands for today, with a warning."""
+    if name not in FORMER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} is deprecated: write {FORMER[name]}", DeprecationWarning, stacklevel=2)
+    return globals()[FORMER[name]]

@@ -1,14 +1,14 @@
-"""The allreduce of torch's DistributedDataParallel, made sparse: a communication hook, and the state it works with.
+"""Make the allreduce of torch's DistributedDataParallel sparse: a communication hook, and its state.
 
     model = DistributedDataParallel(net)
     model.register_comm_hook(SparseState(net.named_parameters(), density=0.01, algorithm="oktopk"), sparse_hook)
 
-Every bucket of gradients is reduced on its own, in the background while backward goes on, and comes back as the mean
-over the ranks. What a rank did not send of a parameter it remembers for that parameter, whatever bucket this is in: DDP
-sorts its parameters into other buckets after the first step, and again when a resumed job begins.
+Every bucket of gradients is reduced on its own, in the background while the backward pass continues, and comes back as
+the mean over the ranks. The residual belongs to the parameters, not to the buckets: DDP moves its parameters to other
+buckets after the first step, and again when a resumed job begins.
 """
 
-# no postponed annotations: DDP compares those of a hook with the types themselves
+# Annotations are not postponed here: DDP compares those of a hook with the types themselves.
 
 import os
 from collections.abc import Iterable
@@ -21,43 +21,45 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import check, describe
-from sparse_mpi.buckets.ddp import Buckets, Names
+from sparse_mpi.buckets.ddp import DDPBuckets, Names
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.process_group import wrapped
 from sparse_mpi.comm.runtime import LAUNCHERS
-from sparse_mpi.feedback import Memory
-from sparse_mpi.reducer.arguments import check_together, make_algorithm, make_memory, resolve_k
+from sparse_mpi.feedback import Feedback
+from sparse_mpi.reducer.arguments import check_together, make_algorithm, make_feedback, resolve_k
+from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.sparse import SparseVector
 
 
 class SparseState:
-    """What `sparse_hook` remembers from step to step, on one rank. Making one is collective.
+    """The state of `sparse_hook` on one rank, kept from step to step. Making one is collective.
 
     Args:
-        named_parameters: ``model.named_parameters()`` of the model that DDP wraps; their names are those in a
-            checkpoint.
-        density, algorithm, memory, options: as for `SparseAllreduce`, for each bucket, but no ``"auto"``.
-        comm: a communicator or process group of the ranks of the model's process group, in its order. None is
-            MPI.COMM_WORLD where MPI's launcher started the job, else the default process group. Duplicated.
-        dense_steps: so many steps at the beginning are dense.
-        check_every: assert both laws in every so many-th step, 0 for never; costs two dense allreduces.
+        named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
+        density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket, but ``"auto"`` is not
+            available. ``memory`` is the former name of feedback, deprecated.
+        comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated.
+            None means MPI.COMM_WORLD if MPI's launcher started the job, else the default process group.
+        dense_steps: the number of steps at the beginning that are dense.
+        check_every: assert both laws in one step out of this many, 0 for never; costs two dense allreduces.
 
     Raises:
         TypeError, ValueError: bad arguments, arguments that differ between ranks, or a process group that is not
-            MPI.COMM_WORLD's; on every rank alike.
+            MPI.COMM_WORLD's; raised on every rank.
         RuntimeError: torch.distributed was not initialised.
     """
 
+    @accepts_former("density", "algorithm", "comm", renamed={"memory": "feedback"})
     def __init__(
         self,
         named_parameters: Iterable[tuple[str, torch.Tensor]],
-        density: float | None = None,
-        algorithm: str | Algorithm = "oktopk",
-        comm: Any = None,
         *,
-        memory: str | Memory = "residual",
+        density: float | None = None,
+        comm: Any = None,
+        algorithm: str | Algorithm = "oktopk",
+        feedback: str | Feedback = "residual",
         dense_steps: int = 2,
         check_every: int = 0,
         **options: Any,
@@ -67,39 +69,39 @@ class SparseState:
             if comm is None:
                 _check_same_ranks(transport)
             self._names = _names_of(named_parameters)
-            self.algorithm, kind = make_algorithm(algorithm, options), make_memory(memory, None, False)
-            check_together(kind, self.algorithm)
+            self.algorithm, rule = make_algorithm(algorithm, options), make_feedback(feedback, None, False)
+            check_together(rule, self.algorithm)
             resolve_k(1, None, density)
             for argument, steps in (("dense_steps", dense_steps), ("check_every", check_every)):
                 if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
                     raise ValueError(f"{argument} must be a whole number of steps, 0 or more, got {steps!r}")
-            say(density=density, algorithm=self.algorithm, memory=kind)
+            say(density=density, algorithm=self.algorithm, feedback=rule)
             say(dense_steps=dense_steps, check_every=check_every, named_parameters=list(self._names.values()))
         self.comm: Comm = transport.duplicate()
         self.density, self.dense_steps, self.check_every = density, dense_steps, check_every
-        self.steps = 0  # that were made
+        self.steps = 0  # steps made so far
         shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
-        self._buckets = Buckets(shapes, self.comm, density, self.algorithm, kind)
-        self._before: set[Names] = set()  # the buckets DDP had in the last step
-        self._now: list[_Arrival] = []  # those of this step, so far
+        self._buckets = DDPBuckets(shapes, density=density, comm=self.comm, algorithm=self.algorithm, feedback=rule)
+        self._before: set[Names] = set()  # the buckets that DDP had in the last step
+        self._now: list[_Arrival] = []  # the buckets of this step that have arrived
         self._under_way: list[tuple[Handle[Any], torch.Tensor]] = []
 
     def residuals(self) -> dict[str, np.ndarray]:
-        """What this rank has not sent yet of each parameter ``(n,)``, by name, in host memory; between steps."""
+        """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory, by name; between steps."""
         return self._buckets.residuals()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything this rank needs to go on to the same bits, between steps: numbers, strings and NumPy arrays."""
+        """Return all that this rank needs to continue bit for bit: numbers, strings and NumPy arrays; between steps."""
         return {"steps": self.steps} | self._buckets.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` returned, on the same rank of as many ranks, before the first step. Collective.
+        """Restore what `state_dict` returned, on the same rank of as many ranks, before the first step. Collective.
 
-        DDP's buckets may be others: in the first step after this, gradients are put together as they were in the
-        buckets of ``state``, and if DDP keeps to new ones, what is remembered moves there.
+        DDP may have other buckets now: in the first step after this, gradients are regrouped into the buckets of
+        ``state``; if DDP keeps its new buckets, what is remembered moves there.
 
         Raises:
-            ValueError: it is of other parameters, or was saved with other arguments; on every rank alike.
+            ValueError: it is of other parameters, or was saved with other arguments; raised on every rank.
         """
         with same_on_all_ranks(self.comm) as say:
             if "steps" not in state:
@@ -110,30 +112,35 @@ class SparseState:
         self.steps, self._before = state["steps"], set(self._buckets.known)
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Begin to reduce a bucket of DDP and return the future of its mean."""
         arrival = _Arrival(self._names_in(bucket), bucket.buffer(), _future_on(bucket.buffer().device))
         self._now.append(arrival)
-        # DDP's first buckets are makeshift; later ones are believed when they come twice
+        # DDP rebuilds its buckets after the first step; later ones are adopted when they come twice in a row.
         if arrival.names not in self._buckets.known and (self.steps <= 1 or arrival.names in self._before):
             self._buckets.adopt(arrival.names)
         if arrival.names in self._buckets.known:
             self._start(arrival.names, arrival.buffer)
         if bucket.is_last():
             moves = self._regroup([late for late in self._now if late.names not in self._buckets.known])
-            # at the end of backward, on its thread, before DDP looks at the futures
+            # The callback runs at the end of the backward pass, on its thread, before DDP looks at the futures.
             torch.autograd.Variable._execution_engine.queue_callback(lambda: self._finish(moves))
         return arrival.future
 
     def _start(self, names: Names, gradient: torch.Tensor) -> None:
+        """Begin to reduce the gradient ``(n,)`` of an adopted bucket."""
         bucket = self._buckets.known[names]
         reducer = bucket.dense if self.steps < self.dense_steps else bucket.sparse
         asserting = self.check_every > 0 and self.steps % self.check_every == 0
-        self._under_way.append((reducer.start(gradient, asserting), gradient))
+        self._under_way.append((reducer.start(gradient, check=asserting), gradient))
 
     def _regroup(self, late: list["_Arrival"]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Reduce the gradients that came in buckets unknown so far; which views ``(n,)`` to copy where afterwards.
+        """Reduce the gradients that arrived in buckets not adopted yet.
 
-        They are put together as in the known buckets that did not come; if there are none for just these parameters,
-        the new ones are taken as they are.
+        They are regrouped into the adopted buckets that did not arrive. If these do not have exactly the same
+        parameters, the new buckets are adopted as they are.
+
+        Returns:
+            Pairs of views ``(n,)``: the second is to be overwritten with the first after the reduction.
         """
         here = {arrival.names for arrival in self._now}
         absent = [names for names in self._buckets.known if names not in here]
@@ -142,16 +149,16 @@ class SparseState:
                 self._buckets.adopt(arrival.names)
                 self._start(arrival.names, arrival.buffer)
             return []
-        came = {name: part for arrival in late for name, part in self._buckets.parts(arrival.names, arrival.buffer)}
+        arrived = {name: part for arrival in late for name, part in self._buckets.parts(arrival.names, arrival.buffer)}
         moves = []
         for names in absent:
-            gathered = torch.cat([came[name] for name in names])
+            gathered = torch.cat([arrived[name] for name in names])
             self._start(names, gathered)
-            moves += [(part, came[name]) for name, part in self._buckets.parts(names, gathered)]
+            moves += [(part, arrived[name]) for name, part in self._buckets.parts(names, gathered)]
         return moves
 
     def _finish(self, moves: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Wait for all reductions of this step, put their means where the gradients were, and tell DDP."""
+        """Wait for all reductions of this step, write the means over the gradients, and complete DDP's futures."""
         under_way, arrivals = self._under_way, self._now
         self._under_way, self._now = [], []
         for handle, gradient in under_way:
@@ -164,6 +171,7 @@ class SparseState:
             arrival.future.set_result(arrival.buffer)
 
     def _names_in(self, bucket: GradBucket) -> Names:
+        """Return the names of the parameters of a bucket, or raise ValueError if it has one without a name."""
         for parameter in bucket.parameters():
             if parameter not in self._names:
                 raise ValueError(
@@ -174,34 +182,34 @@ class SparseState:
 
 
 def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The mean of the bucket over the ranks, sparsely reduced; in the bucket's own memory, dtype and device.
+    """Reduce a bucket sparsely; its mean over the ranks comes back in the bucket's own buffer, dtype and device.
 
-    Half precision is added in float32. Not for ``model.join()``, for parameters with sparse gradients, or for a loss
-    scaler that changes its scale, in which residuals are kept: `DistributedOptimizer` takes those.
+    Half precision is added up in float32. Not supported are ``model.join()``, parameters with sparse gradients, and a
+    loss scaler that changes its scale, because residuals contain the scale: use `DistributedOptimizer` there.
 
     Raises:
-        ValueError: a parameter that ``state`` does not have.
-        FloatingPointError, LawError, TypeError: what `SparseAllreduce.step` raises, from ``backward()``.
+        ValueError: the bucket has a parameter that ``state`` does not have.
+        FloatingPointError, LawError, TypeError: as `SparseAllreduce.step` does; raised by ``backward()``.
     """
     return state._reduce(bucket)
 
 
 class _Arrival(NamedTuple):
-    """A bucket of DDP in this step."""
+    """A bucket that DDP has handed over in this step."""
 
     names: Names
-    buffer: torch.Tensor  # (n,) the gradients, and then their means
+    buffer: torch.Tensor  # (n,) the gradients, later their means
     future: torch.futures.Future[torch.Tensor]
 
 
 def _default_comm() -> Comm:
-    """MPI's world if MPI's launcher started this process and torchrun did not, else the default process group."""
+    """Return MPI's world if MPI's launcher and not torchrun started this process, else the default process group."""
     by_mpi = any(name in os.environ for name in LAUNCHERS) and not dist.is_torchelastic_launched()
     return as_comm() if by_mpi else wrapped()
 
 
 def _check_same_ranks(comm: Comm) -> None:
-    """Raise unless this process has the same rank, of as many, in ``comm`` and in the default process group."""
+    """Raise unless ``comm`` and the default process group have the same size, and this process the same rank."""
     if not dist.is_initialized():
         raise RuntimeError("torch.distributed must be initialised first; call torch.distributed.init_process_group")
     ours, theirs = (comm.rank, comm.size), (dist.get_rank(), dist.get_world_size())
@@ -213,7 +221,7 @@ def _check_same_ranks(comm: Comm) -> None:
 
 
 def _names_of(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[torch.Tensor, str]:
-    """The name of each parameter, if they can be reduced."""
+    """Return the name of each parameter, or raise TypeError or ValueError if one cannot be reduced."""
     try:
         names = {parameter: name for name, parameter in named_parameters}
     except (TypeError, ValueError):
@@ -227,11 +235,12 @@ def _names_of(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[torc
 
 
 def _future_on(device: torch.device) -> torch.futures.Future[torch.Tensor]:
+    """Return a future for a tensor on ``device``."""
     return torch.futures.Future(devices=None if device.type == "cpu" else [device])
 
 
 def _write_mean(total: SparseVector | torch.Tensor, ranks: int, gradient: torch.Tensor) -> None:
-    """``total / ranks`` in place of ``gradient`` ``(n,)``."""
+    """Overwrite ``gradient`` ``(n,)`` with ``total / ranks``."""
     if isinstance(total, SparseVector):
         gradient.zero_().index_copy_(0, total.indices.long(), (total.values / ranks).to(gradient.dtype))
     else:

@@ -1,6 +1,7 @@
-"""`DistributedOptimizer`: any torch optimizer, made to step along gradients that all ranks have reduced.
+"""Make any torch optimizer step along gradients that are reduced over all ranks: `DistributedOptimizer`.
 
-Names and order of arguments are Horovod's (Sergeev and Del Balso, 2018), so that a program changes in three lines.
+Names are Horovod's (Sergeev and Del Balso, 2018), so that a program changes in three lines. Arguments behind
+``named_parameters`` are given by keyword.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.feedback import Feedback
+from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.sparse import SparseVector
 
 Average, Sum = "average", "sum"
@@ -24,17 +28,20 @@ OPS = (Average, Sum)
 
 
 class _Reducing:
-    """What a distributed optimizer does differently; stands before the optimizer's own class."""
+    """A mixin with what a distributed optimizer does differently; it precedes the optimizer's own class."""
 
     reduction: GradientReduction
-    _synchronizes: bool  # whether `step` does it
-    _synchronized: bool  # whether it was done since the last step
+    _synchronizes: bool  # `step` calls `synchronize`
+    _synchronized: bool  # `synchronize` was called since the last step
 
     def synchronize(self) -> list[SparseVector | Tensor]:
-        """Finish the reduction: ``.grad`` of every parameter is its mean (or sum) over the ranks. Collective.
+        """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
 
-        `step` does it. Call it where gradients are needed before, for clipping or a loss scaler, and then step in
-        `skip_synchronize`. Returns what `GradientReduction.synchronize` returns.
+        `step` does this. Call it yourself if gradients are needed earlier, for clipping or a loss scaler, and then
+        step within `skip_synchronize`.
+
+        Returns:
+            As `GradientReduction.synchronize`.
         """
         self.reduction.add(p for group in self.param_groups for p in group["params"])  # type: ignore[attr-defined]
         self._synchronized = True
@@ -42,7 +49,7 @@ class _Reducing:
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within, `step` takes the gradients as they are."""
+        """Make `step` take the gradients as they are within this context."""
         self._synchronizes = False
         try:
             yield
@@ -50,8 +57,10 @@ class _Reducing:
             self._synchronizes = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Reduce the gradients unless `synchronize` has done so, and step along them; with a closure, after each call
-        of it."""
+        """Reduce the gradients unless `synchronize` has done so, and step along them.
+
+        With a closure, gradients are reduced after each call of it.
+        """
         if closure is None:
             self._reduce()
             self._synchronized = False
@@ -65,13 +74,13 @@ class _Reducing:
 
         return super().step(reduced)  # type: ignore[misc]
 
-    step.hooked = True  # type: ignore[attr-defined]  # the optimizer's own step calls the hooks of a step
+    step.hooked = True  # type: ignore[attr-defined]  # the optimizer's own step calls the step hooks
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients.
 
         Raises:
-            RuntimeError: they are being reduced, see `GradientReduction.discard`.
+            RuntimeError: gradients are being reduced, see `GradientReduction.discard`.
         """
         self.reduction.discard()
         self._synchronized = False
@@ -80,63 +89,79 @@ class _Reducing:
         self.reduction.attach()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, whose gradients are reduced too. Collective."""
+        """Add parameters and reduce their gradients too. Collective."""
         super().add_param_group(param_group)  # type: ignore[misc]
         self.reduction.add(self.param_groups[-1]["params"])  # type: ignore[attr-defined]
 
     def _reduce(self) -> None:
+        """Synchronize unless that was done or is switched off."""
         if self._synchronizes and not (self._synchronized and not self.reduction.arrived):
             self.synchronize()
 
 
+@accepts_former(
+    "algorithm",
+    "backward_passes_per_step",
+    "op",
+    renamed={"memory": "feedback"},
+    aliases={"compression": "algorithm"},
+)
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
-    compression: Any = "oktopk",
-    backward_passes_per_step: int = 1,
-    op: str = Average,
     *,
-    density: float | None = None,
     k: int | None = None,
+    density: float | None = None,
     comm: Any = None,
-    bucket_cap_mb: float | None = 25.0,
-    overlap: bool = True,
-    memory: Any = "residual",
+    algorithm: str | Algorithm = "oktopk",
+    feedback: str | Feedback = "residual",
     clip_norm: float | None = None,
     in_place: bool = False,
     nonfinite: str = "keep",
+    backward_passes_per_step: int = 1,
+    op: str = Average,
+    bucket_cap_mb: float | None = 25.0,
+    overlap: bool = True,
     scaler: Any = None,
     **options: Any,
 ) -> Any:
-    """``optimizer``, stepping along the gradients of all ranks; reductions start while the backward pass still runs.
+    """Return ``optimizer`` changed to step along the gradients of all ranks. Collective.
+
+    Reductions start while the backward pass still runs.
 
     Args:
-        optimizer: any of torch's. Its parameters and state become those of the result; use only that from here on.
-        named_parameters: ``model.named_parameters()``, to have it checked that the optimizer has parameters of that
-            model, and to reduce in the model's order; by default the optimizer's.
-        compression: the algorithm, a name in `ALGORITHMS` or an instance.
-        backward_passes_per_step: gradients of so many backward passes are added up before they are reduced.
-        op: "average" or "sum".
-        density, k: what share, or number, of the gradient's entries a rank may send in a step; 0.01 if neither.
+        optimizer: any torch optimizer. Its parameters and state become those of the result; use only the result from
+            then on.
+        named_parameters: ``model.named_parameters()``. It is checked that the optimizer has parameters of that model,
+            and gradients are reduced in the model's order; the default is the optimizer's order.
+        k: the number of the gradient's entries that a rank may send in a step.
+        density: k as a fraction of all entries; 0.01 if neither is given.
         comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None. Duplicated.
-        bucket_cap_mb: 10^6 bytes of gradients that are reduced together, at most; None: everything at once, which
-            selects the largest entries of all and overlaps with nothing.
-        overlap: whether reductions start before `step`, as gradients become final.
-        memory, clip_norm, nonfinite, options: see `SparseAllreduce`.
-        in_place: gradients are added into the residual's own memory, which spares a pass over both; then clear
-            gradients with the optimizer's ``zero_grad``, not the model's.
-        scaler: the ``torch.amp.GradScaler`` in use, if any: reductions begin in ``synchronize()``, when it is known
-            that no rank's gradient has overflowed. Call that before ``scaler.step``, which goes into
+        algorithm: a name in `ALGORITHMS` such as ``"topka"``, an instance, or ``"auto"``, see `sparse_allreduce`.
+            ``compression`` is Horovod's name for it.
+        feedback: see `SparseAllreduce`. ``memory`` is its former name, deprecated.
+        clip_norm: see `SparseAllreduce`; for each bucket.
+        nonfinite: see `SparseAllreduce`.
+        **options: hyperparameters of a named algorithm, see `SparseAllreduce`.
+        in_place: add gradients directly to the residual, which saves a pass over both. Clear gradients with the
+            optimizer's ``zero_grad`` then, not the model's.
+        backward_passes_per_step: the number of backward passes whose gradients are added up before a reduction.
+        op: "average" or "sum".
+        bucket_cap_mb: the most gradients that are reduced together, in 10^6 bytes. None reduces everything at once,
+            which selects the largest entries of all and overlaps with nothing.
+        overlap: start reductions before `step`, as gradients become final.
+        scaler: the ``torch.amp.GradScaler`` in use, if any. Reductions then begin in ``synchronize()``, when it is
+            known that no rank's gradient has overflowed. Call that before ``scaler.step``, and the latter within
             ``skip_synchronize()``.
 
-    An exception that nobody catches ends the whole job from here on: other ranks would wait for this one for ever.
+    From then on an exception that nobody catches ends the whole job: other ranks would wait for this one forever.
 
     Returns:
         An optimizer of a class derived from that of ``optimizer``, with ``synchronize()``, ``skip_synchronize()`` and
         the attribute ``reduction``, a `GradientReduction`.
 
     Raises:
-        TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank alike.
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
     transport = as_comm(comm)
     transport.guard()
@@ -147,37 +172,39 @@ def DistributedOptimizer(
         say(op=op, parameters=len(parameters))
     kind = type(optimizer)
     made: Any = object.__new__(type(kind.__name__, (_Reducing, kind), {}))
-    # A scheduler made before has put a step of its own among the attributes, which would stand before the new one
+    # A scheduler made earlier has set an attribute `step`, which would hide the method of the new class.
     made.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     made._synchronizes, made._synchronized = True, False
     made.reduction = GradientReduction(
         parameters,
-        density,
-        k,
-        transport,
-        compression,
-        bucket_cap_mb=bucket_cap_mb,
-        overlap=overlap,
+        k=k,
+        density=density,
+        comm=transport,
+        algorithm=algorithm,
+        feedback=feedback,
+        clip_norm=clip_norm,
+        in_place=in_place,
+        nonfinite=nonfinite,
         passes=backward_passes_per_step,
         average=op == Average,
-        in_place=in_place,
+        bucket_cap_mb=bucket_cap_mb,
+        overlap=overlap,
         scaler=scaler,
-        memory=memory,
-        clip_norm=clip_norm,
-        nonfinite=nonfinite,
         **options,
     )
     return made
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> None:
-    """Give tensors the values they have on ``root_rank``, in place: a model starts alike on all ranks.
+    """Overwrite tensors with their values on ``root_rank``, so that a model starts equal on all ranks. Collective.
 
     Args:
         params: ``model.state_dict()`` (parameters and buffers) or ``model.named_parameters()``.
+        root_rank: the rank whose values are sent.
+        comm: as for `DistributedOptimizer`.
 
     Raises:
-        ValueError: names, shapes or dtypes differ between ranks; on every rank alike.
+        ValueError: names, shapes or dtypes differ between ranks; raised on every rank.
     """
     transport = as_comm(comm)
     named = list(params.items() if isinstance(params, Mapping) else params)
@@ -187,38 +214,46 @@ def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> N
     with torch.no_grad():
         for _, p in tensors:
             flat = p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            came = torch.from_numpy(transport.bcast(flat, root_rank))
-            p.copy_(came.view(p.dtype).view(p.shape))
+            received = torch.from_numpy(transport.bcast(flat, root_rank))
+            p.copy_(received.view(p.dtype).view(p.shape))
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, comm: Any = None) -> None:
-    """Give ``optimizer`` the state and options it has on ``root_rank``, as after loading a checkpoint there."""
+    """Overwrite state and options of ``optimizer`` with those on ``root_rank``, which may have loaded a checkpoint.
+
+    Collective.
+    """
     transport = as_comm(comm)
     file = io.BytesIO()
     if transport.rank == root_rank:
         torch.save(optimizer.state_dict(), file)
-    came = transport.bcast(np.frombuffer(file.getvalue(), np.uint8), root_rank)
+    received = transport.bcast(np.frombuffer(file.getvalue(), np.uint8), root_rank)
     if transport.rank != root_rank:
-        optimizer.load_state_dict(torch.load(io.BytesIO(came.tobytes()), weights_only=True))
+        optimizer.load_state_dict(torch.load(io.BytesIO(received.tobytes()), weights_only=True))
 
 
 def _ordered(optimizer: Any, named: Iterable[tuple[str, Tensor]] | None) -> list[Tensor]:
-    """The parameters of ``optimizer`` in the order of ``named``."""
+    """Return the parameters of ``optimizer`` in the order of ``named``, by default in the optimizer's own.
+
+    Raises:
+        TypeError: ``optimizer`` is not a plain torch optimizer.
+        ValueError: ``named`` lacks a parameter of the optimizer, or has a name twice.
+    """
     if isinstance(optimizer, _Reducing) or not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer must be a plain torch.optim.Optimizer, got {type(optimizer).__name__}")
-    held = [p for group in optimizer.param_groups for p in group["params"]]
+    own = [p for group in optimizer.param_groups for p in group["params"]]
     if named is None:
-        return held
+        return own
     listed = list(named)
     names = [name for name, _ in listed]
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"named_parameters must have unique names, got {twice[0]!r} twice; pass those of one model")
-    mine = set(held)
-    ordered = list(dict.fromkeys(p for _, p in listed if p in mine))  # tied ones may have several names
-    if len(ordered) < len(mine):
+    wanted = set(own)
+    ordered = list(dict.fromkeys(p for _, p in listed if p in wanted))  # tied ones may have several names
+    if len(ordered) < len(wanted):
         raise ValueError(
-            f"named_parameters must have all {len(mine)} parameters of the optimizer, got {len(ordered)} of them; "
+            f"named_parameters must have all {len(wanted)} parameters of the optimizer, got {len(ordered)} of them; "
             "pass model.named_parameters() of the whole model, or leave it out"
         )
     return ordered

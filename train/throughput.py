@@ -90,7 +90,7 @@ class Candidate:
         self.workshop, self.predicted = workshop, predicted
         self.reduction = GradientReduction(
             workshop.model.parameters(),
-            workshop.args.density,
+            density=workshop.args.density,
             comm=workshop.comm,
             algorithm=algorithm,
             bucket_cap_mb=bucket_cap_mb,

@@ -124,8 +124,8 @@ def _enter(candidate: Candidate, layout: Layout, rules: Rules, comm: Any) -> Spa
 
     A plain sum leaves nothing to remember, and would pay for a residual of zeros in every step.
     """
-    memory = "none" if candidate.algorithm == BASELINE else "residual"
-    return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=candidate.make(), memory=memory)
+    feedback = "none" if candidate.algorithm == BASELINE else "residual"
+    return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=candidate.make(), feedback=feedback)
 
 
 def _goes_on(counted: int, spent: float, rules: Rules) -> bool:

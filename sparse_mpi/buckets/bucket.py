@@ -1,8 +1,8 @@
-"""Buckets: parameters of a torch model whose gradients are reduced together, as one flat vector."""
+"""Reduce the gradients of some parameters of a torch model together, as one flat vector: a bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -10,63 +10,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm.background import Handle
 from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.reducer.arguments import make_algorithm
 from sparse_mpi.sparse import SparseVector
 
-UNSEEN, DENSE, SPARSE = 0, 1, 2  # whether a gradient is a sparse tensor, as of nn.Embedding
+UNSEEN, DENSE, SPARSE = 0, 1, 2  # the kind of a gradient: nn.Embedding may have sparse tensors
 
 
-def cut(parameters: Sequence[Tensor], most_bytes: float) -> list[list[Tensor]]:
-    """Parameters as buckets, in about the order in which a backward pass finishes their gradients: the last come first.
+def cut(parameters: Sequence[Tensor], max_bytes: float) -> list[list[Tensor]]:
+    """Cut parameters into buckets, in about the order in which a backward pass finishes them: the last come first.
 
-    A bucket holds neighbours of one dtype and device, in the order they came in, and at most ``most_bytes`` unless it
-    is a single parameter. The last to be finished holds an eighth of that: no backward pass is left to hide it.
+    A bucket holds neighbours of one dtype and device, in the order of ``parameters``, and at most ``max_bytes`` unless
+    it is a single parameter. The bucket that is finished last holds an eighth of that, because no backward pass is left
+    to hide its reduction.
     """
-    first = _leading(parameters, most_bytes / 8)
+    first = _leading(parameters, max_bytes / 8)
     buckets: list[list[Tensor]] = []
     for _, same in groupby(reversed(parameters[len(first) :]), key=_kind):
         rest = list(same)
         while rest:
-            buckets.append(_leading(rest, most_bytes)[::-1])
+            buckets.append(_leading(rest, max_bytes)[::-1])
             rest = rest[len(buckets[-1]) :]
     return [*buckets, first] if first else buckets
 
 
-def _leading(parameters: Sequence[Tensor], most_bytes: float) -> list[Tensor]:
-    """As many of the first, of one dtype and device, as fit; one at least if there is any."""
+def _leading(parameters: Sequence[Tensor], max_bytes: float) -> list[Tensor]:
+    """Return as many of the first parameters, of one dtype and device, as fit; at least one if there is any."""
     taken: list[Tensor] = []
-    held = 0
+    size = 0
     for parameter in parameters:
-        held += parameter.numel() * parameter.element_size()
-        if taken and (held > most_bytes or _kind(parameter) != _kind(taken[0])):
+        size += parameter.numel() * parameter.element_size()
+        if taken and (size > max_bytes or _kind(parameter) != _kind(taken[0])):
             break
         taken.append(parameter)
     return taken
 
 
 def _kind(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
+    """Return what the parameters of a bucket have in common."""
     return parameter.dtype, parameter.device
 
 
-def cut_states(states: Sequence[Mapping[str, Any]], buckets: int) -> list[list[dict[str, Any]]]:
-    """``states`` of reductions of so many buckets, bucket by bucket.
-
-    Raises:
-        ValueError: one has another number of buckets.
-    """
-    for state in states:
-        count = len(state.get("buckets", ()))
-        if count != buckets:
-            raise ValueError(
-                f"state['buckets'] must hold {buckets} buckets, got {count}; load it into a reduction of the same "
-                "parameters with the same bucket_cap_mb"
-            )
-    return [[state["buckets"][number] for state in states] for number in range(buckets)]
-
-
 def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, in_place: bool, scaler: Any) -> None:
-    """Raise ValueError unless gradients of ``parameters`` can be reduced like this."""
+    """Raise ValueError unless gradients of ``parameters`` can be reduced with these options."""
     if not parameters:
         raise ValueError("parameters must have one that needs a gradient, got none; is the model frozen?")
     if cap is not None and not cap > 0:
@@ -78,13 +66,14 @@ def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, 
 
 
 class Bucket:
-    """The gradients of some parameters on their way: taken up as they become final, reduced, and handed back.
+    """Some parameters and their gradients, which it collects as they become final, reduces, and hands back.
 
     Args:
-        parameters: of one dtype, on one device.
-        make_reducer: given their shapes.
+        parameters: parameters of one dtype on one device.
+        make_reducer: makes the reducer, given their shapes.
+        passes: the number of backward passes that add up to a gradient.
         in_place: gradients are accumulated in the residual's own memory, see `SparseAllreduce`; means come back in
-            another buffer. Else one buffer serves for both, beside the residual.
+            another buffer. Otherwise one buffer serves for both, beside the residual.
         divisor: what sums are divided by.
     """
 
@@ -92,6 +81,8 @@ class Bucket:
         self,
         parameters: Sequence[Tensor],
         make_reducer: Callable[[list[tuple[int, ...]]], SparseAllreduce],
+        *,
+        passes: int,
         in_place: bool,
         divisor: float,
     ) -> None:
@@ -99,33 +90,82 @@ class Bucket:
         self.reducer = make_reducer([tuple(p.shape) for p in parameters])
         self.in_place, self.divisor = in_place, divisor
         self.handle: Handle[Any] | None = None
-        self.seen = np.zeros(len(self.parameters), np.uint8)  # of gradients of this rank: UNSEEN, DENSE or SPARSE
-        self.kinds = self.seen.copy()  # of those of any rank
+        self.seen = np.zeros(len(self.parameters), np.uint8)  # kinds of this rank's gradients: UNSEEN, DENSE or SPARSE
+        self.kinds = self.seen.copy()  # the same over all ranks
+        self._passes = passes
+        self._awaited = [passes] * len(self.parameters)  # backward passes that each parameter must still see
+        self._reducers = [self.reducer]  # all that took turns, by algorithm
         self._sizes = [p.numel() for p in parameters]
         first = parameters[0]
-        self.flat = torch.zeros(sum(self._sizes), dtype=first.dtype, device=first.device)  # (n,) what is reduced
-        self.mean = torch.zeros_like(self.flat) if in_place else self.flat  # (n,) what comes back
+        self.flat = torch.zeros(sum(self._sizes), dtype=first.dtype, device=first.device)  # (n,) the gradient
+        self.mean = torch.zeros_like(self.flat) if in_place else self.flat  # (n,) the result
         self._views, self._mean_views = self._split(self.flat), self._split(self.mean)
-        self._written: Tensor | None = None  # where the mean has entries; None: anywhere
-        self._version = -1  # of the mean when it was written; others may change it
+        self._written: Tensor | None = None  # indices at which the mean has entries; None: anywhere
+        self._version = -1  # torch's version of the mean when it was written; others may modify it
         if in_place:
             self.reducer.adopt(self.flat)
-        if in_place:
             self.attach()
 
+    @property
+    def arrived(self) -> bool:
+        """Return True if any parameter has seen a backward pass since `reset`."""
+        return any(awaited < self._passes for awaited in self._awaited)
+
+    @property
+    def complete(self) -> bool:
+        """Return True if all gradients have arrived that will."""
+        pairs = zip(self.parameters, self._awaited, strict=True)
+        return not any(awaited and parameter.requires_grad for parameter, awaited in pairs)
+
+    def use(self, algorithm: str | Algorithm) -> None:
+        """Reduce by ``algorithm`` from now on, with the residual there is. Collective at its first use."""
+        chosen = make_algorithm(algorithm, {})
+        for reducer in self._reducers:
+            if reducer.algorithm == chosen:
+                self.reducer = reducer
+                return
+        self.reducer = self.reducer.sibling(chosen)
+        self._reducers.append(self.reducer)
+
     def attach(self) -> None:
-        """Have backward passes accumulate into the buffer that is reduced."""
+        """Make backward passes accumulate into the buffer that is reduced."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             parameter.grad = view
 
     def detach(self) -> None:
-        """Have parameters without gradients."""
+        """Set ``.grad`` of the parameters to None."""
         for parameter in self.parameters:
             parameter.grad = None
 
+    def arrive(self, number: int, scale: float) -> None:
+        """Count a backward pass of a parameter; after the last one collect its gradient, divided by ``scale``.
+
+        Raises:
+            RuntimeError: the gradient was complete already.
+        """
+        if self._awaited[number] == 0:
+            raise RuntimeError(
+                f"a parameter of shape {tuple(self.parameters[number].shape)} must see {self._passes} backward passes "
+                f"between two steps, got one more; call step() (or synchronize()) after each {self._passes}, or raise "
+                "backward_passes_per_step"
+            )
+        self._awaited[number] -= 1
+        if self._awaited[number] == 0:
+            self._take(number, scale)
+
+    def take_missing(self, scale: float) -> None:
+        """Collect the gradients that are not complete as they are, divided by ``scale``."""
+        for number, awaited in enumerate(self._awaited):
+            if awaited > 0:
+                self._take(number, scale)
+
+    def reset(self) -> None:
+        """Expect all backward passes anew."""
+        self._awaited = [self._passes] * len(self.parameters)
+
     @torch.no_grad()
-    def take(self, number: int, scale: float = 1.0) -> None:
-        """Take up, divided by ``scale``, what the ``.grad`` of a parameter holds; None is zero."""
+    def _take(self, number: int, scale: float) -> None:
+        """Copy ``.grad`` of a parameter, divided by ``scale``, to the buffer that is reduced; None is zero."""
         parameter, view = self.parameters[number], self._views[number]
         gradient = parameter.grad
         if gradient is not None:
@@ -145,17 +185,17 @@ class Bucket:
         elif scale != 1.0:
             view.div_(scale)
 
-    def start(self, check: bool, density: float | None) -> Handle[Any]:
-        """Begin to reduce what was taken up."""
-        self.handle = self.reducer.start(self.flat, check, density=density)
+    def start(self, *, density: float | None, check: bool) -> Handle[Any]:
+        """Begin to reduce what was collected."""
+        self.handle = self.reducer.start(self.flat, density=density, check=check)
         return self.handle
 
     @torch.no_grad()
     def finish(self, scale: float = 1.0) -> SparseVector | Tensor:
-        """Wait for the sum and return it; make ``.grad`` of the parameters its mean times ``scale``.
+        """Wait for the sum and return it; set ``.grad`` of the parameters to its mean times ``scale``.
 
         Raises:
-            Exception: what `SparseAllreduce.step` raises.
+            Exception: as `SparseAllreduce.step` does.
         """
         assert self.handle is not None, "finish follows start"
         handle, self.handle = self.handle, None
@@ -167,14 +207,14 @@ class Bucket:
 
     @torch.no_grad()
     def fail(self) -> None:
-        """Make ``.grad`` of the parameters NaN: what a loss scaler is to see of gradients that must not be reduced."""
+        """Set ``.grad`` of the parameters to NaN, so that a loss scaler sees that gradients overflowed."""
         self.mean.fill_(torch.nan)
         self._written = None
         for parameter, mean in zip(self.parameters, self._mean_views, strict=True):
             parameter.grad = mean if parameter.requires_grad else None
 
     def _write(self, total: SparseVector | Tensor, divisor: float) -> None:
-        """Make the mean ``total / divisor``, zero where ``total`` has no entry."""
+        """Write ``total / divisor`` to the mean, zero where ``total`` has no entry."""
         if not isinstance(total, SparseVector):
             self.mean.copy_(total / divisor)
             self._written = None
@@ -185,11 +225,11 @@ class Bucket:
             self.mean[self._written] = 0
         indices = total.indices.long()
         self.mean[indices] = (total.values / divisor).to(self.mean.dtype)
-        self._written = indices if self.in_place else None  # else the next gradients come to the same buffer
+        self._written = indices if self.in_place else None  # else the next gradients overwrite it
         self._version = self.mean._version
 
     def _gradient(self, number: int) -> Tensor:
-        """The mean gradient of a parameter, as a sparse tensor where gradients come as such."""
+        """Return the mean gradient of a parameter, as a sparse tensor if its gradients are sparse tensors."""
         mean = self._mean_views[number]
         if self.kinds[number] != SPARSE:
             return mean
@@ -197,5 +237,6 @@ class Bucket:
         return torch.sparse_coo_tensor(rows[None], mean[rows], mean.shape, check_invariants=False, is_coalesced=True)
 
     def _split(self, flat: Tensor) -> list[Tensor]:
+        """Return the view of each parameter's shape in ``flat`` ``(n,)``."""
         parts = flat.split(self._sizes)
         return [part.view(p.shape) for p, part in zip(self.parameters, parts, strict=True)]

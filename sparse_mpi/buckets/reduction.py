@@ -1,4 +1,4 @@
-"""The reduction of a torch model's gradients, bucket by bucket, begun while the backward pass still runs."""
+"""Reduce a torch model's gradients bucket by bucket, beginning while the backward pass still runs."""
 
 from __future__ import annotations
 
@@ -11,58 +11,69 @@ import numpy as np
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from sparse_mpi.buckets.bucket import Bucket, check_options, cut, cut_states
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.buckets.bucket import Bucket, check_options, cut
+from sparse_mpi.buckets.states import ResumableReduction
 from sparse_mpi.buckets.trace import Tracer
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import resolve_k
+from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.sparse import SparseVector
 
 
-class GradientReduction:
+class GradientReduction(ResumableReduction):
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
-    A bucket is started when all its gradients, and all buckets before it, are there: in the same order on all ranks.
-    What is still missing when `synchronize` is called counts as zero.
+    A bucket is started when all its gradients have arrived and all buckets before it are started, so that the order is
+    the same on all ranks. A gradient that is missing when `synchronize` is called counts as zero.
+
+    Making one is collective.
 
     Args:
         parameters: in the order in which the model uses them; those that need no gradient are left out.
-        density, k, comm, algorithm, memory, clip_norm, nonfinite, options: as for `SparseAllreduce`; ``k`` is for all
-            parameters together, clip_norm for each bucket. The communicator is duplicated.
-        bucket_cap_mb: 10^6 bytes of gradients in a bucket at most; None puts all of one dtype and device into one.
-        overlap: whether reductions start before `synchronize`.
-        passes: backward passes whose gradients are added up before a reduction.
-        average: whether ``.grad`` becomes the mean over the ranks, or their sum.
+        k, density, comm, algorithm, feedback, clip_norm, nonfinite, options: as for `SparseAllreduce`; ``k`` is for
+            all parameters together, clip_norm for each bucket. The communicator is duplicated. ``memory`` is the former
+            name of feedback, deprecated.
         in_place: see `Bucket`.
-        scaler: the loss scaler of the training. What is reduced, and what is kept for later, is without its scale; and
-            a step in which a gradient of any rank overflows leaves no trace. Reductions begin in `synchronize`.
+        passes: the number of backward passes whose gradients are added up before a reduction.
+        average: True makes ``.grad`` the mean over the ranks, False the sum.
+        bucket_cap_mb: the most gradients in a bucket, in 10^6 bytes; None puts all of one dtype and device into one.
+        overlap: start reductions before `synchronize`.
+        scaler: the loss scaler of the training. Gradients are reduced, and residuals kept, without its scale, and a
+            step in which a gradient of any rank overflows leaves no trace. Reductions begin in `synchronize`.
 
     Raises:
-        TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank alike.
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
 
+    @accepts_former("density", "k", "comm", "algorithm", renamed={"memory": "feedback"})
     def __init__(
         self,
         parameters: Iterable[Tensor],
-        density: float | None = None,
-        k: int | None = None,
-        comm: Any = None,
-        algorithm: Any = "oktopk",
         *,
-        bucket_cap_mb: float | None = 25.0,
-        overlap: bool = True,
+        k: int | None = None,
+        density: float | None = None,
+        comm: Any = None,
+        algorithm: str | Algorithm = "oktopk",
+        feedback: str | Feedback = "residual",
+        clip_norm: float | None = None,
+        in_place: bool = False,
+        nonfinite: str = "keep",
         passes: int = 1,
         average: bool = True,
-        in_place: bool = False,
+        bucket_cap_mb: float | None = 25.0,
+        overlap: bool = True,
         scaler: Any = None,
         **options: Any,
     ) -> None:
         self.buckets: list[Bucket] = []
-        self.density: float | None = None  # of the next steps, instead of the reducers' own
-        self.check = False  # whether the next steps assert both laws
+        self.density: float | None = None  # density of the next steps, if it is not the reducers' own
+        self.check = False  # True makes the next steps assert both laws
         self._tracer: Tracer | None = None
         first = [p for p in parameters if p.requires_grad]
         elements = self._elements = sum(p.numel() for p in first)
@@ -75,85 +86,115 @@ class GradientReduction:
         self._overlap = overlap and scaler is None
         self.comm = transport.duplicate(patient=self._overlap)
         self._share = self._k / elements if k is not None else density
-        self._most_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
+        self._max_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
         self._passes, self._in_place, self._scaler = passes, in_place, scaler
         self._average, self._divisor = average, float(self.comm.size) if average else 1.0
-        self._options: dict[str, Any] = {"algorithm": algorithm, "in_place": in_place, **options}
-        self._known: set[Tensor] = set()
+        self._options: dict[str, Any] = {
+            "algorithm": algorithm,
+            "feedback": feedback,
+            "clip_norm": clip_norm,
+            "in_place": in_place,
+            "nonfinite": nonfinite,
+            **options,
+        }
         self._hooks: dict[Tensor, RemovableHandle] = {}
-        self._left: list[list[int]] = []  # backward passes that each parameter of each bucket has yet to see
         self._next = 0  # the bucket to be started next
-        self._scale: float | None = None  # of the gradients under way
-        self._kinds_known = False  # whether all ranks know whose gradients are sparse tensors
+        self._scale: float | None = None  # the loss scale of the gradients under way
+        self._kinds_known = False  # all ranks know whose gradients are sparse tensors
         self._open = True
         self.add(first)
 
     def add(self, parameters: Iterable[Tensor]) -> None:
-        """Reduce the gradients of those ``parameters`` too that need one and are new; collective if there are any."""
-        new = [p for p in parameters if p.requires_grad and p not in self._known]
-        self._known.update(new)
-        for held in cut(new, self._most_bytes):
-            self.buckets.append(Bucket(held, self._reducer, self._in_place, self._divisor))
-            self._left.append([self._passes] * len(held))
+        """Reduce also the gradients of those ``parameters`` that need one and are new; collective if there are any."""
+        known = {p for bucket in self.buckets for p in bucket.parameters}
+        for members in cut([p for p in parameters if p.requires_grad and p not in known], self._max_bytes):
+            bucket = Bucket(members, self._reducer, passes=self._passes, in_place=self._in_place, divisor=self._divisor)
+            self.buckets.append(bucket)
             self._kinds_known = False
         if self._open:
             self.open()
 
     def open(self) -> None:
-        """Take part in the backward passes that follow, from the first on; until `close`."""
+        """Take part in the backward passes that follow, until `close`."""
         self._open = True
-        for number, bucket in enumerate(self.buckets):
-            for i, parameter in enumerate(bucket.parameters):
+        for bucket in self.buckets:
+            for number, parameter in enumerate(bucket.parameters):
                 if parameter.requires_grad and parameter not in self._hooks:
-                    hook = partial(self._arrived, number, i)
+                    hook = partial(self._arrived, bucket, number)
                     self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(hook)
 
     def close(self) -> None:
-        """Leave backward passes alone: gradients stay on their rank."""
+        """Take no part in backward passes any more: gradients stay on their rank."""
         self._open = False
         for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
 
+    def use(self, algorithm: str | Algorithm | Sequence[Algorithm]) -> None:
+        """Reduce the next steps by ``algorithm``, one for all buckets or one for each; residuals are kept.
+
+        Collective if an algorithm is new to a bucket. One that was used before continues with the state it had then.
+
+        Raises:
+            RuntimeError: gradients are being reduced.
+            TypeError, ValueError: an algorithm does not exist, or there is not one for each bucket.
+        """
+        if self.under_way:
+            raise RuntimeError("algorithms must not change while gradients are being reduced; call synchronize() first")
+        chosen: list[str | Algorithm]
+        if isinstance(algorithm, Sequence) and not isinstance(algorithm, str):
+            chosen = list(algorithm)
+        else:
+            chosen = [algorithm] * len(self.buckets)
+        if len(chosen) != len(self.buckets):
+            raise ValueError(f"algorithm must be one or {len(self.buckets)}, one for each bucket, got {len(chosen)}")
+        for bucket, wanted in zip(self.buckets, chosen, strict=True):
+            progress_thread_of(self.comm).start(partial(bucket.use, wanted)).wait()
+
+    @property
+    def algorithms(self) -> list[Algorithm]:
+        """Return the algorithm of each bucket."""
+        return [bucket.reducer.algorithm for bucket in self.buckets]
+
     @property
     def under_way(self) -> bool:
-        """Whether gradients are being reduced that `synchronize` has yet to be called for."""
+        """Return True if gradients are being reduced, so that `synchronize` must be called."""
         return self._next > 0
 
     @property
     def arrived(self) -> bool:
-        """Whether there are gradients that `synchronize` has yet to be called for."""
-        return any(passes < self._passes for left in self._left for passes in left)
+        """Return True if gradients have arrived since the last `synchronize`."""
+        return any(bucket.arrived for bucket in self.buckets)
 
     @property
     def report(self) -> StepReport:
-        """What the last step did on this rank, all buckets together."""
+        """Return what the last step did on this rank, all buckets together."""
         reports = [bucket.reducer.report for bucket in self.buckets if bucket.reducer.report is not None]
         return reduce(lambda a, b: StepReport(*map(add, a, b)), reports)
 
     def synchronize(self) -> list[SparseVector | Tensor]:
-        """Start what has not been started, wait for all, and leave the results in ``.grad``. Collective.
+        """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
 
         Returns:
-            The sum over the ranks of each bucket, without a loss scale; none where a gradient has overflowed.
+            The sum over the ranks of each bucket, without a loss scale; an empty list if a gradient has overflowed.
 
         Raises:
-            Exception: what `SparseAllreduce.step` raises; on every rank alike, with nothing under way any more.
+            Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.
         """
         scale = self._current_scale()
-        waiting = list(zip(self.buckets, self._left, strict=True))[self._next :]
-        for bucket, left in waiting:
-            for number, passes in enumerate(left):
-                if passes > 0:
-                    bucket.take(number, scale)
+        waiting = self.buckets[self._next :]
+        for bucket in waiting:
+            bucket.take_missing(scale)
+        # With a loss scaler, a step whose gradients overflowed anywhere is not reduced at all.
         if self._overflowed():
             self._reset()
             for bucket in self.buckets:
                 bucket.fail()
             return []
-        for bucket, _ in waiting:
+        for bucket in waiting:
             self._start(bucket)
         self._agree_on_kinds()
+        # Wait for all buckets even if one fails, so that nothing is under way afterwards.
         totals, errors = [], []
         for bucket in self.buckets:
             try:
@@ -171,7 +212,7 @@ class GradientReduction:
         """Forget the gradients that have arrived since the last step.
 
         Raises:
-            RuntimeError: they are being reduced; or, in place, they are in the residual already.
+            RuntimeError: they are being reduced, or with ``in_place`` have been added to the residual already.
         """
         if self.under_way or (self._in_place and self.arrived):
             why = "are being reduced" if self.under_way else "are in the residual already (in_place=True)"
@@ -182,60 +223,28 @@ class GradientReduction:
         self._reset()
 
     def _reset(self) -> None:
+        """Expect the first gradient of a step."""
         self._next, self._scale = 0, None
-        self._left = [[self._passes] * len(left) for left in self._left]
+        for bucket in self.buckets:
+            bucket.reset()
 
     def attach(self) -> None:
-        """In place, have the next backward pass add to the residual; elsewhere nothing."""
+        """With ``in_place``, make the next backward pass add to the residual; otherwise do nothing."""
         for bucket in self.buckets if self._in_place else ():
             bucket.attach()
 
     def detach(self) -> None:
-        """In place, take the residual out of reach of those who clear ``.grad``; elsewhere nothing."""
+        """With ``in_place``, protect the residual from whoever clears ``.grad``; otherwise do nothing."""
         for bucket in self.buckets if self._in_place else ():
             bucket.detach()
 
     def record(self) -> Tracer:
-        """What notes, from the next step on, when what happens to each bucket."""
+        """Return a tracer that records, from the next step on, when each bucket is reduced."""
         self._tracer = Tracer(self.comm)
         return self._tracer
 
-    def state_dict(self) -> dict[str, Any]:
-        """What this rank's reducers need to go on, see `SparseAllreduce.state_dict`; between steps."""
-        return {"buckets": [bucket.reducer.state_dict() for bucket in self.buckets]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` returned, on the same rank of as many ranks, for the same parameters.
-
-        Raises:
-            ValueError: it is of other buckets, or see `SparseAllreduce.load_state_dict`; on every rank alike.
-        """
-        for bucket, (saved,) in zip(self.buckets, self._by_bucket([state]), strict=True):
-            bucket.reducer.load_state_dict(saved)
-
-    def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
-        """Take up what ``ranks`` ranks saved, on any number of ranks, see `SparseAllreduce.take_over`.
-
-        What they owed together arrives in ``.grad`` as it would have there: where that is the mean, the share of all
-        that is owed is kept, not the sum.
-
-        Raises:
-            ValueError: a state is of other buckets, or see there; on every rank alike.
-        """
-        divisor = ranks if self._average else 1
-        for bucket, saved in zip(self.buckets, self._by_bucket(states), strict=True):
-            bucket.reducer.take_over(saved, ranks)
-            for owed in bucket.reducer.memory.state().values():
-                owed *= self._divisor / divisor
-
-    def _by_bucket(self, states: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-        """``states`` cut up: for every bucket a list of what each of them has for it."""
-        with same_on_all_ranks(self.comm) as say:
-            say(call="load_state_dict")
-            return cut_states(states, len(self.buckets))
-
     def _reducer(self, shapes: Sequence[tuple[int, ...]]) -> SparseAllreduce:
-        """For a bucket of parameters of these shapes."""
+        """Make the reducer of a bucket of parameters of these shapes, on the progress thread."""
         whole = sum(map(int, map(np.prod, shapes))) == self._elements
         amount: dict[str, Any] = {"k": self._k} if whole else {"density": self._share}
         make: Callable[[], SparseAllreduce] = partial(
@@ -243,49 +252,39 @@ class GradientReduction:
         )
         return progress_thread_of(self.comm).start(make).wait()
 
-    def _arrived(self, number: int, i: int, parameter: Tensor) -> None:
-        """Autograd's hook: a gradient of this backward pass is in ``parameter.grad``."""
-        bucket, left = self.buckets[number], self._left[number]
-        if left[i] == 0:
-            raise RuntimeError(
-                f"a parameter of shape {tuple(parameter.shape)} must see {self._passes} backward passes between two "
-                f"steps, got one more; call step() (or synchronize()) after each {self._passes}, or raise "
-                "backward_passes_per_step"
-            )
-        left[i] -= 1
-        if left[i] == 0:
-            bucket.take(i, self._current_scale())
-        while self._overlap and self._next < len(self.buckets) and self._is_complete(self._next):
+    def _arrived(self, bucket: Bucket, number: int, parameter: Tensor) -> None:
+        """Start what is complete now; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
+        bucket.arrive(number, self._current_scale())
+        while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].complete:
             self._start(self.buckets[self._next])
 
-    def _is_complete(self, number: int) -> bool:
-        """Whether all gradients of a bucket are there that will come."""
-        awaited = zip(self.buckets[number].parameters, self._left[number], strict=True)
-        return not any(passes and parameter.requires_grad for parameter, passes in awaited)
-
     def _start(self, bucket: Bucket) -> None:
+        """Begin to reduce a bucket, the next one in order."""
         if self._tracer is not None and self._next == 0:
             self._tracer.begin()
         self._next += 1
-        handle = bucket.start(self.check, self.density)
+        handle = bucket.start(density=self.density, check=self.check)
         if self._tracer is not None:
             self._tracer.watch(handle, bucket.reducer)
 
     def _current_scale(self) -> float:
-        """The loss scale of the gradients under way: the scaler changes it between steps only."""
+        """Return the loss scale of the gradients under way, which the scaler changes only between steps."""
         if self._scale is None:
             self._scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
         return self._scale
 
     def _overflowed(self) -> bool:
-        """With a loss scaler, whether any rank has a gradient that is not finite; the same on all ranks."""
+        """Return True on all ranks if there is a loss scaler and any rank has a gradient that is not finite."""
         if self._scaler is None:
             return False
         mine = np.array([not all(bool(bucket.flat.isfinite().all()) for bucket in self.buckets)], np.uint8)
         return bool(self.comm.allreduce(mine, "max", control=True)[0])
 
     def _agree_on_kinds(self) -> None:
-        """What is a sparse tensor on one rank is one on all; until all gradients have been seen somewhere."""
+        """Make a gradient that is a sparse tensor on one rank a sparse tensor on all.
+
+        This ends once every gradient has been seen on some rank.
+        """
         if self._kinds_known:
             return
         mine = np.concatenate([bucket.seen for bucket in self.buckets])

@@ -1,4 +1,4 @@
-"""When what happened to the buckets of a step: for timelines."""
+"""Record when the buckets of a step were selected, sent and finished, for timelines."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ Interval = tuple[float, float]  # in `time.perf_counter` seconds
 
 
 class BucketTrace(NamedTuple):
-    """When what happened to a bucket in one step."""
+    """The times at which one bucket was reduced in one step."""
 
-    span: Span  # all its gradients there, its reduction begun and ended
+    span: Span  # when all its gradients were there, and when its reduction began and ended
     selections: list[Interval]
-    calls: list[Interval]  # of the communicator
+    calls: list[Interval]  # calls of the communicator
 
 
 class Tracer:
-    """Watches what a progress thread does.
+    """Records what a progress thread does.
 
     Args:
-        comm: the thread's; its calls are noted from here on.
+        comm: the communicator of that thread; its calls are recorded from now on.
     """
 
     def __init__(self, comm: Comm) -> None:
-        self.buckets: list[BucketTrace] = []  # of the last step
+        self.buckets: list[BucketTrace] = []  # those of the last step
         self._comm = comm
         comm.calls = []
 
     def begin(self) -> None:
-        """A step begins, with nothing under way."""
+        """Forget the last step; call this when a step begins and nothing is under way."""
         self.buckets = []
         self._comm.calls = []
 
     def watch(self, handle: Handle[Any], reducer: SparseAllreduce) -> None:
-        """Note what ``reducer`` does, once ``handle`` is done."""
+        """Record what ``reducer`` did when ``handle`` is done."""
         handle.add_done_callback(lambda done: self._note(done.span, reducer))
 
     def end(self) -> None:
-        """Wait until all is noted: a handle has its result a moment before."""
+        """Wait until all is recorded: a handle has its result slightly before that."""
         progress_thread_of(self._comm).start(lambda: None).wait()
 
     def _note(self, span: Span, reducer: SparseAllreduce) -> None:
-        """On the thread that did it, before it does anything else."""
+        """Record a bucket; runs on the progress thread, before its next piece of work."""
         calls, self._comm.calls = self._comm.calls, []
         self.buckets.append(BucketTrace(span, reducer.selections, calls or []))

@@ -178,7 +178,7 @@ def _measure(methods: dict[str, Method], x: Array, args: argparse.Namespace) -> 
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """Return the order statistics between which the median of the distribution lies in 95 % of all cases (6 values and more)."""
+    """Return the order statistics that enclose the true median in 95 % of all cases, for six values and more."""
     ordered, n = sorted(values), len(values)
     outside, tail = 0, 0.5**n
     while tail + math.comb(n, outside + 1) * 0.5**n <= 0.025:

@@ -1,4 +1,4 @@
-"""What a memory is."""
+"""The protocol of a feedback rule."""
 
 from __future__ import annotations
 
@@ -9,52 +9,70 @@ from sparse_mpi.sparse import SparseVector
 
 
 @runtime_checkable
-class Memory(Protocol):
-    """A rank's own, from step to step: `accumulate` the gradient, reduce, `consume` what was sent.
+class Feedback(Protocol):
+    """What one rank remembers between steps: `accumulate` the gradient, reduce, then `consume` what was sent.
 
-    The instance that a caller makes, ``MomentumCorrection(0.9)``, only says how; `start` makes the one that remembers.
-    Gradients are flat NumPy or CuPy arrays ``(n,)`` as `sparse_mpi.arrays.enter` gives them.
+    The instance that a caller makes, such as ``MomentumCorrection(0.9)``, only holds the hyperparameters; `start`
+    returns the one that holds arrays. Gradients are flat NumPy or CuPy arrays ``(n,)``, as `sparse_mpi.arrays.enter`
+    returns them.
     """
 
     @property
     def masking(self) -> bool:
-        """Tell if `consume` forgets more than what was sent, where something was sent."""
+        """Return True if `consume` also resets momentum where entries were sent.
+
+        Such a rule cannot work with an algorithm that sends some parts whole and others sparsely.
+        """
         return False
 
     @property
     def residual(self) -> Array:
-        """``(n,)`` what has not been sent yet; zeros where there is nothing."""
+        """Return what has not been sent yet, ``(n,)``; zeros if there is nothing."""
 
-    def start(self, size: int, in_place: bool) -> Memory:
-        """An empty memory of this kind for n = ``size`` elements; ``in_place``: in the caller's own gradient buffer.
+    def start(self, size: int, in_place: bool) -> Feedback:
+        """Return an empty instance with the same hyperparameters for n = ``size`` elements.
+
+        With ``in_place`` the residual lives in the caller's own gradient buffer.
 
         Raises:
-            ValueError: this kind of memory cannot work in place.
+            ValueError: this rule cannot work in place.
         """
 
     def check_gradient(self, gradient: Array) -> None:
-        """Raise ValueError or TypeError unless `accumulate` can take ``gradient``; nothing changes."""
+        """Raise ValueError or TypeError unless `accumulate` can take ``gradient``; change nothing."""
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
-        """Join ``gradient`` with what is owed to the step's acc ``(n,)``, from which entries are selected.
+        """Combine ``gradient`` with what is left of earlier steps to acc ``(n,)``, from which entries are selected.
 
         Returns:
-            acc, float32 or float64, and what has yet to be added to it in place, if anything: that is left to a
-            selection which does it in the same pass.
+            acc, float32 or float64, and the array ``(n,)`` that must still be added to it in place, or None. The
+            addition is left to the caller because a selector can do it in the same pass over memory.
         """
 
     def consume(self, sent: SparseVector | Array) -> None:
-        """Forget what was sent; of a value that is not finite nothing is kept."""
+        """Subtract what was sent; where a sent value is not finite, keep nothing."""
 
     def given(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """``(n,)`` what left this rank's hands in a step that began with ``acc`` and is over: by the second law, the
-        sum of it over the ranks is the step's total."""
+        """Return what this rank gave away, ``(n,)``, in the finished step that began with ``acc``.
+
+        By the second law, its sum over the ranks is the step's total.
+        """
+
+    def adopt(self, buffer: Array) -> None:
+        """Make ``buffer`` ``(n,)``, which holds nothing yet, the residual.
+
+        Raises:
+            ValueError: this instance does not work in place.
+        """
 
     def state(self) -> dict[str, Array]:
-        """All that is remembered: named arrays ``(n,)``, not copied; of several ranks, their sums mean the same."""
+        """Return all that is remembered: named arrays ``(n,)``, not copied.
+
+        The arrays must be additive: the sums over several ranks describe what these ranks remember together.
+        """
 
     def check_state(self, state: dict[str, Array]) -> None:
-        """Raise ValueError unless `load` can take ``state``; nothing changes."""
+        """Raise ValueError unless `load` can take ``state``; change nothing."""
 
     def load(self, state: dict[str, Array]) -> None:
-        """Take up copies of what `state` returned; other entries of ``state`` are left alone."""
+        """Restore copies of the arrays that `state` returned; ignore other entries of ``state``."""

@@ -1,8 +1,8 @@
-"""Momentum correction and masking (Deep Gradient Compression: Lin et al., ICLR'18), instead of SGD's own momentum.
+"""Apply momentum correction and masking (Deep Gradient Compression: Lin et al., ICLR'18) instead of SGD's momentum.
 
 SGD with momentum on sparse sums would apply its momentum to late gradients as if they were new. So every rank keeps
-the momentum of its own gradients, ``u = m u + g``, and accumulates that, ``v += u``; entries are selected from v. What
-is sent leaves v, and where something is sent u is set to zero (masking), lest stale momentum carry on.
+the momentum of its own gradients, ``u = m u + g``, and accumulates it, ``v += u``; entries are selected from v. What
+is sent is subtracted from v, and u is set to zero there (masking), so that stale momentum is not applied again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, widened
-from sparse_mpi.feedback.base import Memory
+from sparse_mpi.feedback.base import Feedback
 from sparse_mpi.feedback.residual import ErrorFeedback, fitted
 from sparse_mpi.sparse import SparseVector
 
@@ -24,11 +24,11 @@ class MomentumCorrection(ErrorFeedback):
     Args:
         momentum: m, in [0, 1); with 0 this is `ErrorFeedback`.
         nesterov: accumulate ``g + m u`` in place of u.
-        masking: set u to zero where something was sent. Not where an algorithm sends everything, as ``dense`` does:
-            nothing is stale then, and momentum goes on as in SGD.
+        masking: set u to zero where something was sent. A dense algorithm sends everything, which leaves nothing
+            stale: there momentum continues as in SGD.
 
     Raises:
-        TypeError, ValueError: momentum is no number in [0, 1).
+        TypeError, ValueError: momentum is not a number in [0, 1).
     """
 
     momentum: float = 0.9
@@ -42,16 +42,16 @@ class MomentumCorrection(ErrorFeedback):
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}; 0.9 is usual")
 
-    def start(self, size: int, in_place: bool) -> Memory:
-        """Empty velocity and residual.
+    def start(self, size: int, in_place: bool) -> Feedback:
+        """Return an instance with the same hyperparameters, with zero velocity and residual.
 
         Raises:
-            ValueError: ``in_place``; the velocity needs the gradient apart from the residual.
+            ValueError: ``in_place`` is set, but the velocity needs the gradient apart from the residual.
         """
         if in_place:
             raise ValueError(
                 "in_place must be False with MomentumCorrection, which needs the gradient apart from the residual, "
-                "got True; use in_place=False, or memory='residual' and the optimizer's momentum"
+                "got True; use in_place=False, or feedback='residual' and the optimizer's momentum"
             )
         fresh = replace(self)
         fresh.size = size
@@ -59,11 +59,14 @@ class MomentumCorrection(ErrorFeedback):
 
     @property
     def velocity(self) -> Array:
-        """u ``(n,)``, the momentum of this rank's gradients; zeros before the first step."""
+        """Return u ``(n,)``, the momentum of this rank's gradients; zeros before the first step."""
         return np.zeros(self.size, np.float32) if self._velocity is None else self._velocity
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
-        """``u = m u + g`` in place; v, and u, which has yet to be added to it, or with ``nesterov`` ``g + m u``."""
+        """Update the velocity in place, ``u = m u + g``, and return v and what must still be added to it.
+
+        That is u, or with ``nesterov`` ``g + m u``.
+        """
         gradient = widened(gradient)
         if self._velocity is None:
             self._velocity = gradient.copy()
@@ -74,7 +77,7 @@ class MomentumCorrection(ErrorFeedback):
         return super().accumulate(gradient + self.momentum * self._velocity if self.nesterov else self._velocity)
 
     def consume(self, sent: SparseVector | Array) -> None:
-        """``v -= sent``, and u = 0 where something was sent; where that is not finite, v = 0 and u = 0."""
+        """Subtract ``sent`` from v and set u to zero where something was sent; where that is not finite, v = u = 0."""
         assert self._velocity is not None, "consume follows accumulate"
         isfinite = namespace(self._velocity).isfinite
         if not isinstance(sent, SparseVector):
@@ -86,10 +89,10 @@ class MomentumCorrection(ErrorFeedback):
         super().consume(sent)
 
     def state(self) -> dict[str, Array]:
-        """Residual and velocity."""
+        """Return residual and velocity."""
         return super().state() | {"velocity": self.velocity}
 
     def load(self, state: dict[str, Array]) -> None:
-        """Take up copies of both."""
+        """Restore copies of residual and velocity."""
         super().load(state)
         self._velocity = state["velocity"].copy()

@@ -1,4 +1,4 @@
-"""No error feedback: what a step did not send is lost. To show what the residual is for."""
+"""Reduce without error feedback: what a step did not send is lost. A baseline that shows what the residual is for."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sparse_mpi.arrays import Array, widened
-from sparse_mpi.feedback.base import Memory
+from sparse_mpi.feedback.base import Feedback
 from sparse_mpi.sparse import SparseVector
 
 
 @dataclass(eq=False)
-class NoFeedback(Memory):
-    """Keeps nothing; the residual is always zero. Of the second law this remains: what was sent adds up to total."""
+class NoFeedback(Feedback):
+    """Feedback that keeps nothing; the residual is always zero.
+
+    A weaker second law remains: what the ranks sent adds up to total.
+    """
 
     size: int = field(default=0, init=False, repr=False)
 
-    def start(self, size: int, in_place: bool) -> Memory:
-        """A memory of nothing.
+    def start(self, size: int, in_place: bool) -> Feedback:
+        """Return an instance for n = ``size`` elements.
 
         Raises:
-            ValueError: ``in_place``; there is no residual for the gradient's buffer to hold.
+            ValueError: ``in_place`` is set, but there is no residual for the gradient's buffer to hold.
         """
         if in_place:
             raise ValueError("in_place must be False with NoFeedback, which has no residual, got True")
@@ -31,29 +34,33 @@ class NoFeedback(Memory):
 
     @property
     def residual(self) -> Array:
-        """Zeros."""
+        """Return zeros ``(n,)``."""
         return np.zeros(self.size, np.float32)
 
     def check_gradient(self, gradient: Array) -> None:
-        """Any will do."""
+        """Accept any gradient."""
 
     def accumulate(self, gradient: Array) -> tuple[Array, None]:
-        """``gradient`` itself; no algorithm changes its acc."""
+        """Return ``gradient`` itself as acc, which no algorithm changes, and nothing to add."""
         return widened(gradient), None
 
     def consume(self, sent: SparseVector | Array) -> None:
-        """There is nothing to subtract it from."""
+        """Do nothing: there is no residual to subtract from."""
 
     def given(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """What was sent; all the rest of acc is lost."""
+        """Return ``sent`` as ``(n,)``; the rest of acc is lost."""
         return sent.to_dense() if isinstance(sent, SparseVector) else sent
 
+    def adopt(self, buffer: Array) -> None:
+        """Raise ValueError: there is no residual to keep in ``buffer``."""
+        raise ValueError("in_place must be True for a buffer to be adopted, which NoFeedback cannot be")
+
     def state(self) -> dict[str, Array]:
-        """Nothing."""
+        """Return an empty state."""
         return {}
 
     def check_state(self, state: dict[str, Array]) -> None:
-        """Any will do."""
+        """Accept any state."""
 
     def load(self, state: dict[str, Array]) -> None:
-        """There is nothing to take up."""
+        """Do nothing: there is nothing to restore."""

@@ -1,4 +1,4 @@
-"""From what a caller writes to what the library works with, or an error that says what to write instead."""
+"""Turn the arguments of a caller into the objects that the library works with, or raise an error with a remedy."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
-from sparse_mpi.feedback import MEMORIES, Memory
+from sparse_mpi.feedback import FEEDBACKS, Feedback
 from sparse_mpi.select import SELECTORS, Selector
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import WIRES, Wire
 
-DENSITY = 0.01  # where neither k nor density is given
+DENSITY = 0.01  # the default if neither k nor density is given
 
 
 def resolve_k(size: int, k: int | None, density: float | None) -> int:
-    """k from k or density, in 1..n.
+    """Return the number of entries, in 1..n, that ``k`` or ``density`` asks for.
 
     Raises:
         ValueError: both are given, k < 1, or density is outside (0, 1].
-        TypeError: k is not a whole number, or density no number.
+        TypeError: k is not a whole number, or density is not a number.
     """
     if k is not None and density is not None:
         raise ValueError(f"give k or density, not both, got k={k!r} and density={density!r}")
@@ -41,7 +41,7 @@ def resolve_k(size: int, k: int | None, density: float | None) -> int:
 
 
 def takes(algorithm: str, option: str, value: Any = None) -> bool:
-    """Whether the algorithm of that name has that option, and that is a value of it that it can work with."""
+    """Return True if the algorithm named ``algorithm`` has ``option`` and, unless None, accepts ``value`` for it."""
     if not any(field.name == option for field in fields(ALGORITHMS[algorithm])):
         return False
     try:
@@ -52,21 +52,21 @@ def takes(algorithm: str, option: str, value: Any = None) -> bool:
 
 
 def takes_selector(algorithm: str, selector: str | None = None) -> bool:
-    """Whether the algorithm of that name lets choose what picks the entries to send, and can work with that one."""
+    """Return True if the algorithm named ``algorithm`` has a selector and, unless None, can work with this one."""
     return takes(algorithm, "selector", selector)
 
 
 def ignores_k(algorithm: str) -> bool:
-    """Whether the algorithm of that name reduces everything, whatever k."""
+    """Return True if the algorithm named ``algorithm`` sends as much whatever k is."""
     made, layout = ALGORITHMS[algorithm](), Layout.of(1000)
     return made.bound(layout, 1, 2) == made.bound(layout, 1000, 2)
 
 
 def make_selector(selector: str | Selector) -> Selector:
-    """The selector of that name, or the instance itself.
+    """Return a selector by name, or the given instance.
 
     Raises:
-        ValueError: no such name.
+        ValueError: no selector has that name.
         TypeError: neither a name nor an instance.
     """
     made = _named("selector", selector, SELECTORS, Selector)
@@ -74,17 +74,17 @@ def make_selector(selector: str | Selector) -> Selector:
 
 
 def make_wire(wire: str | Wire) -> Wire:
-    """The message format of that name, or the instance itself.
+    """Return a wire format by name, or the given instance.
 
     Raises:
-        ValueError: no such name.
+        ValueError: no wire format has that name.
         TypeError: neither a name nor an instance.
     """
     return _named("wire", wire, WIRES, Wire)
 
 
 def _named(argument: str, given: Any, registry: Mapping[str, Any], kind: type) -> Any:
-    """What ``registry`` has under the name ``given``, or ``given`` itself, if it is an instance of that ``kind``."""
+    """Return the entry of ``registry`` named ``given``, or ``given`` itself if it is an instance of ``kind``."""
     names = ", ".join(registry)
     if not isinstance(given, str):
         if isinstance(given, type) or not isinstance(given, kind):
@@ -95,20 +95,21 @@ def _named(argument: str, given: Any, registry: Mapping[str, Any], kind: type) -
     return registry[given]
 
 
-MADE: dict[str, Callable[[Any], Any]] = {"selector": make_selector, "wire": make_wire}  # options that may be names
+# options that may be names, and what makes an instance of each
+MAKERS: dict[str, Callable[[Any], Any]] = {"selector": make_selector, "wire": make_wire}
 
 
 def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algorithm:
-    """The algorithm of that name with these options, or the instance itself.
+    """Return the algorithm of that name with these options, or the given instance.
 
-    The options ``selector`` and ``wire`` are a name, an instance or None, the algorithm's own.
+    The options ``selector`` and ``wire`` are a name, an instance, or None for the algorithm's default.
 
     Raises:
-        ValueError: no such name, or a bad value of an option.
-        TypeError: no such option, a selector that the algorithm cannot work with, options beside an instance, or
-            neither a name nor an instance.
+        ValueError: no algorithm has that name, or an option has a bad value.
+        TypeError: the algorithm has no such option or cannot work with that selector, options are given beside an
+            instance, or ``algorithm`` is neither a name nor an instance.
     """
-    options = {name: value for name, value in options.items() if name not in MADE or value is not None}
+    options = {name: value for name, value in options.items() if name not in MAKERS or value is not None}
     if not isinstance(algorithm, str):
         if not isinstance(algorithm, Algorithm):
             names = ", ".join(ALGORITHMS)
@@ -121,15 +122,15 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
     known = [field.name for field in fields(ALGORITHMS[algorithm])]
     if unknown := sorted(set(options) - set(known)):
         raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; it has: {', '.join(known) or 'none'}")
-    options |= {name: MADE[name](value) for name, value in options.items() if name in MADE}
+    options |= {name: MAKERS[name](value) for name, value in options.items() if name in MAKERS}
     return ALGORITHMS[algorithm](**options)
 
 
 def spelled(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and options of an algorithm as a command line spells it: ``oktopk:wire=packed:radix=32``.
+    """Parse an algorithm as a command line spells it, ``oktopk:wire=packed:radix=32``, to its name and options.
 
     Raises:
-        ValueError: no such algorithm, no such option, or a bad value of one.
+        ValueError: there is no such algorithm or option, or an option has a bad value.
     """
     name, *words = text.split(":")
     options: dict[str, Any] = {}
@@ -143,27 +144,26 @@ def spelled(text: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def check_together(memory: Memory, algorithm: Algorithm) -> None:
-    """Raise ValueError if the memory cannot tell what to do with what the algorithm sends."""
-    if memory.masking and algorithm.parts:
+def check_together(feedback: Feedback, algorithm: Algorithm) -> None:
+    """Raise ValueError if ``feedback`` masks momentum but ``algorithm`` mixes dense and sparse parts.
+
+    The mask could not tell entries that were selected from those that are always sent.
+    """
+    if feedback.masking and algorithm.parts:
         raise ValueError(
-            "memory must not mask momentum in a hybrid, of which some parts send everything and others do not, got "
-            f"{memory!r}; use memory='residual', or MomentumCorrection(..., masking=False)"
+            "feedback must not mask momentum in a hybrid, of which some parts send everything and others do not, got "
+            f"{feedback!r}; use feedback='residual', or MomentumCorrection(..., masking=False)"
         )
 
 
-def make_memory(memory: str | Memory, clip_norm: float | None, in_place: bool) -> Memory:
-    """The memory of that name, or the instance itself, if it goes with the other two.
+def make_feedback(feedback: str | Feedback, clip_norm: float | None, in_place: bool) -> Feedback:
+    """Return a feedback rule by name, or the given instance, if it can be combined with ``clip_norm`` and ``in_place``.
 
     Raises:
-        ValueError: no such name, clip_norm is not above 0, or the memory or clipping cannot work in place.
-        TypeError: neither a name nor an instance, or clip_norm is no number.
+        ValueError: no rule has that name, clip_norm is not above 0, or clipping is to work in place.
+        TypeError: ``feedback`` is neither a name nor an instance, or clip_norm is not a number.
     """
-    names = ", ".join(MEMORIES)
-    if isinstance(memory, str) and memory not in MEMORIES:
-        raise ValueError(f"memory must be one of {names}, got {memory!r}")
-    if not isinstance(memory, str) and (isinstance(memory, type) or not isinstance(memory, Memory)):
-        raise TypeError(f"memory must be a name or an instance, got {memory!r}; names: {names}")
+    made = _named("feedback", feedback, FEEDBACKS, Feedback)
     if isinstance(clip_norm, bool) or not isinstance(clip_norm, (int, float, np.number, type(None))):
         raise TypeError(f"clip_norm must be a number above 0, or None for no clipping, got {clip_norm!r}")
     if clip_norm is not None and not 0 < clip_norm < np.inf:
@@ -173,4 +173,4 @@ def make_memory(memory: str | Memory, clip_norm: float | None, in_place: bool) -
             f"clip_norm must be None with in_place=True, where gradient and residual are one, got {clip_norm}; "
             "use in_place=False"
         )
-    return MEMORIES[memory]() if isinstance(memory, str) else memory
+    return made() if isinstance(made, type) else made

@@ -1,9 +1,10 @@
-"""``algorithm="auto"``: the algorithm and message format that are fastest here, by trial and the alpha-beta model.
+"""Pick the algorithm and wire format that are fastest here, by trial and the alpha-beta model: ``algorithm="auto"``.
 
-What a step computes is measured, what it sends is counted, and what that takes follows from a network's alpha and beta,
-which are fitted to a few messages: on a shared network less noisy than timing the exchange itself.
+The computing time of a step is measured and its traffic counted. The time that the traffic takes follows from the
+network's alpha and beta, which are fitted to a few messages; on a shared network this is less noisy than timing the
+exchange itself.
 
-Trials reduce vectors in host memory, by the communicator as it is: for gradients on a device name the algorithm.
+Trials reduce vectors in host memory with the given communicator: for gradients on a device name the algorithm.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from sparse_mpi.reducer.arguments import make_algorithm, takes
 from sparse_mpi.sparse import Layout
 
 AUTO = "auto"
-WIRES = ("coo32", "packed")  # nothing is rounded that nobody asked to have rounded
-SIZES = (8, 1 << 16, 1 << 20)  # bytes of the messages that the network is fitted to
-TRIALS = 2  # steps, the first of which is not counted
-MESSAGES = 5  # of each size
+WIRES = ("coo32", "packed")  # lossless: rounding must be asked for
+SIZES = (8, 1 << 16, 1 << 20)  # bytes of the messages to which the network is fitted
+TRIALS = 2  # steps of a trial, of which only the last counts
+MESSAGES = 5  # number of messages of each size
 
 
 class Trial(NamedTuple):
-    """What a step of a candidate costs, the same on all ranks."""
+    """The cost of a step of a candidate, the same on all ranks."""
 
     algorithm: Algorithm
     compute: float  # seconds, of the slowest rank
@@ -37,16 +38,16 @@ class Trial(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Return the time of a step."""
         return self.compute + self.exchange
 
 
 def make_candidate(algorithm: str | Algorithm, options: dict[str, Any]) -> Algorithm | None:
-    """What a caller means by these; None for `choose` to decide.
+    """Return the algorithm that a caller asks for, or None if `choose` is to pick one.
 
     Raises:
-        ValueError: no such name, or a bad value of an option.
-        TypeError: no such option, or neither a name nor an instance.
+        ValueError: no algorithm has that name, or an option has a bad value.
+        TypeError: there is no such option, or ``algorithm`` is neither a name nor an instance.
     """
     if algorithm != AUTO:
         return make_algorithm(algorithm, options)
@@ -56,7 +57,7 @@ def make_candidate(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
 
 
 def choose(layout: Layout, k: int, comm: Comm) -> Algorithm:
-    """The fastest candidate for gradients of that ``layout`` on the ranks of ``comm``; collective.
+    """Return the fastest candidate for gradients of ``layout`` on the ranks of ``comm``. Collective.
 
     What was chosen once for a communicator, layout and k is kept as an attribute of that communicator, and chosen again
     without a trial.
@@ -69,14 +70,14 @@ def choose(layout: Layout, k: int, comm: Comm) -> Algorithm:
 
 
 def candidates() -> list[Algorithm]:
-    """What `choose` chooses from: lossless formats of algorithms that reduce any gradient."""
+    """Return the algorithms among which `choose` picks: those that reduce any gradient, in every lossless format."""
     names = [name for name, kind in ALGORITHMS.items() if kind().automatic]
     made = [(name, {"wire": wire} if takes(name, "wire", wire) else {}) for name in names for wire in WIRES]
     return list(dict.fromkeys(make_algorithm(name, options) for name, options in made))
 
 
 def compare(algorithms: Sequence[Algorithm], layout: Layout, k: int, comm: Comm) -> list[Trial]:
-    """Trial steps of all ``algorithms`` on Gaussian gradients; collective, and the same on every rank."""
+    """Try all ``algorithms`` on Gaussian gradients; return the trials, the same on every rank. Collective."""
     network = fit_network(comm)
     acc = np.random.default_rng([layout.size, comm.rank]).standard_normal(layout.size, np.float32)
     measured = []
@@ -88,14 +89,14 @@ def compare(algorithms: Sequence[Algorithm], layout: Layout, k: int, comm: Comm)
 
 
 def fit_network(comm: Comm) -> Network:
-    """Alpha and beta of messages between neighbours; collective, and the same on every rank."""
+    """Fit alpha and beta to messages between neighbours; the result is the same on every rank. Collective."""
     if comm.size == 1:
         return Network(0.0, 0.0)
     return nearest([1] * len(SIZES), SIZES, measure(comm, SIZES, MESSAGES))
 
 
 def _trial(algorithm: Algorithm, acc: np.ndarray, layout: Layout, k: int, comm: Comm) -> tuple[float, Traffic]:
-    """Seconds that the last step computes, and its traffic."""
+    """Return the seconds that the last step computes, and its traffic."""
     state = algorithm.init(layout, k, comm.size)
     for _ in range(TRIALS):
         comm.barrier()

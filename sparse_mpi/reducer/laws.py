@@ -1,4 +1,4 @@
-"""The two laws, asserted on a step of a running job for the price of a dense allreduce."""
+"""Assert the two laws on a step of a running job, for the price of two dense allreduces."""
 
 from __future__ import annotations
 
@@ -28,11 +28,17 @@ def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
 
 
 def check_conservation(total: SparseVector | Array, given: Array, comm: Comm, products_of: Array | None = None) -> None:
-    """Raise `LawError` unless ``given`` ``(n,)``, what this rank's acc lost in the step, sums to ``total``.
+    """Raise `LawError` unless the sum of ``given`` over the ranks is ``total``, to rounding.
 
-    To rounding: the tolerance is that of adding P + 2 numbers of the magnitudes that were really added. Elements to
-    which a rank gave something that is not finite are left out. Elements of products of matrices are rounded relative
-    to norms: there ``products_of`` is acc, and its norm counts as a magnitude.
+    Args:
+        total: the result of the step.
+        given: ``(n,)`` what this rank's acc lost in the step.
+        comm: the communicator of the step.
+        products_of: acc of an algorithm that multiplies matrices, whose elements are rounded relative to norms: the
+            norm of acc then counts as a magnitude.
+
+    The tolerance is that of adding P + 2 numbers of the magnitudes that were really added. Elements to which a rank
+    gave something that is not finite are not checked.
     """
     xp = namespace(given)
     dense = total.to_dense() if isinstance(total, SparseVector) else total
@@ -50,7 +56,7 @@ def check_conservation(total: SparseVector | Array, given: Array, comm: Comm, pr
 
 
 def _norm(acc: Array) -> Array:
-    """The L2 norm of what is finite in ``acc``."""
+    """Return the L2 norm of the finite elements of ``acc``."""
     xp = namespace(acc)
     finite = xp.where(xp.isfinite(acc), acc, 0)
     return xp.sqrt(finite.dot(finite))

@@ -1,4 +1,4 @@
-"""`sparse_allreduce`: one sum, without memory of earlier ones."""
+"""Sum arrays once, without error feedback: `sparse_allreduce`."""
 
 from __future__ import annotations
 
@@ -10,36 +10,40 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reducer.arguments import resolve_k
 from sparse_mpi.reducer.auto import choose, make_candidate
+from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.sparse import Layout, leave
 
 
+@accepts_former("k", "density", "comm", "algorithm")
 def sparse_allreduce(
     x: Any,
+    *,
     k: int | None = None,
     density: float | None = None,
     comm: Any = None,
     algorithm: str | Algorithm = "oktopk",
     **options: Any,
 ) -> Reduction:
-    """Sum the k entries that matter of every rank's ``x``, once, without memory of earlier calls.
+    """Sum the k most significant entries of every rank's ``x``, once and without error feedback. Collective.
 
     Args:
         x: NumPy or CuPy array or torch tensor of any shape, float32 or float64 (float16 and bfloat16 are widened to
-            float32); n elements, the same number on all ranks. It is left as it is.
-        k: entries each rank may send, at least 1; more than n means n.
-        density: k as a share of n, in (0, 1]. Give k or density; 0.01 if neither.
+            float32), with n elements, the same number on all ranks. It is not modified.
+        k: number of entries that each rank may send, at least 1; more than n means n.
+        density: k as a fraction of n, in (0, 1]. Give k or density; the default is a density of 0.01.
         comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
-        algorithm: a name in `ALGORITHMS`, an instance such as ``OkTopk(period=32)``, or ``"auto"``, what is fastest
-            on this network by a few trial steps.
+        algorithm: a name in `ALGORITHMS`, an instance such as ``OkTopk(period=32)``, or ``"auto"``, which picks the
+            algorithm that is fastest on this network by a few trial steps.
         options: hyperparameters of a named algorithm; ``selector`` is a name in `SELECTORS` or an instance such as
             ``DGC(seed=1)``.
 
     Returns:
-        ``Reduction(total, sent)``: the sum, the same bytes on every rank, and this rank's net part in it (keep
-        ``x - sent`` as your residual), in the library and on the device of ``x``, over the flattened ``x``.
+        ``Reduction(total, sent)``: the sum, the same bytes on every rank, and this rank's net contribution to it (keep
+        ``x - sent`` as your residual). Both index the flattened ``x``, in its array library and on its device.
 
     Raises:
-        TypeError, ValueError: bad arguments, or arguments that differ between ranks; on every rank, before data moves.
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
+            data moves.
     """
     with arrays.on_stream_of(x):
         return _reduce_once(x, k, density, as_comm(comm), algorithm, options)
@@ -53,8 +57,7 @@ def _reduce_once(
     algorithm: str | Algorithm,
     options: dict[str, Any],
 ) -> Reduction:
-    """`sparse_allreduce`, where device and stream are the caller's."""
-
+    """Carry out `sparse_allreduce` on the current device and stream."""
     with same_on_all_ranks(transport) as say:
         arrays.check(x, "x")
         flat = arrays.widened(arrays.enter(x))

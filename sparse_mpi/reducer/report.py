@@ -1,4 +1,4 @@
-"""What one step of a reducer did."""
+"""Report what one step of a reducer did."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ from sparse_mpi.sparse import SparseVector
 
 
 class StepReport(NamedTuple):
-    """What one step did on this rank."""
+    """The counts and times of one step on this rank."""
 
-    selected: int  # pairs the selector, or an algorithm without one, picked; n for a dense algorithm
+    selected: int  # pairs picked by the selector, or by an algorithm without one; n for a dense algorithm
     total: int  # entries of the result
-    select_seconds: float  # residual += gradient included where the selector does it in the same pass
-    exchange_seconds: float  # inside communication calls, waiting for slower ranks included
-    merge_seconds: float  # all the rest: encoding, adding, error feedback
-    traffic: Traffic  # of this step, the check that all ranks do the same included
+    select_seconds: float  # includes residual += gradient if the selector does it in the same pass
+    exchange_seconds: float  # time in communication calls, which includes waiting for slower ranks
+    merge_seconds: float  # all other time: encoding, adding, error feedback
+    traffic: Traffic  # includes the consistency check of the step
 
 
 def summarise(
     reduction: Reduction, selectors: Sequence[Instrumented], unselected: int, seconds: float, traffic: Traffic
 ) -> StepReport:
-    """The report of a step that took so long and sent so much; the selectors' own count starts again.
+    """Return the report of a step and reset the measurements of its selectors.
 
-    ``unselected`` elements were reduced without any of them having a look.
+    Args:
+        reduction: the result of the step.
+        selectors: those that took part.
+        unselected: the number of elements that were reduced without a selector.
+        seconds: the duration of the step.
+        traffic: what the step sent and received.
     """
     select = sum(selector.seconds for selector in selectors)
     selected = unselected + sum(selector.selected for selector in selectors)

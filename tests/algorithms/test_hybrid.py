@@ -215,12 +215,12 @@ def test_memories_that_mask_momentum_are_refused_and_others_obey_the_laws(ranks)
     """What is stale does not follow from the form of what was sent."""
 
     def body(comm):
-        for memory, fits in ((MomentumCorrection(0.9), False), (MomentumCorrection(0.9, masking=False), True)):
+        for feedback, fits in ((MomentumCorrection(0.9), False), (MomentumCorrection(0.9, masking=False), True)):
             if not fits:
-                with pytest.raises(ValueError, match="memory must not mask momentum in a hybrid"):
-                    SparseAllreduce(LAYERS, k=50, comm=comm, algorithm=HYBRIDS["three ways"], memory=memory)
+                with pytest.raises(ValueError, match="feedback must not mask momentum in a hybrid"):
+                    SparseAllreduce(LAYERS, k=50, comm=comm, algorithm=HYBRIDS["three ways"], feedback=feedback)
                 continue
-            reducer = SparseAllreduce(LAYERS, k=50, comm=comm, algorithm=HYBRIDS["three ways"], memory=memory)
+            reducer = SparseAllreduce(LAYERS, k=50, comm=comm, algorithm=HYBRIDS["three ways"], feedback=feedback)
             for step in range(3):
                 reducer.step(gradient(CASES["layers"], np.float32, step, comm.rank, comm.size), check=True)
 

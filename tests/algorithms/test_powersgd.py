@@ -25,10 +25,10 @@ def factors_of(reducer: SparseAllreduce) -> np.ndarray:
 
 
 @every_algorithm
-@pytest.mark.parametrize("memory", ["residual", "dgc", "none"])
-def test_the_library_finds_both_laws_obeyed(ranks, name, memory):
+@pytest.mark.parametrize("feedback", ["residual", "dgc", "none"])
+def test_the_library_finds_both_laws_obeyed(ranks, name, feedback):
     def body(comm):
-        reducer = SparseAllreduce(LAYERS, comm=comm, algorithm=name, memory=memory)
+        reducer = SparseAllreduce(LAYERS, comm=comm, algorithm=name, feedback=feedback)
         for step in range(6):
             reducer.step(gradient(CASES["layers"], np.float32, step, comm.rank, comm.size), check=True)
 
@@ -45,7 +45,7 @@ def test_a_sum_of_the_rank_of_the_factors_is_recovered(ranks, name, needed, dtyp
         for rank in range(4):
             own = np.random.default_rng([rank, comm.rank]).standard_normal((rank, COLUMNS))
             x = (common[:, :rank] @ own).astype(dtype).ravel()
-            reducer = SparseAllreduce([(ROWS, COLUMNS)], comm=comm, algorithm=name, rank=3, memory="none")
+            reducer = SparseAllreduce([(ROWS, COLUMNS)], comm=comm, algorithm=name, rank=3, feedback="none")
             for step in range(5):
                 total = reducer.step(x)
                 if step + 1 >= needed:
@@ -123,7 +123,7 @@ def test_a_gradient_that_was_zero_does_not_stay_so(ranks, name):
     """Nor where the rows and columns are dead that the basis of a zero matrix begins with: embeddings of rare words."""
 
     def body(comm):
-        reducer = SparseAllreduce([(ROWS, COLUMNS)], comm=comm, algorithm=name, rank=3, memory="none")
+        reducer = SparseAllreduce([(ROWS, COLUMNS)], comm=comm, algorithm=name, rank=3, feedback="none")
         x = np.random.default_rng(comm.rank).standard_normal((ROWS, COLUMNS))
         x[:5], x[:, :5] = 0, 0
         seen = []
@@ -142,7 +142,7 @@ def test_bytes_on_vgg16():
     layout, ranks = Layout.of([shape for _, shape in vgg16()]), 4
     sent = {}
     for name in NAMES:
-        reducer = SparseAllreduce(layout, comm=NullComm(ranks), algorithm=name, memory="none")
+        reducer = SparseAllreduce(layout, comm=NullComm(ranks), algorithm=name, feedback="none")
         x = np.random.default_rng(0).standard_normal(layout.size, np.float32)
         sent[name] = []
         for _ in range(2):

@@ -38,7 +38,7 @@ def vector(rank: int, step: int) -> np.ndarray:
 
 
 def reducer_of(comm, name, kind="residual") -> SparseAllreduce:
-    return SparseAllreduce(SHAPES, k=K, comm=comm, algorithm=name, memory=KINDS[kind])
+    return SparseAllreduce(SHAPES, k=K, comm=comm, algorithm=name, feedback=KINDS[kind])
 
 
 def shared(comm, tmp_path: Path) -> Path:
@@ -60,7 +60,7 @@ def test_a_resumed_run_goes_on_to_the_same_bits(ranks, name, kind, tmp_path):
         resumed.take_over(found.states[0], found.ranks)
         for step in range(4, 8):
             assert same_bytes(straight.step(vector(comm.rank, step)), resumed.step(vector(comm.rank, step)))
-        remembered = zip(straight.memory.state().values(), resumed.memory.state().values(), strict=True)
+        remembered = zip(straight.feedback.state().values(), resumed.feedback.state().values(), strict=True)
         assert all(a.tobytes() == b.tobytes() for a, b in remembered)
 
     ranks.run(body)
@@ -74,11 +74,11 @@ def test_nothing_is_lost_on_other_numbers_of_ranks(name, kind, tmp_path):
         if latest(tmp_path):
             found = load(tmp_path, comm)
             reducer.take_over(found.states, found.ranks)
-        taken = {label: array.astype(np.float64) for label, array in reducer.memory.state().items()}
+        taken = {label: array.astype(np.float64) for label, array in reducer.feedback.state().items()}
         for step in range(first, first + 3):
             reducer.step(vector(comm.rank, step), check=True)
         save(tmp_path, first + 3, IDENTITY, b"", reducer.state_dict(), comm)
-        return taken, {label: array.astype(np.float64) for label, array in reducer.memory.state().items()}
+        return taken, {label: array.astype(np.float64) for label, array in reducer.feedback.state().items()}
 
     before = None
     for number, size in enumerate((4, 3, 8, 1)):

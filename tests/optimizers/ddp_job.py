@@ -32,7 +32,7 @@ class Run:
         layers += [torch.nn.Linear(288, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)]
         self.net = torch.nn.Sequential(*layers).to(dtype)
         self.dtype, self.options = dtype, options
-        corrected = options is not None and options.get("memory") == "dgc"
+        corrected = options is not None and options.get("feedback") == "dgc"
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.0 if corrected else 0.9)
         self.saw: dict = {"losses": [], "buckets": []}
         self.given = [torch.zeros_like(p, dtype=torch.float64) for p in self.net.parameters()]
@@ -159,8 +159,8 @@ RUNS = {
     "everything": lambda: straight({"algorithm": "topka", "density": 1.0, "dense_steps": 0}),
     "oktopk": lambda: straight(SPARSE),
     "oktopk-resumed": lambda: resumed(SPARSE),
-    "dgc": lambda: straight({"density": 0.05, "memory": "dgc", "algorithm": "gtopk"}),
-    "dgc-resumed": lambda: resumed({"density": 0.05, "memory": "dgc", "algorithm": "gtopk"}),
+    "dgc": lambda: straight({"density": 0.05, "feedback": "dgc", "algorithm": "gtopk"}),
+    "dgc-resumed": lambda: resumed({"density": 0.05, "feedback": "dgc", "algorithm": "gtopk"}),
     "at once": lambda: straight(SPARSE | {"dense_steps": 0}),
     "other buckets": lambda: resumed(SPARSE, bucket_cap_mb=LARGE),
     "exact": lambda: straight(EXACT | {"algorithm": "topka", "dense_steps": 0}, bucket_cap_mb=LARGE),

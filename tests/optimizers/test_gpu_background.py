@@ -33,7 +33,7 @@ NAMES = ("oktopk", "topka", "gtopk", "dense")
 
 def in_the_foreground(name: str, in_place: bool = False) -> list[bytes]:
     """Three steps on the host, and the residual."""
-    reducer = SparseAllreduce(N, K, comm=NullComm(2), algorithm=name, in_place=in_place)
+    reducer = SparseAllreduce(N, k=K, comm=NullComm(2), algorithm=name, in_place=in_place)
     buffer, totals = np.zeros(N, np.float32), []
     for step in range(3):
         buffer[...] = vector(0, step) + (buffer if in_place else 0)
@@ -46,7 +46,7 @@ def test_cupy_arrays_in_the_background(name):
     """One buffer, written by the caller's stream before each start and overwritten after each wait."""
     import cupy
 
-    reducer = SparseAllreduce(N, K, comm=Threaded(2), algorithm=name)
+    reducer = SparseAllreduce(N, k=K, comm=Threaded(2), algorithm=name)
     ready = [cupy.asarray(vector(0, step)) for step in range(3)]
     cupy.cuda.Device().synchronize()
     with cupy.cuda.Stream(non_blocking=True):
@@ -65,7 +65,7 @@ def test_cupy_arrays_in_the_background(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_that_are_still_being_computed(name, in_place):
     """On a busy stream of torch's own; several in flight; nobody synchronises."""
-    reducers = [SparseAllreduce(N, K, comm=comm, algorithm=name, in_place=in_place) for comm in [Threaded(2)] * 2]
+    reducers = [SparseAllreduce(N, k=K, comm=comm, algorithm=name, in_place=in_place) for comm in [Threaded(2)] * 2]
     ready = [torch.from_numpy(vector(0, step)).cuda() for step in range(3)]
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -89,7 +89,7 @@ def test_tensors_that_are_still_being_computed(name, in_place):
 @pytest.mark.parametrize("name", NAMES)
 def test_results_stay_as_they_are_while_later_steps_reuse_memory(name):
     """The caller's stream is too busy to have copied a result when the next step is made."""
-    reducer = SparseAllreduce(N, K, comm=Threaded(2), algorithm=name)
+    reducer = SparseAllreduce(N, k=K, comm=Threaded(2), algorithm=name)
     ready = [torch.from_numpy(vector(0, step)).cuda() for step in range(3)]
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -136,7 +136,7 @@ def train(comm, dtype: torch.dtype = torch.float32, autocast: bool = False, **op
     [
         {},
         {"in_place": True},
-        {"memory": "dgc"},
+        {"feedback": "dgc"},
         {"compression": "dense"},
         {"clip_norm": 1.0},
         {"autocast": True},
@@ -168,7 +168,7 @@ def test_a_loss_scaler_skips_an_overflow_and_leaves_no_trace(comm, stream):
     with torch.cuda.stream(torch.cuda.Stream() if stream == "own" else torch.cuda.default_stream()):
         model, scaler = net(), torch.amp.GradScaler("cuda", init_scale=2.0**10)
         options = {"comm": comm(2), "density": 0.1, "bucket_cap_mb": SMALL, "scaler": scaler}
-        optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), None, "topka", **options)
+        optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), algorithm="topka", **options)
         history = [weights(model)]
         for step in range(5):
             optimizer.zero_grad()

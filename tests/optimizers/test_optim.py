@@ -63,7 +63,7 @@ def test_dense_is_training_on_the_mean_loss(ranks, make, options):
         np.testing.assert_allclose(weights(model), expected, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("options", [{}, {"in_place": True}, {"memory": "dgc"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"in_place": True}, {"feedback": "dgc"}], ids=str)
 def test_overlap_changes_no_bit_and_replicas_stay_equal(ranks, options):
     options |= {"density": 0.05, "bucket_cap_mb": SMALL}
     early, late = (ranks.run(lambda comm, o=o: weights(train(comm, overlap=o, **options))) for o in (True, False))
@@ -153,7 +153,11 @@ def test_passes_are_added_up_before_they_are_reduced(ranks):
     def run(comm):
         model = net()
         optimizer = DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), 0.1), None, "dense", 2, comm=comm, bucket_cap_mb=SMALL
+            torch.optim.SGD(model.parameters(), 0.1),
+            comm=comm,
+            algorithm="dense",
+            backward_passes_per_step=2,
+            bucket_cap_mb=SMALL,
         )
         for step in range(3):
             for half in range(2):

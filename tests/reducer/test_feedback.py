@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import kernels
-from sparse_mpi.feedback import MEMORIES, ErrorFeedback, MomentumCorrection, NoFeedback
+from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, MomentumCorrection, NoFeedback
 from sparse_mpi.feedback.clipping import clip, l2_norm
 from sparse_mpi.sparse import SparseVector
 
@@ -147,19 +147,19 @@ def test_no_feedback_keeps_nothing_and_leaves_the_gradient():
     assert gradient.tolist() == [1, 2, 3] and feedback.residual.tolist() == [0, 0, 0] and feedback.state() == {}
 
 
-@pytest.mark.parametrize("name", MEMORIES)
+@pytest.mark.parametrize("name", FEEDBACKS)
 def test_starting_leaves_the_given_instance_empty(name):
-    kind = MEMORIES[name]()
+    kind = FEEDBACKS[name]()
     first, second = kind.start(2, False), kind.start(3, False)
     first.consume(picked(joined(first, np.ones(2)), {0}))
     assert len(first.residual) == 2 and second.residual.tolist() == [0, 0, 0]
     assert repr(first) == repr(kind) == repr(replace(kind))
 
 
-@pytest.mark.parametrize("name", MEMORIES)
+@pytest.mark.parametrize("name", FEEDBACKS)
 def test_loaded_state_is_a_copy(name):
     saved = {array: np.array([1.0, 2.0], np.float32) for array in ("residual", "velocity")}
-    feedback = started(MEMORIES[name](), 2)
+    feedback = started(FEEDBACKS[name](), 2)
     feedback.check_state(saved)
     feedback.load(saved)
     joined(feedback, np.ones(2, np.float32))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import ALGORITHMS, MEMORIES, SparseAllreduce, SparseVector, World
+from sparse_mpi import ALGORITHMS, FEEDBACKS, SparseAllreduce, SparseVector, World
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.arrays import enter, widened
 from sparse_mpi.kernels import cpu
@@ -22,9 +22,9 @@ def gradients(rank, dtype):
     return [torch.from_numpy(rng.standard_normal(N)).to(dtype) for _ in range(STEPS)]
 
 
-def run(comm, name, memory, dtype, check, wide=False):
+def run(comm, name, feedback, dtype, check, wide=False):
     """Totals and residuals of every step; ``check`` makes the library add first and select then."""
-    reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, memory=memory)
+    reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=feedback)
     seen = []
     for gradient in gradients(comm.rank, dtype):
         total = reducer.step(gradient.float() if wide else gradient, check=check)
@@ -34,24 +34,24 @@ def run(comm, name, memory, dtype, check, wide=False):
 
 
 @pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("feedback", FEEDBACKS)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_fused_is_addition_then_selection(ranks, name, memory):
+def test_fused_is_addition_then_selection(ranks, name, feedback):
     def body(comm):
-        fused = run(comm, name, memory, torch.float32, check=False)
-        assert fused == run(comm, name, memory, torch.float32, check=True)
+        fused = run(comm, name, feedback, torch.float32, check=False)
+        assert fused == run(comm, name, feedback, torch.float32, check=True)
 
     ranks.run(body)
 
 
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("feedback", FEEDBACKS)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_half_precision_is_as_if_widened_first(ranks, name, memory, dtype):
+def test_half_precision_is_as_if_widened_first(ranks, name, feedback, dtype):
     def body(comm):
-        half = run(comm, name, memory, dtype, check=False)
-        assert half == run(comm, name, memory, dtype, check=False, wide=True)
+        half = run(comm, name, feedback, dtype, check=False)
+        assert half == run(comm, name, feedback, dtype, check=False, wide=True)
 
     ranks.run(body)
 

@@ -1,4 +1,4 @@
-"""Every memory with every algorithm: the laws, resumption, another k in every step, clipping, errors."""
+"""Every feedback rule with every algorithm: the laws, resumption, another k in every step, clipping, errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {
 
 few_ranks = pytest.mark.ranks(1, 3)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
-every_memory = pytest.mark.parametrize("kind", KINDS)
+every_feedback = pytest.mark.parametrize("kind", KINDS)
 
 
 def vector(rank: int, step: int = 0) -> np.ndarray:
@@ -32,12 +32,12 @@ def vector(rank: int, step: int = 0) -> np.ndarray:
 
 @few_ranks
 @every_algorithm
-@every_memory
+@every_feedback
 def test_laws(ranks, name, kind):
     """Asserted by the library in every step, and here for what the memories differ in."""
 
     def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, memory=KINDS[kind])
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=KINDS[kind])
         given, totals = np.zeros(N), np.zeros(N)
         for step in range(5):
             gradient = vector(comm.rank, step)
@@ -57,16 +57,16 @@ def test_laws(ranks, name, kind):
 
 @few_ranks
 @every_algorithm
-@every_memory
+@every_feedback
 def test_resumption_is_bit_exact(ranks, name, kind):
     def body(comm):
-        straight, resumed = (SparseAllreduce(N, k=K, comm=comm, algorithm=name, memory=KINDS[kind]) for _ in range(2))
+        straight, resumed = (SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=KINDS[kind]) for _ in range(2))
         for step in range(4):
             straight.step(vector(comm.rank, step))
         resumed.load_state_dict(straight.state_dict())
         for step in range(4, 8):
             assert same_bytes(straight.step(vector(comm.rank, step)), resumed.step(vector(comm.rank, step)))
-        remembered = zip(straight.memory.state().values(), resumed.memory.state().values(), strict=True)
+        remembered = zip(straight.feedback.state().values(), resumed.feedback.state().values(), strict=True)
         assert all(a.tobytes() == b.tobytes() for a, b in remembered)
 
     ranks.run(body)
@@ -74,18 +74,18 @@ def test_resumption_is_bit_exact(ranks, name, kind):
 
 @few_ranks
 @every_algorithm
-@every_memory
+@every_feedback
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_nothing_that_is_not_finite_is_kept(ranks, name, kind, bad):
     def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, memory=KINDS[kind])
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=KINDS[kind])
         totals = []
         for step in range(3):
             gradient = vector(comm.rank, step)
             if step == 1 and comm.rank == 0:
                 gradient[123] = bad
             totals.append(dense_of(reducer.step(gradient, check=True)))
-            assert all(np.isfinite(array).all() for array in reducer.memory.state().values())
+            assert all(np.isfinite(array).all() for array in reducer.feedback.state().values())
         return totals
 
     for before, during, after in ranks.run(body):
@@ -106,7 +106,7 @@ def test_k_may_change_from_step_to_step(ranks, variant, kind):
     ways = [{"density": d} for d in (0.5, 0.25, 0.0625)] + [{"k": 1}, {}, {"k": 3}, {"density": 1.0}, {}, {"k": N + 9}]
 
     def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, memory=kind, **options)
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=kind, **options)
         for step, way in enumerate(ways):
             k = min(way.get("k", way.get("density", K / N) * N), N)
             reducer.step(vector(comm.rank, step), check=True, **way)
@@ -159,15 +159,15 @@ def test_clipping_does_not_hide_nan(ranks):
 
 
 BAD = {
-    "name": ({"memory": "best"}, ValueError, "memory must be one of residual, dgc, none, got 'best'"),
-    "class": ({"memory": ErrorFeedback}, TypeError, "memory must be a name or an instance"),
-    "type": ({"memory": 3}, TypeError, "memory must be a name or an instance, got 3"),
+    "name": ({"feedback": "best"}, ValueError, "feedback must be one of residual, dgc, none, got 'best'"),
+    "class": ({"feedback": ErrorFeedback}, TypeError, "feedback must be a name or an instance"),
+    "type": ({"feedback": 3}, TypeError, "feedback must be a name or an instance, got 3"),
     "clip_norm=0": ({"clip_norm": 0}, ValueError, "clip_norm must be above 0 and finite, got 0"),
     "clip_norm=nan": ({"clip_norm": float("nan")}, ValueError, "clip_norm must be above 0 and finite, got nan"),
     "clip_norm=text": ({"clip_norm": "1"}, TypeError, "clip_norm must be a number"),
     "clip_norm in place": ({"clip_norm": 1, "in_place": True}, ValueError, "clip_norm must be None with in_place"),
-    "dgc in place": ({"memory": "dgc", "in_place": True}, ValueError, "in_place must be False with MomentumCorr"),
-    "none in place": ({"memory": "none", "in_place": True}, ValueError, "in_place must be False with NoFeedback"),
+    "dgc in place": ({"feedback": "dgc", "in_place": True}, ValueError, "in_place must be False with MomentumCorr"),
+    "none in place": ({"feedback": "none", "in_place": True}, ValueError, "in_place must be False with NoFeedback"),
 }
 
 
@@ -186,7 +186,7 @@ def test_bad_arguments_raise_on_every_rank(ranks, what):
 
 
 @pytest.mark.ranks(least=2)
-@pytest.mark.parametrize("option", [{"memory": "dgc"}, {"clip_norm": 1.0}, {"in_place": True}], ids=repr)
+@pytest.mark.parametrize("option", [{"feedback": "dgc"}, {"clip_norm": 1.0}, {"in_place": True}], ids=repr)
 def test_options_that_differ_raise_on_every_rank(ranks, option):
     def body(comm):
         with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
@@ -196,11 +196,11 @@ def test_options_that_differ_raise_on_every_rank(ranks, option):
 
 
 @few_ranks
-def test_state_of_another_memory_is_refused(ranks):
+def test_state_of_another_feedback_is_refused(ranks):
     def body(comm):
-        states = {kind: SparseAllreduce(N, k=K, comm=comm, memory=KINDS[kind]).state_dict() for kind in KINDS}
+        states = {kind: SparseAllreduce(N, k=K, comm=comm, feedback=KINDS[kind]).state_dict() for kind in KINDS}
         for kind in KINDS:
-            reducer = SparseAllreduce(N, k=K, comm=comm, memory=KINDS[kind])
+            reducer = SparseAllreduce(N, k=K, comm=comm, feedback=KINDS[kind])
             for other, state in states.items():
                 if other != kind:
                     with pytest.raises(ValueError, match=r"state\['memory'\] must be"):
@@ -208,19 +208,19 @@ def test_state_of_another_memory_is_refused(ranks):
             reducer.load_state_dict(states[kind])
         damaged = {key: value for key, value in states["dgc"].items() if key != "velocity"}
         with pytest.raises(ValueError, match=f"must have a 'velocity' of {N} elements"):
-            SparseAllreduce(N, k=K, comm=comm, memory="dgc").load_state_dict(damaged)
+            SparseAllreduce(N, k=K, comm=comm, feedback="dgc").load_state_dict(damaged)
 
     ranks.run(body)
 
 
 @few_ranks
-def test_two_reducers_take_turns_with_one_memory(ranks):
+def test_two_reducers_take_turns_with_one_residual(ranks):
     """Dense steps first, then sparse ones: momentum goes on across the change."""
 
     def body(comm):
-        sparse = SparseAllreduce(N, k=K, comm=comm, memory="dgc")
-        dense = SparseAllreduce(N, comm=comm, algorithm="dense", memory="dgc")
-        dense.memory = sparse.memory
+        sparse = SparseAllreduce(N, k=K, comm=comm, feedback="dgc")
+        dense = SparseAllreduce(N, comm=comm, algorithm="dense", feedback="dgc")
+        dense.feedback = sparse.feedback
         dense.step(vector(comm.rank, 0), check=True)
         assert not sparse.residual.any()
         sparse.step(np.zeros(N, np.float32), check=True)

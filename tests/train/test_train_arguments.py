@@ -170,7 +170,7 @@ def test_adam_keeps_its_own_momentum_and_clipping_can_be_turned_off():
 def test_zero_copy_is_the_default_where_it_is_possible():
     assert options().zero_copy and not options("--no-zero-copy").zero_copy
     assert not options("--feedback", "dgc").zero_copy and not options("--clip-norm", "2").zero_copy
-    assert feedback_options(options()) == {"memory": "residual", "clip_norm": None, "in_place": True}
+    assert feedback_options(options()) == {"feedback": "residual", "clip_norm": None, "in_place": True}
 
 
 def test_the_former_name_of_feedback_works_and_names_the_new_one(capsys):
@@ -187,4 +187,4 @@ def test_momentum_is_the_optimizers_or_that_of_feedback():
     args = options("--feedback", "dgc", "--clip-norm", "2")
     assert (args.momentum, args.correction) == (0, 0.9)
     made = feedback_options(args)
-    assert (repr(made["memory"]), made["clip_norm"], made["in_place"]) == (repr(MomentumCorrection(0.9)), 2, False)
+    assert (repr(made["feedback"]), made["clip_norm"], made["in_place"]) == (repr(MomentumCorrection(0.9)), 2, False)

@@ -55,7 +55,7 @@ def test_zero_copy_trains_to_the_same_bits(ranks, algorithm, changes):
 
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize(
-    "options", [{"memory": "dgc"}, {"memory": "dgc", "clip_norm": 1.0}, {"clip_norm": 1.0}], ids=repr
+    "options", [{"feedback": "dgc"}, {"feedback": "dgc", "clip_norm": 1.0}, {"clip_norm": 1.0}], ids=repr
 )
 def test_training_learns_with_momentum_correction_and_clipping(ranks, options):
     args = settings(dense_warmup=4, check_every=5, lr=0.05)

@@ -28,7 +28,7 @@ def gradients(rank: int) -> np.ndarray:
 def reduced(comm, background: bool, patient: bool = False) -> list[bytes]:
     comm = comm.duplicate(patient)
     algorithms = ("oktopk", "gtopk", "adtopk")  # which make every kind of call
-    reducers = [SparseAllreduce(N, K, comm=comm, algorithm=algorithms[bucket]) for bucket in range(BUCKETS)]
+    reducers = [SparseAllreduce(N, k=K, comm=comm, algorithm=algorithms[bucket]) for bucket in range(BUCKETS)]
     out = []
     for step in gradients(comm.rank):
         if background:
@@ -58,7 +58,7 @@ def test_mpi_reduces_in_a_thread_of_its_own(ranks):
 
 def test_mistakes_are_raised_by_wait_on_every_rank(ranks):
     def wrong(comm):
-        reducer = SparseAllreduce(N, K, comm=comm.duplicate())
+        reducer = SparseAllreduce(N, k=K, comm=comm.duplicate())
         handle = reducer.start(np.zeros(N - (comm.rank == 0), np.float32))
         with pytest.raises(ValueError, match="must have 4000 elements"):
             handle.wait()
@@ -69,7 +69,7 @@ def test_mistakes_are_raised_by_wait_on_every_rank(ranks):
 
 def test_a_step_queues_behind_what_is_under_way():
     comm, order, gate = Threaded(2), [], threading.Event()
-    reducer = SparseAllreduce(N, K, comm=comm)
+    reducer = SparseAllreduce(N, k=K, comm=comm)
     progress_thread_of(comm).start(lambda: (gate.wait(10), order.append("first")))
     assert busy(comm)
     threading.Timer(0.05, gate.set).start()
@@ -105,7 +105,7 @@ def test_a_progress_thread_that_is_dropped_ends_its_thread():
 
 def test_a_world_does_it_at_once():
     def run(comm):
-        handle = SparseAllreduce(N, K, comm=comm).start(gradients(comm.rank)[0, 0])
+        handle = SparseAllreduce(N, k=K, comm=comm).start(gradients(comm.rank)[0, 0])
         return handle.done()
 
     assert World(3).run(run) == [True] * 3

@@ -17,7 +17,7 @@ import torch
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms import OkTopk
-from sparse_mpi.buckets.ddp import Buckets
+from sparse_mpi.buckets.ddp import DDPBuckets
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.background import ProgressThread, progress_thread_of
 from sparse_mpi.feedback import ErrorFeedback
@@ -61,11 +61,11 @@ def finished(handle):
 
 
 @pytest.mark.parametrize("name", ["oktopk", "gtopk", "dense", "powersgd", "gaussiank"])
-@pytest.mark.parametrize("memory", ["residual", "dgc", "none"])
-def test_the_same_bytes_as_in_the_foreground(device, here, name, memory):
+@pytest.mark.parametrize("feedback", ["residual", "dgc", "none"])
+def test_the_same_bytes_as_in_the_foreground(device, here, name, feedback):
     """Though the caller writes its next gradient into the same memory as soon as `wait` returns."""
     plain, background = (
-        SparseAllreduce([(40, 100)], K, comm=c, algorithm=name, memory=memory) for c in (NullComm(2), Threaded(2))
+        SparseAllreduce([(40, 100)], k=K, comm=c, algorithm=name, feedback=feedback) for c in (NullComm(2), Threaded(2))
     )
     expected = [plain.step(gradient) for gradient in gradients()]
     device.worked.clear()
@@ -83,7 +83,7 @@ def test_the_same_bytes_as_in_the_foreground(device, here, name, memory):
 
 
 def test_tensors_are_worked_on_beside_torchs_stream(device):
-    plain, background = (SparseAllreduce(N, K, comm=comm) for comm in (NullComm(2), Threaded(2)))
+    plain, background = (SparseAllreduce(N, k=K, comm=comm) for comm in (NullComm(2), Threaded(2)))
     expected = [plain.step(gradient) for gradient in gradients()]
     device.worked.clear()
     device.waits.clear()
@@ -113,13 +113,13 @@ def test_work_is_on_the_progress_thread_and_its_stream_between_two_waits(device,
 def test_each_progress_thread_has_a_stream_of_its_own(device, here):
     one, other = Threaded(2), Threaded(2)
     for comm in (one, other, one):
-        SparseAllreduce(N, K, comm=comm).start(gradients(1)[0]).wait()
+        SparseAllreduce(N, k=K, comm=comm).start(gradients(1)[0]).wait()
     assert {progress_thread_of(comm)._sides[0].stream.ptr for comm in (one, other)} == device.worked - {HERE}
     assert len(device.worked) == 3
 
 
 def test_host_arrays_have_no_stream(device):
-    reducer = SparseAllreduce(N, K, comm=Threaded(2))
+    reducer = SparseAllreduce(N, k=K, comm=Threaded(2))
     assert isinstance(reducer.start(np.ones(N, np.float32)).wait().values, np.ndarray)
     assert device.worked == set() and device.waits == []
 
@@ -127,7 +127,7 @@ def test_host_arrays_have_no_stream(device):
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("in_place", [False, True])
 def test_after_an_error_the_callers_stream_comes_after_the_work_too(here, in_place):
-    reducer = SparseAllreduce(N, K, comm=Threaded(2), algorithm="topka", in_place=in_place, nonfinite="raise")
+    reducer = SparseAllreduce(N, k=K, comm=Threaded(2), algorithm="topka", in_place=in_place, nonfinite="raise")
     buffer = gradients(1)[0]
     buffer[3] = np.inf
     handle = reducer.start(buffer)
@@ -139,13 +139,13 @@ def test_after_an_error_the_callers_stream_comes_after_the_work_too(here, in_pla
 
 
 def test_mistakes_are_raised_by_wait(here):
-    handle = SparseAllreduce(N, K, comm=Threaded(2)).start(gradients(1)[0][1:])
+    handle = SparseAllreduce(N, k=K, comm=Threaded(2)).start(gradients(1)[0][1:])
     with pytest.raises(ValueError, match="gradient must have 4000 elements"):
         handle.wait()
 
 
 def test_a_tensor_on_a_device_needs_cupy(device, monkeypatch):
-    tensor, reducer = to_torch(sys.modules["cupy"].zeros(N)), SparseAllreduce(N, K, comm=Threaded(2))
+    tensor, reducer = to_torch(sys.modules["cupy"].zeros(N)), SparseAllreduce(N, k=K, comm=Threaded(2))
     monkeypatch.setitem(sys.modules, "cupy", None)
     handle = reducer.start(tensor)
     with pytest.raises(ImportError, match="gradient must be on the CPU where CuPy is not installed"):
@@ -154,7 +154,7 @@ def test_a_tensor_on_a_device_needs_cupy(device, monkeypatch):
 
 def test_whoever_waits_comes_after_the_copy(device, here):
     """Several times, on several streams, and in a callback on the progress thread."""
-    handle, seen = SparseAllreduce(N, K, comm=Threaded(2)).start(gradients(1)[0]), []
+    handle, seen = SparseAllreduce(N, k=K, comm=Threaded(2)).start(gradients(1)[0]), []
     handle.add_done_callback(lambda handle: seen.append(handle.wait()))
     total = handle.wait()
     with device.stream(8):
@@ -166,7 +166,7 @@ def test_whoever_waits_comes_after_the_copy(device, here):
 
 def test_steps_queue_behind_what_was_never_waited_for(device, here):
     """Done as far as the progress thread goes, but its stream may still be at it."""
-    plain, reducer = (SparseAllreduce(N, K, comm=comm) for comm in (NullComm(2), Threaded(2)))
+    plain, reducer = (SparseAllreduce(N, k=K, comm=comm) for comm in (NullComm(2), Threaded(2)))
     first, second, third = gradients()
     expected = [plain.step(gradient) for gradient in (first, second, third)][1:]
     finished(reducer.start(first))
@@ -207,7 +207,7 @@ def test_memory_of_a_result_is_free_when_work_has_come_after_its_copy(here):
 
 def test_a_progress_thread_holds_nothing_of_what_was_waited_for(here):
     comm = Threaded(2)
-    handle = SparseAllreduce(N, K, comm=comm).start(gradients(1)[0])
+    handle = SparseAllreduce(N, k=K, comm=comm).start(gradients(1)[0])
     total, held = handle.wait(), ref(handle)
     del handle
     for _ in range(1000):
@@ -218,7 +218,7 @@ def test_a_progress_thread_holds_nothing_of_what_was_waited_for(here):
 
 
 def test_residuals_of_ddps_buckets_are_read_after_the_steps_on_another_stream(device):
-    buckets = Buckets({"w": (N,)}, Threaded(2), 0.01, OkTopk(), ErrorFeedback())
+    buckets = DDPBuckets({"w": (N,)}, density=0.01, comm=Threaded(2), algorithm=OkTopk(), feedback=ErrorFeedback())
     with device.stream(HERE):
         buckets.adopt(("w",)).sparse.start(gradients(1)[0]).wait()
     assert np.count_nonzero(buckets.residuals()["w"]) > N / 2
@@ -235,7 +235,7 @@ def test_a_loss_scale_is_forgotten_on_the_callers_stream(device, monkeypatch):
     weights = {comm: made(N).requires_grad_() for comm in (NullComm(2), Threaded(2))}
     for comm, weight in weights.items():
         scaler = SimpleNamespace(get_scale=lambda: 4.0)
-        optimizer = DistributedOptimizer(torch.optim.SGD([weight], 0.1), None, "topka", comm=comm, scaler=scaler)
+        optimizer = DistributedOptimizer(torch.optim.SGD([weight], 0.1), algorithm="topka", comm=comm, scaler=scaler)
         for step in range(4):
             optimizer.zero_grad()
             slope = 4.0 * torch.arange(N)

@@ -57,8 +57,8 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
         "error feedback, or what becomes of entries that are not sent: residual adds them to the next gradient, dgc "
         "their momentum too, none drops them (default: residual)"
     )
-    add("--feedback", choices=tuple(sparse_mpi.MEMORIES), help=text)
-    add("--memory", choices=tuple(sparse_mpi.MEMORIES), help=SUPPRESS)  # the former name of --feedback
+    add("--feedback", choices=tuple(sparse_mpi.FEEDBACKS), help=text)
+    add("--memory", choices=tuple(sparse_mpi.FEEDBACKS), help=SUPPRESS)  # the former name of --feedback
     text = "L2 norm to clip gradients to, C / sqrt(ranks) on each rank; inf: no clipping " + default("clip_norm")
     add("--clip-norm", type=norm, metavar="C", help=text)
     text = "let gradients add up in the residual's own memory (default: wherever that is possible)"
@@ -162,4 +162,4 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
 def feedback_options(args: Namespace) -> dict[str, Any]:
     """Return the arguments of `sparse_mpi.SparseAllreduce` about error feedback, from parsed options."""
     feedback = sparse_mpi.MomentumCorrection(args.correction) if args.feedback == "dgc" else args.feedback
-    return {"memory": feedback, "clip_norm": args.clip_norm, "in_place": args.zero_copy}
+    return {"feedback": feedback, "clip_norm": args.clip_norm, "in_place": args.zero_copy}

@@ -14,7 +14,7 @@ from sparse_mpi.wire import WIRES
 
 def choices_of(reduction: GradientReduction) -> list[str]:
     """Return the algorithm of every bucket as a command line spells it: ``oktopk:wire=packed``."""
-    return [spelling(bucket.reducer.algorithm) for bucket in reduction.buckets]
+    return [spelling(algorithm) for algorithm in reduction.algorithms]
 
 
 def reduce_with(reduction: GradientReduction, choices: Sequence[str]) -> None:
@@ -23,8 +23,7 @@ def reduce_with(reduction: GradientReduction, choices: Sequence[str]) -> None:
     Raises:
         ValueError: they are of another number of buckets, or of algorithms that do not exist any more.
     """
-    for bucket, choice in zip(reduction.buckets, choices, strict=True):
-        bucket.reducer = bucket.reducer.sibling(make_algorithm(*spelled(choice)))
+    reduction.use([make_algorithm(*spelled(choice)) for choice in choices])
 
 
 def spelling(algorithm: Algorithm) -> str:

@@ -64,9 +64,8 @@ class Training:
         self.recorder = Recorder(self.reduction, args.timeline) if args.timeline and comm.rank == 0 else None
         self.journal = Journal(task, args, comm, metrics, int(self.limit))
         broadcast_parameters(task.model.state_dict(), comm=comm)
-        self.sparse = self.reducers
-        self.final_density = sum(r.k for r in self.sparse) / sum(r.layout.size for r in self.sparse)
-        self.dense = [reducer.sibling("dense") for reducer in self.sparse] if args.dense_warmup else []
+        self.final_density = sum(r.k for r in self.reducers) / sum(r.layout.size for r in self.reducers)
+        self.algorithms = self.reduction.algorithms  # those after a dense warm-up
 
     @property
     def reducers(self) -> list[SparseAllreduce]:
@@ -148,7 +147,7 @@ class Training:
             "scores": {name: float(score) for name, score in self.scores.items()},
             "coverages": list(self.journal.coverages),
         }
-        self._reduce_with(self.sparse)
+        self._finish_warmup()
         own = {
             "reduction": self.reduction.state_dict(),
             "buffers": {name: buffer.numpy().copy() for name, buffer in self.task.model.named_buffers()},
@@ -179,7 +178,7 @@ class Training:
         for state in own:
             self.meter.add(Meter(**state["meter"]))
         self.steps = step_of(shared, self.task.steps)
-        self._reduce_with(self.sparse)
+        self._finish_warmup()
         self.reduction.take_over([state["reduction"] for state in own], ranks)
         self.recorded, self.scores = shared["recorded"], shared["scores"]
         self.journal.resume(self.steps, shared["coverages"])
@@ -197,19 +196,22 @@ class Training:
         torch.manual_seed(step_seed(self.args.seed, self.steps, self.comm.rank))
 
     def _warm_up(self) -> None:
-        """Choose dense reducers in the steps of the warm-up, sparse ones after it."""
-        if self.dense and self.steps in (0, self.args.dense_warmup):
+        """Reduce densely in the steps of the warm-up, and as asked to after it."""
+        if self.args.dense_warmup and self.steps in (0, self.args.dense_warmup):
             self.durations = []
-        self._reduce_with(self.dense if self.steps < self.args.dense_warmup else self.sparse)
+        if self.steps < self.args.dense_warmup:
+            self.reduction.use("dense")
+        else:
+            self._finish_warmup()
 
-    def _reduce_with(self, chosen: Sequence[SparseAllreduce]) -> None:
-        """Reduce the next steps by these reducers; without a dense warm-up nothing changes.
+    def _finish_warmup(self) -> None:
+        """Return to the algorithms of the time after a dense warm-up; without one, change nothing.
 
-        Checkpoints have the state of the sparse ones. Dense ones share their residual and have no other state, so that
-        a resumed run may end its warm-up earlier or later.
+        Checkpoints are made and loaded with these: they share their residuals with the dense ones, which have no other
+        state, so that a resumed run may end its warm-up earlier or later.
         """
-        for bucket, reducer in zip(self.reduction.buckets, chosen, strict=True) if self.dense else ():
-            bucket.reducer = reducer
+        if self.args.dense_warmup:
+            self.reduction.use(self.algorithms)
 
     def _step(self, batch: Any, start: float) -> Meter:
         """Take a step, and return its measurements; ``start`` is when the batch began to be made."""

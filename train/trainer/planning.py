@@ -124,10 +124,10 @@ class Planning:
         distributed = DistributedOptimizer(
             optimizer,
             self._model.named_parameters(),
-            algorithm,
-            density=args.density,
             k=args.k,
+            density=args.density,
             comm=self._comm,
+            algorithm=algorithm,
             bucket_cap_mb=args.bucket_mb or None,
             overlap=args.overlap,
             **feedback_options(args),
@@ -160,7 +160,7 @@ class Planning:
         profile = profiler.profile(dense.k / dense.layout.size, self._comm, self._args.progress)
         self.plan = self._planned(profile)
         agreed(self._comm, lambda: self._save(profile))
-        bucket.reducer = dense.sibling(algorithm_of(self.plan))
+        reduction.use(algorithm_of(self.plan))
         return True
 
     def _planned(self, profile: Profile) -> Plan:
