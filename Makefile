@@ -4,6 +4,8 @@ PYTHON ?= python3
 NP ?= 4
 ARGS ?=
 SIZES ?= 1 2 3 4
+# fast: what is run each time.  rest: what that leaves out.  all: both.  See tests/tiers.py
+TIER ?= fast
 # processes that share the tests that need no MPI
 WORKERS ?= $(shell nproc)
 # wheel: an MPI of its own, from a Python package.  system: the machine's mpiexec, and mpi4py built against it.
@@ -36,14 +38,16 @@ $(DIRECT): export OMPI_MCA_mpi_yield_when_idle ?= 1
 $(DIRECT) test-mpi: export OMP_NUM_THREADS ?= 1
 # Progress shows at once
 export PYTHONUNBUFFERED ?= 1
+# Python keeps compiled files: compiling the tests anew takes each of their processes 15 s
+export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup train programs test lint test-in-process test-mpi test-slurm bench clean
+.PHONY: help setup train programs test test-all test-rest lint test-in-process test-mpi test-slurm bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 	@echo 'Variables: NP=4 ranks, ARGS="options of the program", MPI=wheel|system, PYTHON=python3; for example'
 	@echo '    make train NP=2 ARGS="--algo gtopk --density 0.02"      make train ARGS=--help'
 
@@ -55,7 +59,14 @@ train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Ok-T
 programs: $(READY)  ## every training program with every algorithm on 4 ranks, killed and resumed: runs/programs.json
 	$(LIMIT) 3600 $(RUN) -m tests.train.program_jobs runs/programs.json
 
-test: lint test-in-process test-mpi test-slurm  ## lint, and all tests: in one process, on 1 to 4 MPI ranks, under Slurm
+test: lint test-in-process test-mpi test-slurm  ## lint, and tests of every law: in process, on 1 to 4 MPI ranks, under Slurm
+
+test-all: TIER = all
+test-all: lint test-in-process test-mpi test-slurm  ## lint, and all tests with all their parameters (half an hour)
+
+# What `make test` leaves out of `make test-all`
+test-rest: TIER = rest
+test-rest: test-in-process test-mpi test-slurm
 
 lint: $(READY)
 	$(RUN) -m ruff check
@@ -63,17 +74,17 @@ lint: $(READY)
 	$(RUN) -m mypy
 
 test-in-process: $(READY)
-	$(LIMIT) 1800 $(RUN) -m pytest -m "not slurm" -q -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m "not slurm" -q -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-mpi: $(READY)
 	@set -e; for n in $(SIZES); do \
 	    echo "pytest on $$n MPI ranks"; \
-	    $(LIMIT) 600 $(MPIRUN) -n $$n -m pytest --with-mpi -m mpi -q --color=no --timeout 120 $(ARGS) </dev/null; \
+	    $(LIMIT) 600 $(MPIRUN) -n $$n -m pytest --with-mpi -m mpi --tier $(TIER) -q --color=no --timeout 120 $(ARGS) </dev/null; \
 	done
 
 # Skipped where Slurm is not installed, or nobody is root
 test-slurm: $(READY)
-	$(LIMIT) 900 $(RUN) -m pytest -m slurm -q -rs $(ARGS) tests/slurm
+	$(LIMIT) 900 $(RUN) -m pytest --tier $(TIER) -m slurm -q -rs $(ARGS) tests/slurm
 
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)
 	$(MPIRUN) -n $(NP) -m sparse_mpi bench allreduce $(ARGS)

@@ -53,8 +53,7 @@ def pytest_configure(config):
         from .mpi_harness import MPIHarness
 
         config.pluginmanager.register(MPIHarness(config), "mpi-harness")
-    harness = config.pluginmanager.getplugin("mpi-harness")
-    config.pluginmanager.register(Tiers(config, harness and harness.size), "tiers")
+    config.pluginmanager.register(Tiers(config), "tiers")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -64,7 +63,8 @@ def pytest_collection_modifyitems(config, items):
         needing = [item for item in items if "ranks" in item.fixturenames]
         config.hook.pytest_deselected(items=[item for item in items if item not in needing])
         items[:] = needing
-    config.pluginmanager.getplugin("tiers").select(config, items)
+    harness = config.pluginmanager.getplugin("mpi-harness")
+    config.pluginmanager.getplugin("tiers").select(config, items, harness and harness.size)
     if config.getoption("--with-mpi", False):
         for item in items:
             item.add_marker(pytest.mark.mpi)

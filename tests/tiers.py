@@ -146,9 +146,9 @@ def ids(item: pytest.Item) -> tuple[str, ...]:
 class Tiers:
     """The plugin that leaves the items of the other tier out, and says how many and why."""
 
-    def __init__(self, config: pytest.Config, size: int | None) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         self.tier = config.getoption("--tier")
-        self.size = size
+        self.size: int | None = None
         self.collected: list[pytest.Item] = []
         self.left_out: Counter[str] = Counter()
 
@@ -160,11 +160,10 @@ class Tiers:
             return THINNED
         return "fast tier: make test runs it" if self.tier == "rest" and item.nodeid in kept else None
 
-    def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave in ``items`` those of the tier, long ones first, so that no process ends with them."""
-        self.collected = [
-            item for item in items if self.size is not None or not item.get_closest_marker("against_world")
-        ]
+    def select(self, config: pytest.Config, items: list[pytest.Item], size: int | None) -> None:
+        """Leave in ``items`` those of the tier on ``size`` ranks of MPI, on a `World` if None; long ones first."""
+        self.size = size
+        self.collected = [item for item in items if size is not None or not item.get_closest_marker("against_world")]
         kept = fast(self.collected, self.size)
         reasons = {item: self.reason_against(item, kept) for item in items}
         self.left_out.update(reason for reason in reasons.values() if reason)

@@ -52,6 +52,7 @@ def refused(name: str, selector: str) -> bool:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.thin(2, ranks=(3, 8), dtype=(np.float32,))
 def test_laws_form_economy_and_count(ranks, variant, case, dtype):
     name, options = VARIANTS[variant]
     case, algorithm = CASES[case], ALGORITHMS[name](**options)
@@ -141,6 +142,7 @@ def test_resumption_is_bit_exact(ranks, name, options, case):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.against_world
 def test_world_equals_mpi_in_bytes_and_traffic(ranks, name):
     """In the simulator and on MPI, a job gives the same bytes and counts the same traffic."""
     case = CASES["heavy-tailed"]

@@ -35,6 +35,7 @@ HYBRIDS = {
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("case", ["layers", "layers, k=1", "layers, k=n"])
 @pytest.mark.parametrize("hybrid", HYBRIDS)
+@pytest.mark.thin(2, ranks=(3, 8), dtype=(np.float32,))
 def test_laws_form_and_economy(ranks, hybrid, case, dtype):
     algorithm, case = HYBRIDS[hybrid], CASES[case]
     assert algorithm.conserves
@@ -211,6 +212,7 @@ def test_device_arrays_give_the_bytes_of_the_host(ranks, device, hybrid):
     ranks.run(body)
 
 
+@pytest.mark.mpi(3)
 def test_memories_that_mask_momentum_are_refused_and_others_obey_the_laws(ranks):
     """What is stale does not follow from the form of what was sent."""
 
@@ -227,6 +229,7 @@ def test_memories_that_mask_momentum_are_refused_and_others_obey_the_laws(ranks)
     ranks.run(body)
 
 
+@pytest.mark.mpi(3)
 def test_ranks_with_other_hybrids_are_told_apart(ranks):
     """However late in a long description they differ."""
     if ranks.size < 2:

@@ -157,6 +157,7 @@ def test_bytes_on_vgg16():
 
 
 @every_algorithm
+@pytest.mark.against_world
 def test_world_and_mpi_differ_by_the_order_of_adding_only(ranks, name):
     """The numbers added are the same; up to two ranks, so are the sums, to the bit."""
 

@@ -29,6 +29,7 @@ def counted(steps) -> list:
 
 @pytest.mark.parametrize("case", ["random", "elsewhere", "skewed", "k=1", "k=n", "n<P", "n-indivisible", "layers"])
 @pytest.mark.parametrize("per_node", [1, 2, 3])
+@pytest.mark.thin(2, ranks=(3, 8))
 def test_laws_form_economy_and_count(ranks, per_node, case):
     """Nodes that are full and, at the end, some that are not."""
     case, algorithm = CASES[case.replace("skewed", "layer-skewed")], TwoLevel(per_node)
@@ -49,6 +50,7 @@ def test_settings_of_what_runs_in_the_lanes(ranks, options):
         assert_laws(steps, algorithm)
 
 
+@pytest.mark.against_world
 def test_world_equals_mpi_in_bytes_and_traffic(ranks):
     def body(comm):
         steps = train(comm, TwoLevel(2), CASES["heavy-tailed"], np.float32, 4)

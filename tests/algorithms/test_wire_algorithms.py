@@ -22,6 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # Inf - Inf
 @pytest.mark.ranks(1, 2, 3, 5, 8)
 @pytest.mark.parametrize("wire", PACKED)
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.thin(2, ranks=(3, 8))
 def test_laws_form_economy_and_count(ranks, variant, wire):
     name, options = VARIANTS[variant]
     algorithm = make_algorithm(name, options | {"wire": wire})
@@ -95,9 +96,10 @@ def test_resumption_is_bit_exact(ranks, variant, wire):
     ranks.run(body)
 
 
-@pytest.mark.ranks(2, 3, 5)
+@pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("wire", PACKED)
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.against_world
 def test_world_equals_mpi_in_bytes_and_traffic(ranks, variant, wire):
     name, options = VARIANTS[variant]
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import os
 import re
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +24,27 @@ RESIDENT, SEED = 3, 1  # blocks that run at a time; of the order of threads
 
 @functools.cache
 def folder() -> Path:
-    """Compiled sources, for this process."""
+    """Return where compiled sources are kept: beside pytest's cache, or for this process only if that is read-only."""
+    kept = Path(__file__).parents[2] / ".pytest_cache" / "cuda-emulation"
+    with suppress(OSError):
+        kept.mkdir(parents=True, exist_ok=True)
+    if os.access(kept, os.W_OK):
+        return kept
     made = tempfile.TemporaryDirectory(prefix="cuda-emulation-")
     folder.keep = made  # removed when the process ends
     return Path(made.name)
 
 
 @functools.cache
+def compiler() -> tuple[str, str]:
+    """Return the text of the header and the version of the compiler, on which every library depends too."""
+    version = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, timeout=30)
+    return HEADER.read_text(), version.stdout
+
+
+@functools.cache
 def compiled(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
-    """A library with a function ``run_KERNEL`` for every kernel."""
+    """Return a library with a function ``run_KERNEL`` for every kernel, compiled once for all processes and runs."""
     kernels = re.findall(
         r'extern "C" __global__.*?(\w+)\s*\(', re.sub(r"__launch_bounds__\(\w+\)", "", code), re.DOTALL
     )
@@ -41,14 +55,24 @@ extern "C" void run_{name}(unsigned blocks, int threads, unsigned resident, unsi
     emulated::launch(blocks, threads, resident, seed, [=] {{ emulated::call(&{name}, arguments); }});
 }}
 """
-    stem = folder() / hashlib.sha256(repr((code, options)).encode()).hexdigest()[:16]
-    stem.with_suffix(".cpp").write_text(code)
-    defines = [option for option in options if option.startswith("-D")]
-    command = [COMPILER, "-std=c++17", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-pthread", *defines]
-    command += ["-include", str(HEADER), "-o", str(stem.with_suffix(".so")), str(stem.with_suffix(".cpp"))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(stem.with_suffix(".so")))
+    flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-pthread"]
+    flags += [option for option in options if option.startswith("-D")]
+    content = repr((code, flags, compiler()))
+    library = folder() / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.so"
+    if not library.exists():
+        compile_into(library, code, flags)
+    return ctypes.CDLL(str(library))
+
+
+def compile_into(library: Path, code: str, flags: list[str]) -> None:
+    """Compile ``code``; processes that do so at the same time replace each other's finished files."""
+    with tempfile.TemporaryDirectory(dir=library.parent) as own:
+        source, made = Path(own) / "kernels.cpp", Path(own) / "kernels.so"
+        source.write_text(code)
+        command = [COMPILER, *flags, "-include", str(HEADER), "-o", str(made), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        made.replace(library)
 
 
 class Kernel:

@@ -18,6 +18,7 @@ from .test_slurm_files import TRAINED
 
 SECONDS = 180  # for one job, on a busy machine
 NODES = 4
+more_than_one_job = pytest.mark.full("one job shows that Slurm's files and Open MPI fit together")
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(3 * SECONDS)]
 
 
@@ -89,6 +90,7 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
         yield Queue(cluster, tmp_path_factory.mktemp("login"))
 
 
+@more_than_one_job
 def test_srun_starts_a_program_on_four_nodes(queue):
     options = [
         "--algo",
@@ -107,12 +109,14 @@ def test_srun_starts_a_program_on_four_nodes(queue):
     assert done.stdout.count("replicas identical, 4 steps") == 1
 
 
+@more_than_one_job
 def test_ranks_that_do_not_know_of_each_other_are_told_what_to_do(queue):
     done = queue.run("srun", "--mpi=none", "-n", "2", "python", "train/vgg.py", "--tiny", "--max-steps", "1")
     assert done.returncode != 0
     assert "singletons" in done.stderr and "srun's --mpi" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.thin(0, name=("vgg",))
 @pytest.mark.parametrize("name", sorted(name for name, call in TRAINED.items() if call))
 def test_the_job_of_a_program_trains(queue, name):
     if not (ROOT / "train" / f"{name}.py").exists():
@@ -121,6 +125,7 @@ def test_the_job_of_a_program_trains(queue, name):
     assert "replicas identical, 3 steps" in printed, printed
 
 
+@more_than_one_job
 @pytest.mark.timeout(5 * SECONDS)
 def test_a_job_goes_on_where_it_was_interrupted(queue):
     """Warned of its time limit, then requeued as by preemption, then cancelled for good."""
@@ -154,6 +159,7 @@ def test_a_job_goes_on_where_it_was_interrupted(queue):
     assert re.findall(r"start (\d)", printed) == ["1", "2", "3"] and printed.count("back to the queue") == 1
 
 
+@more_than_one_job
 def test_benchmarks_leave_records_that_can_be_drawn(queue):
     names = ["dense", "oktopk"]
     printed = queue.finish(
@@ -176,6 +182,7 @@ def test_benchmarks_leave_records_that_can_be_drawn(queue):
     assert done.returncode == 0 and (queue.folder / "runs" / "scaling.png").exists(), done.stderr
 
 
+@more_than_one_job
 def test_the_example_of_three_lines(queue):
     done = queue.run("srun", "--mpi=pmix", "-N", "2", "-n", "2", "python", "examples/distributed.py")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,8 +1,9 @@
-"""What mpiexec runs: one program, trained with one algorithm after the other, each resumed from where it was half done.
+"""Train programs with algorithms, all in one start of mpiexec, and resume each from its half-way checkpoint.
 
     mpiexec -n 4 python -m tests.train.every_algorithm FOLDER ALGORITHM,ALGORITHM PROGRAM [options of the program]
+    mpiexec -n 4 python -m tests.train.every_algorithm FOLDER ALGORITHM PROGRAM [options] + ALGORITHM PROGRAM [options]
 
-Rank 0 leaves a line for each algorithm in FOLDER/records.jsonl as it comes.
+Rank 0 appends a line to FOLDER/records.jsonl after each training, in the order of the command line.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from functools import partial
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,14 @@ HALF, STEPS = 3, 6
 OPTIONS = f"--tiny --max-steps {STEPS} --check-every {HALF} --checkpoint-every {HALF} --threads 1 --no-progress".split()
 
 
-def train(program: Any, options: list[str], args: Namespace, comm: Comm) -> None:
-    """Train ``program`` with each of ``args.algorithms``."""
-    for algorithm in args.algorithms:
-        record = trained_twice(program, [*OPTIONS, "--algo", algorithm, *options], args.folder / algorithm, comm)
+def train(args: Namespace, comm: Comm) -> None:
+    """Train the programs of all ``args.jobs`` ``(algorithm, program, options)``."""
+    for number, (algorithm, name, options) in enumerate(args.jobs):
+        if comm.rank == 0:
+            print(f"training {name} with {algorithm}", file=sys.stderr, flush=True)
+        program = import_module(name).PROGRAM
+        folder = args.folder / f"{number}-{name}-{algorithm}"
+        record = trained_twice(program, [*OPTIONS, "--algo", algorithm, *options], folder, comm)
         if comm.rank == 0:
             with (args.folder / "records.jsonl").open("a") as file:
                 print(json.dumps({"algorithm": algorithm, **record, "mpi": provenance()["versions"]["mpi"]}), file=file)
@@ -54,7 +59,14 @@ def trained_twice(program: Any, options: list[str], folder: Path, comm: Comm) ->
     }
 
 
+def jobs(words: list[str]) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield algorithm, program and options of each training that the command line ``words`` asks for."""
+    while words:
+        end = words.index("+") if "+" in words else len(words)
+        algorithms, name, *options = words[:end]
+        yield from ((algorithm, name, options) for algorithm in algorithms.split(","))
+        words = words[end + 1 :]
+
+
 if __name__ == "__main__":
-    place, algorithms, name, *rest = sys.argv[1:]
-    asked = Namespace(folder=Path(place), algorithms=algorithms.split(","))
-    job.run(partial(train, import_module(name).PROGRAM, rest), asked)
+    job.run(train, Namespace(folder=Path(sys.argv[1]), jobs=list(jobs(sys.argv[2:]))))

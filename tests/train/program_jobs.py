@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,16 @@ KILLED = {
 }
 
 
-def trained(name: str, algorithms: Sequence[str], folder: Path) -> list[dict[str, Any]]:
-    """Return the results of program ``name`` with each of ``algorithms``; see `tests.train.every_algorithm`."""
-    finished("-m", "tests.train.every_algorithm", str(folder), ",".join(algorithms), *PROGRAMS[name])
-    return [{"program": name} | json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+def trained(asked: Mapping[str, Sequence[str]], folder: Path) -> list[dict[str, Any]]:
+    """Return the records of all programs in ``asked`` with the algorithms there, in one start of mpiexec.
+
+    See `tests.train.every_algorithm`.
+    """
+    words = [[",".join(algorithms), *PROGRAMS[name]] for name, algorithms in asked.items()]
+    finished("-m", "tests.train.every_algorithm", str(folder), *" + ".join(map(" ".join, words)).split())
+    lines = (folder / "records.jsonl").read_text().splitlines()
+    names = [name for name, algorithms in asked.items() for _ in algorithms]
+    return [{"program": name} | json.loads(line) for name, line in zip(names, lines, strict=True)]
 
 
 def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -182,7 +188,7 @@ def main(file: Path) -> None:
     print("program        algorithm       loss  seconds  resumed to the bit")
     for name in PROGRAMS:
         place = folder / name.replace(" ", "-")
-        for record in trained(name, list(sparse_mpi.ALGORITHMS), place):
+        for record in trained({name: list(sparse_mpi.ALGORITHMS)}, place):
             print("{program:14} {algorithm:11} {loss:8.4f} {seconds:8.1f}  {resumed}".format(**record), flush=True)
             trainings.append(record)
         kills.append(survived(name, place))

@@ -103,6 +103,7 @@ def test_read_only_arrays_are_sent(ranks):
 
 @pytest.mark.parametrize("name", ["oktopk", "topka", "gtopk", "adtopk", "dense"])
 @pytest.mark.ranks(RANKS)
+@pytest.mark.against_world
 def test_a_step_costs_and_gives_what_it_does_in_process(ranks, name):
     """To the bit where messages are only moved; dense sums have the order of the library that makes them."""
 

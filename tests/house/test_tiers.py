@@ -1,0 +1,86 @@
+"""The tiers of the suite: what `make test` runs is chosen by rules, leaves no test out, and is the same every time."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from itertools import combinations, product
+
+import pytest
+
+from ..algorithms.conformance import CASES
+from ..algorithms.test_algorithms import VARIANTS
+from ..tiers import MPI_SIZES, cover, fast, ids, parameters, test_of
+
+LAWS = "tests/algorithms/test_algorithms.py::test_laws_form_economy_and_count"
+
+
+@pytest.fixture
+def collected(request) -> list[pytest.Item]:
+    """All items that pytest found in this run, those of other tiers too."""
+    return request.config.pluginmanager.getplugin("tiers").collected
+
+
+def test_every_test_is_run_unless_it_is_marked_full_with_a_reason(collected):
+    kept = {test_of(item) for item in collected if item.nodeid in fast(collected)}
+    missed = [item for item in collected if test_of(item) not in kept]
+    for item in missed:
+        mark = item.get_closest_marker("full")
+        assert mark is not None and len(mark.args) == 1 and len(mark.args[0]) > 10, item.nodeid
+
+
+def test_the_choice_depends_on_nothing_but_the_tests(collected):
+    shuffled = random.Random(0).sample(collected, len(collected))
+    assert fast(collected) == fast(shuffled) == fast(reversed(collected))
+
+
+def test_every_algorithm_meets_every_case_of_the_laws_on_3_and_on_8_ranks(collected):
+    laws = [item for item in collected if test_of(item) == LAWS]
+    if len(laws) < len(VARIANTS) * len(CASES) * 16:
+        pytest.skip("needs a run that collects all of test_algorithms.py")
+    kept = [item for item in laws if item.nodeid in fast(laws)]
+    met = {tuple(parameters(item)[name] for name in ("variant", "case", "ranks")) for item in kept}
+    assert met >= set(product(VARIANTS, CASES, (3, 8)))
+    for first, second in combinations(range(4), 2):
+        assert {(ids(i)[first], ids(i)[second]) for i in kept} == {(ids(i)[first], ids(i)[second]) for i in laws}
+    assert len(kept) < len(laws) / 5
+
+
+def test_every_marker_names_parameters_that_its_test_has(collected):
+    for item in collected:
+        for mark in item.iter_markers("thin"):
+            assert len(mark.args) == 1 and set(mark.kwargs) <= set(parameters(item)), item.nodeid
+        for mark in item.iter_markers("mpi"):
+            assert set(mark.args) <= set(MPI_SIZES) and "ranks" in item.fixturenames, item.nodeid
+
+
+def test_under_mpi_every_test_with_ranks_is_run_on_some_number_of_them(collected):
+    tests = defaultdict(set)
+    for item in collected:
+        if "ranks" in item.fixturenames and item.get_closest_marker("full") is None:
+            tests[test_of(item)].add(parameters(item).get("ranks"))
+    kept = {test_of(item) for size in MPI_SIZES for item in collected if item.nodeid in fast(collected, size)}
+    assert {test for test, sizes in tests.items() if sizes & set(MPI_SIZES)} <= kept
+
+
+@pytest.mark.parametrize("strength", [0, 1, 2, 3])
+@pytest.mark.parametrize("shape", [(), (4,), (3, 2), (8, 22, 19, 2), (5, 4, 3, 2, 2)], ids=str)
+def test_a_cover_has_every_combination_and_is_small(shape, strength):
+    rows = list(product(*map(range, shape)))
+    chosen = cover(rows, strength, range(0, len(rows), 97))
+    assert chosen == sorted(set(chosen)) and {*range(0, len(rows), 97)} <= set(chosen)
+    for places in combinations(range(len(shape)), min(strength, len(shape))):
+        assert {tuple(rows[i][place] for place in places) for i in chosen} == set(
+            product(*(range(shape[place]) for place in places))
+        )
+    least = max(
+        (len(set(product(*map(range, few)))) for few in combinations(shape, min(strength, len(shape)))), default=1
+    )
+    assert len(cover(rows, strength)) <= 2 * least
+
+
+def test_a_cover_takes_only_rows_that_there_are():
+    """Where parameters exclude each other, only combinations that occur are asked for."""
+    rows = [("a", 1), ("a", 2), ("b", 2)]
+    assert cover(rows, 1) == [0, 2] and cover(rows, 2) == [0, 1, 2] and cover(rows, 0) == [0]
+    assert cover([], 2) == [] and cover(rows, 1, chosen=[1]) == [0, 1, 2]
