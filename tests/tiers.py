@@ -80,7 +80,7 @@ def fast(items: Iterable[pytest.Item], size: int | None = None) -> set[str]:
     tests = defaultdict(list)
     for item in items:
         if item.get_closest_marker("full") is None:
-            tests[test_of(item)].append(item)
+            tests[test_of(item), item.get_closest_marker("gpu") is None].append(item)  # no GPU, no cover by its items
     choose = in_process if size is None else on_ranks
     kept: set[str] = set()
     for group in tests.values():
@@ -150,22 +150,23 @@ class Tiers:
         self.tier = config.getoption("--tier")
         self.size: int | None = None
         self.collected: list[pytest.Item] = []
+        self.kept: set[str] = set()
         self.left_out: Counter[str] = Counter()
 
-    def reason_against(self, item: pytest.Item, kept: set[str]) -> str | None:
+    def reason_against(self, item: pytest.Item) -> str | None:
         """Return why ``item`` is not run, None if it is."""
         if self.size is None and item.get_closest_marker("against_world"):
             return NEEDS_MPI
-        if self.tier == "fast" and item.nodeid not in kept:
+        if self.tier == "fast" and item.nodeid not in self.kept:
             return THINNED
-        return "fast tier: make test runs it" if self.tier == "rest" and item.nodeid in kept else None
+        return "fast tier: make test runs it" if self.tier == "rest" and item.nodeid in self.kept else None
 
     def select(self, config: pytest.Config, items: list[pytest.Item], size: int | None) -> None:
         """Leave in ``items`` those of the tier on ``size`` ranks of MPI, on a `World` if None; long ones first."""
         self.size = size
         self.collected = [item for item in items if size is not None or not item.get_closest_marker("against_world")]
-        kept = fast(self.collected, self.size)
-        reasons = {item: self.reason_against(item, kept) for item in items}
+        self.kept = fast(self.collected, self.size)
+        reasons = {item: self.reason_against(item) for item in items}
         self.left_out.update(reason for reason in reasons.values() if reason)
         config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
         items[:] = [item for item in items if not reasons[item]]

@@ -86,6 +86,7 @@ def test_every_algorithm_works_with_every_selector(ranks, name, selector):
 
 @pytest.mark.parametrize("case", ["random", "disjoint", "layer-skewed", "heavy-tailed", "ties"])
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.thin(1, ranks=(3,))
 def test_economy_and_count_hold_over_50_steps(ranks, name, case):
     case, algorithm = CASES[case], ALGORITHMS[name]()
     for seen in ranks.run(lambda comm: train(comm, name, case, np.float32, 50)):

@@ -146,6 +146,7 @@ def test_volume_with_control(ranks, kind):
 @pytest.mark.parametrize(("wire", "limit"), [("packed", 1.35), ("packed+bf16", 0.85)])
 @pytest.mark.parametrize("kind", ["independent", "layer-skewed", "correlated"])
 @pytest.mark.parametrize(("size", "steps"), [(2, 64), (7, 64), (64, 5)])
+@pytest.mark.thin(1)
 def test_bytes_a_rank(size, steps, kind, wire, limit):
     """Payload and control, averaged over the steps from a cold start on, as a multiple of 8k(P-1)/P bytes.
 

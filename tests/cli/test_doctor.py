@@ -132,6 +132,7 @@ def test_kernels_that_do_not_compile(says, remedy):
     assert finding.grade == "broken" and says in finding.says and remedy in finding.remedy
 
 
+@pytest.mark.full("compiles all kernels anew, which takes a minute")
 def test_the_first_step_is_measured_with_an_empty_cache():
     pytest.importorskip("numba")
     finding = probes.first_step({"versions": {"numba": "1"}}, cold=True)

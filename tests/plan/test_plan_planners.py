@@ -19,6 +19,7 @@ QUICK = [name for name in PLANNERS if name not in ORACLES]
 ROUNDING = 1 + 1e-9
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize(("overlap", "cpu_lane"), MODES)
 @settings(max_examples=15)
@@ -37,6 +38,7 @@ def test_a_plan_has_every_tensor_once_and_the_step_it_says(profile, overlap, cpu
     assert plan == PLANNERS[name](profile, overlap, cpu_lane)
 
 
+@pytest.mark.thin(0, overlap=(True,), cpu_lane=(True,))
 @pytest.mark.parametrize(("overlap", "cpu_lane"), MODES)
 @settings(max_examples=20)
 @given(profile=profiles())
@@ -47,6 +49,7 @@ def test_never_worse_than_all_dense_or_all_sparse(profile, overlap, cpu_lane):
     assert best(profile, overlap, cpu_lane).predicted <= min(steps.values()) * ROUNDING
 
 
+@pytest.mark.thin(0, tensors=(3,))
 @pytest.mark.parametrize(("overlap", "cpu_lane"), MODES[1:])
 @pytest.mark.parametrize(("tensors", "partitions"), [(3, (1, 2, 4, 8)), (4, (1, 2)), (6, (1,))])
 def test_greedy_is_within_a_tenth_of_brute_force(overlap, cpu_lane, tensors, partitions):
@@ -59,6 +62,7 @@ def test_greedy_is_within_a_tenth_of_brute_force(overlap, cpu_lane, tensors, par
     compare()
 
 
+@pytest.mark.thin(0, overlap=(True,), cpu_lane=(True,))
 @pytest.mark.parametrize(("overlap", "cpu_lane"), MODES)
 @settings(max_examples=50)
 @given(profile=profiles())

@@ -87,6 +87,7 @@ def cases(draw):
     return profile, [forecast.part(group, draw(st.sampled_from(forecast.choices))) for group in groups]
 
 
+@pytest.mark.thin(0, overlap=(True,), cpu_lane=(True,))
 @pytest.mark.parametrize(("overlap", "cpu_lane"), MODES)
 @given(case=cases())
 def test_no_stream_does_two_things_at_once_and_no_work_is_lost(case, overlap, cpu_lane):
@@ -106,6 +107,7 @@ def test_no_stream_does_two_things_at_once_and_no_work_is_lost(case, overlap, cp
         assert work[phase] == pytest.approx(expected)
 
 
+@pytest.mark.thin(0, overlap=(True,), cpu_lane=(True,))
 @pytest.mark.parametrize(("overlap", "cpu_lane"), MODES)
 @given(case=cases())
 def test_bounds_of_a_step(case, overlap, cpu_lane):
