@@ -10,6 +10,7 @@ Not all items of a test are run each time: see `tests/tiers.py`, and the option 
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from sparse_mpi.comm.world import World
 from .tiers import TIERS, Tiers
 
 SIZES = range(1, 9)
+NEEDS_RANKS = re.compile(r"def \w+\([^)]*\branks\b")
 
 settings.register_profile(
     "same-on-all-ranks",
@@ -54,6 +56,13 @@ def pytest_configure(config):
 
         config.pluginmanager.register(MPIHarness(config), "mpi-harness")
     config.pluginmanager.register(Tiers(config), "tiers")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Under MPI, leave files unread in which no function has ``ranks``: each rank would import what they import."""
+    if config.getoption("--with-mpi", False) and collection_path.name.startswith("test_"):
+        return NEEDS_RANKS.search(collection_path.read_text()) is None or None
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -29,6 +29,10 @@ class Saved:
         return [torch.load(self.folder / f"{run}-{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
 
+# One process starts the jobs for all tests
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("torch.distributed")]
+
+
 def job(folder: Path, launcher: tuple[str, ...], ranks: int | None, *runs: str) -> Saved:
     done = launch(ranks, *launcher, "tests/optimizers/ddp_job.py", str(folder), *runs, seconds=240, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr[-5000:]

@@ -15,27 +15,33 @@ N, K = 4_000_000, 40_000
 SHARE = 0.05  # of the vector, the k selected pairs (0.02) included
 
 
-def vectors():
-    rng = np.random.default_rng(0)
-    outlier = rng.standard_normal(N, np.float32)
-    outlier[N // 2] = 1e30
-    front = rng.standard_normal(N, np.float32)
-    front[: N // 4] *= 100  # all in the first thread's part
-    return {
-        "normal": rng.standard_normal(N, np.float32),
-        "laplace": rng.laplace(size=N).astype(np.float32),
-        "student": rng.standard_t(3, N).astype(np.float32),
-        "mostly-zero": rng.standard_normal(N, np.float32) * (rng.random(N, np.float32) > 0.9),
-        "constant": np.full(N, -0.25, np.float32),
-        "all-zero": np.zeros(N, np.float32),
-        "outlier": outlier,
-        "front": front,
-    }
+def outlier(rng):
+    x = rng.standard_normal(N, np.float32)
+    x[N // 2] = 1e30
+    return x
 
 
-@pytest.fixture(scope="module", params=list(vectors()))
+def front(rng):
+    x = rng.standard_normal(N, np.float32)
+    x[: N // 4] *= 100  # all in the first thread's part
+    return x
+
+
+VECTORS = {
+    "normal": lambda rng: rng.standard_normal(N, np.float32),
+    "laplace": lambda rng: rng.laplace(size=N).astype(np.float32),
+    "student": lambda rng: rng.standard_t(3, N).astype(np.float32),
+    "mostly-zero": lambda rng: rng.standard_normal(N, np.float32) * (rng.random(N, np.float32) > 0.9),
+    "constant": lambda rng: np.full(N, -0.25, np.float32),
+    "all-zero": lambda rng: np.zeros(N, np.float32),
+    "outlier": outlier,
+    "front": front,
+}
+
+
+@pytest.fixture(scope="module", params=VECTORS)
 def vector(request):
-    return vectors()[request.param]
+    return VECTORS[request.param](np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("count", [1, 2], ids="{}-threads".format)
