@@ -1,4 +1,4 @@
-"""What the README shows is run, and its table is what the library says of itself."""
+"""What README, CONTRIBUTING and the docs show is run, and their tables are what the library says of itself."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ from sparse_mpi.cli import algorithms, selectors, wires
 from ..launch import MPIEXEC, ROOT, launch
 
 README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+PAGES = {
+    page.name: page.read_text() for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
+}
+EVERYTHING = "\n".join(PAGES.values())
+COMMANDS = r"^    (?:mpiexec -n \d+ |srun -n \d+ )?python ((?:train/|-m sparse_mpi ).*)$"
 
 
 def test_example_runs(tmp_path):
@@ -34,25 +40,36 @@ def test_example_runs(tmp_path):
 def test_table_is_current(command, request):
     """Update it with: python -m sparse_mpi algorithms, or selectors"""
     name = request.node.callspec.id
-    shown = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", README, re.DOTALL)[1]
+    shown = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", PAGES["algorithms.md"], re.DOTALL)[1]
     assert shown == command.table()
 
 
-def test_files_of_the_layout_exist():
-    for path in re.findall(r"(?:sparse_mpi|train|tests|docs|slurm|examples)/[\w/-]*(?:\.\w+)?", README):
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_named_exist(page):
+    for path in re.findall(r"\b(?:sparse_mpi|train|tests|docs|slurm|examples)/[\w/-]*(?:\.\w+)?", PAGES[page]):
         assert (ROOT / path).exists(), path
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    folder = ROOT if (ROOT / page).exists() else ROOT / "docs"
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", PAGES[page]):
+        assert (folder / target).exists(), target
+
+
+def test_the_front_page_is_short():
+    assert len(README.splitlines()) <= 150
+
+
 def test_methods_of_an_algorithm_are_those_of_the_protocol():
-    shown = dict(re.findall(r"^    def (\w+)\((.*?)\)", README, re.MULTILINE))
+    shown = dict(re.findall(r"^    def (\w+)\((.*?)\)", CONTRIBUTING, re.MULTILINE))
+    shown = {name: arguments for name, arguments in shown.items() if name in Algorithm.__abstractmethods__}
     assert set(shown) == Algorithm.__abstractmethods__
     for name, arguments in shown.items():
         assert arguments.split(", ") == list(inspect.signature(getattr(Algorithm, name)).parameters)
 
 
-@pytest.mark.parametrize(
-    "command", re.findall(r"^    (?:mpiexec|srun) -n \d+ python (train/.*|-m .*)$", README, re.MULTILINE)
-)
+@pytest.mark.parametrize("command", sorted(set(re.findall(COMMANDS, EVERYTHING, re.MULTILINE))))
 def test_programs_have_the_options_shown(command):
     """They are read from left to right, so that a wrong one is found before --help ends the program."""
     done = subprocess.run(
@@ -68,7 +85,7 @@ def test_programs_have_the_options_shown(command):
 
 def test_targets_of_make_exist():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(re.findall(r"(?:^    |`)make ([a-z-]+)", README, re.MULTILINE)) <= set(targets)
+    assert set(re.findall(r"(?:^    |`)make ([a-z-]+)", EVERYTHING, re.MULTILINE)) <= set(targets)
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")

@@ -1,0 +1,196 @@
+"""Mutation testing: which wrong changes to the library does `make test` let live, and which `make test-all`?
+
+    python -m tests.mutation list                                 the mutants, drawn from a seed: the same on every machine
+    python -m tests.mutation cover --out runs/mutation            once: which test runs which line (the whole suite)
+    python -m tests.mutation run --out runs/mutation              then: each mutant against the tests of `make test`
+    python -m tests.mutation run --out runs/mutation --tier all --survivors      and those that live against the rest
+
+A mutant is given to the tests that run its line, one of each test function first; it dies at the first that fails.
+What no test in this process runs, as what needs several MPI ranks, is given to the tests under mpiexec as well. Results are
+appended to mutants-TIER.jsonl as they come, and what is there already is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, zip_longest
+from pathlib import Path
+from queue import Queue
+
+from tqdm import tqdm
+
+from .mutants import ROOT, Mutant, draw
+
+COVERAGE = "coverage.sqlite"
+SOURCES = ("sparse_mpi", "train", "tests", "examples", "slurm", "docs", "setup.cfg", "pyproject.toml", "README.md")
+RANKS = (3, 4)  # of the tests under mpiexec
+PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--timeout", "90")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Carry out one of the commands."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("command", choices=("list", "cover", "run"))
+    parser.add_argument("--seed", type=int, default=12, help="which mutants are drawn (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("runs/mutation"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--tier", choices=("fast", "all"), default="fast", help="tests of make test, or of test-all")
+    parser.add_argument("--survivors", action="store_true", help="only what is alive in mutants-fast.jsonl")
+    parser.add_argument("--workers", type=int, default=2, help="mutants tried at a time (default: %(default)s)")
+    parser.add_argument("--limit", type=float, default=900, metavar="SECONDS", help="for one mutant")
+    args = parser.parse_args(argv)
+    args.out = args.out.resolve()
+    args.out.mkdir(parents=True, exist_ok=True)
+    {"list": show, "cover": cover, "run": run}[args.command](args)
+
+
+def show(args: argparse.Namespace) -> None:
+    """Print the mutants."""
+    for mutant in draw(args.seed):
+        print(mutant.name)
+
+
+def cover(args: argparse.Namespace) -> None:
+    """Run the whole suite in this process's reach once, and note which test runs which line."""
+    environment = os.environ | {"COVERAGE_FILE": str(args.out / COVERAGE)}
+    options = ["--tier", "all", "-m", "not slurm", "-q", "-n", str(args.workers), "--dist", "worksteal"]
+    options += ["--cov=sparse_mpi", "--cov-context=test", "--cov-report="]
+    subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, env=environment, check=False)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Give every mutant to its tests."""
+    record = args.out / f"mutants-{args.tier}.jsonl"
+    done = {line["mutant"] for line in lines(record)}
+    mutants = [mutant for mutant in draw(args.seed) if mutant.name not in done]
+    if args.survivors:
+        alive = {line["mutant"] for line in lines(args.out / "mutants-fast.jsonl") if line["killed_by"] is None}
+        mutants = [mutant for mutant in mutants if mutant.name in alive]
+    items, running = collected(args.tier), tests_by_line(args.out / COVERAGE)
+    trees: Queue[Path] = Queue()
+    for number in range(args.workers):
+        trees.put(copy_of_the_house(args.out / f"tree-{number}"))
+
+    def attempt(mutant: Mutant) -> dict[str, object]:
+        tree = trees.get()
+        try:
+            return tried(mutant, tree, items, running, args)
+        finally:
+            trees.put(tree)
+
+    with ThreadPoolExecutor(args.workers) as pool, record.open("a") as file:
+        for result in tqdm(pool.map(attempt, mutants), total=len(mutants), unit="mutant"):
+            print(json.dumps(result), file=file, flush=True)
+    results = list(lines(record))
+    survivors = [line["mutant"] for line in results if line["killed_by"] is None]
+    print(f"{len(results) - len(survivors)} of {len(results)} mutants died in the tests of tier {args.tier}; alive:")
+    print(*survivors, sep="\n")
+
+
+def tried(
+    mutant: Mutant, tree: Path, items: list[str], running: dict[str, dict[int, set[str]]], args: argparse.Namespace
+) -> dict[str, object]:
+    """Give one mutant, in a tree of its own, to the tests that run its line; return what became of it."""
+    file, began = tree / mutant.file, time.monotonic()
+    original, chosen = file.read_text(), tests_of(mutant, items, running)
+    environment = os.environ | {"PYTHONPATH": f"{tree}:{tree / 'train'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    killed_by = None
+    try:
+        file.write_text(mutant.applied())
+        if chosen:
+            listed = tree / "items.txt"
+            listed.write_text("\n".join(chosen))
+            command = [*PYTEST, "--tier", args.tier, f"@{listed}"]
+            killed_by = killer(command, tree, environment, args.limit)
+        for ranks in RANKS if killed_by is None else ():
+            launcher = [sys.executable, "-m", "sparse_mpi", "run", "-n", str(ranks)]
+            options = ["--tier", args.tier, "--with-mpi", "-m", "mpi", "--color=no"]
+            # the launcher is started from the house that stands, not from the one that was changed
+            command = [*launcher, "--max-oversubscribe", "9", "-m", *PYTEST[2:], *options]
+            killed_by = killed_by or killer(command, tree, environment, args.limit)
+    finally:
+        file.write_text(original)
+    seconds = round(time.monotonic() - began, 1)
+    return {"mutant": mutant.name, "killed_by": killed_by, "tests": len(chosen), "seconds": seconds}
+
+
+def killer(command: list[str], tree: Path, environment: dict[str, str], limit: float) -> str | None:
+    """Return what failed, or None where all tests pass."""
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit, start_new_session=True
+        )
+    except subprocess.TimeoutExpired:
+        return "the limit of time"
+    if done.returncode == 0:
+        return None
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0][:200] if failed else f"exit status {done.returncode}: {(done.stdout + done.stderr)[-200:]}"
+
+
+def tests_of(mutant: Mutant, items: list[str], running: dict[str, dict[int, set[str]]]) -> list[str]:
+    """Return the tests that run the mutant's line, one of each function first; of a line that runs when its file is
+    imported, those that run any line of the file."""
+    by_line = running.get(mutant.file, {})
+    wanted = by_line.get(mutant.line, set()) - {""}
+    if not wanted:
+        earlier = [line for line in by_line if mutant.line - 6 <= line < mutant.line]
+        wanted = by_line[max(earlier)] - {""} if earlier and mutant.line not in by_line else set()
+    if not wanted and mutant.line in by_line:
+        wanted = set().union(*by_line.values()) - {""}
+    functions: dict[str, list[str]] = defaultdict(list)
+    for item in items:
+        if item in wanted:
+            functions[item.split("[")[0]].append(item)
+    turns = zip_longest(*functions.values())
+    return [item for item in chain.from_iterable(turns) if item is not None]
+
+
+def tests_by_line(database: Path) -> dict[str, dict[int, set[str]]]:
+    """Return for every file of the library which tests run which of its lines; "" is its import."""
+    from coverage import CoverageData
+
+    data = CoverageData(str(database))
+    data.read()
+    found: dict[str, dict[int, set[str]]] = {}
+    for file in data.measured_files():
+        contexts = data.contexts_by_lineno(file)
+        name = file[file.rindex("sparse_mpi/") :] if "sparse_mpi/" in file else file
+        found[name] = {line: {test.split("|")[0] for test in tests} for line, tests in contexts.items()}
+    return found
+
+
+def collected(tier: str) -> list[str]:
+    """Return the names of the tier's tests, in the order in which they are collected."""
+    options = ["--collect-only", "-q", "--tier", tier, "-m", "not slurm"]
+    done = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, capture_output=True, text=True)
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+def copy_of_the_house(tree: Path) -> Path:
+    """Return a fresh copy of all sources, for mutants to live in."""
+    shutil.rmtree(tree, ignore_errors=True)
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tree / name)
+        else:
+            tree.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, tree)
+    return tree
+
+
+def lines(file: Path) -> list[dict[str, str | None]]:
+    """Return the records of a file of JSON lines; none of a file that is not there."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+if __name__ == "__main__":
+    main()
