@@ -1,13 +1,13 @@
 """Mutation testing: which wrong changes to the library does `make test` let live, and which `make test-all`?
 
-    python -m tests.mutation list                                 the mutants, drawn from a seed: the same on every machine
-    python -m tests.mutation cover --out runs/mutation            once: which test runs which line (the whole suite)
-    python -m tests.mutation run --out runs/mutation              then: each mutant against the tests of `make test`
-    python -m tests.mutation run --out runs/mutation --tier all --survivors      and those that live against the rest
+    python -m tests.mutation list                           the mutants of a seed: the same on every machine
+    python -m tests.mutation cover                          once: which test runs which line (the whole suite)
+    python -m tests.mutation run                            then: each mutant against the tests of `make test`
+    python -m tests.mutation run --tier all --survivors     and those that live against the rest
 
-A mutant is given to the tests that run its line, one of each test function first; it dies at the first that fails.
-What no test in this process runs, as what needs several MPI ranks, is given to the tests under mpiexec as well. Results are
-appended to mutants-TIER.jsonl as they come, and what is there already is not run again.
+A mutant is given to the tests that run its line, one of each test function first, then to the tests under mpiexec; it
+dies at the first that fails. Results are appended to mutants-TIER.jsonl in the folder --out as they come, and what is
+there already is not run again.
 """
 
 from __future__ import annotations
