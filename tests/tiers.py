@@ -19,9 +19,9 @@ In one process, with the ranks of a `World`:
 
 On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun:
 
-- tests of the transport, in tests/transport, keep all their items on every number of ranks;
+- ``@pytest.mark.under_mpi(3)`` keeps all items of a test on 3 ranks, and none on other numbers of them;
+- other tests of the transport, in tests/transport, keep all their items on every number of ranks;
 - a test marked ``against_world`` keeps all its items on 3 and 4 ranks;
-- ``@pytest.mark.mpi(3)`` keeps all items of a test on 3 ranks;
 - every other test keeps one item, on 3 ranks or on the most it runs on.
 
 An item that is named on the command line, as in ``pytest "tests/reducer/test_laws.py::test_name[P3-topka]"``, is run.
@@ -108,13 +108,13 @@ def in_process(items: list[pytest.Item], size: None = None) -> list[pytest.Item]
 def on_ranks(items: list[pytest.Item], size: int) -> list[pytest.Item]:
     """Return the items of one test that the fast tier runs on ``size`` ranks of MPI."""
     first = items[0]
+    wanted = {ranks for mark in first.iter_markers("under_mpi") for ranks in mark.args}
+    if wanted:
+        return items if size in wanted else []
     if first.nodeid.startswith(TRANSPORT):
         return items
     if first.get_closest_marker("against_world"):
         return items if size in COMPARED else []
-    wanted = {ranks for mark in first.iter_markers("mpi") for ranks in mark.args}
-    if wanted:
-        return items if size in wanted else []
     ranks = first.get_closest_marker("ranks") or pytest.mark.ranks().mark
     allowed = [n for n in MPI_SIZES if (n in ranks.args if ranks.args else n >= ranks.kwargs.get("least", 1))]
     return items[:1] if allowed and size == home(allowed) else []

@@ -212,7 +212,7 @@ def test_device_arrays_give_the_bytes_of_the_host(ranks, device, hybrid):
     ranks.run(body)
 
 
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_memories_that_mask_momentum_are_refused_and_others_obey_the_laws(ranks):
     """What is stale does not follow from the form of what was sent."""
 
@@ -229,7 +229,7 @@ def test_memories_that_mask_momentum_are_refused_and_others_obey_the_laws(ranks)
     ranks.run(body)
 
 
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_ranks_with_other_hybrids_are_told_apart(ranks):
     """However late in a long description they differ."""
     if ranks.size < 2:

@@ -190,7 +190,7 @@ DAMAGE = {
 
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("what", DAMAGE)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_a_damaged_checkpoint_is_refused_on_every_rank(ranks, what, tmp_path):
     file, damage, message = DAMAGE[what]
 
@@ -263,7 +263,7 @@ def test_a_disk_that_is_full_leaves_the_previous_checkpoint(failing, tmp_path):
 
 
 @pytest.mark.ranks(1, 3)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_a_folder_that_cannot_be_made_is_refused_on_every_rank(ranks, tmp_path):
     def body(comm):
         folder = shared(comm, tmp_path)

@@ -57,7 +57,7 @@ def test_every_marker_names_parameters_that_its_test_has(collected):
     for item in collected:
         for mark in item.iter_markers("thin"):
             assert len(mark.args) == 1 and set(mark.kwargs) <= set(parameters(item)), item.nodeid
-        for mark in item.iter_markers("mpi"):
+        for mark in item.iter_markers("under_mpi"):
             assert set(mark.args) <= set(MPI_SIZES) and "ranks" in item.fixturenames, item.nodeid
 
 

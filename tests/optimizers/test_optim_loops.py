@@ -200,7 +200,7 @@ def test_sparse_gradients_stay_sparse(ranks, make):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_bad_arguments(ranks, options, message):
     """On one rank of several: all raise."""
 

@@ -87,7 +87,7 @@ def test_a_plan_is_carried_out_as_it_says(ranks):
 
 
 @pytest.mark.ranks(3)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_ranks_with_different_plans_do_not_start(ranks):
     def body(comm):
         other = replace(PLAN, parts=(Part("topka", (0, 1, 2), 165),))

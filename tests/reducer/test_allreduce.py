@@ -96,7 +96,7 @@ BAD = {
 
 @pytest.mark.parametrize("culprit", ["all", "last"])
 @pytest.mark.parametrize("what", BAD)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_bad_arguments_raise_on_every_rank(ranks, what, culprit):
     """Whether all ranks make the mistake or only one does."""
     arguments, error, message = BAD[what]
@@ -132,7 +132,7 @@ DIFFERENT = {
 
 @pytest.mark.ranks(least=2)
 @pytest.mark.parametrize("what", DIFFERENT)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_arguments_that_differ_raise_on_every_rank(ranks, what):
     def body(comm):
         mine = DIFFERENT[what](comm.rank)
@@ -148,7 +148,7 @@ def test_arguments_that_differ_raise_on_every_rank(ranks, what):
     ranks.run(body)
 
 
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_gradient_of_another_length(ranks):
     def body(comm):
         reducer = SparseAllreduce([(20, 10)], k=5, comm=comm)
@@ -160,7 +160,7 @@ def test_gradient_of_another_length(ranks):
 
 
 @pytest.mark.ranks(least=2)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_a_check_that_not_all_ranks_want(ranks):
     def body(comm):
         with pytest.raises(ValueError, match="check=True"):
@@ -207,7 +207,7 @@ def test_check_notices_a_broken_law(ranks, broken, law):
     ranks.run(body)
 
 
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_state_of_something_else_is_refused_on_every_rank(ranks):
     def body(comm):
         saved = SparseAllreduce(200, k=5, comm=comm).state_dict()

@@ -74,7 +74,7 @@ IN_PLACE = {
 
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("what", IN_PLACE)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_buffers_that_cannot_be_adopted_raise_on_every_rank(ranks, what):
     make, error, message = IN_PLACE[what]
 

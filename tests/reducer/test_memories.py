@@ -119,7 +119,7 @@ def test_k_may_change_from_step_to_step(ranks, variant, kind):
 
 
 @pytest.mark.ranks(least=2)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_another_k_on_one_rank_raises_on_every_rank(ranks):
     def body(comm):
         reducer = SparseAllreduce(N, k=K, comm=comm)
@@ -174,7 +174,7 @@ BAD = {
 
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("what", BAD)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_bad_arguments_raise_on_every_rank(ranks, what):
     arguments, error, message = BAD[what]
 
@@ -189,7 +189,7 @@ def test_bad_arguments_raise_on_every_rank(ranks, what):
 
 @pytest.mark.ranks(least=2)
 @pytest.mark.parametrize("option", [{"feedback": "dgc"}, {"clip_norm": 1.0}, {"in_place": True}], ids=repr)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_options_that_differ_raise_on_every_rank(ranks, option):
     def body(comm):
         with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
@@ -199,7 +199,7 @@ def test_options_that_differ_raise_on_every_rank(ranks, option):
 
 
 @few_ranks
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_state_of_another_feedback_is_refused(ranks):
     def body(comm):
         states = {kind: SparseAllreduce(N, k=K, comm=comm, feedback=KINDS[kind]).state_dict() for kind in KINDS}

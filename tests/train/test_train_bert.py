@@ -186,7 +186,7 @@ def test_all_ranks_agree_on_vocabulary_and_model(ranks, name, tmp_path):
 
 
 @pytest.mark.ranks(1, 2)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_a_missing_vocabulary_is_refused_on_all_ranks(ranks, tmp_path):
     def refused(comm):
         args = bert.PROGRAM.parse(["--tiny", "--vocab-file", str(tmp_path / "absent"), "--out", str(tmp_path)])

@@ -200,7 +200,7 @@ def test_a_tiny_lstm_learns():
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_a_text_that_is_missing_is_refused_by_all_ranks(ranks, tmp_path):
     def refusal(comm):
         with pytest.raises(JobError) as caught:

@@ -123,7 +123,7 @@ SPOILT = {
 
 @pytest.mark.parametrize("case", SPOILT)
 @pytest.mark.parametrize("ranks", [2, 3], indirect=True)
-@pytest.mark.mpi(3)
+@pytest.mark.under_mpi(3)
 def test_plans_that_cannot_be_followed_are_refused_on_every_rank(ranks, tmp_path, case):
     spoil, wanted, message = SPOILT[case]
     if ranks.size != wanted:
