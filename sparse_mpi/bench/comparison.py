@@ -40,6 +40,11 @@ class Candidate:
         """As tables have it: ``oktopk``, or ``oktopk packed``."""
         return self.algorithm if self.wire == OWN else f"{self.algorithm} {self.wire}"
 
+    @property
+    def is_baseline(self) -> bool:
+        """Return True for the dense sum that all others are compared with."""
+        return self == Candidate(BASELINE)
+
     def make(self) -> Algorithm:
         """Return the algorithm itself."""
         return make_algorithm(self.algorithm, {} if self.wire == OWN else {"wire": self.wire})
@@ -124,7 +129,7 @@ def _enter(candidate: Candidate, layout: Layout, rules: Rules, comm: Any) -> Spa
 
     A plain sum leaves nothing to remember, and would pay for a residual of zeros in every step.
     """
-    feedback = "none" if candidate.algorithm == BASELINE else "residual"
+    feedback = "none" if candidate.is_baseline else "residual"
     return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=candidate.make(), feedback=feedback)
 
 

@@ -77,15 +77,15 @@ def draw(jobs: Sequence[dict[str, Any]], file: str) -> None:
 
 def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return a colour for each algorithm, a style for each wire format; dense is black and thick."""
-    algorithms = list(dict.fromkeys(name.split()[0] for name in names if name != BASELINE))
+    others = [name for name in names if name != BASELINE]
+    algorithms = list(dict.fromkeys(name.split()[0] for name in others))
     formats = ["", *dict.fromkeys(name.split()[1] for name in names if " " in name)]
     found = {}
-    for name in names:
+    for name in others:
         algorithm, _, wire = name.partition(" ")
-        colour = "k" if name == BASELINE else f"C{algorithms.index(algorithm) % 10}"
-        style = STYLES[formats.index(wire) % len(STYLES)]
-        found[name] = {"color": colour, "linestyle": style, "linewidth": 2.0 if name == BASELINE else 1.0}
-    return found
+        colour = f"C{algorithms.index(algorithm) % 10}"
+        found[name] = {"color": colour, "linestyle": STYLES[formats.index(wire) % len(STYLES)], "linewidth": 1.0}
+    return found | {BASELINE: {"color": "k", "linestyle": STYLES[0], "linewidth": 2.0}}
 
 
 def _panel(axes: Any, shown: Sequence[Line], alpha: float, looks: dict[str, dict[str, Any]]) -> None:

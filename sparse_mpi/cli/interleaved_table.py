@@ -60,8 +60,10 @@ def render(record: dict[str, Any]) -> str:
         f"{'candidate':<{width}} {'step ms':>9} {'speedup':>8} {'select':>8} {'exchange':>9} {'merge':>8} "
         f"{'alone':>8} {'KB/rank':>10} {'msgs':>5} {'even':>9} {'alone':>9}",
     ]
+    evens_of = {name: [_gigabits(m["break even"]), _gigabits(m["break even alone"])] for name, m in found.items()}
+    evens_of |= {BASELINE: ["-", "-"]}  # nothing breaks even with itself
     for name, m in found.items():
-        evens = ["-", "-"] if name == BASELINE else [_gigabits(m["break even"]), _gigabits(m["break even alone"])]
+        evens = evens_of[name]
         lines.append(
             f"{name:<{width}} {1e3 * m['step']:9.1f} {1 / m['over dense']:8.2f} {1e3 * m['select']:8.1f} "
             f"{1e3 * m['exchange']:9.1f} {1e3 * m['merge']:8.1f} {1e3 * m['processor']:8.1f} {m['bytes'] / 1e3:10.1f} "

@@ -18,8 +18,10 @@ def as_comm(comm: Any = None) -> Comm:
         TypeError: neither of these.
         RuntimeError: MPI was not started by its own launcher.
     """
-    if isinstance(comm, Comm):
-        return comm
+    mpi4py = sys.modules.get("mpi4py.MPI")
+    if mpi4py is None or not isinstance(comm, mpi4py.Comm):  # a null communicator raises when it is looked at
+        if isinstance(comm, Comm):
+            return comm
     torch = sys.modules.get("torch.distributed")
     if torch is not None and torch.is_available() and isinstance(comm, torch.ProcessGroup):
         from sparse_mpi.comm import process_group

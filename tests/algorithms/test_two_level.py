@@ -39,7 +39,7 @@ def test_laws_form_economy_and_count(ranks, per_node, case):
         for step in steps:
             assert_economy(step, algorithm, case, np.float32, ranks.size)
             assert_economy(step, TwoLevel(), case, np.float32, ranks.size)  # which must hold for any nodes
-            assert_count(step, "oktopk-2level", algorithm, case, ranks.size)
+            assert_count(step, algorithm, case, ranks.size)
 
 
 @pytest.mark.ranks(3, 4, 8)
