@@ -20,9 +20,11 @@ from hypothesis import HealthCheck, settings
 from sparse_mpi import kernels
 from sparse_mpi.comm.world import World
 
-from .tiers import TIERS, Tiers
+from .tiers import COMPARED, TIERS, Tiers
 
 SIZES = range(1, 9)
+# Tests whose names begin like this share a start of several processes
+TOGETHER = ("tests/optimizers/test_ddp.py", "tests/train/test_train_programs.py", "tests/slurm/test_slurm.py")
 NEEDS_RANKS = re.compile(r"def \w+\([^)]*\branks\b")
 
 settings.register_profile(
@@ -59,8 +61,11 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Under MPI, leave files unread in which no function has ``ranks``: each rank would import what they import."""
+    """Under MPI, leave files unread of which nothing is run: each rank would import what they import."""
     if config.getoption("--with-mpi", False) and collection_path.name.startswith("test_"):
+        size = config.pluginmanager.getplugin("mpi-harness").size
+        if config.getoption("--tier") == "fast" and size not in COMPARED and collection_path.parent.name != "transport":
+            return True
         return NEEDS_RANKS.search(collection_path.read_text()) is None or None
     return None
 
@@ -77,6 +82,18 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("--with-mpi", False):
         for item in items:
             item.add_marker(pytest.mark.mpi)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give tests that share an expensive start to one worker: pytest 9.2 ignores the names by which xdist does so."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Together(LoadGroupScheduling):
+        def _split_scope(self, nodeid):
+            return next((start for start in TOGETHER if nodeid.startswith(start)), nodeid)
+
+    return Together(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_generate_tests(metafunc):

@@ -64,6 +64,7 @@ def test_laws_form_economy_and_count(ranks, variant, case, dtype):
             assert_count(step, algorithm, case, ranks.size)
 
 
+@pytest.mark.thin(1)  # every algorithm and every selector once
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("selector", SELECTORS)
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if takes_selector(name)])
@@ -84,9 +85,9 @@ def test_every_algorithm_works_with_every_selector(ranks, name, selector):
                 assert_count(step, algorithm, case, ranks.size)
 
 
+@pytest.mark.thin(1)  # 50 steps each
 @pytest.mark.parametrize("case", ["random", "disjoint", "layer-skewed", "heavy-tailed", "ties"])
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.thin(1, ranks=(3,))
 def test_economy_and_count_hold_over_50_steps(ranks, name, case):
     case, algorithm = CASES[case], ALGORITHMS[name]()
     for seen in ranks.run(lambda comm: train(comm, name, case, np.float32, 50)):
@@ -164,6 +165,7 @@ def test_world_equals_mpi_in_bytes_and_traffic(ranks, name):
                 assert [getattr(traffic, c) for c in counted] == [getattr(traffic_w, c) for c in counted]
 
 
+@pytest.mark.thin(0)  # a training run each
 @pytest.mark.ranks(1, 3, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_learns_noisy_least_squares(ranks, name):

@@ -121,6 +121,7 @@ def test_runs_on_the_null_transport():
     assert total.nnz == 100 and (total.to_dense() == sent.to_dense()).all()
 
 
+@pytest.mark.full("many steps on 8 ranks")
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_threshold_stays_in_range_where_ranks_name_more_than_k(ranks, dtype):

@@ -130,6 +130,7 @@ def gradients(kind: str, k: int):
     return lambda rng, rank, ranks: scale * (shared + rng.standard_normal(100 * k, np.float32))
 
 
+@pytest.mark.thin(1)  # 64 steps each
 @pytest.mark.parametrize("kind", ["independent", "layer-skewed", "correlated"])
 def test_volume_with_control(ranks, kind):
     """Payload and control of every step, fresh or refreshing, stay below 6k(P-1)/P words; counts are on target."""
@@ -143,10 +144,10 @@ def test_volume_with_control(ranks, kind):
         assert 0.9 * k <= step.report.total <= 1.1 * k
 
 
+@pytest.mark.thin(0)  # many steps on many ranks
 @pytest.mark.parametrize(("wire", "limit"), [("packed", 1.35), ("packed+bf16", 0.85)])
 @pytest.mark.parametrize("kind", ["independent", "layer-skewed", "correlated"])
 @pytest.mark.parametrize(("size", "steps"), [(2, 64), (7, 64), (64, 5)])
-@pytest.mark.thin(1)
 def test_bytes_a_rank(size, steps, kind, wire, limit):
     """Payload and control, averaged over the steps from a cold start on, as a multiple of 8k(P-1)/P bytes.
 
@@ -172,6 +173,7 @@ def test_bytes_a_rank(size, steps, kind, wire, limit):
     assert sent.max() <= 1.25 * sent.mean()
 
 
+@pytest.mark.thin(0)  # many steps
 @pytest.mark.parametrize(("radix", "exchange"), [(None, 63), (8, 14), (2, 6)])
 def test_messages_of_a_steady_step(radix, exchange):
     """The split, one allgather of control and one of results: P - 1 or (r - 1) log_r P, and 2 log2 P."""
@@ -189,6 +191,7 @@ def test_messages_of_a_steady_step(radix, exchange):
         assert sorted(messages)[2] == messages[-1] == exchange + 2 * 6
 
 
+@pytest.mark.full("a world of 1024 ranks")
 def test_1024_ranks():
     """The simulator carries a thousand ranks."""
 

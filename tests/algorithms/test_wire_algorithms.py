@@ -53,6 +53,7 @@ def test_the_lossless_format_changes_bytes_and_nothing_else(ranks, variant):
             assert b.report.traffic.sent < a.report.traffic.sent or ranks.size == 1
 
 
+@pytest.mark.thin(1)  # many steps
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("wire", LOSSY)
 @pytest.mark.parametrize("variant", VARIANTS)

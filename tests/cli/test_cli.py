@@ -52,6 +52,7 @@ def test_bench_allreduce_measures_every_algorithm(tmp_path):
         assert name in printed and measured["step"] > 0 and measured["bytes"] == 0
 
 
+@pytest.mark.full("a benchmark of all algorithms")
 def test_bench_takes_a_selector_for_all_that_select(tmp_path):
     options = ["--algorithms", "dense", "topka", "oktopk", "--selector", "redsync"]
     _, record = bench(tmp_path / "r.json", *options)
@@ -60,6 +61,7 @@ def test_bench_takes_a_selector_for_all_that_select(tmp_path):
     assert 1 < selected["topka"] <= 2 and 1 < selected["oktopk"] <= 2
 
 
+@pytest.mark.full("a benchmark of all algorithms")
 def test_bench_takes_a_wire_for_all_that_have_one(tmp_path):
     """Without a selection there is nothing to write."""
     _, record = bench(tmp_path / "r.json", "--algorithms", "dense", "topka", "adtopk", "--wire", "packed+int8")

@@ -163,6 +163,7 @@ def test_a_job_sends_through_the_links(possible, tmp_path):
         assert not emulation._processes(hosts.name(SWITCH))
 
 
+@pytest.mark.full("a benchmark on emulated hosts")
 @needs_mpi
 def test_candidates_are_compared_with_dense(possible, tmp_path, capfd):
     """On two networks; over the slower one, dense takes as long as its bytes."""

@@ -33,6 +33,7 @@ def test_without_numba_nothing_is_compiled(monkeypatch):
     assert kernel_cache.cold() is False
 
 
+@pytest.mark.full("compiles all kernels")
 def test_doctor_compiles_into_an_empty_cache(tmp_path):
     pytest.importorskip("numba")
     ask = ("-c", "from sparse_mpi.bench.kernel_cache import cold; print(cold())")

@@ -58,7 +58,7 @@ def mpich(tmp_path_factory):
     return folder / "bin" / "python"
 
 
-@pytest.fixture(params=["openmpi", pytest.param("mpich", marks=pytest.mark.slow)])
+@pytest.fixture(params=["openmpi", pytest.param("mpich", marks=pytest.mark.full("needs an environment of its own"))])
 def python(request):
     """A Python with an MPI in it."""
     return sys.executable if request.param == "openmpi" else request.getfixturevalue("mpich")

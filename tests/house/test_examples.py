@@ -29,6 +29,7 @@ def test_three_lines_differ_and_the_readme_shows_them():
     assert [line for line in shown.splitlines() if line[:1] in "+-"] == changes()
 
 
+@pytest.mark.full("its distributed twin is run")
 def test_one_process_runs_the_plain_script():
     done = launch(None, "examples/plain.py")
     assert done.returncode == 0 and float(re.search(r"accuracy ([\d.]+)", done.stdout)[1]) > 0.8, done.stderr
@@ -42,6 +43,7 @@ def test_ranks_end_with_one_model():
     assert float(re.search(r"accuracy ([\d.]+)", lines[0])[1]) > 0.8
 
 
+@pytest.mark.full("a job of three ranks; that errors end jobs is tested in tests/transport/test_mpi.py")
 @needs_mpi
 @pytest.mark.parametrize("where", ["    optimizer.step()", "broadcast_parameters(model.state_dict())"])
 def test_a_mistake_on_one_rank_ends_the_job(tmp_path, where):

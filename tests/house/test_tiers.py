@@ -10,7 +10,7 @@ import pytest
 
 from ..algorithms.conformance import CASES
 from ..algorithms.test_algorithms import VARIANTS
-from ..tiers import MPI_SIZES, Tiers, cover, fast, ids, parameters, test_of
+from ..tiers import COMPARED, MPI_SIZES, Tiers, cover, fast, ids, parameters, test_of
 
 LAWS = "tests/algorithms/test_algorithms.py::test_laws_form_economy_and_count"
 
@@ -68,7 +68,7 @@ def test_under_mpi_every_test_with_ranks_is_run_on_some_number_of_them(collected
             tests[test_of(item)].add(parameters(item).get("ranks"))
     chosen = set().union(*(fast(collected, size) for size in MPI_SIZES))
     kept = {test_of(item) for item in collected if item.nodeid in chosen}
-    assert {test for test, sizes in tests.items() if sizes & set(MPI_SIZES)} <= kept
+    assert {test for test, sizes in tests.items() if sizes & set(COMPARED)} <= kept
 
 
 @pytest.mark.parametrize("strength", [0, 1, 2, 3])

@@ -201,6 +201,7 @@ def test_top_k_of_rows(cuda, shape, dtype):
             assert same(cuda.top_k_rows(put(cuda, matrix), k), array.top_k_rows(matrix, k))
 
 
+@pytest.mark.thin(0)  # sums in an emulation are slow
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_moments(cuda, dtype):
     for name in ("normal", "mostly-zero", "constant"):

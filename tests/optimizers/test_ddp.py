@@ -30,7 +30,7 @@ class Saved:
 
 
 # One process starts the jobs for all tests
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("torch.distributed")]
+pytestmark = pytest.mark.slow
 
 
 def job(folder: Path, launcher: tuple[str, ...], ranks: int | None, *runs: str) -> Saved:
@@ -112,6 +112,7 @@ def test_half_precision_is_widened_inside(by_torchrun, run):
         assert rank["parameters"].dtype == getattr(torch, run) and rank["residual"].dtype == torch.float32
 
 
+@pytest.mark.full("a second start of the jobs, under MPI")
 @needs_mpi
 def test_mpi_trains_as_torchrun_does(by_torchrun, by_mpi):
     """MPI adds the dense steps in another order."""
@@ -123,6 +124,7 @@ def test_mpi_trains_as_torchrun_does(by_torchrun, by_mpi):
     assert_nothing_lost(by_mpi["oktopk"], 1e-6)
 
 
+@pytest.mark.full("a second start of the jobs, under MPI")
 @needs_mpi
 def test_other_ranks_than_mpis_are_refused(by_mpi):
     errors = by_mpi["turned"]

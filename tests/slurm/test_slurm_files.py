@@ -43,6 +43,7 @@ def test_every_program_has_a_job(name):
     assert name in {job.stem for job in JOBS}, f"train/{name}.py can be started, but there is no slurm/{name}.sbatch"
 
 
+@pytest.mark.thin(0)  # each starts a process that imports torch
 @pytest.mark.parametrize("name", sorted(name for name, call in TRAINED.items() if call))
 def test_a_job_trains_the_program_of_its_name_on_data_that_it_knows(name):
     program, data = TRAINED[name].groups()
@@ -61,6 +62,7 @@ def test_a_job_is_named_for_its_file_and_writes_where_it_can(job):
     assert (ROOT / "runs").is_dir(), "Slurm makes no folder"
 
 
+@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
 @needs_mpi
 def test_another_launcher_than_srun_starts_and_resumes_a_program(tmp_path):
     """As under PBS: the same file, the launcher and the job's number from the environment."""

@@ -54,21 +54,22 @@ KILLED = {
 }
 
 
-def trained(asked: Mapping[str, Sequence[str]], folder: Path) -> list[dict[str, Any]]:
+def trained(asked: Mapping[str, Sequence[str]], folder: Path, ranks: int = RANKS) -> list[dict[str, Any]]:
     """Return the records of all programs in ``asked`` with the algorithms there, in one start of mpiexec.
 
     See `tests.train.every_algorithm`.
     """
     words = [[",".join(algorithms), *PROGRAMS[name]] for name, algorithms in asked.items()]
-    finished("-m", "tests.train.every_algorithm", str(folder), *" + ".join(map(" ".join, words)).split())
+    together = " + ".join(map(" ".join, words)).split()
+    finished("-m", "tests.train.every_algorithm", str(folder), *together, ranks=ranks)
     lines = (folder / "records.jsonl").read_text().splitlines()
     names = [name for name, algorithms in asked.items() for _ in algorithms]
     return [{"program": name} | json.loads(line) for name, line in zip(names, lines, strict=True)]
 
 
-def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
+def finished(*arguments: str, ranks: int = RANKS) -> subprocess.CompletedProcess[str]:
     """Run a job, assert that it ends without an error, and return the process."""
-    done = launch(RANKS, *arguments, seconds=600)
+    done = launch(ranks, *arguments, seconds=600)
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)}: {done.stdout[-1000:]}{done.stderr[-4000:]}")
     return done

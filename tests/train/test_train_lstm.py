@@ -114,6 +114,7 @@ def test_a_tiny_model_is_trained(tmp_path, task, headline):
     assert records[0]["task"] == task
 
 
+@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
 @needs_mpi
 def test_two_ranks_learn_from_synthetic_speech(tmp_path):
     pytest.importorskip("espeakng_loader")

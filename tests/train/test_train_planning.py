@@ -138,6 +138,7 @@ def test_plans_that_cannot_be_followed_are_refused_on_every_rank(ranks, tmp_path
     ranks.run(body)
 
 
+@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
 @needs_mpi
 def test_a_plan_for_another_model_ends_the_job_with_an_error_from_every_rank(tmp_path):
     store.save(PLAN, tmp_path / "plan.json")
@@ -148,6 +149,7 @@ def test_a_plan_for_another_model_ends_the_job_with_an_error_from_every_rank(tmp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
 @needs_mpi
 def test_auto_profiles_plans_and_goes_on(tmp_path):
     out = tmp_path / "run"

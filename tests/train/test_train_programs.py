@@ -38,11 +38,10 @@ def first(tmp_path_factory) -> dict[str, dict]:
     """The record of each program with one algorithm, each with another; all are trained in one start of mpiexec."""
     speaks = importlib.util.find_spec("espeakng_loader") is not None
     asked = {name: [KILLED[name]] for name in PROGRAMS if speaks or name != "lstm speech"}
-    return {record["program"]: record for record in trained(asked, tmp_path_factory.mktemp("first"))}
+    return {record["program"]: record for record in trained(asked, tmp_path_factory.mktemp("first"), ranks=2)}
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("first training of each program")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_trains_and_is_resumed_to_the_same_bits(name, first):
     if name not in first:
@@ -62,8 +61,7 @@ def test_a_program_trains_with_many_algorithms_and_is_resumed_to_the_same_bits(n
         assert_good(record)
 
 
-@pytest.mark.slow
-@pytest.mark.thin(0, name=("resnet",))
+@pytest.mark.full("test_train_resume kills a smaller program")
 @pytest.mark.parametrize("name", ["resnet", "gpt2"])
 def test_a_program_that_is_killed_ends_in_the_same_bits_and_shows_bar_scalars_plot_and_timeline(name, tmp_path):
     survival = survived(name, tmp_path)

@@ -42,6 +42,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.thin(1)  # two training runs each
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("what", OPTIONS)
 def test_a_resumed_run_ends_in_the_same_bits_and_records(size, what, tmp_path):
@@ -231,6 +232,7 @@ def test_a_job_killed_while_it_trains_is_resumed_to_the_same_bits(tmp_path):
     assert steps[0] == steps[1]
 
 
+@pytest.mark.full("a job that is killed is resumed in the test beside")
 @needs_mpi
 def test_a_job_that_is_told_to_end_leaves_a_checkpoint_and_says_so(tmp_path):
     stopped = start(tmp_path, STRIKE=f"2 1 {int(signal.SIGUSR1)}")

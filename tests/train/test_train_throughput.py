@@ -17,6 +17,7 @@ TINY = ("--batch-size", "2", "--image-size", "8", "--warmup", "1", "--rounds", "
 HANDSHAKE = 16  # bytes a rank sends in a step, of two, to make sure that both do the same
 
 
+@pytest.mark.full("a benchmark of a whole model")
 @needs_mpi
 def test_two_ranks_compare_algorithms_and_leave_a_record(tmp_path):
     file = tmp_path / "r.json"
@@ -40,6 +41,7 @@ def test_two_ranks_compare_algorithms_and_leave_a_record(tmp_path):
     assert sent["acpsgd"] < 0.6 * sent["powersgd"]
 
 
+@pytest.mark.thin(0)  # each starts a process that imports torch
 @pytest.mark.parametrize(
     ("options", "says"),
     [

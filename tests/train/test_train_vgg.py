@@ -40,6 +40,7 @@ def test_a_tiny_one_learns_in_a_moment(tmp_path):
     assert records[0]["parameters"] == 232_130 and len(losses) == 2 and losses[1] < 0.9 * losses[0]
 
 
+@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
 @needs_mpi
 def test_two_ranks_train_and_leave_records(tmp_path):
     folder = tmp_path / "run"
@@ -61,6 +62,7 @@ def test_two_ranks_train_and_leave_records(tmp_path):
     assert (folder / "plot.png").exists() and list(folder.glob("events*"))
 
 
+@pytest.mark.full("one job of each program is in test_train_programs")
 def test_one_process_needs_no_launcher(tmp_path):
     code, out, error = start(
         None,
@@ -87,6 +89,7 @@ def test_one_process_needs_no_launcher(tmp_path):
     assert epoch["selected"] == pytest.approx(config["parameters"] / 4, abs=1)
 
 
+@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
 @needs_mpi
 def test_a_missing_data_directory_ends_the_job_with_an_error_from_every_rank(tmp_path):
     code, _, error = start(2, "--data", "cifar10", "--data-dir", str(tmp_path / "absent"))
@@ -96,12 +99,14 @@ def test_a_missing_data_directory_ends_the_job_with_an_error_from_every_rank(tmp
     assert "Traceback" not in error
 
 
+@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
 @needs_mpi
 def test_an_unknown_algorithm_ends_the_job_with_the_list_of_those_there_are():
     code, _, error = start(2, "--algo", "best")
     assert code != 0 and "oktopk" in error and "Traceback" not in error
 
 
+@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
 @needs_mpi
 def test_a_folder_that_cannot_be_made_ends_the_job(tmp_path):
     (tmp_path / "file").write_text("")

@@ -26,6 +26,7 @@ PRINTED = "import sys; from data.reference import documents; from data.wordpiece
 print(trained([d.text for d in documents()[:30]], 4000))"
 
 
+@pytest.mark.full("starts a process for each of several hash seeds")
 def test_a_vocabulary_is_the_same_in_every_process():
     """Hash tables of the trainer, seeded anew in each, must not decide which of equally frequent pieces come in."""
     runs = [

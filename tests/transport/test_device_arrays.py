@@ -45,6 +45,7 @@ def transport(request):
     return choose
 
 
+@pytest.mark.thin(1)  # every algorithm once
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("name", ALGORITHMS)
