@@ -24,15 +24,18 @@ from mpi4py import MPI
 
 comm, what = MPI.COMM_WORLD, sys.argv[1]
 
+def say(line):
+    os.write(1, f"{line}\\n".encode())  # whole: MPICH may put the output of other ranks between two writes
+
 def save(number, frame):
     time.sleep(0.5)
-    print("saved", flush=True)
+    say("saved")
     sys.exit(75)
 
 signal.signal(signal.SIGTERM, save)
 signal.signal(signal.SIGUSR1, save)
 comm.barrier()
-print(f"rank {comm.rank} of {comm.size}, {os.environ['OMP_NUM_THREADS']} threads, {sys.argv[2:]}", flush=True)
+say(f"rank {comm.rank} of {comm.size}, {os.environ['OMP_NUM_THREADS']} threads, {sys.argv[2:]}")
 if what == "wait":
     time.sleep(60)
 if what == "exit":
