@@ -7,7 +7,7 @@ SIZES ?= 1 2 3 4
 # fast: what is run each time.  rest: what that leaves out.  all: both.  See tests/tiers.py
 TIER ?= fast
 # processes that share the tests that need no MPI
-WORKERS ?= $(shell nproc)
+WORKERS ?= $(shell env -u OMP_NUM_THREADS nproc)
 # wheel: an Open MPI of its own, from a Python package.  mpich: likewise an MPICH.
 # system: the machine's mpiexec, and mpi4py built against it.
 MPI ?= wheel
@@ -29,9 +29,10 @@ READY := $(VENV)/ready
 # No test run may hang for ever
 LIMIT := timeout -k 10
 
+TESTS := test-in-process test-jobs test-mpi test-slurm
 # These start MPI jobs without the launcher. Open MPI refuses root and more ranks than cores unless told, pins a rank to
 # one core, and looks for network hardware
-DIRECT := programs test-in-process test-slurm coverage
+DIRECT := programs test-in-process test-jobs test-slurm coverage
 $(DIRECT): export OMPI_ALLOW_RUN_AS_ROOT ?= 1
 $(DIRECT): export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
 $(DIRECT): export PRTE_MCA_rmaps_default_mapping_policy ?= :oversubscribe
@@ -47,7 +48,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup train programs test test-all test-rest lint test-in-process test-mpi test-slurm coverage bench clean
+.PHONY: help setup train programs test test-all test-rest lint $(TESTS) coverage bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -63,14 +64,14 @@ train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Ok-T
 programs: $(READY)  ## every training program with every algorithm on 4 ranks, killed and resumed: runs/programs.json
 	$(LIMIT) 3600 $(RUN) -m tests.train.program_jobs runs/programs.json
 
-test: lint test-in-process test-mpi test-slurm  ## lint, and tests of every law: in process, on 1 to 4 MPI ranks, under Slurm
+test: lint $(TESTS)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
 
 test-all: TIER = all
-test-all: lint test-in-process test-mpi test-slurm  ## lint, and all tests with all their parameters (half an hour)
+test-all: lint $(TESTS)  ## lint, and all tests with all their parameters (half an hour)
 
 # What `make test` leaves out of `make test-all`
 test-rest: TIER = rest
-test-rest: test-in-process test-mpi test-slurm
+test-rest: $(TESTS)
 
 lint: $(READY)
 	$(RUN) -m ruff check
@@ -78,7 +79,11 @@ lint: $(READY)
 	$(RUN) -m mypy
 
 test-in-process: $(READY)
-	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m "not slurm" -q -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m "not slurm and not jobs" -q -n $(WORKERS) --dist worksteal $(ARGS)
+
+# One at a time: the processes of a job wait for each other, and two jobs on the same cores take longer than both in turn
+test-jobs: $(READY)
+	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m jobs -q $(ARGS) $$(grep -rl --include='test_*.py' 'mark\.jobs' tests)
 
 test-mpi: $(READY)
 	@set -e; for n in $(SIZES); do \
@@ -91,7 +96,7 @@ test-slurm: $(READY)
 	$(LIMIT) 900 $(RUN) -m pytest --tier $(TIER) -m slurm -q -rs $(ARGS) tests/slurm
 
 coverage: $(READY)  ## which lines of the library no test of `make test` in this process runs
-	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m "not slurm" -q -n $(WORKERS) --dist loadgroup --cov=sparse_mpi \
+	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m "not slurm" -q -n $(WORKERS) --dist worksteal --cov=sparse_mpi \
 	    --cov-report=term:skip-covered $(ARGS)
 
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)

@@ -23,8 +23,6 @@ from sparse_mpi.comm.world import World
 from .tiers import COMPARED, TIERS, Tiers
 
 SIZES = range(1, 9)
-# Tests whose names begin like this share a start of several processes
-TOGETHER = ("tests/optimizers/test_ddp.py", "tests/train/test_train_programs.py", "tests/slurm/test_slurm.py")
 NEEDS_RANKS = re.compile(r"def \w+\([^)]*\branks\b")
 
 settings.register_profile(
@@ -82,18 +80,6 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("--with-mpi", False):
         for item in items:
             item.add_marker(pytest.mark.mpi)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Give tests that share an expensive start to one worker: pytest 9.2 ignores the names by which xdist does so."""
-    from xdist.scheduler import LoadGroupScheduling
-
-    class Together(LoadGroupScheduling):
-        def _split_scope(self, nodeid):
-            return next((start for start in TOGETHER if nodeid.startswith(start)), nodeid)
-
-    return Together(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_generate_tests(metafunc):

@@ -11,7 +11,7 @@ In one process, with the ranks of a `World`:
 
 - a test without ``ranks`` keeps all its items;
 - a test with ``ranks`` keeps all combinations of its other parameters on 3 ranks (if it does not run on 3, on the most
-  it runs on), every pair of parameter values on 8 ranks, and every number of ranks once;
+  it runs on), every parameter value on 8 ranks, and every number of ranks once;
 - ``@pytest.mark.thin(strength, **core)`` replaces this by: all items whose parameters are among ``core`` (none, if no
   core is given), and further ones until each combination of values of ``strength`` parameters occurs;
 - ``@pytest.mark.full(reason)`` leaves a test, or one parameter set of it, to `make test-all`;
@@ -20,7 +20,7 @@ In one process, with the ranks of a `World`:
 On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun:
 
 - ``@pytest.mark.under_mpi(3)`` keeps all items of a test on 3 ranks, and none on other numbers of them;
-- other tests of the transport, in tests/transport, keep all their items on every number of ranks;
+- other tests of the transport, in tests/transport, keep on every number of ranks what ``thin`` says, or all items;
 - a test marked ``against_world`` keeps all its items on 3 and 4 ranks;
 - every other test keeps one item, on 3 ranks or, if it does not run on 3, on 4: on 1 and 2 ranks only files of the
   transport are read.
@@ -93,17 +93,23 @@ def fast(items: Iterable[pytest.Item], size: int | None = None) -> set[str]:
 def in_process(items: list[pytest.Item], size: None = None) -> list[pytest.Item]:
     """Return the items of one test that the fast tier runs in one process."""
     mark, sizes = items[0].get_closest_marker("thin"), [parameters(item).get("ranks") for item in items]
-    rows = [ids(item) for item in items]
     if mark is not None:
-        core = {name: list(values) for name, values in mark.kwargs.items()}
-        inside = [all(parameters(item)[name] in core[name] for name in core) and bool(core) for item in items]
-        return [items[i] for i in cover(rows, mark.args[0], [i for i, core in enumerate(inside) if core])]
+        return thinned(items, mark)
     if sizes[0] is None:
         return items
+    rows = [ids(item) for item in items]
     chosen = [i for i, ranks in enumerate(sizes) if ranks == home(sizes)]
     large = [i for i, ranks in enumerate(sizes) if ranks == LARGE]
-    chosen += [large[i] for i in cover([rows[i] for i in large], 2)]
+    chosen += [large[i] for i in cover([rows[i] for i in large], 1)]
     return [items[i] for i in cover(rows, 1, chosen)]
+
+
+def thinned(items: list[pytest.Item], mark: pytest.Mark) -> list[pytest.Item]:
+    """Return the items of one test that its mark ``thin`` keeps."""
+    core = {name: list(values) for name, values in mark.kwargs.items()}
+    inside = [all(parameters(item)[name] in core[name] for name in core) and bool(core) for item in items]
+    chosen = cover([ids(item) for item in items], mark.args[0], [i for i, core in enumerate(inside) if core])
+    return [items[i] for i in chosen]
 
 
 def on_ranks(items: list[pytest.Item], size: int) -> list[pytest.Item]:
@@ -113,7 +119,8 @@ def on_ranks(items: list[pytest.Item], size: int) -> list[pytest.Item]:
     if wanted:
         return items if size in wanted else []
     if first.nodeid.startswith(TRANSPORT):
-        return items
+        mark = first.get_closest_marker("thin")
+        return thinned(items, mark) if mark else items
     if first.get_closest_marker("against_world"):
         return items if size in COMPARED else []
     ranks = first.get_closest_marker("ranks") or pytest.mark.ranks().mark
@@ -163,7 +170,7 @@ class Tiers:
         return "fast tier: make test runs it" if self.tier == "rest" and item.nodeid in self.kept else None
 
     def select(self, config: pytest.Config, items: list[pytest.Item], size: int | None) -> None:
-        """Leave in ``items`` those of the tier on ``size`` ranks of MPI, on a `World` if None; long ones first."""
+        """Leave in ``items`` those of the tier on ``size`` ranks of MPI, on a `World` if None."""
         self.size = size
         self.collected = [item for item in items if size is not None or not item.get_closest_marker("against_world")]
         self.kept = fast(self.collected, self.size)
@@ -171,7 +178,6 @@ class Tiers:
         self.left_out.update(reason for reason in reasons.values() if reason)
         config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
         items[:] = [item for item in items if not reasons[item]]
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
     @pytest.hookimpl
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -10,11 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-# What launchers tell their processes: a child that inherits it would try to join the job of its parent
-LAUNCHERS = (
-    *("OMPI_COMM_", "OMPI_UNIVERSE_SIZE", "OMPI_FILE_LOCATION", "PRTE_LAUNCHED", "PMIX_", "PMI_", "PMI2_"),
-    *("MPI_LOCAL", "HYDI_", "PALS_", "SLURM_", "MV2_COMM_"),
-)
+from sparse_mpi.launch.environment import outside_of_jobs
 
 
 class Outcome(NamedTuple):
@@ -27,10 +23,9 @@ class Outcome(NamedTuple):
 
 def run(arguments: list[str], seconds: float, variables: Mapping[str, str] | None = None) -> Outcome:
     """Run ``python *arguments`` as a process that no launcher started, for at most so many seconds."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     process = subprocess.Popen(
         [sys.executable, *arguments],
-        env=kept | dict(variables or {}),
+        env=outside_of_jobs(os.environ) | dict(variables or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

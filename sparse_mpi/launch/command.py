@@ -93,7 +93,7 @@ def build(
         LaunchError: there is no MPI, or nothing that starts its processes.
     """
     allocation = Allocation.of(environment)
-    clean = {name: environment[name] for name in environment if name not in surroundings.dropped(environment)}
+    clean = surroundings.outside_of_jobs(environment)
     clean.setdefault("HOME", surroundings.home())
     root = os.geteuid() == 0
     if allocation is not None:

@@ -23,6 +23,12 @@ def dropped(environment: Mapping[str, str], keep: tuple[str, ...] = ()) -> list[
     return sorted(name for name in environment if name.startswith(INHERITED) and not name.startswith(keep))
 
 
+def outside_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what a launcher told this process, for a process that joins no job."""
+    gone = dropped(environment)
+    return {name: value for name, value in environment.items() if name not in gone}
+
+
 def needed(environment: Mapping[str, str], threads: int) -> dict[str, str]:
     """Return what the ranks of any MPI need; the caller lets the user's own values win, except for ``PYTHONPATH``."""
     found = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}

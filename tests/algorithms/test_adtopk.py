@@ -110,6 +110,7 @@ def test_what_is_not_finite_shows_at_once_wherever_it_is(bad):
 SELECTORS = [AllDim(), AllDim("axis1"), Interleaved("axis1", mode="threshold", steps=100, warmup=1, period=5)]
 
 
+@pytest.mark.thin(1)  # in an emulation
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("selector", SELECTORS, ids=["output", "axis1", "threshold"])

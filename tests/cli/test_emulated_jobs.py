@@ -143,6 +143,7 @@ def test_leftovers_of_a_killed_process_are_removed(possible):
 
 
 @needs_mpi
+@pytest.mark.jobs
 def test_a_job_sends_through_the_links(possible, tmp_path):
     """And is told where it runs, that it ran out of time, and ends with all its processes."""
     file = tmp_path / "r.json"
@@ -164,6 +165,7 @@ def test_a_job_sends_through_the_links(possible, tmp_path):
 
 
 @pytest.mark.full("a benchmark on emulated hosts")
+@pytest.mark.jobs
 @needs_mpi
 def test_candidates_are_compared_with_dense(possible, tmp_path, capfd):
     """On two networks; over the slower one, dense takes as long as its bytes."""

@@ -1,13 +1,14 @@
 """Mutation testing: which wrong changes to the library does `make test` let live, and which `make test-all`?
 
     python -m tests.mutation list                           the mutants of a seed: the same on every machine
-    python -m tests.mutation cover                          once: which test runs which line (the whole suite)
+    python -m tests.mutation cover                          once: which test of `make test` runs which line
     python -m tests.mutation run                            then: each mutant against the tests of `make test`
-    python -m tests.mutation run --tier all --survivors     and those that live against the rest
+    python -m tests.mutation run --tier rest                and those that live against the rest of `make test-all`
 
-A mutant is given to the tests that run its line, one of each test function first, then to the tests under mpiexec; it
-dies at the first that fails. Results are appended to mutants-TIER.jsonl in the folder --out as they come, and what is
-there already is not run again.
+A mutant is given to the tests that run its line, one of each test function first, then to the tests under mpiexec and
+in jobs; it dies at the first that fails. The rest is all other parameters of the test functions that run its line, and
+what `make test-all` runs under mpiexec of their files. Results are appended to mutants-TIER.jsonl in the folder --out
+as they come, and what is there already is not run again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from .mutants import ROOT, Mutant, draw
 
 COVERAGE = "coverage.sqlite"
 SOURCES = ("sparse_mpi", "train", "tests", "examples", "slurm", "docs", "setup.cfg", "pyproject.toml", "README.md")
-RANKS = (3, 4)  # of the tests under mpiexec
+RANKS = {"fast": (3, 4, 2, 1), "rest": (3, 4)}  # of the tests under mpiexec
+USAGE_ERROR, NO_TESTS = 4, 5  # exit statuses of pytest: it does not find what it is asked for; nothing is left to run
 PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--timeout", "90")
 
 
@@ -41,8 +43,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("command", choices=("list", "cover", "run"))
     parser.add_argument("--seed", type=int, default=12, help="which mutants are drawn (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs/mutation"), metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--tier", choices=("fast", "all"), default="fast", help="tests of make test, or of test-all")
-    parser.add_argument("--survivors", action="store_true", help="only what is alive in mutants-fast.jsonl")
+    parser.add_argument(
+        "--tier", choices=tuple(RANKS), default="fast", help="tests of make test, or what they leave out"
+    )
     parser.add_argument("--workers", type=int, default=2, help="mutants tried at a time (default: %(default)s)")
     parser.add_argument("--limit", type=float, default=900, metavar="SECONDS", help="for one mutant")
     args = parser.parse_args(argv)
@@ -58,9 +61,9 @@ def show(args: argparse.Namespace) -> None:
 
 
 def cover(args: argparse.Namespace) -> None:
-    """Run the whole suite in this process's reach once, and note which test runs which line."""
+    """Run the tests of `make test` that need no mpiexec once, and note which of them runs which line."""
     environment = os.environ | {"COVERAGE_FILE": str(args.out / COVERAGE)}
-    options = ["--tier", "all", "-m", "not slurm", "-q", "-n", str(args.workers), "--dist", "worksteal"]
+    options = ["--tier", "fast", "-m", "not slurm and not jobs", "-q", "-n", str(args.workers), "--dist", "worksteal"]
     options += ["--cov=sparse_mpi", "--cov-context=test", "--cov-report="]
     subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, env=environment, check=False)
 
@@ -70,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
     record = args.out / f"mutants-{args.tier}.jsonl"
     done = {line["mutant"] for line in lines(record)}
     mutants = [mutant for mutant in draw(args.seed) if mutant.name not in done]
-    if args.survivors:
+    if args.tier == "rest":
         alive = {line["mutant"] for line in lines(args.out / "mutants-fast.jsonl") if line["killed_by"] is None}
         mutants = [mutant for mutant in mutants if mutant.name in alive]
     items, running = collected(args.tier), tests_by_line(args.out / COVERAGE)
@@ -99,22 +102,22 @@ def tried(
 ) -> dict[str, object]:
     """Give one mutant, in a tree of its own, to the tests that run its line; return what became of it."""
     file, began = tree / mutant.file, time.monotonic()
-    original, chosen = file.read_text(), tests_of(mutant, items, running)
-    environment = os.environ | {"PYTHONPATH": f"{tree}:{tree / 'train'}", "PYTHONDONTWRITEBYTECODE": "1"}
-    killed_by = None
+    original, chosen = file.read_text(), tests_of(mutant, items, running, args.tier)
+    settings = {"PYTHONPATH": f"{tree}:{tree / 'train'}", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    listed, killed_by = tree / "items.txt", None
+    listed.write_text("\n".join(chosen))
+    commands = [[*PYTEST, "--tier", "all", f"@{listed}"]] if chosen else []
+    files = sorted({item.partition("::")[0] for item in chosen}) if args.tier == "rest" else []
+    for ranks in RANKS[args.tier]:
+        launcher = [sys.executable, "-m", "sparse_mpi", "run", "-n", str(ranks), "--max-oversubscribe", "9"]
+        options = ["--tier", args.tier, "--with-mpi", "-m", "mpi", "--color=no", *files]
+        commands.append([*launcher, *PYTEST[1:], *options])
+    if args.tier == "fast":
+        commands.append([*PYTEST, "-m", "jobs", *jobs(tree)])
     try:
         file.write_text(mutant.applied())
-        if chosen:
-            listed = tree / "items.txt"
-            listed.write_text("\n".join(chosen))
-            command = [*PYTEST, "--tier", args.tier, f"@{listed}"]
-            killed_by = killer(command, tree, environment, args.limit)
-        for ranks in RANKS if killed_by is None else ():
-            launcher = [sys.executable, "-m", "sparse_mpi", "run", "-n", str(ranks)]
-            options = ["--tier", args.tier, "--with-mpi", "-m", "mpi", "--color=no"]
-            # the launcher is started from the house that stands, not from the one that was changed
-            command = [*launcher, "--max-oversubscribe", "9", "-m", *PYTEST[2:], *options]
-            killed_by = killed_by or killer(command, tree, environment, args.limit)
+        for command in commands:
+            killed_by = killed_by or killer(command, tree, os.environ | settings, args.limit)
     finally:
         file.write_text(original)
     seconds = round(time.monotonic() - began, 1)
@@ -129,15 +132,20 @@ def killer(command: list[str], tree: Path, environment: dict[str, str], limit: f
         )
     except subprocess.TimeoutExpired:
         return "the limit of time"
-    if done.returncode == 0:
+    if done.returncode in (0, NO_TESTS):
         return None
+    if done.returncode == USAGE_ERROR:
+        raise RuntimeError(f"{' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return failed[0][:200] if failed else f"exit status {done.returncode}: {(done.stdout + done.stderr)[-200:]}"
 
 
-def tests_of(mutant: Mutant, items: list[str], running: dict[str, dict[int, set[str]]]) -> list[str]:
-    """Return the tests that run the mutant's line, one of each function first; of a line that runs when its file is
-    imported, those that run any line of the file."""
+def tests_of(mutant: Mutant, items: list[str], running: dict[str, dict[int, set[str]]], tier: str) -> list[str]:
+    """Return those of ``items`` whose test functions run the mutant's line, one of each function first.
+
+    Of `make test` that is the very items that run it; of what these leave out, nobody knows which items would. A line
+    that runs when its file is imported is given to the tests that run any line of the file.
+    """
     by_line = running.get(mutant.file, {})
     wanted = by_line.get(mutant.line, set()) - {""}
     if not wanted:
@@ -145,10 +153,13 @@ def tests_of(mutant: Mutant, items: list[str], running: dict[str, dict[int, set[
         wanted = by_line[max(earlier)] - {""} if earlier and mutant.line not in by_line else set()
     if not wanted and mutant.line in by_line:
         wanted = set().union(*by_line.values()) - {""}
+    if tier == "rest":
+        affected = {item.partition("[")[0] for item in wanted}
+        wanted = {item for item in items if item.partition("[")[0] in affected}
     functions: dict[str, list[str]] = defaultdict(list)
     for item in items:
         if item in wanted:
-            functions[item.split("[")[0]].append(item)
+            functions[item.partition("[")[0]].append(item)
     turns = zip_longest(*functions.values())
     return [item for item in chain.from_iterable(turns) if item is not None]
 
@@ -163,15 +174,20 @@ def tests_by_line(database: Path) -> dict[str, dict[int, set[str]]]:
     for file in data.measured_files():
         contexts = data.contexts_by_lineno(file)
         name = file[file.rindex("sparse_mpi/") :] if "sparse_mpi/" in file else file
-        found[name] = {line: {test.split("|")[0] for test in tests} for line, tests in contexts.items()}
+        found[name] = {line: {test.rpartition("|")[0] for test in tests} for line, tests in contexts.items()}
     return found
 
 
 def collected(tier: str) -> list[str]:
     """Return the names of the tier's tests, in the order in which they are collected."""
-    options = ["--collect-only", "-q", "--tier", tier, "-m", "not slurm"]
+    options = ["--collect-only", "-q", "--tier", tier, "-m", "not slurm and not jobs"]
     done = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, capture_output=True, text=True)
     return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+def jobs(tree: Path) -> list[str]:
+    """Return the files with tests that start jobs."""
+    return [str(file) for file in sorted(tree.glob("tests/*/test_*.py")) if "mark.jobs" in file.read_text()]
 
 
 def copy_of_the_house(tree: Path) -> Path:

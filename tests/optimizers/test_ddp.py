@@ -29,8 +29,7 @@ class Saved:
         return [torch.load(self.folder / f"{run}-{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
 
-# One process starts the jobs for all tests
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.jobs
 
 
 def job(folder: Path, launcher: tuple[str, ...], ranks: int | None, *runs: str) -> Saved:

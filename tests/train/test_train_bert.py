@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -18,9 +20,16 @@ from tasks.masked import Examples, Pretraining
 from .small_training import losses_of
 
 TEXTS = documents()
-SPECIAL = WordPiece(trained([text for _, text in TEXTS], 600))
-EXAMPLES = Examples(gathered(*encoded(TEXTS, SPECIAL, NullComm()), 61, NullComm()), SPECIAL, 64)
-RESERVED = (SPECIAL.cls, SPECIAL.sep)
+
+
+@cache
+def special():
+    return WordPiece(trained([text for _, text in TEXTS], 600))
+
+
+@cache
+def examples():
+    return Examples(gathered(*encoded(TEXTS, special(), NullComm()), 61, NullComm()), special(), 64)
 
 
 def parameters(model):
@@ -45,13 +54,13 @@ def original(example):
 def test_an_example_is_two_halves_between_special_tokens():
     rng = np.random.default_rng(1)
     others = []
-    for run in EXAMPLES.train[:200]:
-        example = EXAMPLES.example(run, rng)
-        tokens, seps = original(example), np.flatnonzero(example.tokens == SPECIAL.sep)
-        assert tokens[0] == SPECIAL.cls and len(tokens) <= 64 and seps[-1] == len(tokens) - 1
+    for run in examples().train[:200]:
+        example = examples().example(run, rng)
+        tokens, seps = original(example), np.flatnonzero(example.tokens == special().sep)
+        assert tokens[0] == special().cls and len(tokens) <= 64 and seps[-1] == len(tokens) - 1
         (border,) = np.flatnonzero(np.diff(example.halves))
-        assert tokens[border] == SPECIAL.sep
-        halves, source = np.concatenate([tokens[1:border], tokens[border + 1 : -1]]), EXAMPLES._corpus.run(run)
+        assert tokens[border] == special().sep
+        halves, source = np.concatenate([tokens[1:border], tokens[border + 1 : -1]]), examples()._corpus.run(run)
         assert np.array_equal(halves[: border - 1], source[: border - 1])
         assert example.other != np.array_equal(halves, source)
         others.append(example.other)
@@ -60,13 +69,13 @@ def test_an_example_is_two_halves_between_special_tokens():
 
 def test_fifteen_in_a_hundred_pieces_are_to_be_told_in_the_published_ways():
     rng = np.random.default_rng(2)
-    made = [EXAMPLES.example(run, rng) for run in np.tile(EXAMPLES.train, 2)[:1500]]
+    made = [examples().example(run, rng) for run in np.tile(examples().train, 2)[:1500]]
     pieces, told, masked, same = 0, 0, 0, 0
     for example in made:
         chosen = example.targets >= 0
-        assert not set(original(example)[chosen]) & set(RESERVED) and chosen.any()
+        assert not set(original(example)[chosen]) & {special().cls, special().sep} and chosen.any()
         pieces, told = pieces + len(chosen) - 3, told + chosen.sum()
-        masked += (example.tokens[chosen] == SPECIAL.mask).sum()
+        masked += (example.tokens[chosen] == special().mask).sum()
         same += (example.tokens[chosen] == example.targets[chosen]).sum()
     assert told / pieces == pytest.approx(0.15, abs=0.005)
     assert masked / told == pytest.approx(0.8, abs=0.02)
@@ -75,7 +84,7 @@ def test_fifteen_in_a_hundred_pieces_are_to_be_told_in_the_published_ways():
 
 def task(rank=0, size=1, seed=1):
     args = bert.PROGRAM.parse(["--tiny", "--batch-size", "8", "--seed", str(seed)])
-    return Pretraining(torch.nn.Identity(), EXAMPLES, args, NullComm(size, rank))
+    return Pretraining(torch.nn.Identity(), examples(), args, NullComm(size, rank))
 
 
 def tokens(batches):
@@ -110,7 +119,7 @@ def test_the_test_is_the_same_whoever_evaluates_it():
     def rows(size):
         return sorted(row for rank in range(size) for batch in tokens(task(rank, size).test()) for row in batch)
 
-    assert rows(1) == rows(3) and len(rows(1)) == len(EXAMPLES.test)
+    assert rows(1) == rows(3) and len(rows(1)) == len(examples().test)
 
 
 def test_judged_sums_and_scores():

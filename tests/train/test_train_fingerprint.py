@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,9 +24,13 @@ from tasks.squad import Answering
 from tasks.windows import Windows
 
 TEXTS = documents()[:45]
-PIECES = trained([text for _, text in TEXTS], 300)
 ARGS = Namespace(batch_size=2, seed=1)
 MODEL = nn.Identity()
+
+
+@cache
+def vocabulary():
+    return trained([text for _, text in TEXTS], 300)
 
 
 def test_texts_and_numbers_count_and_where_a_text_ends():
@@ -46,9 +51,9 @@ def test_the_tokens_of_a_text_count():
     assert len({language(tokens), language(tokens[:98]), language(tokens[::-1])}) == 3
 
 
-def pretraining(pieces=PIECES, texts=TEXTS, longest=61, size=1):
+def pretraining(pieces=None, texts=TEXTS, longest=61, size=1):
     def one(comm):
-        special = WordPiece(pieces)
+        special = WordPiece(pieces or vocabulary())
         corpus = gathered(*encoded(texts, special, comm), longest, comm)
         return Pretraining(MODEL, Examples(corpus, special, longest + 3), ARGS, comm).fingerprint
 
@@ -62,18 +67,19 @@ def test_a_corpus_is_the_same_for_other_ranks_and_lengths(change):
 
 
 def test_the_vocabulary_and_the_pieces_of_a_corpus_count():
-    changed = [{"pieces": [*PIECES[:-2], PIECES[-1], PIECES[-2]]}, {"texts": TEXTS[:-1]}]
+    *first, last_but_one, last = vocabulary()
+    changed = [{"pieces": [*first, last, last_but_one]}, {"texts": TEXTS[:-1]}]
     assert len({pretraining(), *(pretraining(**change) for change in changed)}) == 3
 
 
-def answering(pieces=PIECES, context="The what of a thing is a number of things.", text="Which what?"):
+def answering(pieces=None, context="The what of a thing is a number of things.", text="Which what?"):
     questions = [Question(f"q{n}", f"{text} {n}", context, (Answer("number", 24),)) for n in range(4)]
-    read = Windows(questions, WordPiece(pieces), 64, 8, 24)
+    read = Windows(questions, WordPiece(pieces or vocabulary()), 64, 8, 24)
     return Answering(MODEL, read, read, ARGS, NullComm()).fingerprint
 
 
 def test_vocabulary_questions_and_contexts_count():
-    changed = [{"pieces": PIECES[:-1]}, {"context": "The what of a number."}, {"text": "What?"}]
+    changed = [{"pieces": vocabulary()[:-1]}, {"context": "The what of a number."}, {"text": "What?"}]
     assert answering() == answering()
     assert len({answering(), *(answering(**change) for change in changed)}) == 4
 

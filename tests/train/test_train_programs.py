@@ -18,7 +18,7 @@ from sparse_mpi import ALGORITHMS
 from ..launch import needs_mpi, start
 from .program_jobs import KILLED, PROGRAMS, descendants, is_running, kill, shared_memory, survived, trained
 
-pytestmark = [needs_mpi, pytest.mark.timeout(900)]
+pytestmark = [needs_mpi, pytest.mark.jobs, pytest.mark.timeout(900)]
 
 
 def turn(program: int) -> list[str]:
@@ -41,7 +41,6 @@ def first(tmp_path_factory) -> dict[str, dict]:
     return {record["program"]: record for record in trained(asked, tmp_path_factory.mktemp("first"), ranks=2)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_trains_and_is_resumed_to_the_same_bits(name, first):
     if name not in first:

@@ -218,6 +218,7 @@ def start(folder: Path, *options: str, **variables: str):
 
 
 @needs_mpi
+@pytest.mark.jobs
 @pytest.mark.timeout(300)
 def test_a_job_killed_while_it_trains_is_resumed_to_the_same_bits(tmp_path):
     """Kill -9 of all ranks after the checkpoint of step 7 and before the 10th of 12 steps."""
@@ -234,6 +235,7 @@ def test_a_job_killed_while_it_trains_is_resumed_to_the_same_bits(tmp_path):
 
 @pytest.mark.full("a job that is killed is resumed in the test beside")
 @needs_mpi
+@pytest.mark.jobs
 def test_a_job_that_is_told_to_end_leaves_a_checkpoint_and_says_so(tmp_path):
     stopped = start(tmp_path, STRIKE=f"2 1 {int(signal.SIGUSR1)}")
     assert stopped.returncode == 75, stopped.stderr

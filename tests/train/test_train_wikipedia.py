@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -81,16 +82,20 @@ def test_missing_files_are_named_with_the_remedy(tmp_path):
 
 
 TEXTS = documents()
-SPECIAL = WordPiece(trained([text for _, text in TEXTS], 500))
+
+
+@cache
+def special():
+    return WordPiece(trained([text for _, text in TEXTS], 500))
 
 
 def corpus(comm, texts=TEXTS, longest=45):
-    return gathered(*encoded(texts, SPECIAL, comm), longest, comm)
+    return gathered(*encoded(texts, special(), comm), longest, comm)
 
 
 @pytest.mark.ranks(1, 3)
 def test_runs_are_the_documents_whoever_cut_them(ranks):
-    whole = SPECIAL.encode([text for _, text in TEXTS])
+    whole = special().encode([text for _, text in TEXTS])
     for found in ranks.run(corpus):
         assert found.pieces.dtype == np.uint16 and (np.diff(found.document) >= 0).all()
         lengths = found.ends - found.begins

@@ -61,12 +61,14 @@ except ArithmeticError as error:
 """
 
 
+@pytest.mark.jobs
 def test_the_bodies_of_other_tests_under_torchrun():
     done = launch(None, *TORCHRUN, "-m", "pytest", "-p", HARNESS, "-q", "-rf", *CONFORMANCE)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert done.stdout.count(" passed") == RANKS
 
 
+@pytest.mark.jobs
 def test_subgroups_mismatches_and_the_end_of_a_job():
     done = launch(None, *TORCHRUN, "--no-python", sys.executable, "-c", IN_JOB)
     assert done.returncode != 0 and done.stdout.split() == ["met", "met"], done.stderr

@@ -17,11 +17,9 @@ from ranks.job import JobError
 from records.meter import PARTS, WORK, Meter
 from records.metrics import Metrics, plot
 from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
+from sparse_mpi.bench.kernel_cache import COMPILING, cold
 from sparse_mpi.comm import Comm
 from tasks.task import Task
-
-# Numba compiles its kernels in the first step after an installation, for up to half a minute
-FIRST_STEP = "first step (a new installation compiles kernels once)"
 
 
 class Outcome(NamedTuple):
@@ -57,7 +55,8 @@ class Journal:
 
     def first_step(self) -> None:
         """Show on the bar why the first step may take long, until the first `step` replaces it."""
-        self.bar.set_description(FIRST_STEP)
+        if not self.bar.disable:
+            self.bar.set_description(COMPILING if cold() else "first step")
 
     def resume(self, step: int, coverages: Iterable[float]) -> None:
         """Go on after ``step``, with the ``coverages`` noted until then."""
