@@ -100,7 +100,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _time_topk(base: np.ndarray, density: float, comm: Comm) -> float | None:
-    """Median seconds of torch.topk on |base|, one thread, all ranks at once; None without torch."""
+    """Return median seconds of torch.topk on |base|, one thread, all ranks at once; None without torch."""
     try:
         import torch
     except ImportError:
@@ -117,7 +117,7 @@ def _time_topk(base: np.ndarray, density: float, comm: Comm) -> float | None:
 
 
 def _measure(name: str, base: np.ndarray, layout: Layout, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
-    """Medians over the steps, maxima over the ranks. Each step's gradient is ``base`` shifted by a random distance."""
+    """Return medians over steps of maxima over ranks; each gradient is ``base`` shifted by a random distance."""
     given = {option: getattr(args, option) for option in OPTIONS if getattr(args, option) is not None}
     options = {option: value for option, value in given.items() if takes(name, option, value)}
     reducer = SparseAllreduce(layout, density=args.density, comm=comm, algorithm=name, **options)

@@ -87,7 +87,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> list[list[Candidate]]:
-    """Who takes turns with whom; raises SystemExit unless the options are good."""
+    """Return who takes turns with whom; raises SystemExit unless the options are good."""
     least = {"steps": 1, "warmup": 0, "batch": 1, "n": 1}
     for option, value in least.items():
         given = getattr(args, option)
@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Teller:
-    """Says on rank 0 what is being done: by a progress bar where there can be one, else by a line a step."""
+    """Say on rank 0 what is being done: by a progress bar where there can be one, else by a line a step."""
 
     def __init__(self, comm: Comm, steps: int) -> None:
         self._shown = comm.rank == 0

@@ -95,7 +95,7 @@ def _vector(n: int, args: argparse.Namespace) -> Array:
 
 @contextmanager
 def _limited(count: int) -> Iterator[None]:
-    """Kernels, torch and the floors on ``count`` threads."""
+    """Let kernels, torch and the floors use ``count`` threads within the block."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(count)
     if torch := _torch():
@@ -161,7 +161,7 @@ def _torch_methods(x: Array, k: int, threshold: int, each: int) -> dict[str, Met
 
 
 def _measure(methods: dict[str, Method], x: Array, args: argparse.Namespace) -> dict[str, list[float]]:
-    """Seconds of every method in every round; a first round, in which things are compiled, does not count."""
+    """Return seconds of every method in every round; a first round, in which things are compiled, does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     began = perf_counter()
     for number in range(-1, args.rounds):

@@ -70,7 +70,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Count and print; 1 if a formula was exceeded."""
+    """Count and print; return 1 if a formula was exceeded."""
     _check(args)
     counted: list[Volume] = []
     skipped: list[dict[str, Any]] = []
@@ -149,7 +149,7 @@ def _gradients(args: argparse.Namespace, ranks: int) -> tuple[gradients.Gradient
 def _too_much(
     algorithm: Algorithm, made: gradients.Gradients, k: int, ranks: int, args: argparse.Namespace
 ) -> str | None:
-    """Why this would take too much time or memory, if it would."""
+    """Return why this would take too much time or memory, if it would."""
     pairs = volume.merged(algorithm, made.size, k, ranks)
     if pairs > args.most_pairs:
         return f"{pairs:.2g} pairs to merge in a step, more than --most-pairs {args.most_pairs:.2g}"

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(density: float, args: argparse.Namespace) -> dict[str, Any]:
-    """GB/s and bytes a pair of every format."""
+    """Return GB/s and bytes a pair of every format."""
     rng, count = np.random.default_rng(args.seed), max(1, round(density * args.n))
     indices = np.sort(rng.choice(args.n, count, replace=False, shuffle=False)).astype(np.int32)
     vector = SparseVector(indices, rng.standard_normal(count, np.float32), args.n)
@@ -85,7 +85,7 @@ def _measure(density: float, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _time(work: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each; a first round, in which things are compiled, does not count."""
+    """Return median seconds of each; a first round, in which things are compiled, does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for number in range(-1, rounds):
         for name, call in work.items():

@@ -53,7 +53,7 @@ def compile_kernels() -> int:
 
 
 def render(found: list[Finding]) -> str:
-    """One line a finding, and what to do about it below."""
+    """Return a line for each finding, and below it what to do."""
     lines = []
     for finding in found:
         lines.append(f"{MARKS[finding.grade]} {finding.about}: {finding.says}")

@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 def lines(jobs: Sequence[dict[str, Any]], ranks: int) -> list[Line]:
-    """Those of all candidates that every job on so many ranks has.
+    """Return the lines of the candidates that every job on so many ranks has.
 
     The cost of a line is that of the jobs at all bandwidths together: their median time to compute, which the network
     has no part in, and mean traffic.
@@ -45,7 +45,7 @@ def lines(jobs: Sequence[dict[str, Any]], ranks: int) -> list[Line]:
 
 
 def latency(jobs: Sequence[dict[str, Any]], ranks: int) -> float:
-    """Seconds of a message, the median of the jobs on so many ranks."""
+    """Return seconds of a message, the median of the jobs on so many ranks."""
     return median(1e-6 * job["options"]["latency"] for job in jobs if job["ranks"] == ranks)
 
 
@@ -106,6 +106,6 @@ def _panel(axes: Any, shown: Sequence[Line], alpha: float, looks: dict[str, dict
 
 
 def _range(measured: Sequence[float], crossings: Sequence[float]) -> np.ndarray:
-    """Bandwidths from below those measured to above the highest of the break-even ones, if that is not too far off."""
+    """Return bandwidths from below those measured to above the highest break-even one, if that is not too far off."""
     reached = [crossing for crossing in crossings if crossing < FARTHEST * max(measured)]
     return np.geomspace(min(measured) / 2, 1.5 * max([*measured, *reached]), POINTS)

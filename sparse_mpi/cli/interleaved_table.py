@@ -18,7 +18,7 @@ LEGEND = (
 
 
 def results(measured: list[dict[str, np.ndarray]], alpha: float) -> dict[str, dict[str, Any]]:
-    """Of every candidate its `summarise`, compared with the dense sum of its own turns; dense itself over all turns.
+    """Summarise every candidate beside the dense sum of its own turns, and dense itself over all turns.
 
     ``over dense`` is the median over the turns in which both took part. Break-even bandwidths are bits a second; None:
     faster than dense on any network.

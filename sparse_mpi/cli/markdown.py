@@ -13,10 +13,10 @@ def document(thing: object) -> str:
 
 
 def first_sentence(thing: object) -> str:
-    """Of its docstring, without the full stop."""
+    """Return the first sentence of its docstring, without the full stop."""
     return re.split(r"\.(?: |$)", document(thing), maxsplit=1)[0]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """``rows``, of which the second says how columns are aligned."""
+    """Return a table of ``rows``, of which the second says how columns are aligned."""
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -101,7 +101,7 @@ def _read(args: argparse.Namespace) -> Profile:
 
 
 def _measure(args: argparse.Namespace) -> Profile | None:
-    """Measured on all ranks; for rank 0."""
+    """Measure on all ranks; return it on rank 0."""
     from sparse_mpi.plan.measure import measure
 
     comm = as_comm(None)
@@ -114,7 +114,7 @@ def _measure(args: argparse.Namespace) -> Profile | None:
 
 
 def spread(tensors: Sequence[tuple[str, tuple[int, ...]]], backward: float) -> tuple[Tensor, ...]:
-    """Tensors that become ready one by one, the last one first, each after a time in proportion to its size."""
+    """Return tensors that become ready one by one, the last first, each after a time in proportion to its size."""
     bare = [Tensor(name, shape) for name, shape in tensors]
     passed = list(accumulate(tensor.size for tensor in reversed(bare)))
     shares = [size / passed[-1] for size in reversed(passed)]

@@ -15,7 +15,7 @@ BAR = 0.6  # height, of the distance between streams
 
 
 def draw(profile: Profile, plan: Plan, file: str) -> None:
-    """Two panels over one time axis; ``file`` is PNG, SVG or whatever its extension says.
+    """Draw two panels over one time axis; ``file`` is PNG, SVG or whatever its extension says.
 
     Raises:
         SystemExit: matplotlib is not installed, or does not know the extension.

@@ -126,7 +126,7 @@ def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:
 
 
 def _table(title: str, network: Network, predicted: list[Predicted], args: argparse.Namespace) -> str:
-    """Milliseconds, an algorithm a line, a number of ranks a column."""
+    """Return milliseconds as text, an algorithm a line, a number of ranks a column."""
     wide = max(11, *(len(name) + 1 for name in args.algorithms))
     lines = [
         f"{title}: {network}",

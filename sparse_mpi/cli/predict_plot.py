@@ -12,7 +12,7 @@ from sparse_mpi.costs.model import Network
 
 
 def draw(predicted: Sequence[Predicted], given: Mapping[str, Network], heading: str, file: str) -> None:
-    """Milliseconds over P, a panel a network; hollow where an algorithm's formula was used.
+    """Draw milliseconds over P, a panel a network; hollow where an algorithm's formula was used.
 
     Raises:
         SystemExit: matplotlib is not installed, or does not know the extension.
@@ -36,7 +36,7 @@ def draw(predicted: Sequence[Predicted], given: Mapping[str, Network], heading: 
 
 
 def draw_check(checks: Sequence[Check], file: str) -> None:
-    """Predicted over measured milliseconds, a panel a rate and a colour a candidate; on the line they are equal.
+    """Draw predicted over measured milliseconds, a panel a rate, a colour a candidate; on the line they are equal.
 
     Raises:
         SystemExit: matplotlib is not installed, or does not know the extension.

@@ -9,7 +9,7 @@ from sparse_mpi.cli.figures import matplotlib, save
 
 
 def draw(record: dict[str, Any], file: str) -> None:
-    """Nanoseconds an element over n, a panel for each density, on the most threads that were measured.
+    """Draw nanoseconds an element over n, a panel for each density, on the most threads that were measured.
 
     Raises:
         SystemExit: matplotlib is not installed.

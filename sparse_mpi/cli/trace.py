@@ -55,7 +55,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record, lay out, print a table of phases."""
+    """Record, lay out, and print a table of phases."""
     if args.ranks not in RANKS:
         raise SystemExit(f"--ranks must be {RANKS[0]} to {RANKS[-1]}, got {args.ranks}")
     if args.ranks_per_node < 1:

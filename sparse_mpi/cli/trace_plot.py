@@ -34,7 +34,7 @@ def draw(traces: Sequence[Trace], heading: str, file: str) -> None:
 
 
 def _matrix(figure: Any, axes: Any, trace: Trace) -> None:
-    """Bytes by sender and receiver."""
+    """Draw bytes by sender and receiver."""
     image = axes.imshow(trace.matrix / 1e3, cmap="viridis", vmin=0)
     figure.colorbar(image, ax=axes, label="KB")
     axes.set(title=f"{trace.algorithm}: {trace.matrix.sum() / 1e3:.1f} KB", xlabel="receiver", ylabel="sender")

@@ -9,7 +9,7 @@ from sparse_mpi.cli.figures import matplotlib, save
 
 
 def draw(volumes: Sequence[Volume], file: str) -> None:
-    """Bytes over k and messages, of the rank that sends most, over P; the formulas as thin lines of the same colour.
+    """Draw bytes over k and messages, of the rank that sends most, over P; formulas as thin lines of the same colour.
 
     Raises:
         SystemExit: matplotlib is not installed, or does not know the extension.

@@ -21,7 +21,7 @@ def title() -> str:
 
 
 def row(v: Volume) -> str:
-    """One algorithm on one number of ranks."""
+    """Return the row of one algorithm on one number of ranks."""
     low = f"{(v.words * WORD + v.control) / v.lowest:7.3f}" if v.lowest else f"{'-':>7}"
     fill = f"{v.fill_in:8.2f}" if v.fill_in is not None else f"{'-':>8}"
     return (
@@ -33,7 +33,7 @@ def row(v: Volume) -> str:
 
 
 def phases(v: Volume) -> str:
-    """Which calls of an algorithm send what, in the order of a step."""
+    """Return which calls of an algorithm send what, in the order of a step."""
     wide = max([len(name) for name in v.phases], default=0)
     lines = [f"{f'{v.algorithm}, P = {v.ranks}':<{wide}} {'words':>11} {'most':>11} {'control':>9} {'msgs':>6}"]
     lines += [

@@ -39,6 +39,7 @@ PROGRAMS = {
     "gpt2": ["gpt2"],
     "vit": ["vit"],
 }
+NEEDS = {"lstm speech": "espeakng_loader"}  # the module without which a program cannot be run
 SCALARS = ("step/loss", "step/lr", "step/mb_sent", "epoch/loss", "epoch/test_loss")
 # The algorithm with which a program is killed, each with another
 KILLED = {

@@ -6,17 +6,17 @@ two are killed. `make test` trains each program with one algorithm, and kills on
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import signal
 from collections import Counter
+from importlib.util import find_spec
 
 import pytest
 
 from sparse_mpi import ALGORITHMS
 
 from ..launch import needs_mpi, start
-from .program_jobs import KILLED, PROGRAMS, descendants, is_running, kill, shared_memory, survived, trained
+from .program_jobs import KILLED, NEEDS, PROGRAMS, descendants, is_running, kill, shared_memory, survived, trained
 
 pytestmark = [needs_mpi, pytest.mark.jobs, pytest.mark.timeout(900)]
 
@@ -36,15 +36,14 @@ def assert_good(record: dict) -> None:
 @pytest.fixture(scope="module")
 def first(tmp_path_factory) -> dict[str, dict]:
     """The record of each program with one algorithm, each with another; all are trained in one start of mpiexec."""
-    speaks = importlib.util.find_spec("espeakng_loader") is not None
-    asked = {name: [KILLED[name]] for name in PROGRAMS if speaks or name != "lstm speech"}
+    asked = {name: [KILLED[name]] for name in PROGRAMS if find_spec(NEEDS.get(name, "torch"))}
     return {record["program"]: record for record in trained(asked, tmp_path_factory.mktemp("first"), ranks=2)}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_trains_and_is_resumed_to_the_same_bits(name, first):
     if name not in first:
-        pytest.skip("needs espeakng_loader")
+        pytest.skip(f"needs {NEEDS[name]}")
     assert first[name]["algorithm"] == KILLED[name]
     assert_good(first[name])
 
@@ -52,8 +51,7 @@ def test_a_program_trains_and_is_resumed_to_the_same_bits(name, first):
 @pytest.mark.full("every program is trained with one algorithm in the test before, which takes long enough")
 @pytest.mark.parametrize(("number", "name"), list(enumerate(PROGRAMS)), ids=PROGRAMS)
 def test_a_program_trains_with_many_algorithms_and_is_resumed_to_the_same_bits(number, name, tmp_path):
-    if name == "lstm speech":
-        pytest.importorskip("espeakng_loader")
+    pytest.importorskip(NEEDS.get(name, "torch"))
     records = trained({name: turn(number)}, tmp_path)
     assert [record["algorithm"] for record in records] == turn(number)
     for record in records:
