@@ -109,6 +109,11 @@ def test_bound_for_many_entries():
     assert MiCRO().bound(Layout.of(100), 10, 1) == Bound(0, 0, 0, 0)
 
 
+def test_the_finest_blocks_there_are():
+    total, sent = sparse_allreduce(np.arange(1.0, 101), k=10, comm=NullComm(), algorithm=MiCRO(block=1))
+    assert total.indices.tolist() == list(range(90, 100)) and (total.to_dense() == sent.to_dense()).all()
+
+
 @pytest.mark.parametrize("options", [{"mode": "free"}, {"slack": 1}, {"slack": np.inf}, {"block": 0}])
 def test_bad_hyperparameters(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):

@@ -5,10 +5,10 @@
     python -m tests.mutation run                            then: each mutant against the tests of `make test`
     python -m tests.mutation run --tier rest                and those that live against the rest of `make test-all`
 
-A mutant is given to the tests that run its line, one of each test function first, then to the tests under mpiexec and
-in jobs; it dies at the first that fails. The rest is all other parameters of the test functions that run its line, and
-what `make test-all` runs under mpiexec of their files. Results are appended to mutants-TIER.jsonl in the folder --out
-as they come, and what is there already is not run again.
+A mutant is given to the tests that run its line, one of each test function first, then to what the same files run under
+mpiexec; one of the transport to all tests under mpiexec and in jobs. It dies at the first that fails. The rest is all
+other parameters of the test functions that run its line, and what the rest of their files is under mpiexec. Results are
+appended to mutants-TIER.jsonl in the folder --out as they come, and what is there already is not run again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from tqdm import tqdm
 from .mutants import ROOT, Mutant, draw
 
 COVERAGE = "coverage.sqlite"
-SOURCES = ("sparse_mpi", "train", "tests", "examples", "slurm", "docs", "setup.cfg", "pyproject.toml", "README.md")
-RANKS = {"fast": (3, 4, 2, 1), "rest": (3, 4)}  # of the tests under mpiexec
-USAGE_ERROR, NO_TESTS = 4, 5  # exit statuses of pytest: it does not find what it is asked for; nothing is left to run
+LEFT_OUT = (".git", ".venv*", "runs", "build", "*.egg-info", ".*_cache")  # of the copies that mutants live in
+TRANSPORT = "sparse_mpi/comm/"
+RANKS = 3  # of the tests under mpiexec
+NO_TESTS = 5  # pytest's exit status where nothing is left to run
 PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--timeout", "90")
 
 
@@ -44,7 +45,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=12, help="which mutants are drawn (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs/mutation"), metavar="DIR", help="default: %(default)s")
     parser.add_argument(
-        "--tier", choices=tuple(RANKS), default="fast", help="tests of make test, or what they leave out"
+        "--tier", choices=("fast", "rest"), default="fast", help="tests of make test, or what they leave out"
     )
     parser.add_argument("--workers", type=int, default=2, help="mutants tried at a time (default: %(default)s)")
     parser.add_argument("--limit", type=float, default=900, metavar="SECONDS", help="for one mutant")
@@ -106,13 +107,15 @@ def tried(
     settings = {"PYTHONPATH": f"{tree}:{tree / 'train'}", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     listed, killed_by = tree / "items.txt", None
     listed.write_text("\n".join(chosen))
-    commands = [[*PYTEST, "--tier", "all", f"@{listed}"]] if chosen else []
-    files = sorted({item.partition("::")[0] for item in chosen}) if args.tier == "rest" else []
-    for ranks in RANKS[args.tier]:
-        launcher = [sys.executable, "-m", "sparse_mpi", "run", "-n", str(ranks), "--max-oversubscribe", "9"]
-        options = ["--tier", args.tier, "--with-mpi", "-m", "mpi", "--color=no", *files]
-        commands.append([*launcher, *PYTEST[1:], *options])
-    if args.tier == "fast":
+    files = sorted({item.partition("::")[0] for item in chosen})
+    commands = (
+        [[*PYTEST, "--tier", "all", "-p", "tests.mutation.only", "--only", str(listed), *files]] if chosen else []
+    )
+    transport = mutant.file.startswith(TRANSPORT)
+    launcher = [sys.executable, "-m", "sparse_mpi", "run", "-n", str(RANKS), "--max-oversubscribe", "9"]
+    options = ["--tier", args.tier, "--with-mpi", "-m", "mpi", "--color=no", *([] if transport else files)]
+    commands.append([*launcher, *PYTEST[1:], *options])
+    if transport and args.tier == "fast":
         commands.append([*PYTEST, "-m", "jobs", *jobs(tree)])
     try:
         file.write_text(mutant.applied())
@@ -134,9 +137,7 @@ def killer(command: list[str], tree: Path, environment: dict[str, str], limit: f
         return "the limit of time"
     if done.returncode in (0, NO_TESTS):
         return None
-    if done.returncode == USAGE_ERROR:
-        raise RuntimeError(f"{' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    failed = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith(("FAILED", "ERROR"))]
     return failed[0][:200] if failed else f"exit status {done.returncode}: {(done.stdout + done.stderr)[-200:]}"
 
 
@@ -191,16 +192,9 @@ def jobs(tree: Path) -> list[str]:
 
 
 def copy_of_the_house(tree: Path) -> Path:
-    """Return a fresh copy of all sources, for mutants to live in."""
+    """Return a fresh copy of this house, with its compiled kernels, for mutants to live in."""
     shutil.rmtree(tree, ignore_errors=True)
-    for name in SOURCES:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, tree / name)
-        else:
-            tree.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, tree)
-    return tree
+    return Path(shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*LEFT_OUT)))
 
 
 def lines(file: Path) -> list[dict[str, str | None]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -108,6 +109,16 @@ def test_the_published_estimate_decides_where_it_is_good(monkeypatch, selector, 
     state = chosen.init(Layout.of(n), n // 100)
     for seed in range(6):
         _, state = chosen.select(draw(name, n, seed), n // 100, state)
+
+
+def test_gaussian_fits_mean_and_deviation(monkeypatch):
+    """On numbers whose mean is not 0; Shi et al. (2019) fit a normal distribution with both."""
+    forbid_fallback(monkeypatch)
+    n, k = 200_000, 2_000
+    x = 0.1 + np.random.default_rng(1).standard_normal(n)
+    threshold = x.mean() + x.std() * NormalDist().inv_cdf(1 - k / n / 2)
+    chosen, _ = SELECTORS["gaussiank"]().select(x, k, None)
+    assert chosen.indices.tolist() == np.flatnonzero(np.abs(x) >= threshold).tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

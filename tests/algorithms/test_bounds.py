@@ -1,0 +1,58 @@
+"""The bounds of the algorithms are those of their papers: the conformance suite asserts that they hold, this how tight.
+
+Written anew from the papers' terms, for tensors and ranks that divide evenly. Messages are those of dissemination
+algorithms: ceil(log2 P) for an allgather, twice that for an allgather with lengths and for an allreduce.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sparse_mpi import ALGORITHMS, Layout
+from sparse_mpi.algorithms.oktopk.global_threshold import Counted
+from sparse_mpi.select import SELECTORS
+
+N, K = 64_000, 640
+FLAT = Layout.of(N)
+MATRIX = Layout.of([(N // 64, 64)])
+
+
+@pytest.mark.parametrize("P", [2, 4, 8])
+def test_recursive_doubling_sends_at_most_all_selections_but_one(P):
+    """SparCML (Renggli et al., SC'19): k, 2k, 4k, ... pairs in the rounds, which add up to (P - 1) k."""
+    bound = ALGORITHMS["topkdsa"](exchange="doubling").bound(FLAT, K, P)
+    assert (bound.pairs, bound.values, bound.control) == (K * (P - 1), 0, 0)
+
+
+@pytest.mark.parametrize("P", [3, 5, 6, 7])
+def test_recursive_doubling_folds_ranks_beyond_a_power_of_two(P):
+    """They add a message with everybody's entries, to those who were folded."""
+    core = 2 ** int(math.log2(P))
+    bound = ALGORITHMS["topkdsa"](exchange="doubling").bound(FLAT, K, P)
+    assert bound.pairs == K * (2 * (core - 1) + P) and bound.messages == math.ceil(math.log2(P)) + 1
+
+
+@pytest.mark.parametrize("P", [2, 4, 5, 8])
+def test_a_dense_sum_of_bfloat16_takes_half_of_a_dense_sum(P):
+    half, whole = ALGORITHMS["dense-bf16"]().bound(FLAT, K, P), ALGORITHMS["dense"]().bound(FLAT, K, P)
+    assert whole.payload(8, 4) == 4 * 2 * N * (P - 1) / P == 2 * half.payload(8, 4)
+    assert (half.pairs, half.values, half.control) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("P", [2, 5])
+def test_rows_alone_need_one_allgather(P):
+    """Without a tensor that is sent whole there is nothing to sum."""
+    bound = ALGORITHMS["adtopk"](selector=SELECTORS["alldim"](dense=())).bound(MATRIX, K, P)
+    assert bound.messages == math.ceil(math.log2(P)) and bound.control == 0
+    assert bound.values == (N // 64) * (P - 1)  # k is less than one entry a row
+
+
+@pytest.mark.parametrize(("P", "candidates"), [(2, 8), (8, 8), (16, 5), (64, 4)])
+def test_the_threshold_over_all_ranks_costs_a_gathering_of_counts_and_what_ties_need(P, candidates):
+    """Each rank sends its counts of the candidates and of two more in two bytes, and sums counts while entries tie."""
+    searches = 1 + math.ceil((12 + Counted().mantissa) / math.log2(K // 16 + 1))
+    _, values, messages, control = Counted().bound(N, K, P)
+    assert values == 0 and messages == (2 + 2 * searches) * math.log2(P)
+    assert control == (2 + candidates) * 2 * (P - 1) + 16 * (K // 16 + 1) * searches
