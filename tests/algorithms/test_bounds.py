@@ -13,6 +13,7 @@ import pytest
 from sparse_mpi import ALGORITHMS, Layout
 from sparse_mpi.algorithms.oktopk.global_threshold import Counted
 from sparse_mpi.select import SELECTORS
+from sparse_mpi.wire import WIRES
 
 N, K = 64_000, 640
 FLAT = Layout.of(N)
@@ -56,3 +57,11 @@ def test_the_threshold_over_all_ranks_costs_a_gathering_of_counts_and_what_ties_
     _, values, messages, control = Counted().bound(N, K, P)
     assert values == 0 and messages == (2 + 2 * searches) * math.log2(P)
     assert control == (2 + candidates) * 2 * (P - 1) + 16 * (K // 16 + 1) * searches
+
+
+@pytest.mark.parametrize("P", [2, 5])
+def test_each_message_of_the_split_exchange_may_take_what_a_format_adds(P):
+    """P - 1 selections and P - 1 sums; the bytes beyond the pairs are those of the format's heads and padding."""
+    packed = ALGORITHMS["topkdsa"](wire=WIRES["packed"])
+    assert packed.wire.overhead() > 0
+    assert packed.bound(FLAT, K, P).extra == 2 * (P - 1) * packed.wire.overhead()

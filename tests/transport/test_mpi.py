@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparse_mpi.comm import mpi, runtime
+from sparse_mpi.comm.mpi import MPIComm
 from sparse_mpi.comm.runtime import LAUNCHERS, refuse_singletons, takes_device_pointers
 
 from ..launch import launch, needs_mpi
@@ -128,3 +130,56 @@ def test_device_pointers_are_declared(monkeypatch):
     monkeypatch.setenv("SPARSE_MPI_CUDA_AWARE", "yes")
     with pytest.raises(ValueError, match="SPARSE_MPI_CUDA_AWARE must be 0 or 1, got 'yes'"):
         takes_device_pointers(None, comm_with(None))
+
+
+def test_a_patient_rank_spins_for_a_moment_and_then_sleeps_longer_and_longer(monkeypatch):
+    now, naps, looks = 0.0, [], []
+
+    def arrived():
+        nonlocal now
+        looks.append(len(naps))
+        now += mpi.SPIN_SECONDS / 100
+        return len(naps) == 12
+
+    def sleep(seconds):
+        nonlocal now
+        naps.append(seconds)
+        now += seconds
+
+    monkeypatch.setattr(mpi, "perf_counter", lambda: now)
+    monkeypatch.setattr(mpi, "sleep", sleep)
+    assert MPIComm._until(None, arrived) is True
+    assert looks.count(0) in (100, 101, 102) and looks[-12:] == list(range(1, 13))
+    assert naps == [min(mpi.MIN_PAUSE_SECONDS * 2**nap, mpi.MAX_PAUSE_SECONDS) for nap in range(12)]
+
+
+@pytest.mark.parametrize("status", [0, 1])
+@pytest.mark.parametrize("supported", [0, 1])
+def test_mpich_says_whether_it_takes_device_pointers(monkeypatch, status, supported):
+    """MPIX_GPU_query_support returns a status, and its answer in an argument."""
+    asked = []
+
+    def query(kind, answer):
+        asked.append(kind)
+        answer._obj.value = supported
+        return status
+
+    for name in (*runtime.CUDA_SWITCHES, "SPARSE_MPI_CUDA_AWARE", "MPICH_GPU_SUPPORT_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
+    library = SimpleNamespace(MPIX_GPU_query_support=query)
+    monkeypatch.setattr(runtime.ctypes, "CDLL", lambda file: library)
+    module = SimpleNamespace(__file__="", get_vendor=lambda: ("MPICH", (4, 2, 0)))
+    assert takes_device_pointers(module, comm_with(None)) == (status == 0 and supported == 1) and asked == [0]
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_only_a_patient_rank_polls(patient):
+    """Others leave the waiting to MPI, which hears of arrivals sooner."""
+    calls = []
+    comm = MPIComm.__new__(MPIComm)
+    comm._patient = patient
+    request = SimpleNamespace(Testall=lambda *_: calls.append("poll") or True, Waitall=lambda *_: calls.append("wait"))
+    comm._mpi = SimpleNamespace(Request=request)
+    comm._wait([object()])
+    comm._together(lambda: calls.append("blocking"), lambda: calls.append("started"))
+    assert calls == (["poll", "started", "poll"] if patient else ["wait", "blocking"])
