@@ -59,11 +59,13 @@ class Queue:
         return "".join(file.read_text() for file in self.folder.glob(f"runs/*-{job}.out"))
 
     def finish(self, *command: str) -> str:
-        """Submit a job, wait until it has ended well; what it printed."""
-        done = self.run("sbatch", "--parsable", "--wait", *command)
-        printed = self.output(done.stdout.strip())
-        assert done.returncode == 0, f"{done.stderr}\n{printed}"
-        return printed
+        """Submit a job, wait until it has ended well; what it printed.
+
+        ``sbatch --wait`` would look more and more rarely, and take up to half a minute longer.
+        """
+        job = self.submit(*command)
+        self.wait(job, lambda: self.state(job) == "COMPLETED")
+        return self.output(job)
 
     def wait(self, job: str, condition: Callable[[], bool]) -> None:
         """Wait until ``condition`` is true, as long as ``job`` has not failed."""
