@@ -96,7 +96,7 @@ test-slurm: $(READY)
 	$(LIMIT) 900 $(RUN) -m pytest --tier $(TIER) -m slurm -q -rs $(ARGS) tests/slurm
 
 coverage: $(READY)  ## which lines of the library no test of `make test` in this process runs
-	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m "not slurm" -q -n $(WORKERS) --dist worksteal --cov=sparse_mpi \
+	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m "not slurm and not jobs" -q -n $(WORKERS) --dist worksteal --cov=sparse_mpi \
 	    --cov-report=term:skip-covered $(ARGS)
 
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)

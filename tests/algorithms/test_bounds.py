@@ -1,4 +1,4 @@
-"""The bounds of the algorithms are those of their papers: the conformance suite asserts that they hold, this how tight.
+"""Check that bounds are as tight as those of the papers; the conformance suite checks that they are never exceeded.
 
 Written anew from the papers' terms, for tensors and ranks that divide evenly. Messages are those of dissemination
 algorithms: ceil(log2 P) for an allgather, twice that for an allgather with lengths and for an allreduce.

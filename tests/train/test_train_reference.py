@@ -14,7 +14,7 @@ from data.text import TEXTS
 
 TOPICS = documents()
 RUN = 100  # characters
-SHORTEST = 40  # characters; a shorter sentence, such as "For example:", tells nothing
+MIN_CHARACTERS = 40  # a shorter sentence, such as "For example:", tells nothing
 
 
 def test_texts_are_cut_at_the_ends_of_paragraphs_and_sentences():
@@ -45,7 +45,7 @@ def of_bert():
 def test_nothing_in_the_test_part_was_there_in_training(split):
     train, test = split()
     sentences = [
-        sentence for line in test.split("\n") for sentence in SENTENCES.split(line) if len(sentence) >= SHORTEST
+        sentence for line in test.split("\n") for sentence in SENTENCES.split(line) if len(sentence) >= MIN_CHARACTERS
     ]
     assert len(sentences) > 50 and not [sentence for sentence in sentences if sentence in train]
     runs = [test[start : start + RUN] for start in range(0, len(test) - RUN, RUN // 4)]
