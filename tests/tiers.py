@@ -22,8 +22,9 @@ On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun:
 - ``@pytest.mark.under_mpi(3)`` keeps all items of a test on 3 ranks, and none on other numbers of them;
 - other tests of the transport, in tests/transport, keep on every number of ranks what ``thin`` says, or all items;
 - a test marked ``against_world`` keeps all its items on 3 and 4 ranks;
-- every other test keeps one item, on 3 ranks or, if it does not run on 3, on 4: on 1 and 2 ranks only files of the
-  transport are read.
+- every other test keeps one item, on 3 ranks if it runs on 3.
+
+On other numbers of ranks than 3 only files of the transport are read, and on 4 those that compare with World.
 
 An item that is named on the command line, as in ``pytest "tests/reducer/test_laws.py::test_name[P3-topka]"``, is run.
 """
@@ -40,7 +41,6 @@ import pytest
 TIERS = ("fast", "rest", "all")
 CORE, LARGE = 3, 8  # ranks: a number that is no power of two; one whose algorithms take several rounds
 COMPARED = (3, 4)  # ranks on which MPI is compared with World
-MPI_SIZES = (1, 2, 3, 4)  # numbers of ranks of `make test-mpi`
 TRANSPORT = "tests/transport/"
 THINNED = "thinned: make test-all runs it"
 NEEDS_MPI = "compares World with MPI: make test-mpi runs it"
@@ -123,9 +123,7 @@ def on_ranks(items: list[pytest.Item], size: int) -> list[pytest.Item]:
         return thinned(items, mark) if mark else items
     if first.get_closest_marker("against_world"):
         return items if size in COMPARED else []
-    ranks = first.get_closest_marker("ranks") or pytest.mark.ranks().mark
-    allowed = [n for n in MPI_SIZES if (n in ranks.args if ranks.args else n >= ranks.kwargs.get("least", 1))]
-    return items[:1] if allowed and size == home(allowed) and size in COMPARED else []
+    return items[:1] if size == CORE else []
 
 
 def home(sizes: Sequence[int]) -> int:

@@ -52,7 +52,7 @@ def refused(name: str, selector: str) -> bool:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.thin(2, ranks=(3,), dtype=(np.float32,))
+@pytest.mark.thin(2)
 def test_laws_form_economy_and_count(ranks, variant, case, dtype):
     name, options = VARIANTS[variant]
     case, algorithm = CASES[case], ALGORITHMS[name](**options)

@@ -29,7 +29,7 @@ def counted(steps) -> list:
 
 @pytest.mark.parametrize("case", ["random", "elsewhere", "skewed", "k=1", "k=n", "n<P", "n-indivisible", "layers"])
 @pytest.mark.parametrize("per_node", [1, 2, 3])
-@pytest.mark.thin(2, ranks=(3,))
+@pytest.mark.thin(2)
 def test_laws_form_economy_and_count(ranks, per_node, case):
     """Nodes that are full and, at the end, some that are not."""
     case, algorithm = CASES[case.replace("skewed", "layer-skewed")], TwoLevel(per_node)

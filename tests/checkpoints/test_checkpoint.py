@@ -66,6 +66,7 @@ def test_a_resumed_run_goes_on_to_the_same_bits(ranks, name, kind, tmp_path):
     ranks.run(body)
 
 
+@pytest.mark.thin(1)
 @every_algorithm
 @pytest.mark.parametrize("kind", ["residual", "dgc"])
 def test_nothing_is_lost_on_other_numbers_of_ranks(name, kind, tmp_path):

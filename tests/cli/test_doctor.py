@@ -73,6 +73,7 @@ def test_a_child_is_no_rank_of_the_parents_job(monkeypatch):
     assert inherited == {"OMPI_MCA_btl"} and outcome.result["MORE"] == "1"
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("takes", [True, False])
 @pytest.mark.parametrize("program", ["import os; os.abort()", "import time; time.sleep(60)", "import nowhere"])
 def test_a_child_that_ends_badly_is_a_finding(monkeypatch, takes, program):

@@ -208,6 +208,7 @@ def test_the_exit_code_is_the_commands(possible, tmp_path):
 
 
 @needs_mpi
+@pytest.mark.thin(0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_job_and_removes_the_hosts(possible, tmp_path, number):
     with start(tmp_path, SLEEPER, "--rate", "none") as process:

@@ -216,7 +216,7 @@ def as_nobody(command: list[str]) -> list[str]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root becomes an ordinary user")
-@pytest.mark.parametrize("home", [None, "/nonexistent"])
+@pytest.mark.parametrize("home", [None, pytest.param("/nonexistent", marks=pytest.mark.full("none is harder"))])
 def test_an_ordinary_user_without_a_home(python, example, tmp_path, home):
     tmp_path.chmod(0o755)
     for folder in (*tmp_path.parents, *Path(python).parents):

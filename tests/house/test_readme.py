@@ -16,7 +16,7 @@ import pytest
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.cli import algorithms, main, selectors, wires
 
-from ..launch import MPIEXEC, ROOT, launch
+from ..launch import ROOT
 
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
@@ -25,16 +25,6 @@ PAGES = {
 }
 EVERYTHING = "\n".join(PAGES.values())
 LAUNCHERS = r"(?:mpiexec -n \d+ |srun -n \d+ )?python |python -m sparse_mpi run -n \d+ "
-
-
-def test_example_runs(tmp_path):
-    """On two MPI ranks if there is an mpiexec, else on one."""
-    example = tmp_path / "example.py"
-    example.write_text(re.search(r"```python\n(.*?)```", README, re.DOTALL)[1].replace("1_000_000", "10_000"))
-    ranks = 2 if MPIEXEC else None
-    done = launch(ranks, str(example))
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"rank \d sent [\d,]+ bytes", done.stdout)) == (ranks or 1)
 
 
 @pytest.mark.parametrize("command", [algorithms, selectors, wires], ids=["algorithms", "selectors", "wires"])

@@ -10,7 +10,7 @@ import pytest
 
 from ..algorithms.conformance import CASES
 from ..algorithms.test_algorithms import VARIANTS
-from ..tiers import COMPARED, MPI_SIZES, Tiers, cover, fast, ids, parameters, test_of
+from ..tiers import COMPARED, CORE, Tiers, cover, fast, ids, parameters, test_of
 
 LAWS = "tests/algorithms/test_algorithms.py::test_laws_form_economy_and_count"
 
@@ -40,14 +40,14 @@ def test_the_choice_depends_on_nothing_but_the_tests(tiers, collected):
     assert fast(random.Random(0).sample(collected, len(collected))) == tiers.kept
 
 
-def test_every_algorithm_meets_every_case_of_the_laws_on_3_ranks_and_every_number_of_ranks(collected):
+def test_every_algorithm_meets_every_case_of_the_laws_and_every_number_of_ranks(collected):
     laws = [item for item in collected if test_of(item) == LAWS]
     if len(laws) < len(VARIANTS) * len(CASES) * 16:
         pytest.skip("needs a run that collects all of test_algorithms.py")
     chosen = fast(laws)
     kept = [item for item in laws if item.nodeid in chosen]
-    met = {tuple(parameters(item)[name] for name in ("variant", "case", "ranks")) for item in kept}
-    assert met >= set(product(VARIANTS, CASES, (3,)))
+    met = [[parameters(item)[name] for name in ("variant", "case", "ranks")] for item in kept]
+    assert {(variant, case) for variant, case, _ in met} == set(product(VARIANTS, CASES))
     assert {(variant, ranks) for variant, _, ranks in met} == set(product(VARIANTS, range(1, 9)))
     for first, second in combinations(range(4), 2):
         assert {(ids(i)[first], ids(i)[second]) for i in kept} == {(ids(i)[first], ids(i)[second]) for i in laws}
@@ -59,17 +59,20 @@ def test_every_marker_names_parameters_that_its_test_has(collected):
         for mark in item.iter_markers("thin"):
             assert len(mark.args) == 1 and set(mark.kwargs) <= set(parameters(item)), item.nodeid
         for mark in item.iter_markers("under_mpi"):
-            assert set(mark.args) <= set(MPI_SIZES) and "ranks" in item.fixturenames, item.nodeid
+            assert set(mark.args) == {CORE} and "ranks" in item.fixturenames, item.nodeid
 
 
-def test_under_mpi_every_test_with_ranks_is_run_on_some_number_of_them(collected):
+def test_under_mpi_every_test_with_ranks_is_run_on_3_of_them_and_those_that_compare_on_4_too(collected):
     tests = defaultdict(set)
     for item in collected:
         if "ranks" in item.fixturenames and item.get_closest_marker("full") is None:
             tests[test_of(item)].add(parameters(item).get("ranks"))
-    chosen = set().union(*(fast(collected, size) for size in MPI_SIZES))
+    chosen = fast(collected, CORE)
     kept = {test_of(item) for item in collected if item.nodeid in chosen}
-    assert {test for test, sizes in tests.items() if sizes & set(COMPARED)} <= kept
+    assert {test for test, sizes in tests.items() if CORE in sizes} <= kept
+    for size in COMPARED:
+        compared = {item.nodeid for item in collected if item.get_closest_marker("against_world")}
+        assert compared <= fast(collected, size)
 
 
 @pytest.mark.parametrize("strength", [0, 1, 2, 3])

@@ -99,6 +99,7 @@ def test_select_of_any_length_from_any_address(cuda, n, dtype):
     assert same(cuda.select(put(cuda, whole)[::2], 0, n + 1), array.select(strided, 0, n + 1))
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("resident", [1, 2, 8])
 @pytest.mark.parametrize("seed", range(5))
 def test_select_in_any_order_of_blocks_and_threads(cuda, monkeypatch, resident, seed):
@@ -167,6 +168,7 @@ def test_every_half_precision_number_is_widened_exactly(cuda, name):
     assert found[finite].tobytes() == expected[finite].tobytes() and np.isnan(found[~finite]).all()
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", inputs(np.float32, 8))
@@ -251,6 +253,7 @@ def test_pairs(cuda):
     assert cuda.count(on_device[1], limits).tolist() == array.count(x, limits).tolist()
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("start", [0, 2**31])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", [name for name, wire in WIRES.items() if wire.codec is not None])

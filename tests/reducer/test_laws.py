@@ -30,6 +30,7 @@ GRADIENTS = {
 }
 
 
+@pytest.mark.thin(1, ranks=(3,), name=("oktopk", "gtopk", "dense"))
 @pytest.mark.ranks(1, 3, 4, 5)
 @pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
 @pytest.mark.parametrize("gradient", GRADIENTS)

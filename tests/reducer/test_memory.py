@@ -46,7 +46,7 @@ def vector(request):
 
 @pytest.mark.parametrize("count", [1, 2], ids="{}-threads".format)
 @pytest.mark.parametrize("selector", SELECTORS)
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 def test_peak_memory(selector, count, vector, monkeypatch):
     """In the first step, in a steady one, and in one for which a threshold of the last is far too low."""
     pytest.importorskip("numba", reason="the compiled kernels need Numba")

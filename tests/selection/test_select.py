@@ -57,6 +57,7 @@ def test_top_k_is_exact(name, dtype, n):
         assert selected.indices.dtype == np.int32 and selected.size == n
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("selector", SELECTORS)

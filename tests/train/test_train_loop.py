@@ -43,6 +43,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.thin(1, ranks=(2,), algorithm=("oktopk",))  # two training runs each
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("algorithm", ["oktopk", "topkdsa", "dense"])
 @pytest.mark.parametrize("changes", CHANGES)

@@ -221,12 +221,11 @@ def start(folder: Path, *options: str, **variables: str):
 @pytest.mark.jobs
 @pytest.mark.timeout(300)
 def test_a_job_killed_while_it_trains_is_resumed_to_the_same_bits(tmp_path):
-    """Kill -9 of all ranks after the checkpoint of step 7 and before the 10th of 12 steps."""
+    """Kill -9 of all ranks of MPI after the checkpoint of step 7 and before the 10th of 12 steps; World goes on."""
     train(2, tmp_path / "straight")
     killed = start(tmp_path / "killed", "--resume", STRIKE=f"9 -1 {int(signal.SIGKILL)}")
     assert killed.returncode != 0 and latest(tmp_path / "killed" / "checkpoints").name == "step-00000007"
-    resumed = start(tmp_path / "killed", "--resume")
-    assert resumed.returncode == 0, resumed.stderr
+    train(2, tmp_path / "killed", "--checkpoint-every", "7", "--resume")
     (expected,), (ended,) = records(tmp_path / "straight", "final"), records(tmp_path / "killed", "final")
     assert ended["digest"] == expected["digest"] and ended["steps"] == 12
     steps = [[lasting(r) for r in records(tmp_path / name, "step", "epoch")] for name in ("straight", "killed")]
