@@ -86,6 +86,7 @@ def test_every_algorithm_works_with_every_selector(ranks, name, selector):
 
 
 @pytest.mark.thin(1)  # 50 steps each
+@pytest.mark.ranks(1, 2, 3, 5, 8)
 @pytest.mark.parametrize("case", ["random", "disjoint", "layer-skewed", "heavy-tailed", "ties"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_economy_and_count_hold_over_50_steps(ranks, name, case):
