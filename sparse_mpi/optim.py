@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.buckets.momentum import momentum_rule, without_momentum
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -33,6 +34,7 @@ class _Reducing:
     reduction: GradientReduction
     _synchronizes: bool  # `step` calls `synchronize`
     _synchronized: bool  # `synchronize` was called since the last step
+    _momentum: float | None  # that the error feedback has taken over; None: it has not
 
     def synchronize(self) -> list[SparseVector | Tensor]:
         """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
@@ -61,18 +63,19 @@ class _Reducing:
 
         With a closure, gradients are reduced after each call of it.
         """
-        if closure is None:
-            self._reduce()
-            self._synchronized = False
+        with without_momentum(self, self._momentum) as decay_weights:  # type: ignore[arg-type]
+
+            def reduced() -> Any:
+                loss = closure() if closure is not None else None
+                self._reduce()
+                self._synchronized = False
+                decay_weights()
+                return loss
+
+            if closure is not None:
+                return super().step(reduced)  # type: ignore[misc]
+            reduced()
             return super().step()  # type: ignore[misc]
-
-        def reduced() -> Any:
-            loss = closure()
-            self._reduce()
-            self._synchronized = False
-            return loss
-
-        return super().step(reduced)  # type: ignore[misc]
 
     step.hooked = True  # type: ignore[attr-defined]  # the optimizer's own step calls the step hooks
 
@@ -118,6 +121,7 @@ def DistributedOptimizer(
     clip_norm: float | None = None,
     in_place: bool = False,
     nonfinite: str = "keep",
+    momentum: str = "local",
     backward_passes_per_step: int = 1,
     op: str = Average,
     bucket_cap_mb: float | None = 25.0,
@@ -140,6 +144,10 @@ def DistributedOptimizer(
         algorithm: a name in `ALGORITHMS` such as ``"topka"``, an instance, or ``"auto"``, see `sparse_allreduce`.
             ``compression`` is Horovod's name for it.
         feedback: see `SparseAllreduce`. ``memory`` is its former name, deprecated.
+        momentum: who applies the momentum of ``torch.optim.SGD``. ``"local"``: the optimizer, to what arrives, also if
+            it arrives late. ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
+            selection, see `GlobalMomentum` and `MomentumCorrection`. What ``param_groups`` say of momentum and weight
+            decay keeps the meaning that it has in torch.
         clip_norm: see `SparseAllreduce`; for each bucket.
         nonfinite: see `SparseAllreduce`.
         **options: hyperparameters of a named algorithm, see `SparseAllreduce`.
@@ -169,19 +177,21 @@ def DistributedOptimizer(
         if op not in OPS:
             raise ValueError(f"op must be one of {OPS}, got {op!r}")
         parameters = _ordered(optimizer, named_parameters)
-        say(op=op, parameters=len(parameters))
+        rule = momentum_rule(optimizer, feedback, momentum)
+        say(op=op, parameters=len(parameters), momentum=momentum)
     kind = type(optimizer)
     made: Any = object.__new__(type(kind.__name__, (_Reducing, kind), {}))
     # A scheduler made earlier has set an attribute `step`, which would hide the method of the new class.
     made.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     made._synchronizes, made._synchronized = True, False
+    made._momentum = rule.momentum if isinstance(rule, Feedback) and momentum != "local" else None
     made.reduction = GradientReduction(
         parameters,
         k=k,
         density=density,
         comm=transport,
         algorithm=algorithm,
-        feedback=feedback,
+        feedback=rule,
         clip_norm=clip_norm,
         in_place=in_place,
         nonfinite=nonfinite,

@@ -32,8 +32,7 @@ from ranks.replicas import average_buffers, identical
 from sparse_mpi.analysis.gradients import write
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm import Comm
-from sparse_mpi.optim import broadcast_parameters
-from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
 from tasks.task import Task
 from trainer.choice import spelling
 
@@ -72,11 +71,9 @@ def record(args: Namespace, comm: Comm) -> None:
     task.model.train()
     parameters = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
     optimizer = OPTIMIZERS[options.optimizer](parameters, options)
-    shapes = [tuple(parameter.shape) for parameter in parameters]
+    how = feedback_options(options) | {"algorithm": options.algo, "in_place": False} | algorithm_options(options)
     amount = {"k": options.k} if options.k else {"density": options.density}
-    how = {"algorithm": options.algo, **algorithm_options(options)}
-    feedback = feedback_options(options) | {"in_place": False}
-    reducer = SparseAllreduce(shapes, comm=comm, **amount, **how, **feedback)
+    optimizer = DistributedOptimizer(optimizer, comm=comm, bucket_cap_mb=None, overlap=False, **amount, **how)
     steps: dict[int, np.ndarray] = {}
     last = max(args.record_steps)
     silent = comm.rank > 0 or not options.progress or not sys.stderr.isatty()
@@ -84,16 +81,15 @@ def record(args: Namespace, comm: Comm) -> None:
         optimizer.zero_grad()
         loss, _ = task.judge(batch)
         loss.backward()
-        gradient = _flat(parameters)
         if number in args.record_steps:
-            steps[number] = _gathered(gradient, comm)
-        _spread(reducer.step(gradient), parameters, comm.size)
+            steps[number] = _gathered(_flat(parameters), comm)
         optimizer.step()
     average_buffers(task.model, comm)  # as at the end of training, so that only weights can differ
+    (reducer,) = [bucket.reducer for bucket in optimizer.reduction.buckets]
     facts = {
         "algorithm": spelling(reducer.algorithm) if options.algo == AUTO else options.algo,
         "k": reducer.k,
-        "shapes": shapes,
+        "shapes": [tuple(parameter.shape) for parameter in parameters],
         "identical": identical(task.model, comm),
     }
     agreed(comm, lambda: _write(args, steps, facts) if comm.rank == 0 else None)
@@ -117,13 +113,6 @@ def _gathered(gradient: np.ndarray, comm: Comm) -> np.ndarray:
         comm.sendrecv(gradient, dest=0, source=None)
         return gradient[None]
     return np.stack([gradient, *(np.asarray(comm.sendrecv(gradient, None, rank)) for rank in range(1, comm.size))])
-
-
-def _spread(total: Any, parameters: Sequence[Tensor], ranks: int) -> None:
-    """Make the mean over the ranks the gradient of the parameters."""
-    mean = torch.from_numpy((total if isinstance(total, np.ndarray) else total.to_dense()) / ranks)
-    for parameter, part in zip(parameters, mean.split([p.numel() for p in parameters]), strict=True):
-        parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
 
 def _write(args: Namespace, steps: dict[int, np.ndarray], facts: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from sparse_mpi.feedback.base import Feedback
+from sparse_mpi.feedback.global_momentum import GlobalMomentum
 from sparse_mpi.feedback.momentum import MomentumCorrection
 from sparse_mpi.feedback.nothing import NoFeedback
 from sparse_mpi.feedback.residual import ErrorFeedback
@@ -13,10 +14,11 @@ from sparse_mpi.feedback.residual import ErrorFeedback
 FEEDBACKS: dict[str, type] = {
     "residual": ErrorFeedback,
     "dgc": MomentumCorrection,
+    "gmc": GlobalMomentum,
     "none": NoFeedback,
 }
 
-__all__ = ["FEEDBACKS", "ErrorFeedback", "Feedback", "MomentumCorrection", "NoFeedback"]
+__all__ = ["FEEDBACKS", "ErrorFeedback", "Feedback", "GlobalMomentum", "MomentumCorrection", "NoFeedback"]
 
 FORMER = {"MEMORIES": "FEEDBACKS", "Memory": "Feedback"}  # names of release 0.1, deprecated
 

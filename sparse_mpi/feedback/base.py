@@ -26,11 +26,16 @@ class Feedback(Protocol):
         return False
 
     @property
+    def momentum(self) -> float:
+        """Return the momentum that this rule applies, in [0, 1)."""
+        return 0.0
+
+    @property
     def residual(self) -> Array:
         """Return what has not been sent yet, ``(n,)``; zeros if there is nothing."""
 
-    def start(self, size: int, in_place: bool) -> Feedback:
-        """Return an empty instance with the same hyperparameters for n = ``size`` elements.
+    def start(self, size: int, in_place: bool, ranks: int) -> Feedback:
+        """Return an empty instance with the same hyperparameters for n = ``size`` elements on ``ranks`` ranks.
 
         With ``in_place`` the residual lives in the caller's own gradient buffer.
 
@@ -49,8 +54,13 @@ class Feedback(Protocol):
             addition is left to the caller because a selector can do it in the same pass over memory.
         """
 
-    def consume(self, sent: SparseVector | Array) -> None:
-        """Subtract what was sent; where a sent value is not finite, keep nothing."""
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
+        """Subtract what was sent, and take note of the step's result; where a sent value is not finite, keep nothing.
+
+        Args:
+            sent: what this rank gave.
+            total: the sum over all ranks, the same bytes on each.
+        """
 
     def given(self, acc: Array, sent: SparseVector | Array) -> Array:
         """Return what this rank gave away, ``(n,)``, in the finished step that began with ``acc``.

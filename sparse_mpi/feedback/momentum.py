@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, widened
-from sparse_mpi.feedback.base import Feedback
 from sparse_mpi.feedback.residual import ErrorFeedback, fitted
 from sparse_mpi.sparse import SparseVector
 
@@ -37,12 +36,9 @@ class MomentumCorrection(ErrorFeedback):
     _velocity: Array | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.momentum, bool) or not isinstance(self.momentum, (int, float, np.number)):
-            raise TypeError(f"momentum must be a number in [0, 1), got {self.momentum!r}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}; 0.9 is usual")
+        check_momentum(self.momentum)
 
-    def start(self, size: int, in_place: bool) -> Feedback:
+    def start(self, size: int, in_place: bool, ranks: int) -> ErrorFeedback:
         """Return an instance with the same hyperparameters, with zero velocity and residual.
 
         Raises:
@@ -76,7 +72,7 @@ class MomentumCorrection(ErrorFeedback):
             self._velocity += gradient
         return super().accumulate(gradient + self.momentum * self._velocity if self.nesterov else self._velocity)
 
-    def consume(self, sent: SparseVector | Array) -> None:
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Subtract ``sent`` from v and set u to zero where something was sent; where that is not finite, v = u = 0."""
         assert self._velocity is not None, "consume follows accumulate"
         isfinite = namespace(self._velocity).isfinite
@@ -86,7 +82,7 @@ class MomentumCorrection(ErrorFeedback):
             self._velocity[sent.indices] = 0
         else:
             self._velocity[sent.indices[~isfinite(sent.values)]] = 0
-        super().consume(sent)
+        super().consume(sent, total)
 
     def state(self) -> dict[str, Array]:
         """Return residual and velocity."""
@@ -96,3 +92,11 @@ class MomentumCorrection(ErrorFeedback):
         """Restore copies of residual and velocity."""
         super().load(state)
         self._velocity = state["velocity"].copy()
+
+
+def check_momentum(momentum: float) -> None:
+    """Raise TypeError or ValueError unless ``momentum`` is a number in [0, 1)."""
+    if isinstance(momentum, bool) or not isinstance(momentum, (int, float, np.number)):
+        raise TypeError(f"momentum must be a number in [0, 1), got {momentum!r}")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be in [0, 1), got {momentum}; 0.9 is usual")

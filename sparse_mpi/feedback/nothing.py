@@ -20,7 +20,7 @@ class NoFeedback(Feedback):
 
     size: int = field(default=0, init=False, repr=False)
 
-    def start(self, size: int, in_place: bool) -> Feedback:
+    def start(self, size: int, in_place: bool, ranks: int) -> Feedback:
         """Return an instance for n = ``size`` elements.
 
         Raises:
@@ -44,7 +44,7 @@ class NoFeedback(Feedback):
         """Return ``gradient`` itself as acc, which no algorithm changes, and nothing to add."""
         return widened(gradient), None
 
-    def consume(self, sent: SparseVector | Array) -> None:
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Do nothing: there is no residual to subtract from."""
 
     def given(self, acc: Array, sent: SparseVector | Array) -> Array:

@@ -23,7 +23,7 @@ class ErrorFeedback(Feedback):
     size: int = field(default=0, init=False, repr=False)
     _residual: Array | None = field(default=None, init=False, repr=False)
 
-    def start(self, size: int, in_place: bool) -> Feedback:
+    def start(self, size: int, in_place: bool, ranks: int) -> ErrorFeedback:
         """Return an instance with a zero residual, or with ``in_place`` an `AdoptedFeedback`."""
         fresh = AdoptedFeedback() if in_place else replace(self)
         fresh.size = size
@@ -50,7 +50,7 @@ class ErrorFeedback(Feedback):
         self._residual = fitted(self._residual, gradient)
         return self._residual, gradient
 
-    def consume(self, sent: SparseVector | Array) -> None:
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Subtract ``sent`` from the residual in place.
 
         Where a sent value is not finite the residual becomes 0: Inf - Inf would poison every later step.

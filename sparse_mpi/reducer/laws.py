@@ -27,15 +27,16 @@ def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
         raise LawError(f"law 1 (agreement) is broken: total on ranks {different} differs from rank 0's")
 
 
-def check_conservation(total: SparseVector | Array, given: Array, comm: Comm, products_of: Array | None = None) -> None:
+def check_conservation(total: SparseVector | Array, given: Array, acc: Array, comm: Comm, normwise: bool) -> None:
     """Raise `LawError` unless the sum of ``given`` over the ranks is ``total``, to rounding.
 
     Args:
         total: the result of the step.
         given: ``(n,)`` what this rank's acc lost in the step.
+        acc: ``(n,)`` from which it was taken, and to whose precision it is therefore known.
         comm: the communicator of the step.
-        products_of: acc of an algorithm that multiplies matrices, whose elements are rounded relative to norms: the
-            norm of acc then counts as a magnitude.
+        normwise: whether the algorithm multiplies matrices, whose elements are rounded relative to norms: the norm of
+            acc then counts as a magnitude.
 
     The tolerance is that of adding P + 2 numbers of the magnitudes that were really added. Elements to which a rank
     gave something that is not finite are not checked.
@@ -44,7 +45,7 @@ def check_conservation(total: SparseVector | Array, given: Array, comm: Comm, pr
     dense = total.to_dense() if isinstance(total, SparseVector) else total
     with np.errstate(invalid="ignore", over="ignore"):
         lost = comm.allreduce(given, control=True) - dense
-        magnitude = xp.abs(given) if products_of is None else xp.abs(given) + _norm(products_of)
+        magnitude = xp.abs(given) + xp.abs(acc) + (_norm(acc) if normwise else 0)
     allowed = comm.allreduce(magnitude, control=True) * (4 * (comm.size + 2) * np.finfo(given.dtype).eps)
     wrong = xp.flatnonzero(xp.isfinite(dense) & (xp.abs(lost) > allowed))
     if len(wrong):

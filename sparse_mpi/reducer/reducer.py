@@ -71,7 +71,7 @@ class SparseAllreduce(Resumable):
             if chosen is not None:
                 check_together(self._rule, chosen)
             self.k = resolve_k(self.layout.size, k, density)
-            self.feedback: Feedback = self._rule.start(self.layout.size, in_place)
+            self.feedback: Feedback = self._rule.start(self.layout.size, in_place, self.comm.size)
             say(n=self.layout.size, layout=self.layout.digest, k=self.k, algorithm=chosen)
             say(feedback=self._rule, clip_norm=clip_norm, in_place=in_place, nonfinite=nonfinite)
         try:
@@ -164,7 +164,7 @@ class SparseAllreduce(Resumable):
             reduction, self._state = self._instrumented.reduce(acc, k_now, self.comm, self._state, self.layout, add)
             self._check_added(add)
             # Consume: what was sent leaves the residual.
-            self.feedback.consume(reduction.sent)
+            self.feedback.consume(reduction.sent, reduction.total)
         except Exception as error:
             self.comm.abort(error)
         # Report what the step did, and check what it is asked to check.
@@ -197,9 +197,8 @@ class SparseAllreduce(Resumable):
         """Raise `LawError` on every rank unless the step that began with ``initial_acc`` obeyed both laws."""
         check_agreement(reduction.total, self.comm)
         if self.algorithm.conserves:
-            products_of = initial_acc if self.algorithm.normwise else None
             given = self.feedback.given(initial_acc, reduction.sent)
-            check_conservation(reduction.total, given, self.comm, products_of)
+            check_conservation(reduction.total, given, initial_acc, self.comm, self.algorithm.normwise)
 
     @property
     def selections(self) -> list[tuple[float, float]]:

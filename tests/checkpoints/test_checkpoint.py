@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparse_mpi import ALGORITHMS, ErrorFeedback, MomentumCorrection, NoFeedback, SparseAllreduce, World
+from sparse_mpi import ALGORITHMS, ErrorFeedback, GlobalMomentum, MomentumCorrection, NoFeedback, SparseAllreduce, World
 from sparse_mpi.checkpoint import CheckpointError, latest, load, save
 from sparse_mpi.checkpoint.manifest import MANIFEST, read
 from sparse_mpi.checkpoint.trees import dump_tree, load_tree
@@ -23,6 +23,7 @@ N, K = 202, 12
 KINDS = {
     "residual": ErrorFeedback(),
     "dgc": MomentumCorrection(),
+    "gmc": GlobalMomentum(0.5),
     "dgc-nesterov": MomentumCorrection(0.5, nesterov=True),
     "none": NoFeedback(),
 }

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import kernels
-from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, MomentumCorrection, NoFeedback
+from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, GlobalMomentum, MomentumCorrection, NoFeedback
 from sparse_mpi.feedback.clipping import clip, l2_norm
 from sparse_mpi.sparse import SparseVector
 
+RANKS = 2
 # Multiples of 1/4 with few digits: sums and halves of them are exact, so that laws hold to the bit
 QUARTERS = st.lists(st.integers(-400, 400).map(lambda i: i / 4), min_size=5, max_size=5).map(np.array)
 STEPS = st.lists(st.tuples(QUARTERS, st.sets(st.integers(0, 4))), min_size=1, max_size=6)
@@ -28,7 +29,12 @@ def joined(memory, gradient):
 
 
 def started(memory=None, size=5, in_place=False):
-    return (memory or ErrorFeedback()).start(size, in_place)
+    return (memory or ErrorFeedback()).start(size, in_place, RANKS)
+
+
+def consume(feedback, sent):
+    """End a step in which this rank was the only one that sent anything."""
+    feedback.consume(sent, sent)
 
 
 def sparse(indices, values, size):
@@ -46,17 +52,17 @@ def test_residual_is_what_was_not_sent(dtype):
     assert feedback.residual.tolist() == [0, 0, 0, 0]
     gradient = np.array([1, 2, 3, 4], dtype)
     acc = joined(feedback, gradient)
-    feedback.consume(picked(acc, {1, 3}))
+    consume(feedback, picked(acc, {1, 3}))
     assert feedback.residual.tolist() == [1, 0, 3, 0] and feedback.residual.dtype == dtype
     assert joined(feedback, gradient).tolist() == [2, 2, 6, 4] and gradient.tolist() == [1, 2, 3, 4]
-    feedback.consume(feedback.residual.copy())
+    consume(feedback, feedback.residual.copy())
     assert not feedback.residual.any()
 
 
 def test_partial_sends_leave_the_difference():
     feedback = started(size=2)
     joined(feedback, np.array([5.0, 7.0]))
-    feedback.consume(sparse([0], [-2.0], 2))
+    consume(feedback, sparse([0], [-2.0], 2))
     assert feedback.residual.tolist() == [7.0, 7.0]
 
 
@@ -66,7 +72,7 @@ def test_what_is_not_finite_is_dropped_once_sent(memory, bad):
     for sent in (sparse([0], [bad], 2), np.array([bad, 0.0])):
         feedback = started(memory, 2)
         joined(feedback, np.array([bad, 1.0]))
-        feedback.consume(sent)
+        consume(feedback, sent)
         assert all(array.tolist() == [0.0, 1.0] for array in feedback.state().values())
 
 
@@ -76,7 +82,7 @@ def test_residual_and_sent_add_up_to_the_gradients(steps):
     for gradient, chosen in steps:
         part = picked(joined(feedback, gradient), chosen)
         acc = feedback.residual.copy()
-        feedback.consume(part)
+        consume(feedback, part)
         assert (feedback.given(acc, part) == part.to_dense()).all()
         gradients, sent = gradients + gradient, sent + part.to_dense()
         assert (sent + feedback.residual == gradients).all()
@@ -92,8 +98,8 @@ def test_in_place_is_the_same_without_an_addition(steps):
         acc = joined(apart, gradient)
         assert acc.tolist() == buffer.tolist()
         part = picked(acc, chosen)
-        apart.consume(part)
-        adopted.consume(part)
+        consume(apart, part)
+        consume(adopted, part)
         assert buffer is adopted.residual and buffer.tolist() == apart.residual.tolist()
 
 
@@ -106,7 +112,7 @@ def test_momentum_correction_follows_the_paper(steps, nesterov, masking):
         v = v + (gradient + 0.5 * u if nesterov else u)
         acc = joined(feedback, gradient)
         assert acc.tolist() == v.tolist() and feedback.velocity.tolist() == u.tolist()
-        feedback.consume(picked(acc, chosen))
+        consume(feedback, picked(acc, chosen))
         mask = np.array([i not in chosen for i in range(5)])
         u, v = u * mask if masking else u, v * mask
         assert feedback.residual.tolist() == v.tolist() and feedback.velocity.tolist() == u.tolist()
@@ -117,7 +123,7 @@ def test_momentum_correction_without_momentum_is_error_feedback(steps):
     plain, corrected = started(), started(MomentumCorrection(0))
     for gradient, chosen in steps:
         for feedback in (plain, corrected):
-            feedback.consume(picked(joined(feedback, gradient), chosen))
+            consume(feedback, picked(joined(feedback, gradient), chosen))
         assert plain.residual.tolist() == corrected.residual.tolist()
 
 
@@ -132,8 +138,52 @@ def test_with_everything_sent_momentum_is_that_of_sgd(nesterov):
         sgd.step()
         acc = joined(feedback, gradient)
         assert (before - weight.detach()).tolist() == acc.tolist()
-        feedback.consume(acc)  # the very array, as the dense algorithm does
+        consume(feedback, acc)  # the very array, as the dense algorithm does
         assert not feedback.residual.any() and feedback.velocity.any()
+
+
+@given(STEPS, st.sets(st.integers(0, 4)), st.booleans())
+def test_global_momentum_is_that_of_the_totals(steps, others, in_place):
+    """What another rank sent, 1 at ``others``, comes back as momentum too, shared out equally among the ranks."""
+    feedback, owed, buffer = started(GlobalMomentum(0.5), in_place=in_place), np.zeros(5), np.zeros(5)
+    for gradient, chosen in steps:
+        buffer += gradient  # as autograd does
+        owed = owed + gradient
+        acc = joined(feedback, buffer if in_place else gradient)
+        assert acc.tolist() == owed.tolist()
+        part = picked(acc, chosen)
+        before = acc.copy()
+        total = part.to_dense() + np.isin(np.arange(5), list(others))
+        feedback.consume(part, picked(total, chosen | others))
+        owed = owed - part.to_dense() + 0.5 * total / RANKS
+        assert feedback.residual.tolist() == owed.tolist()
+        assert feedback.given(before, part).tolist() == part.to_dense().tolist()
+
+
+@given(STEPS)
+def test_global_momentum_without_momentum_is_error_feedback(steps):
+    plain, corrected = started(), started(GlobalMomentum(0))
+    for gradient, chosen in steps:
+        for feedback in (plain, corrected):
+            consume(feedback, picked(joined(feedback, gradient), chosen))
+        assert plain.residual.tolist() == corrected.residual.tolist()
+
+
+def test_with_everything_sent_global_momentum_is_that_of_sgd():
+    """On two ranks, whose mean gradient SGD steps along."""
+    torch = pytest.importorskip("torch")
+    memories = [started(GlobalMomentum(0.5), 3) for _ in range(RANKS)]
+    gradients = np.arange(24.0).reshape(4, RANKS, 3)
+    weight = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    sgd = torch.optim.SGD([weight], lr=1, momentum=0.5)
+    for step in gradients:
+        before, weight.grad = weight.detach().clone(), torch.from_numpy(step.mean(0))
+        sgd.step()
+        accs = [joined(memory, gradient).copy() for memory, gradient in zip(memories, step, strict=True)]
+        total = accs[0] + accs[1]
+        assert (before - weight.detach()).tolist() == (total / RANKS).tolist()
+        for memory, acc in zip(memories, accs, strict=True):
+            memory.consume(acc, total)
 
 
 def test_no_feedback_keeps_nothing_and_leaves_the_gradient():
@@ -142,7 +192,7 @@ def test_no_feedback_keeps_nothing_and_leaves_the_gradient():
         acc = joined(feedback, gradient)
         assert acc.tolist() == [1, 2, 3]
         sent = picked(acc, {2})
-        feedback.consume(sent)
+        consume(feedback, sent)
         assert feedback.given(acc, sent).tolist() == [0, 0, 3] and feedback.given(acc, acc).tolist() == [1, 2, 3]
     assert gradient.tolist() == [1, 2, 3] and feedback.residual.tolist() == [0, 0, 0] and feedback.state() == {}
 
@@ -150,8 +200,8 @@ def test_no_feedback_keeps_nothing_and_leaves_the_gradient():
 @pytest.mark.parametrize("name", FEEDBACKS)
 def test_starting_leaves_the_given_instance_empty(name):
     kind = FEEDBACKS[name]()
-    first, second = kind.start(2, False), kind.start(3, False)
-    first.consume(picked(joined(first, np.ones(2)), {0}))
+    first, second = kind.start(2, False, RANKS), kind.start(3, False, RANKS)
+    consume(first, picked(joined(first, np.ones(2)), {0}))
     assert len(first.residual) == 2 and second.residual.tolist() == [0, 0, 0]
     assert repr(first) == repr(kind) == repr(replace(kind))
 
@@ -164,7 +214,7 @@ def test_loaded_state_is_a_copy(name):
     feedback.load(saved)
     joined(feedback, np.ones(2, np.float32))
     assert all(array.tolist() == [1, 2] for array in saved.values())
-    expected = {"residual": [2, 3], "dgc": [1 + 1.9, 2 + 2.8], "none": [0, 0]}[name]
+    expected = {"residual": [2, 3], "dgc": [1 + 1.9, 2 + 2.8], "gmc": [2, 3], "none": [0, 0]}[name]
     np.testing.assert_allclose(feedback.residual, expected, rtol=1e-6)
 
 
@@ -197,13 +247,14 @@ def test_adopted_buffer_never_loses_bits_of_what_is_loaded():
 @pytest.mark.parametrize("memory", [MomentumCorrection(), NoFeedback()], ids=repr)
 def test_only_error_feedback_works_in_place(memory):
     with pytest.raises(ValueError, match=f"in_place must be False with {type(memory).__name__}"):
-        memory.start(2, in_place=True)
+        memory.start(2, True, RANKS)
 
 
+@pytest.mark.parametrize("kind", [MomentumCorrection, GlobalMomentum])
 @pytest.mark.parametrize(("momentum", "error"), [(1, ValueError), (-0.1, ValueError), ("0.9", TypeError)])
-def test_bad_momentum(momentum, error):
+def test_bad_momentum(momentum, error, kind):
     with pytest.raises(error, match=r"momentum must be .*in \[0, 1\), got"):
-        MomentumCorrection(momentum)
+        kind(momentum)
 
 
 @given(QUARTERS, st.floats(0.01, 1000))

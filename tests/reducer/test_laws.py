@@ -46,3 +46,16 @@ def test_laws_hold_and_the_gradient_is_left_alone(ranks, name, gradient):
                 assert (x == before).all() or gradient == "half-nan"
 
     ranks.run(body)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("feedback", ["residual", "gmc"])
+def test_values_that_the_format_rounds_to_far_smaller_ones_are_no_loss(ranks, feedback):
+    """Of 1e37 a message takes 65504: too little to be seen in what is left."""
+
+    def body(comm):
+        reducer = SparseAllreduce(300, k=7, comm=comm, wire="packed+fp16", feedback=feedback)
+        for step in range(3):
+            reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(300) * 1e37, check=True)
+
+    ranks.run(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import ALGORITHMS, ErrorFeedback, MomentumCorrection, NoFeedback, SparseAllreduce
+from sparse_mpi import ALGORITHMS, ErrorFeedback, GlobalMomentum, MomentumCorrection, NoFeedback, SparseAllreduce
 from sparse_mpi.reducer.arguments import takes_selector
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout
@@ -18,6 +18,7 @@ KINDS = {
     "dgc": MomentumCorrection(),
     "dgc-nesterov": MomentumCorrection(0.5, nesterov=True),
     "dgc-unmasked": MomentumCorrection(0.5, masking=False),
+    "gmc": GlobalMomentum(0.5),
     "none": NoFeedback(),
 }
 
@@ -99,7 +100,7 @@ VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
 
 @few_ranks
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("kind", ["residual", "dgc"])
+@pytest.mark.parametrize("kind", ["residual", "dgc", "gmc"])
 def test_k_may_change_from_step_to_step(ranks, variant, kind):
     """Down a density warm-up, up again, and back to the reducer's own; both laws hold and counts follow at once."""
     name, options = VARIANTS[variant]
@@ -160,7 +161,7 @@ def test_clipping_does_not_hide_nan(ranks):
 
 
 BAD = {
-    "name": ({"feedback": "best"}, ValueError, "feedback must be one of residual, dgc, none, got 'best'"),
+    "name": ({"feedback": "best"}, ValueError, "feedback must be one of residual, dgc, gmc, none, got 'best'"),
     "class": ({"feedback": ErrorFeedback}, TypeError, "feedback must be a name or an instance"),
     "type": ({"feedback": 3}, TypeError, "feedback must be a name or an instance, got 3"),
     "clip_norm=0": ({"clip_norm": 0}, ValueError, "clip_norm must be above 0 and finite, got 0"),

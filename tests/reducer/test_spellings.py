@@ -89,6 +89,7 @@ SHOWN = [
     ("optimizer", {"algorithm": "topka"}),
     ("optimizer", {"algorithm": TopkA()}),
     ("optimizer", {"compression": "topka"}),
+    *(("optimizer", {"momentum": who}) for who in ("local", "global", "corrected")),
     ("optimizer", {"k": 6, "bucket_cap_mb": None}),
     ("optimizer", {"backward_passes_per_step": 2, "op": "sum", "overlap": False, "in_place": True}),
     ("state", {"dense_steps": 0, "check_every": 10}),
@@ -184,7 +185,7 @@ def test_former_names_work_with_a_warning():
     (made,) = World(1).run(lambda comm: SparseAllreduce(N, comm=comm))
     with pytest.warns(DeprecationWarning, match="SparseAllreduce.memory is deprecated: write feedback") as caught:
         assert made.memory is made.feedback
-        made.memory = other = ErrorFeedback().start(N, False)
+        made.memory = other = ErrorFeedback().start(N, False, 1)
     assert made.feedback is other and {warning.filename for warning in caught} == {__file__}
 
 

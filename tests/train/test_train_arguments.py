@@ -9,7 +9,7 @@ import pytest
 
 from options.arguments import Settings, Tiny, parse
 from options.reduction import feedback_options
-from sparse_mpi import ALGORITHMS, SELECTORS, MomentumCorrection
+from sparse_mpi import ALGORITHMS, SELECTORS
 from sparse_mpi.wire import WIRES
 
 SETTINGS = {
@@ -85,11 +85,11 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--epochs", "many"], ["--epochs", "got many"]),
         (["--lr", "-1"], ["--lr", "must be a number >= 0, got -1"]),
         (["--milestones", "3", "x"], ["--milestones", "got x"]),
-        (["--feedback", "best"], ["--feedback", "residual", "dgc", "none"]),
+        (["--feedback", "best"], ["--feedback", "residual", "dgc", "gmc", "none"]),
         (["--clip-norm", "0"], ["--clip-norm", "must be a number > 0, got 0"]),
         (["--density-warmup", "0.5,1.5"], ["--density-warmup", "must be in (0, 1], got 1.5"]),
         (["--density-warmup", "0.5,,1"], ["--density-warmup"]),
-        (["--zero-copy", "--feedback", "dgc"], ["--zero-copy", "needs --feedback residual"]),
+        (["--zero-copy", "--feedback", "dgc"], ["--zero-copy", "needs --feedback residual or gmc"]),
         (["--zero-copy", "--clip-norm", "1"], ["--zero-copy", "no clipping"]),
         (["--feedback", "dgc", "--momentum", "1"], ["--momentum", "must be below 1 with --feedback dgc, got 1.0"]),
         (["--rank", "0"], ["--rank", "must be an integer >= 1, got 0"]),
@@ -115,6 +115,10 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--optimizer", "lion"], ["--optimizer", "sgd", "adam", "adamw"]),
         (["--schedule", "cosine"], ["--schedule", "steps", "linear", "exponential"]),
         (["--data", "text", "--momentum", "0.9"], ["--momentum", "needs --optimizer sgd, has no effect on adam"]),
+        (
+            ["--optimizer", "adam", "--feedback", "gmc"],
+            ["--feedback", "gmc takes over the momentum of sgd, not"],
+        ),
         (["--optimizer", "adamw", "--feedback", "dgc"], ["--feedback", "not of adamw", "use --feedback residual"]),
         (["--data", "text", "--milestones", "3"], ["--milestones", "needs --schedule steps", "on linear"]),
         (["--decay", "0.9"], ["--decay", "needs --schedule exponential", "on steps"]),
@@ -170,7 +174,9 @@ def test_adam_keeps_its_own_momentum_and_clipping_can_be_turned_off():
 def test_zero_copy_is_the_default_where_it_is_possible():
     assert options().zero_copy and not options("--no-zero-copy").zero_copy
     assert not options("--feedback", "dgc").zero_copy and not options("--clip-norm", "2").zero_copy
-    assert feedback_options(options()) == {"feedback": "residual", "clip_norm": None, "in_place": True}
+    assert options("--feedback", "gmc").zero_copy
+    expected = {"feedback": "residual", "momentum": "local", "clip_norm": None, "in_place": True}
+    assert feedback_options(options()) == expected
 
 
 def test_the_former_name_of_feedback_works_and_names_the_new_one(capsys):
@@ -184,7 +190,8 @@ def test_the_former_name_of_feedback_works_and_names_the_new_one(capsys):
 def test_momentum_is_the_optimizers_or_that_of_feedback():
     args = options("--momentum", "0.7")
     assert (args.momentum, args.correction) == (0.7, 0)
-    args = options("--feedback", "dgc", "--clip-norm", "2")
-    assert (args.momentum, args.correction) == (0, 0.9)
-    made = feedback_options(args)
-    assert (repr(made["feedback"]), made["clip_norm"], made["in_place"]) == (repr(MomentumCorrection(0.9)), 2, False)
+    for feedback, momentum in (("dgc", "corrected"), ("gmc", "global")):
+        args = options("--feedback", feedback, "--clip-norm", "2")
+        assert (args.momentum, args.correction) == (0.9, 0.9)
+        made = {"feedback": "residual", "momentum": momentum, "clip_norm": 2, "in_place": False}
+        assert feedback_options(args) == made

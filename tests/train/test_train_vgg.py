@@ -85,7 +85,12 @@ def test_one_process_needs_no_launcher(tmp_path):
     assert code == 0, error
     assert "replicas identical, 1 steps" in out and "epoch 1/" not in error
     config, *_, epoch, _ = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert (config["feedback"], config["zero_copy"], config["correction"], config["momentum"]) == ("dgc", False, 0.5, 0)
+    assert (config["feedback"], config["zero_copy"], config["correction"], config["momentum"]) == (
+        "dgc",
+        False,
+        0.5,
+        0.5,
+    )
     assert epoch["selected"] == pytest.approx(config["parameters"] / 4, abs=1)
 
 

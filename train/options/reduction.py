@@ -18,6 +18,8 @@ from sparse_mpi.wire import WIRES
 AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
 PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
 RESIDUALS = ("sender", "owner", "keeper", "published")  # the values of the option ``residual`` of all algorithms
+# Rules of --feedback that take over the momentum of sgd, by the names that the library has for that
+MOMENTUM = {"gmc": "global", "dgc": "corrected"}
 OPTIONS = ("selector", "wire", "residual", "rank")  # of algorithms
 
 
@@ -55,7 +57,7 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--density-warmup", type=densities, default=0, metavar="D,D,.. | E", help=text)
     text = (
         "error feedback, or what becomes of entries that are not sent: residual adds them to the next gradient, dgc "
-        "their momentum too, none drops them (default: residual)"
+        "their momentum too, gmc adds the momentum of the result as well, none drops them (default: residual)"
     )
     add("--feedback", choices=tuple(sparse_mpi.FEEDBACKS), help=text)
     add("--memory", choices=tuple(sparse_mpi.FEEDBACKS), help=SUPPRESS)  # the former name of --feedback
@@ -141,25 +143,25 @@ def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:
 def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
     """Reduce in place where that is possible, and give momentum to the error feedback if it is the one for momentum."""
     args.clip_norm = None if args.clip_norm == math.inf else args.clip_norm
-    possible = args.feedback == "residual" and args.clip_norm is None
+    taking = args.feedback in MOMENTUM
+    possible = args.feedback in ("residual", "gmc") and args.clip_norm is None
     if args.zero_copy and not possible:
-        parser.error("argument --zero-copy: needs --feedback residual and no clipping (--clip-norm inf)")
+        parser.error("argument --zero-copy: needs --feedback residual or gmc, and no clipping (--clip-norm inf)")
     args.zero_copy = possible if args.zero_copy is None else args.zero_copy
-    args.correction = 0.0  # the momentum that error feedback applies
     if args.optimizer != "sgd":
         args.momentum = 0.0  # Adam has its own
-    if args.feedback == "dgc":
-        if args.optimizer != "sgd":
-            parser.error(
-                f"argument --feedback: dgc corrects the momentum of sgd, not of {args.optimizer}; "
-                "use --feedback residual, or --optimizer sgd"
-            )
-        if args.momentum >= 1:
-            parser.error(f"argument --momentum: must be below 1 with --feedback dgc, got {args.momentum}")
-        args.correction, args.momentum = args.momentum, 0.0
+    if taking and args.optimizer != "sgd":
+        parser.error(
+            f"argument --feedback: {args.feedback} takes over the momentum of sgd, not of {args.optimizer}; "
+            "use --feedback residual, or --optimizer sgd"
+        )
+    if taking and args.momentum >= 1:
+        parser.error(f"argument --momentum: must be below 1 with --feedback {args.feedback}, got {args.momentum}")
+    args.correction = args.momentum if taking else 0.0  # the momentum that error feedback applies
 
 
 def feedback_options(args: Namespace) -> dict[str, Any]:
-    """Return the arguments of `sparse_mpi.SparseAllreduce` about error feedback, from parsed options."""
-    feedback = sparse_mpi.MomentumCorrection(args.correction) if args.feedback == "dgc" else args.feedback
-    return {"feedback": feedback, "clip_norm": args.clip_norm, "in_place": args.zero_copy}
+    """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` about error feedback, from parsed options."""
+    feedback = "residual" if args.feedback in MOMENTUM else args.feedback
+    momentum = MOMENTUM.get(args.feedback, "local")
+    return {"feedback": feedback, "momentum": momentum, "clip_norm": args.clip_norm, "in_place": args.zero_copy}

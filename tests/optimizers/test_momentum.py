@@ -1,0 +1,168 @@
+"""Who applies SGD's momentum: wherever it is, ``param_groups`` mean what they mean in torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparse_mpi import ErrorFeedback, GlobalMomentum, MomentumCorrection
+from sparse_mpi.comm import NullComm
+from sparse_mpi.optim import DistributedOptimizer
+
+from .test_optim import loss_of, net, weights
+
+SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}
+TAKEN = ["global", "corrected"]
+
+
+def steps(model: nn.Module, optimizer, losses, count: int = 6, closure: bool = False) -> np.ndarray:
+    """Train, with a rate that falls; return the weights."""
+    for step in range(count):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 / (1 + step)
+
+        def judged(step=step):
+            optimizer.zero_grad()
+            loss = losses(model, step)
+            loss.backward()
+            return loss
+
+        if closure:
+            optimizer.step(judged)
+        else:
+            judged()
+            optimizer.step()
+    return weights(model)
+
+
+def reference(ranks: int, **options) -> np.ndarray:
+    """Return the weights after the same training on the mean of all losses, in one process."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), **SGD | options)
+    return steps(model, optimizer, lambda model, step: sum(loss_of(model, r, step) for r in range(ranks)) / ranks)
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("closure", [False, True])
+@pytest.mark.parametrize(
+    ("momentum", "options"), [("global", {}), ("corrected", {}), ("corrected", {"nesterov": True})], ids=str
+)
+def test_with_everything_sent_training_is_that_of_torch(ranks, momentum, options, closure):
+    def body(comm):
+        model = net()
+        plain = torch.optim.SGD(model.parameters(), **SGD | options)
+        optimizer = DistributedOptimizer(plain, comm=comm, algorithm="dense", momentum=momentum)
+        return steps(model, optimizer, lambda model, step: loss_of(model, comm.rank, step), closure=closure)
+
+    expected = reference(ranks.size, **options)
+    for trained in ranks.run(body):
+        np.testing.assert_allclose(trained, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("momentum", TAKEN)
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_weights_decay_as_they_do_in_torch_where_no_gradient_is(momentum, nesterov):
+    """Late by no step, though entries that are not selected are."""
+    if nesterov and momentum == "global":
+        pytest.skip("Nesterov's momentum is not taken over")
+    decayed = []
+    for distributed in (False, True):
+        weight = torch.ones(50, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=nesterov)
+        if distributed:
+            optimizer = DistributedOptimizer(optimizer, comm=NullComm(), k=1, momentum=momentum)
+        for _ in range(200):
+            weight.grad = torch.zeros(50)
+            optimizer.step()
+        decayed.append(weight.detach().numpy())
+    assert decayed[0][0] < 0.13
+    np.testing.assert_allclose(decayed[1], decayed[0], rtol=1e-5)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_run_that_is_resumed_ends_in_the_same_bits(ranks, in_place):
+    def body(comm):
+        def made(model):
+            plain = torch.optim.SGD(model.parameters(), **SGD)
+            return DistributedOptimizer(plain, comm=comm, density=0.05, momentum="global", in_place=in_place)
+
+        def losses(first):
+            return lambda model, step: loss_of(model, comm.rank, first + step)
+
+        straight, half = net(), net()
+        long, short = made(straight), made(half)
+        steps(straight, long, losses(0), 3)
+        steps(half, short, losses(0), 3)
+        again = net(1)
+        again.load_state_dict(half.state_dict())
+        resumed = made(again)
+        resumed.load_state_dict(short.state_dict())
+        resumed.reduction.load_state_dict(short.reduction.state_dict())
+        return steps(straight, long, losses(3), 3), steps(again, resumed, losses(3), 3)
+
+    for straight, resumed in ranks.run(body):
+        assert straight.tobytes() == resumed.tobytes()
+
+
+@pytest.mark.ranks(1, 3)
+def test_in_place_changes_no_bit(ranks):
+    def body(comm, in_place):
+        model = net()
+        plain = torch.optim.SGD(model.parameters(), **SGD)
+        optimizer = DistributedOptimizer(plain, comm=comm, density=0.05, momentum="global", in_place=in_place)
+        return steps(model, optimizer, lambda model, step: loss_of(model, comm.rank, step))
+
+    copied, shared = (ranks.run(lambda comm, x=x: body(comm, x)) for x in (False, True))
+    assert np.array_equal(copied[0], shared[0])
+
+
+def optimizer_of(options, make=torch.optim.SGD, **own):
+    return DistributedOptimizer(make([torch.ones(3, requires_grad=True)], lr=0.1, **own), comm=NullComm(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "own", "message"),
+    [
+        ({"momentum": "mine"}, {}, "momentum must be one of local, global, corrected, got 'mine'"),
+        ({"momentum": "global", "feedback": "dgc"}, {}, "feedback must be 'residual' with momentum='global'"),
+        ({"momentum": "global"}, {"momentum": 0.9, "nesterov": True}, "nesterov must be False with momentum='global'"),
+        (
+            {"momentum": "corrected"},
+            {"momentum": 0.9, "dampening": 0.1},
+            "dampening must be 0 with momentum='corrected'",
+        ),
+        ({"feedback": "dgc"}, {"momentum": 0.8}, "given once, got 0.8 in the optimizer and 0.9 in MomentumCorrection"),
+        ({"feedback": GlobalMomentum(0.7)}, {"momentum": 0.8}, "got 0.8 in the optimizer and 0.7 in GlobalMomentum"),
+    ],
+    ids=str,
+)
+def test_momentum_that_cannot_be_taken_over_or_is_given_twice(options, own, message):
+    with pytest.raises(ValueError, match=message):
+        optimizer_of(options, **own)
+
+
+def test_only_sgd_has_the_momentum_of_sgd():
+    with pytest.raises(TypeError, match="momentum must be 'local' with AdamW"):
+        optimizer_of({"momentum": "global"}, torch.optim.AdamW)
+
+
+def test_groups_with_momenta_of_their_own_are_refused():
+    groups = [{"params": [torch.ones(3, requires_grad=True)], "momentum": m} for m in (0.5, 0.9)]
+    with pytest.raises(ValueError, match=r"momentum must be the same in all parameter groups .* got 0.5, 0.9"):
+        DistributedOptimizer(torch.optim.SGD(groups, lr=0.1), comm=NullComm(), momentum="global")
+
+
+def test_a_momentum_that_changes_later_is_refused_before_anything_is_reduced():
+    optimizer = optimizer_of({"momentum": "global"}, momentum=0.9)
+    optimizer.param_groups[0]["momentum"] = 0.5
+    with pytest.raises(ValueError, match=r"momentum must stay 0.9, .* got 0.5 in the optimizer"):
+        optimizer.step()
+    assert optimizer.param_groups[0]["momentum"] == 0.5
+
+
+@pytest.mark.parametrize("rule", [ErrorFeedback(), MomentumCorrection(0.0), GlobalMomentum(0.0)], ids=repr)
+def test_a_rule_without_momentum_leaves_the_optimizers_own(rule):
+    assert optimizer_of({"feedback": rule}, momentum=0.9).param_groups[0]["momentum"] == 0.9
