@@ -7,6 +7,7 @@ from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
 from sparse_mpi.algorithms.dense import Dense
 from sparse_mpi.algorithms.dense_bf16 import DenseBF16
+from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.algorithms.gaussiank import GaussianK
 from sparse_mpi.algorithms.gtopk import GTopk
 from sparse_mpi.algorithms.micro import MiCRO
@@ -29,6 +30,7 @@ ALGORITHMS: dict[str, type] = {
     "micro": MiCRO,
     "gaussiank": GaussianK,
     "adtopk": ADTopk,
+    "elect": Elect,
     "powersgd": PowerSGD,
     "acpsgd": ACPSGD,
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from math import ceil, log2
+from math import ceil, floor, log2
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
+from sparse_mpi.select.base import most_selected
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.wire import Wire
 
@@ -104,6 +105,16 @@ class Algorithm(ABC):
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the smallest and the largest number of entries that ``total`` may have; all n if it is dense."""
         return 0, layout.size
+
+    def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return the fewest and the most entries that one rank selects; all n where nothing is selected.
+
+        What `inner` does some ranks may do without, or with a part of k.
+        """
+        selector = (self.inner or self).selector
+        if selector is None:
+            return 0, layout.size
+        return 0 if self.inner else floor(selector.band[0] * k), most_selected(selector, layout, k)
 
     def exact_order(self, layout: Layout, k: int) -> bool:
         """Tell if sums are taken in rank order by this library, and so have the same bytes on every transport.

@@ -9,7 +9,6 @@ import numpy as np
 
 from sparse_mpi import SparseAllreduce, SparseVector, StepReport, wire
 from sparse_mpi.algorithms.base import rounds
-from sparse_mpi.select.base import most_selected
 from sparse_mpi.sparse import Layout
 
 
@@ -165,5 +164,5 @@ def assert_count(step: Step, algorithm, case: Case, ranks: int) -> None:
     if selector is None:  # everything is summed, or ranks choose on their own
         assert step.report.selected == step.report.total
         return
-    least = 0 if algorithm.inner else np.floor(selector.band[0] * k)  # inner runs on some ranks only, with a part of k
-    assert least <= step.report.selected <= most_selected(selector, case.layout, k)
+    least, most = algorithm.selected_band(case.layout, k, ranks)
+    assert least <= step.report.selected <= most
