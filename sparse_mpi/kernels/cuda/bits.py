@@ -16,7 +16,8 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
     words = cupy.zeros(-(-length // 4), np.uint32)
     if indices.size:
         write = _kernel("write_entries", indices.dtype)
-        arguments = (cupy.ascontiguousarray(indices), codes.view(np.uint8), codes.itemsize, scales.view(np.uint32))
+        width = codes.nbytes // indices.size  # 0 where a message has indices only
+        arguments = (cupy.ascontiguousarray(indices), codes.view(np.uint8), width, scales.view(np.uint32))
         start(write, blocks_for(indices.size), _table(messages), len(messages), *arguments, indices.size, words)
     return words.view(np.uint8)[:length]
 
