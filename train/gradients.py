@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from options.converters import integer
 from options.optimizers import OPTIMIZERS
-from options.reduction import AUTO, algorithm_options, feedback_options
+from options.reduction import AUTO, algorithm_and_options, feedback_options
 from ranks.job import agreed, run, threads_per_rank
 from ranks.replicas import average_buffers, identical
 from sparse_mpi.analysis.gradients import write
@@ -71,7 +71,7 @@ def record(args: Namespace, comm: Comm) -> None:
     task.model.train()
     parameters = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
     optimizer = OPTIMIZERS[options.optimizer](parameters, options)
-    how = feedback_options(options) | {"algorithm": options.algo, "in_place": False} | algorithm_options(options)
+    how = feedback_options(options) | {"in_place": False} | algorithm_and_options(options)
     amount = {"k": options.k} if options.k else {"density": options.density}
     optimizer = DistributedOptimizer(optimizer, comm=comm, bucket_cap_mb=None, overlap=False, **amount, **how)
     steps: dict[int, np.ndarray] = {}

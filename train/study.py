@@ -3,9 +3,10 @@
 python train/study.py vgg --ranks 8 --seeds 1 2 3 4 5 --ways dense oktopk oktopk:residual=owner --out runs/residual \
     -- --tiny --data fashion-mnist --epochs 2 --density 0.01
 
-A way is an algorithm and options of it. What comes after -- are options of the training program. Runs are shared out
-among --jobs processes; records that are there already are not made again. The ranks are those of a `World`, which
-reduces as MPI does, to the bit, so that more of them can be studied than the machine has cores.
+A way is an algorithm, options of it, and options of the training program: elect:votes=0.5:feedback=gmc. Options may
+follow a kind of shards too, sorted:norm=group; what comes after -- are options of all runs. Runs are shared out among
+--jobs processes; records that are there already are not made again. The ranks are those of a `World`, which reduces as
+MPI does, to the bit, so that more of them can be studied than the machine has cores.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stdout
+from dataclasses import fields
 from importlib import import_module
 from io import StringIO
 from itertools import product
@@ -31,9 +33,9 @@ from scipy.stats import t as student
 from tqdm import tqdm
 
 from options.converters import integer
+from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm.world import World
-from sparse_mpi.reducer.arguments import spelled
 
 
 class Run(NamedTuple):
@@ -55,11 +57,10 @@ class Run(NamedTuple):
 def train(run: Run) -> dict[str, Any]:
     """Train, and return the record of the run: its epochs and the bytes of a step."""
     program = import_module(run.program).PROGRAM
-    algorithm, *given = run.way.split(":")
     with TemporaryDirectory() as folder:
-        argv = [*run.options, "--algo", algorithm, "--seed", str(run.seed), "--threads", "1", "--no-progress"]
-        argv += [word for option in given for word in ("--" + option.split("=")[0], option.split("=")[1])]
-        argv += ["--shards", run.shards] * (run.shards != "shuffled") + ["--checkpoint-every", "0", "--out", folder]
+        argv = [*run.options, *arguments(run.way), *dealing(run.shards)]
+        argv += ["--seed", str(run.seed), "--threads", "1", "--no-progress"]
+        argv += ["--checkpoint-every", "0", "--out", folder]
         args = program.parse(argv)
         with redirect_stdout(StringIO()):
             outcome = World(run.ranks).run(lambda comm: program.train(Namespace(**vars(args)), comm))[0]
@@ -74,6 +75,22 @@ def train(run: Run) -> dict[str, Any]:
         "epochs": epochs,
         **provenance(),
     }
+
+
+def arguments(way: str) -> list[str]:
+    """Return a way as the command line of a training program: its algorithm, and the program's other options."""
+    name, *given = way.split(":")
+    own = [field.name for field in fields(ALGORITHMS[name])] if name in ALGORITHMS else []
+    algorithm = [name, *(option for option in given if option.split("=")[0] in own)]
+    others = [option for option in given if option not in algorithm]
+    return ["--algo", ":".join(algorithm), *(word for option in others for word in ("--" + option).split("=", 1))]
+
+
+def dealing(shards: str) -> list[str]:
+    """Return a kind of shards, and options that go with it, as the command line of a training program."""
+    kind, *given = shards.split(":")
+    options = [] if kind == "shuffled" else ["--shards", kind]  # not every program has that option
+    return [*options, *(word for option in given for word in ("--" + option).split("=", 1))]
 
 
 def study(runs: Sequence[Run], folder: Path, jobs: int) -> list[dict[str, Any]]:
@@ -155,17 +172,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--ranks", type=integer(1), default=8, metavar="P", help="(default: 8)")
     add("--seeds", type=integer(0), nargs="+", default=[1, 2, 3, 4, 5], metavar="S", help="(default: 1 2 3 4 5)")
     add("--ways", nargs="+", required=True, metavar="ALGORITHM[:OPTION=VALUE..]", help="the first is the reference")
-    add("--shards", nargs="+", default=["shuffled"], metavar="KIND", help="shuffled, sorted (default: shuffled)")
+    add("--shards", nargs="+", default=["shuffled"], metavar="KIND[:OPTION=VALUE..]", help="(default: shuffled)")
     add("--jobs", type=integer(1), default=os.cpu_count(), metavar="N", help="processes (default: one a CPU)")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the records, tables and plot")
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     args, options = parser.parse_args(words[:end]), tuple(words[end + 1 :])
     for way in args.ways:
-        try:
-            spelled(way)
-        except ValueError as error:
-            parser.error(f"argument --ways: {error}")
+        import_module(args.program).PROGRAM.parse([*options, *arguments(way)])  # ends with a line about what is wrong
     cells = product(args.seeds, args.shards, args.ways)
     runs = [Run(args.program, args.ranks, way, kind, seed, options) for seed, kind, way in cells]
     records = study(runs, args.out, args.jobs)

@@ -136,12 +136,22 @@ def spelled(text: str) -> tuple[str, dict[str, Any]]:
     options: dict[str, Any] = {}
     for word in words:
         option, _, value = word.partition("=")
-        options[option] = int(value) if value.removeprefix("-").isdigit() else value
+        options[option] = _number(value)
     try:
         make_algorithm(name, options)
     except TypeError as error:
         raise ValueError(str(error)) from None
     return name, options
+
+
+def _number(text: str) -> int | float | str:
+    """Return the number that ``text`` is, or ``text`` itself if it is none."""
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
 
 
 def check_together(feedback: Feedback, algorithm: Algorithm) -> None:

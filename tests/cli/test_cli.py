@@ -166,6 +166,7 @@ def test_bench_select_without_a_gpu(monkeypatch):
 
 def test_algorithms_are_spelled_with_their_options():
     assert spelled("oktopk:wire=packed:radix=32") == ("oktopk", {"wire": "packed", "radix": 32})
+    assert spelled("elect:votes=0.5") == ("elect", {"votes": 0.5})
     for text, complaint in (
         ("oktopk:foo=3", "oktopk has no option foo"),
         ("oktopus", "algorithm must be one of"),

@@ -36,6 +36,20 @@ def test_what_is_recorded_is_not_run_again_and_ways_are_paired_by_seed(tmp_path,
         study.main(["vgg", *ways, "--", "--tiny", "--epochs", "5"])
 
 
+def test_options_of_a_way_go_to_the_algorithm_or_to_the_program():
+    assert study.arguments("elect:votes=0.5:feedback=gmc:no-overlap") == [
+        *("--algo", "elect:votes=0.5", "--feedback", "gmc", "--no-overlap")
+    ]
+    assert study.dealing("sorted:norm=group") == ["--shards", "sorted", "--norm", "group"]
+    assert study.dealing("shuffled:norm=group") == ["--norm", "group"]
+
+
+def test_a_way_that_the_program_refuses_is_named_before_any_run(capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        study.main(["vgg", "--ways", "dense", "elect:votes=7", "--out", str(tmp_path / "out")])
+    assert "votes must be in (0, 1]" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
 def test_an_interval_is_students():
     assert Interval.of([1.0, 3.0]).mean == 2 and Interval.of([1.0, 3.0]).half == pytest.approx(12.706, abs=1e-3)
     assert str(Interval.of([0.5])) == "0.5000 +- nan"

@@ -85,7 +85,8 @@ def parse(
     reduction.resolve_feedback(parser, args)
     reduction.resolve_buckets(parser, args)
     args.data_dir = args.data_dir or Path(folders[args.data])
-    new = Path("runs") / f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}"
+    algorithm = args.algo.replace(":", "-").replace("=", "-")
+    new = Path("runs") / f"{program}-{args.data}-{algorithm}-{datetime.now():%Y%m%d-%H%M%S}"
     checkpoints.resolve(parser, args, new)
     return args
 

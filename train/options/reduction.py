@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import sparse_mpi
 from options.converters import densities, integer, norm, number, share
 from sparse_mpi.plan.planners import ORACLES, PLANNERS
-from sparse_mpi.reducer.arguments import takes
+from sparse_mpi.reducer.arguments import spelled, takes
 from sparse_mpi.wire import WIRES
 
 AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
@@ -27,8 +27,11 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     """Add the options; ``default`` returns the text for --help about the default of a field of `Settings`."""
     group = parser.add_argument_group("sparse reduction")
     add, add_amount = group.add_argument, group.add_mutually_exclusive_group().add_argument
-    text = "the algorithm; auto tries them and takes the fastest one for each bucket (default: oktopk)"
-    add("--algo", choices=(*sparse_mpi.ALGORITHMS, AUTO), help=text)
+    text = (
+        f"the algorithm: {', '.join(sparse_mpi.ALGORITHMS)}, with options if need be, as in elect:votes=0.5; or auto, "
+        "which tries them and takes the fastest one for each bucket (default: oktopk)"
+    )
+    add("--algo", type=_algorithm, metavar="NAME[:OPTION=VALUE..]", help=text)
     text = (
         "reduce as a plan says: auto profiles the first steps, measures the network, and plans which tensors are "
         "reduced by which algorithm; FILE is a plan made that way or by python -m sparse_mpi plan"
@@ -71,6 +74,16 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--bucket-mb", type=number, metavar="MB", help=text)
     text = "every N steps assert that ranks agree and nothing is lost; slow (default: 0, never)"
     add("--check-every", type=integer(0), default=0, metavar="N", help=text)
+
+
+def _algorithm(text: str) -> str:
+    """Convert the value of --algo: `AUTO`, or an algorithm as `spelled` takes it."""
+    if text != AUTO:
+        try:
+            spelled(text)
+        except ValueError as error:
+            raise ArgumentTypeError(f"{error}; or auto") from None
+    return text
 
 
 def _plan(text: str) -> str | Path:
@@ -118,14 +131,23 @@ def resolve_algorithm(parser: ArgumentParser, args: Namespace) -> None:
     # Options of an algorithm need one that is named and takes them.
     args.algo = PLAN if args.plan else args.algo or "oktopk"
     for option, value in algorithm_options(args).items():
-        if args.plan or choosing or not takes(args.algo, option, value):
-            which = "a plan" if args.plan else "--algo auto" if choosing else args.algo
+        name, options = ("", {}) if args.plan or choosing else spelled(args.algo)
+        if not name or not takes(name, option, value):
+            which = "a plan" if args.plan else "--algo auto" if choosing else name
             parser.error(f"argument --{option}: {which} cannot take {value}; leave it out, or take another --algo")
+        if option in options:
+            parser.error(f"argument --{option}: {args.algo} has one; leave out --{option}, or that")
 
 
 def algorithm_options(args: Namespace) -> dict[str, Any]:
-    """Return the options of the algorithm that the command line gave."""
+    """Return the options that the command line gave apart from --algo."""
     return {option: value for option in OPTIONS if (value := getattr(args, option)) is not None}
+
+
+def algorithm_and_options(args: Namespace) -> dict[str, Any]:
+    """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` that make the algorithm of --algo."""
+    name, options = (args.algo, {}) if args.algo == AUTO else spelled(args.algo)
+    return {"algorithm": name, **options, **algorithm_options(args)}
 
 
 def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:

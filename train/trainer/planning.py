@@ -13,10 +13,9 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from options.reduction import AUTO, algorithm_options, feedback_options
+from options.reduction import AUTO, algorithm_and_options, feedback_options
 from ranks.job import agreed
 from records.meter import Stamps
-from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
@@ -114,12 +113,14 @@ class Planning:
             TypeError, ValueError: bad options, or ranks that differ in them or in the plan; on every rank alike.
         """
         args = self._args
-        algorithm: str | Algorithm = args.algo
+        how: dict[str, Any]
         if self.plan is not None:
-            algorithm = algorithm_of(self.plan)
+            how = {"algorithm": algorithm_of(self.plan)}
         elif self._profiler is not None or self.choices:
-            algorithm = "dense"  # until there is a plan, or until the choices of before take over below
-        elif args.algo == AUTO and self._comm.rank == 0:
+            how = {"algorithm": "dense"}  # until there is a plan, or until the choices of before take over below
+        else:
+            how = algorithm_and_options(args)
+        if how["algorithm"] == AUTO and self._comm.rank == 0:
             print("--algo auto tries algorithms on the gradient's buckets; a new installation compiles kernels first")
         distributed = DistributedOptimizer(
             optimizer,
@@ -127,11 +128,10 @@ class Planning:
             k=args.k,
             density=args.density,
             comm=self._comm,
-            algorithm=algorithm,
             bucket_cap_mb=args.bucket_mb or None,
             overlap=args.overlap,
             **feedback_options(args),
-            **algorithm_options(args),
+            **how,
         )
         if args.algo == AUTO:
             self._choose(distributed.reduction)
