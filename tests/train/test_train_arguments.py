@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from options.arguments import Settings, Tiny, parse
+from options.converters import Ramp
 from options.reduction import feedback_options
 from sparse_mpi import ALGORITHMS, SELECTORS
 from sparse_mpi.wire import WIRES
@@ -123,6 +124,9 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--data", "text", "--milestones", "3"], ["--milestones", "needs --schedule steps", "on linear"]),
         (["--decay", "0.9"], ["--decay", "needs --schedule exponential", "on steps"]),
         (["--data", "toy"], ["--data", "toy is for --tiny alone", "small, large, text"]),
+        (["--density-warmup", "0.5@0"], ["--density-warmup", "must be a number > 0, got 0"]),
+        (["--algo", "oktopk:votes=1"], ["--algo", "oktopk has no option votes; it has: selector", "or auto"]),
+        (["--algo", "elect:wire=packed", "--wire", "coo32"], ["--wire", "elect:wire=packed has one"]),
         (["--data", "text", "--zero-copy"], ["--zero-copy", "--clip-norm inf"]),
     ],
 )
@@ -143,7 +147,8 @@ def test_help_shows_defaults(capsys):
 
 
 @pytest.mark.parametrize(
-    ("argv", "expected"), [([], 0), (["4"], 4), (["0.25,0.0625"], (0.25, 0.0625)), (["0.5"], (0.5,))]
+    ("argv", "expected"),
+    [([], 0), (["4"], 4), (["0.25,0.0625"], (0.25, 0.0625)), (["0.5"], (0.5,)), (["0.5@0.2"], Ramp(0.5, 0.2))],
 )
 def test_density_warmup_is_epochs_or_densities(argv, expected):
     assert options(*(["--density-warmup", *argv] if argv else [])).density_warmup == expected

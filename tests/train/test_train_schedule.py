@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from options.converters import Ramp
 from options.schedule import density, learning_rate
 
 
@@ -44,3 +45,5 @@ def test_density_falls_exponentially_or_as_listed():
     assert published == pytest.approx([0.251, 0.0631, 0.0158, 0.00398, 0.001, 0.001], rel=5e-3)
     assert [density(epoch, 0.01, (0.5, 0.25)) for epoch in (0, 0.9, 1, 2)] == [0.5, 0.5, 0.25, 0.01]
     assert density(0, 0.01) == 0.01
+    ramp = [density(epoch, 0.01, Ramp(0.16, 0.5)) for epoch in (0, 0.25, 0.5, 3)]
+    assert ramp == pytest.approx([0.16, 0.04, 0.01, 0.01])

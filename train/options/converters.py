@@ -6,6 +6,7 @@ import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 FIGURES = (".png", ".svg", ".pdf")
 
@@ -49,10 +50,20 @@ def norm(text: str) -> float:
     return value
 
 
-def densities(text: str) -> int | tuple[float, ...]:
-    """Convert to a number of epochs, or to a density for each of the first epochs."""
+class Ramp(NamedTuple):
+    """A density that falls from ``start`` to that of the rest of training in ``epochs``."""
+
+    start: float
+    epochs: float
+
+
+def densities(text: str) -> int | tuple[float, ...] | Ramp:
+    """Convert to a number of epochs, to a density for each of the first epochs, or to a density and when it is over."""
     if text.isdecimal():
         return int(text)
+    start, at, epochs = text.partition("@")
+    if at:
+        return Ramp(share(start), norm(epochs))
     return tuple(share(part) for part in text.split(","))
 
 

@@ -55,9 +55,10 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     text = "reduce all entries in the first N steps (default: 0)"
     add("--dense-warmup", type=integer(0), default=0, metavar="N", help=text)
     text = (
-        "densities of the first epochs, separated by commas, or in how many epochs it falls to --density (default: 0)"
+        "densities of the first epochs, separated by commas; or in how many epochs it falls to --density; or D@E, from "
+        "D to --density in E epochs, a little in every step (default: 0)"
     )
-    add("--density-warmup", type=densities, default=0, metavar="D,D,.. | E", help=text)
+    add("--density-warmup", type=densities, default=0, metavar="D,D,.. | E | D@E", help=text)
     text = (
         "error feedback, or what becomes of entries that are not sent: residual adds them to the next gradient, dgc "
         "their momentum too, gmc adds the momentum of the result as well, none drops them (default: residual)"

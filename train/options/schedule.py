@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 
+from options.converters import Ramp
+
 
 def steps(epoch: float, args: Namespace) -> float:
     """Return a factor that falls to a tenth at each of ``args.milestones`` (epochs)."""
@@ -43,12 +45,15 @@ def learning_rate(epoch: float, args: Namespace, ranks: int) -> float:
     return peak * SCHEDULES[args.schedule](epoch, args)
 
 
-def density(epoch: float, final: float, warmup: int | Sequence[float] = 0) -> float:
+def density(epoch: float, final: float, warmup: int | Sequence[float] | Ramp = 0) -> float:
     """Return the share of the gradient to reduce ``epoch`` epochs (a fraction within one) into training.
 
     ``warmup`` lists the densities of the first epochs. As a number it says in how many epochs the density falls
     exponentially from 1 to ``final``, as published (Lin et al., ICLR'18): to 0.1 % in 4 epochs by 25, 6.3, 1.6, 0.4 %.
+    As a `Ramp` it says where the density starts and in how many epochs it falls, also exponentially but in every step.
     """
+    if isinstance(warmup, Ramp):
+        return final * (warmup.start / final) ** max(0.0, 1 - epoch / warmup.epochs)
     number = int(epoch)
     if isinstance(warmup, int):
         return final ** ((number + 1) / (warmup + 1)) if number < warmup else final
