@@ -7,6 +7,7 @@ Names are Horovod's (Sergeev and Del Balso, 2018), so that a program changes in 
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.buckets.momentum import momentum_rule, without_momentum
+from sparse_mpi.buckets.arrival import ByArrival
+from sparse_mpi.buckets.momentum import announcement, default_mode, momentum_rule, without_momentum
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -35,6 +37,7 @@ class _Reducing:
     _synchronizes: bool  # `step` calls `synchronize`
     _synchronized: bool  # `synchronize` was called since the last step
     _momentum: float | None  # that the error feedback has taken over; None: it has not
+    _looks_ahead: bool  # Nesterov's momentum, if any, is left to do when the gradients are there
 
     def synchronize(self) -> list[SparseVector | Tensor]:
         """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
@@ -63,13 +66,13 @@ class _Reducing:
 
         With a closure, gradients are reduced after each call of it.
         """
-        with without_momentum(self, self._momentum) as decay_weights:  # type: ignore[arg-type]
+        with without_momentum(self, self._momentum, self._looks_ahead) as finish:  # type: ignore[arg-type]
 
             def reduced() -> Any:
                 loss = closure() if closure is not None else None
                 self._reduce()
                 self._synchronized = False
-                decay_weights()
+                finish()
                 return loss
 
             if closure is not None:
@@ -121,7 +124,7 @@ def DistributedOptimizer(
     clip_norm: float | None = None,
     in_place: bool = False,
     nonfinite: str = "keep",
-    momentum: str = "local",
+    momentum: str | None = None,
     backward_passes_per_step: int = 1,
     op: str = Average,
     bucket_cap_mb: float | None = 25.0,
@@ -144,10 +147,12 @@ def DistributedOptimizer(
         algorithm: a name in `ALGORITHMS` such as ``"topka"``, an instance, or ``"auto"``, see `sparse_allreduce`.
             ``compression`` is Horovod's name for it.
         feedback: see `SparseAllreduce`. ``memory`` is its former name, deprecated.
-        momentum: who applies the momentum of ``torch.optim.SGD``. ``"local"``: the optimizer, to what arrives, also if
-            it arrives late. ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
-            selection, see `GlobalMomentum` and `MomentumCorrection`. What ``param_groups`` say of momentum and weight
-            decay keeps the meaning that it has in torch.
+        momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
+            late. For SGD ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
+            selection, see `GlobalMomentum` and `MomentumCorrection`. For Adam and AdamW ``"arrival"``: an entry that
+            arrives makes up for the steps it has waited, see `sparse_mpi.buckets.arrival`. What ``param_groups`` say
+            keeps the meaning that it has in torch. None takes ``"global"`` or ``"arrival"`` where that is possible with
+            optimizer and ``feedback``, and says so in a line on stderr.
         clip_norm: see `SparseAllreduce`; for each bucket.
         nonfinite: see `SparseAllreduce`.
         **options: hyperparameters of a named algorithm, see `SparseAllreduce`.
@@ -177,14 +182,21 @@ def DistributedOptimizer(
         if op not in OPS:
             raise ValueError(f"op must be one of {OPS}, got {op!r}")
         parameters = _ordered(optimizer, named_parameters)
-        rule = momentum_rule(optimizer, feedback, momentum)
-        say(op=op, parameters=len(parameters), momentum=momentum)
+        mode = default_mode(optimizer, feedback) if momentum is None else momentum
+        rule = momentum_rule(optimizer, feedback, mode)
+        say(op=op, parameters=len(parameters), momentum=mode)
+    if momentum is None and transport.rank == 0 and (line := announcement(optimizer, mode)):
+        print(line, file=sys.stderr)
     kind = type(optimizer)
-    made: Any = object.__new__(type(kind.__name__, (_Reducing, kind), {}))
+    bases = (_Reducing, ByArrival, kind) if mode == "arrival" else (_Reducing, kind)
+    made: Any = object.__new__(type(kind.__name__, bases, {}))
     # A scheduler made earlier has set an attribute `step`, which would hide the method of the new class.
     made.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     made._synchronizes, made._synchronized = True, False
-    made._momentum = rule.momentum if isinstance(rule, Feedback) and momentum != "local" else None
+    made._momentum = rule.momentum if isinstance(rule, Feedback) and mode != "local" else None
+    made._looks_ahead = mode == "global"
+    if mode == "arrival":
+        made._step_supports_amp_scaling = False  # as fused ones do: a GradScaler then unscales before the step
     made.reduction = GradientReduction(
         parameters,
         k=k,

@@ -1,4 +1,8 @@
-"""Decide who applies the momentum of torch's SGD: the optimizer, or a feedback rule before entries are selected."""
+"""Decide who applies the momentum of a torch optimizer.
+
+The optimizer itself applies it to whatever arrives, however late. Instead a feedback rule can apply SGD's before
+entries are selected, and Adam's moments can make up for the steps that an entry has waited, see `arrival`.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,58 @@ from contextlib import contextmanager
 import torch
 from torch.optim import SGD, Optimizer
 
+from sparse_mpi.buckets.arrival import check_adam
 from sparse_mpi.feedback import FEEDBACKS, Feedback, GlobalMomentum, MomentumCorrection
 
-MODES = ("local", "global", "corrected")
+MODES = ("local", "global", "corrected", "arrival")
+LAST = "last_mean"  # the key, in the optimizer's state of a parameter, of the gradient of the step before, for Nesterov
 DECAY = "decay_momentum"  # the key, in the optimizer's state of a parameter, of the momentum of its weight decay
+
+
+def default_mode(optimizer: Optimizer, feedback: str | Feedback) -> str:
+    """Return the mode in which training of sparse sums comes closest to that of dense ones, of those that can be used.
+
+    The momentum of SGD becomes global, and Adam goes by arrival, if ``feedback`` leaves that open.
+    """
+    for mode in ("global", "arrival"):
+        try:
+            momentum_rule(optimizer, feedback, mode)
+        except (TypeError, ValueError):
+            continue
+        if mode == "arrival" or optimizer.param_groups[0]["momentum"]:
+            return mode
+    return "local"
+
+
+def announcement(optimizer: Optimizer, mode: str) -> str:
+    """Return the line that says what a mode, taken by default, does to ``optimizer``; empty for the mode "local"."""
+    name = type(optimizer).__name__
+    return {
+        "global": f"sparse_mpi: {name}'s momentum enters before entries are selected (momentum='global'); "
+        "momentum='local' leaves it to the optimizer",
+        "arrival": f"sparse_mpi: {name} makes up for the steps that an entry has waited (momentum='arrival'); "
+        "momentum='local' takes entries as they come",
+    }.get(mode, "")
 
 
 def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str) -> str | Feedback:
     """Return the feedback rule to use: ``feedback``, or one that has taken the optimizer's momentum over.
 
     Raises:
-        TypeError: ``optimizer`` is not torch's SGD, whose momentum could be taken over.
+        TypeError: ``optimizer`` has not the momentum that the mode is for.
         ValueError: there is no such mode, momentum is asked for twice, or the optimizer's cannot be taken over.
     """
     if momentum not in MODES:
         raise ValueError(f"momentum must be one of {', '.join(MODES)}, got {momentum!r}")
+    if momentum != "local" and feedback != "residual":
+        raise ValueError(
+            f"feedback must be 'residual' with momentum={momentum!r}, which says what happens to late entries, got "
+            f"{feedback!r}; use momentum='local', and an optimizer without momentum"
+        )
+    if momentum == "arrival":
+        check_adam(optimizer)
+        return feedback
     if momentum != "local":
-        if feedback != "residual":
-            raise ValueError(
-                f"feedback must be 'residual' with momentum={momentum!r}, which makes the rule itself, got "
-                f"{feedback!r}; use momentum='local', and an optimizer without momentum"
-            )
         return _taken_over(optimizer, momentum)
     rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
     own = max((float(group.get("momentum", 0)) for group in optimizer.param_groups), default=0.0)
@@ -44,20 +79,18 @@ def _taken_over(optimizer: Optimizer, mode: str) -> GlobalMomentum | MomentumCor
     """Return the rule that applies the momentum of ``optimizer`` from now on."""
     if not isinstance(optimizer, SGD):
         raise TypeError(
-            f"momentum must be 'local' with {type(optimizer).__name__}, which has not the momentum of SGD, got "
-            f"{mode!r}; leave it out, or use torch.optim.SGD"
+            f"momentum must not be {mode!r} with {type(optimizer).__name__}, which has not the momentum of SGD; leave "
+            "it out, or use torch.optim.SGD"
         )
     groups = optimizer.param_groups
-    for option, wanted in {"dampening": 0, "nesterov": False}.items() if mode == "global" else [("dampening", 0)]:
-        given = [group[option] for group in groups if group[option] != wanted]
-        if given:
-            raise ValueError(f"{option} must be {wanted} with momentum={mode!r}, got {given[0]}; use momentum='local'")
+    if given := [group["dampening"] for group in groups if group["dampening"]]:
+        raise ValueError(f"dampening must be 0 with momentum={mode!r}, got {given[0]}; use momentum='local'")
     for option in ("momentum", "nesterov"):
-        given = sorted({group[option] for group in groups})
-        if len(given) > 1:
+        several = sorted({group[option] for group in groups})
+        if len(several) > 1:
             raise ValueError(
                 f"{option} must be the same in all parameter groups with momentum={mode!r}, got "
-                f"{', '.join(map(str, given))}; use momentum='local'"
+                f"{', '.join(map(str, several))}; use momentum='local'"
             )
     if mode == "global":
         return GlobalMomentum(groups[0]["momentum"])
@@ -65,11 +98,12 @@ def _taken_over(optimizer: Optimizer, mode: str) -> GlobalMomentum | MomentumCor
 
 
 @contextmanager
-def without_momentum(optimizer: Optimizer, momentum: float | None) -> Iterator[Callable[[], None]]:
+def without_momentum(optimizer: Optimizer, momentum: float | None, look_ahead: bool) -> Iterator[Callable[[], None]]:
     """Let ``optimizer`` step without momentum and weight decay in this context, unless ``momentum`` is None.
 
     Yields:
-        What lets the weights decay as SGD with this momentum does; to be called when the gradients are there.
+        What does for them what is left to do, to be called when the gradients are there: Nesterov's look ahead, where
+        the momentum is global, and the decay of the weights.
 
     Raises:
         ValueError: somebody has changed the optimizer's momentum, which was taken over, from ``momentum``.
@@ -87,10 +121,32 @@ def without_momentum(optimizer: Optimizer, momentum: float | None) -> Iterator[C
     try:
         for group in optimizer.param_groups:
             group.update(momentum=0, weight_decay=0)
-        yield lambda: _decay_weights(optimizer, momentum, [options["weight_decay"] for options in saved])
+
+        def finish() -> None:
+            if look_ahead:
+                _look_ahead(optimizer, momentum)
+            _decay_weights(optimizer, momentum, [options["weight_decay"] for options in saved])
+
+        yield finish
     finally:
         for group, options in zip(optimizer.param_groups, saved, strict=True):
             group.update(options)
+
+
+@torch.no_grad()
+def _look_ahead(optimizer: Optimizer, momentum: float) -> None:
+    """Turn the gradients, which include momentum, into Nesterov's.
+
+    Where dense SGD has the velocity ``u = g + m u_before``, Nesterov's update is ``g + m u = (1 + m) u - m u_before``.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["nesterov"] else ():
+            if parameter.grad is not None:
+                state, velocity = optimizer.state[parameter], parameter.grad.clone()
+                parameter.grad.mul_(1 + momentum)
+                if LAST in state:
+                    parameter.grad.sub_(state[LAST], alpha=momentum)
+                state[LAST] = velocity
 
 
 @torch.no_grad()

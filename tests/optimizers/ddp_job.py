@@ -99,11 +99,19 @@ def resumed(options: dict, at: int = 3, bucket_cap_mb: float = SMALL) -> dict:
 
 
 def by_optimizer(options: dict) -> dict:
-    """Without DDP: the gradients of all parameters are reduced as one by `DistributedOptimizer`."""
+    """Without DDP: the gradients of all parameters are reduced as one by `DistributedOptimizer`.
+
+    The hook knows no optimizer, so that momentum stays where it is.
+    """
     run = Run(None)
     run.model = run.net
     run.optimizer = DistributedOptimizer(
-        run.optimizer, run.net.named_parameters(), comm=dist.group.WORLD, bucket_cap_mb=None, **options
+        run.optimizer,
+        run.net.named_parameters(),
+        comm=dist.group.WORLD,
+        bucket_cap_mb=None,
+        momentum="local",
+        **options,
     )
     for number in range(STEPS):
         run.step(number)

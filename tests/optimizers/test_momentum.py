@@ -47,7 +47,7 @@ def reference(ranks: int, **options) -> np.ndarray:
 @pytest.mark.ranks(1, 3, 4)
 @pytest.mark.parametrize("closure", [False, True])
 @pytest.mark.parametrize(
-    ("momentum", "options"), [("global", {}), ("corrected", {}), ("corrected", {"nesterov": True})], ids=str
+    ("momentum", "options"), [(mode, {"nesterov": nesterov}) for mode in TAKEN for nesterov in (False, True)], ids=str
 )
 def test_with_everything_sent_training_is_that_of_torch(ranks, momentum, options, closure):
     def body(comm):
@@ -65,8 +65,6 @@ def test_with_everything_sent_training_is_that_of_torch(ranks, momentum, options
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_weights_decay_as_they_do_in_torch_where_no_gradient_is(momentum, nesterov):
     """Late by no step, though entries that are not selected are."""
-    if nesterov and momentum == "global":
-        pytest.skip("Nesterov's momentum is not taken over")
     decayed = []
     for distributed in (False, True):
         weight = torch.ones(50, requires_grad=True)
@@ -126,9 +124,8 @@ def optimizer_of(options, make=torch.optim.SGD, **own):
 @pytest.mark.parametrize(
     ("options", "own", "message"),
     [
-        ({"momentum": "mine"}, {}, "momentum must be one of local, global, corrected, got 'mine'"),
+        ({"momentum": "mine"}, {}, "momentum must be one of local, global, corrected, arrival, got 'mine'"),
         ({"momentum": "global", "feedback": "dgc"}, {}, "feedback must be 'residual' with momentum='global'"),
-        ({"momentum": "global"}, {"momentum": 0.9, "nesterov": True}, "nesterov must be False with momentum='global'"),
         (
             {"momentum": "corrected"},
             {"momentum": 0.9, "dampening": 0.1},
@@ -144,9 +141,15 @@ def test_momentum_that_cannot_be_taken_over_or_is_given_twice(options, own, mess
         optimizer_of(options, **own)
 
 
-def test_only_sgd_has_the_momentum_of_sgd():
-    with pytest.raises(TypeError, match="momentum must be 'local' with AdamW"):
-        optimizer_of({"momentum": "global"}, torch.optim.AdamW)
+@pytest.mark.parametrize(("mode", "kind"), [("global", "AdamW"), ("corrected", "RMSprop"), ("arrival", "SGD")])
+def test_a_mode_needs_the_optimizer_it_is_for(mode, kind):
+    with pytest.raises(TypeError, match=f"momentum must not be '{mode}' with {kind}"):
+        optimizer_of({"momentum": mode}, getattr(torch.optim, kind))
+
+
+def test_steps_of_amsgrad_are_not_replayed():
+    with pytest.raises(ValueError, match="amsgrad must be False with momentum='arrival', got True"):
+        optimizer_of({"momentum": "arrival"}, torch.optim.Adam, amsgrad=True)
 
 
 def test_groups_with_momenta_of_their_own_are_refused():
@@ -166,3 +169,108 @@ def test_a_momentum_that_changes_later_is_refused_before_anything_is_reduced():
 @pytest.mark.parametrize("rule", [ErrorFeedback(), MomentumCorrection(0.0), GlobalMomentum(0.0)], ids=repr)
 def test_a_rule_without_momentum_leaves_the_optimizers_own(rule):
     assert optimizer_of({"feedback": rule}, momentum=0.9).param_groups[0]["momentum"] == 0.9
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_with_everything_sent_adam_by_arrival_is_that_of_torch(ranks, kind):
+    options = {"lr": 0.1, "weight_decay": 0.02, "betas": (0.8, 0.99), "eps": 1e-3}  # a small eps magnifies rounding
+
+    def body(comm):
+        model = net()
+        optimizer = DistributedOptimizer(kind(model.parameters(), **options), comm=comm, algorithm="dense")
+        assert optimizer.param_groups[0]["betas"] == (0.8, 0.99)
+        return steps(model, optimizer, lambda model, step: loss_of(model, comm.rank, step))
+
+    model = net()
+    plain = kind(model.parameters(), **options)
+    expected = steps(
+        model, plain, lambda model, step: sum(loss_of(model, r, step) for r in range(ranks.size)) / ranks.size
+    )
+    for trained in ranks.run(body):
+        np.testing.assert_allclose(trained, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"betas": (0.0, 0.9)}, {"maximize": True}], ids=str)
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_adam_by_arrival_makes_up_for_a_wait(kind, options):
+    """Entry i of a constant gradient arrives in every i-th step only, and yet ends where torch's Adam takes it."""
+    slope, every, last = torch.linspace(-2, 3, 40).double(), torch.arange(1, 41), 840
+    free = {"weight_decay": 0.0} | options
+    weight, reference = (torch.zeros(40, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    optimizer = DistributedOptimizer(kind([weight], lr=0.01, **free), comm=NullComm(), algorithm="dense")
+    plain = kind([reference], lr=0.01, **free)
+    owed = torch.zeros(40).double()
+    for step in range(1, last + 1):
+        reference.grad = slope.clone()
+        plain.step()
+        owed += slope
+        arrives = (step % every == 0) | (step == last)
+        weight.grad = torch.where(arrives, owed, 0)
+        owed[arrives] = 0
+        optimizer.step()
+    assert reference.abs().min() > 8
+    np.testing.assert_allclose(weight.detach(), reference.detach(), rtol=1e-9)
+
+
+def test_adam_by_arrival_goes_on_from_a_checkpoint_of_torch():
+    trained = []
+    for distributed in (False, True):
+        weight = torch.ones(5, requires_grad=True)
+        optimizer = torch.optim.Adam([weight], lr=0.1)
+        for step in range(8):
+            if distributed and step == 4:
+                saved = optimizer.state_dict()
+                optimizer = DistributedOptimizer(torch.optim.Adam([weight], lr=0.1), comm=NullComm(), algorithm="dense")
+                optimizer.load_state_dict(saved)
+            weight.grad = torch.sin(torch.arange(5.0) * step + 1)
+            optimizer.step()
+        trained.append(weight.detach().numpy())
+    np.testing.assert_allclose(trained[1], trained[0], rtol=1e-5)
+
+
+@pytest.mark.ranks(1, 3)
+def test_adam_by_arrival_that_is_resumed_ends_in_the_same_bits(ranks):
+    def body(comm):
+        def made(model):
+            return DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=0.05), comm=comm, density=0.05)
+
+        def losses(first):
+            return lambda model, step: loss_of(model, comm.rank, first + step)
+
+        straight, half = net(), net()
+        long, short = made(straight), made(half)
+        steps(straight, long, losses(0), 3)
+        steps(half, short, losses(0), 3)
+        again = net(1)
+        again.load_state_dict(half.state_dict())
+        resumed = made(again)
+        resumed.load_state_dict(short.state_dict())
+        resumed.reduction.load_state_dict(short.reduction.state_dict())
+        return steps(straight, long, losses(3), 3), steps(again, resumed, losses(3), 3)
+
+    for straight, resumed in ranks.run(body):
+        assert straight.tobytes() == resumed.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("make", "own", "options", "says"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}, {}, "SGD's momentum enters before entries are selected"),
+        (torch.optim.SGD, {}, {}, ""),
+        (torch.optim.SGD, {"momentum": 0.9}, {"momentum": "local"}, ""),
+        (torch.optim.SGD, {"momentum": 0.9}, {"momentum": "global"}, ""),
+        (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.5}, {}, ""),
+        (torch.optim.SGD, {"momentum": 0.9}, {"feedback": "none"}, ""),
+        (torch.optim.AdamW, {}, {}, "AdamW makes up for the steps that an entry has waited"),
+        (torch.optim.Adam, {"amsgrad": True}, {}, ""),
+        (torch.optim.RMSprop, {"momentum": 0.9}, {}, ""),
+    ],
+    ids=str,
+)
+def test_momentum_is_taken_over_by_default_where_that_is_possible_and_said_so(make, own, options, says, capsys):
+    optimizer = optimizer_of(options, make, **own)
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == bool(says)
+    taken = optimizer.reduction.buckets[0].reducer.feedback.momentum
+    assert taken == (own["momentum"] if "SGD" in says or options.get("momentum") == "global" else 0)

@@ -180,8 +180,19 @@ def test_zero_copy_is_the_default_where_it_is_possible():
     assert options().zero_copy and not options("--no-zero-copy").zero_copy
     assert not options("--feedback", "dgc").zero_copy and not options("--clip-norm", "2").zero_copy
     assert options("--feedback", "gmc").zero_copy
-    expected = {"feedback": "residual", "momentum": "local", "clip_norm": None, "in_place": True}
+    expected = {"feedback": "residual", "momentum": "global", "clip_norm": None, "in_place": True}
     assert feedback_options(options()) == expected
+
+
+def test_adam_goes_by_arrival_unless_told_otherwise(capsys):
+    adam = ["--optimizer", "adam"]
+    assert feedback_options(options(*adam))["momentum"] == "arrival"
+    for argv in (["--no-arrival"], ["--feedback", "none"]):
+        assert feedback_options(options(*adam, *argv))["momentum"] == "local"
+    for argv in (["--arrival"], ["--arrival", *adam, "--feedback", "none"]):
+        with pytest.raises(SystemExit):
+            options(*argv)
+        assert "--arrival: needs --optimizer adam or adamw, and --feedback residual" in capsys.readouterr().err
 
 
 def test_the_former_name_of_feedback_works_and_names_the_new_one(capsys):
@@ -193,8 +204,10 @@ def test_the_former_name_of_feedback_works_and_names_the_new_one(capsys):
 
 
 def test_momentum_is_the_optimizers_or_that_of_feedback():
-    args = options("--momentum", "0.7")
-    assert (args.momentum, args.correction) == (0.7, 0)
+    for argv, momentum, taken in (([], "global", 0.7), (["--feedback", "residual"], "local", 0)):
+        args = options("--momentum", "0.7", *argv)
+        assert (args.momentum, args.correction, feedback_options(args)["momentum"]) == (0.7, taken, momentum)
+    assert options("--momentum", "0").feedback == options("--plan", "auto").feedback == "residual"
     for feedback, momentum in (("dgc", "corrected"), ("gmc", "global")):
         args = options("--feedback", feedback, "--clip-norm", "2")
         assert (args.momentum, args.correction) == (0.9, 0.9)

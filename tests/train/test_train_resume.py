@@ -127,7 +127,7 @@ REFUSED = {
     "algo": (["--algo", "topka"], "with algo oktopk, but this one has topka"),
     "density": (["--density", "0.1"], "with density 0.2, but this one has 0.1"),
     "k": (["--k", "9"], "with k None, but this one has 9"),
-    "feedback": (["--feedback", "none"], "with feedback residual, but this one has none"),
+    "feedback": (["--feedback", "none"], "with feedback gmc, but this one has none"),
     "selector": (["--selector", "exact"], "with selector None, but this one has exact"),
     "optimizer": (["--optimizer", "adam"], "with optimizer sgd, but this one has adam"),
     "seed": (["--seed", "2"], "with seed 1, but this one has 2"),

@@ -61,10 +61,13 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--density-warmup", type=densities, default=0, metavar="D,D,.. | E | D@E", help=text)
     text = (
         "error feedback, or what becomes of entries that are not sent: residual adds them to the next gradient, dgc "
-        "their momentum too, gmc adds the momentum of the result as well, none drops them (default: residual)"
+        "their momentum too, gmc adds the momentum of the result as well, none drops them (default: gmc with the "
+        "momentum of sgd, else residual)"
     )
     add("--feedback", choices=tuple(sparse_mpi.FEEDBACKS), help=text)
     add("--memory", choices=tuple(sparse_mpi.FEEDBACKS), help=SUPPRESS)  # the former name of --feedback
+    text = "make up for the steps that an entry has waited (default: with adam and adamw, and --feedback residual)"
+    add("--arrival", action=BooleanOptionalAction, default=None, help=text)
     text = "L2 norm to clip gradients to, C / sqrt(ranks) on each rank; inf: no clipping " + default("clip_norm")
     add("--clip-norm", type=norm, metavar="C", help=text)
     text = "let gradients add up in the residual's own memory (default: wherever that is possible)"
@@ -102,7 +105,6 @@ def resolve_names(parser: ArgumentParser, args: Namespace) -> None:
             )
         print(f"{parser.prog}: warning: --memory is deprecated, use --feedback {args.memory}", file=sys.stderr)
         args.feedback = args.memory
-    args.feedback = args.feedback or "residual"
     del args.memory
 
 
@@ -166,7 +168,13 @@ def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:
 def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
     """Reduce in place where that is possible, and give momentum to the error feedback if it is the one for momentum."""
     args.clip_norm = None if args.clip_norm == math.inf else args.clip_norm
+    sgd = args.optimizer == "sgd"
+    default = "gmc" if sgd and 0 < args.momentum < 1 and not args.plan else "residual"
+    args.feedback = args.feedback or default
     taking = args.feedback in MOMENTUM
+    if args.arrival and (sgd or args.feedback != "residual"):
+        parser.error("argument --arrival: needs --optimizer adam or adamw, and --feedback residual")
+    args.arrival = not sgd and args.feedback == "residual" if args.arrival is None else args.arrival
     possible = args.feedback in ("residual", "gmc") and args.clip_norm is None
     if args.zero_copy and not possible:
         parser.error("argument --zero-copy: needs --feedback residual or gmc, and no clipping (--clip-norm inf)")
@@ -186,5 +194,5 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
 def feedback_options(args: Namespace) -> dict[str, Any]:
     """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` about error feedback, from parsed options."""
     feedback = "residual" if args.feedback in MOMENTUM else args.feedback
-    momentum = MOMENTUM.get(args.feedback, "local")
+    momentum = "arrival" if args.arrival else MOMENTUM.get(args.feedback, "local")
     return {"feedback": feedback, "momentum": momentum, "clip_norm": args.clip_norm, "in_place": args.zero_copy}

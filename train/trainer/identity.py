@@ -12,7 +12,20 @@ from options.reduction import AUTO, PLAN
 from tasks.task import Task
 
 AMOUNT = ("density", "k")  # one of them
-FIXED = ("data", "tiny", "algo", "selector", "wire", "residual", "rank", "feedback", "optimizer", "seed", "bucket_mb")
+FIXED = (
+    "data",
+    "tiny",
+    "algo",
+    "selector",
+    "wire",
+    "residual",
+    "rank",
+    "optimizer",
+    "feedback",
+    "arrival",
+    "seed",
+    "bucket_mb",
+)
 HARMLESS = (  # options that may change without a message: where things are, when a run ends, what is shown
     "data_dir",
     "plan",  # whose content tells it
@@ -63,7 +76,11 @@ def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, An
 
 
 def _renamed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``saved`` with today's names, if it is from when --feedback was --memory and --algo auto made a plan."""
+    """Return ``saved`` with today's names and options.
+
+    It may be from when there was no --arrival, or even from when --feedback was --memory and --algo auto made a plan.
+    """
+    saved = {"arrival": False, **saved}
     if "memory" not in saved:
         return saved
     planned = {"algo": PLAN, "plan": AUTO} if saved["algo"] == AUTO else {}
