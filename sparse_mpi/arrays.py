@@ -192,7 +192,13 @@ def wide_type(x: Array) -> np.dtype:
 
 
 def leave(a: Array, caller: Any) -> Any:
-    """Return ``a`` as an array of the caller's library, without a copy: the inverse of `enter`."""
+    """Return ``a`` as a writable array of the caller's library: the inverse of `enter`.
+
+    It shares the memory of ``a`` unless that is read-only, as where the ranks of a `World` share it. That is copied:
+    torch knows no read-only memory, and would let the caller write to what other ranks read.
+    """
+    if not is_device(a) and not a.flags.writeable:
+        a = a.copy()
     if not _is_torch(caller):
         return a
     torch = sys.modules["torch"]

@@ -41,7 +41,7 @@ class SparseVector(NamedTuple):
 
 
 def leave(result: SparseVector | Array, caller: Any) -> Any:
-    """Return ``result`` as arrays of the caller's library, without a copy; see `sparse_mpi.arrays.leave`."""
+    """Return ``result`` as writable arrays of the caller's library; see `sparse_mpi.arrays.leave`."""
     if isinstance(result, SparseVector):
         return SparseVector(arrays.leave(result.indices, caller), arrays.leave(result.values, caller), result.size)
     return arrays.leave(result, caller)

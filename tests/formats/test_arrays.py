@@ -33,6 +33,19 @@ def test_leave_goes_back_without_a_copy():
     assert a[1] == 5 and arrays.leave(a, np.zeros(1)) is a
 
 
+@pytest.mark.parametrize("caller", [torch.zeros(1), np.zeros(1)], ids=["torch", "numpy"])
+def test_what_is_read_only_leaves_as_a_writable_copy(caller, recwarn):
+    torch.set_warn_always(True)  # not only once in a process
+    a = np.zeros(3, np.float32)
+    a.flags.writeable = False
+    try:
+        out = arrays.leave(a, caller)
+    finally:
+        torch.set_warn_always(False)
+    out[1] = 5
+    assert not recwarn.list and a.tolist() == [0, 0, 0]
+
+
 def test_host_functions():
     x = np.ones(2)
     assert arrays.namespace(x) is np and arrays.to_host(x) is x and arrays.like(x, x) is x
