@@ -153,7 +153,9 @@ def DistributedOptimizer(
             arrives makes up for the steps it has waited, see `sparse_mpi.buckets.arrival`. What ``param_groups`` say
             keeps the meaning that it has in torch. None takes ``"global"`` or ``"arrival"`` where that is possible with
             optimizer and ``feedback``, and says so in a line on stderr.
-        clip_norm: see `SparseAllreduce`; for each bucket.
+        clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
+            applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` it is that of the whole
+            gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
         nonfinite: see `SparseAllreduce`.
         **options: hyperparameters of a named algorithm, see `SparseAllreduce`.
         in_place: add gradients directly to the residual, which saves a pass over both. Clear gradients with the

@@ -185,9 +185,11 @@ class Bucket:
         elif scale != 1.0:
             view.div_(scale)
 
-    def start(self, *, density: float | None, check: bool) -> Handle[Any]:
-        """Begin to reduce what was collected."""
-        self.handle = self.reducer.start(self.flat, density=density, check=check)
+    def start(self, *, density: float | None, check: bool, factor: float = 1.0) -> Handle[Any]:
+        """Begin to reduce what was collected, times ``factor``; half precision is widened before it is scaled."""
+        wide = torch.promote_types(self.flat.dtype, torch.float32)
+        gradient = self.flat if factor == 1 else self.flat.to(wide) * factor
+        self.handle = self.reducer.start(gradient, density=density, check=check)
         return self.handle
 
     @torch.no_grad()

@@ -20,7 +20,8 @@ from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer import SparseAllreduce
-from sparse_mpi.reducer.arguments import resolve_k
+from sparse_mpi.reducer.arguments import check_clip_norm, resolve_k
+from sparse_mpi.reducer.clipping import clipping_factor, sketched
 from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.sparse import SparseVector
@@ -36,9 +37,11 @@ class GradientReduction(ResumableReduction):
 
     Args:
         parameters: in the order in which the model uses them; those that need no gradient are left out.
-        k, density, comm, algorithm, feedback, clip_norm, nonfinite, options: as for `SparseAllreduce`; ``k`` is for
-            all parameters together, clip_norm for each bucket. The communicator is duplicated. ``memory`` is the former
-            name of feedback, deprecated.
+        k, density, comm, algorithm, feedback, nonfinite, options: as for `SparseAllreduce`; ``k`` is for
+            all parameters together. The communicator is duplicated. ``memory`` is the former name of feedback,
+            deprecated.
+        clip_norm: as for `SparseAllreduce`, but of the sum with ``average=False``; of the whole gradient if nothing
+            overlaps, else of each bucket by itself, which is reduced before the next one's norm is known.
         in_place: see `Bucket`.
         passes: the number of backward passes whose gradients are added up before a reduction.
         average: True makes ``.grad`` the mean over the ranks, False the sum.
@@ -80,23 +83,20 @@ class GradientReduction(ResumableReduction):
         transport = as_comm(comm)
         with same_on_all_ranks(transport) as say:
             check_options(first, bucket_cap_mb, passes, in_place, scaler)
+            check_clip_norm(clip_norm, in_place)
             self._k = resolve_k(elements, k, density)
             say(n=elements, k=self._k, bucket_cap_mb=bucket_cap_mb)
-            say(overlap=overlap, passes=passes, average=average, scaled=scaler is not None)
+            say(overlap=overlap, passes=passes, average=average, scaled=scaler is not None, clip_norm=clip_norm)
         self._overlap = overlap and scaler is None
         self.comm = transport.duplicate(patient=self._overlap)
         self._share = self._k / elements if k is not None else density
         self._max_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
         self._passes, self._in_place, self._scaler = passes, in_place, scaler
         self._average, self._divisor = average, float(self.comm.size) if average else 1.0
-        self._options: dict[str, Any] = {
-            "algorithm": algorithm,
-            "feedback": feedback,
-            "clip_norm": clip_norm,
-            "in_place": in_place,
-            "nonfinite": nonfinite,
-            **options,
-        }
+        most = None if clip_norm is None else clip_norm * self._divisor / self.comm.size
+        self._max_norm = None if self._overlap else most  # of the mean of all buckets together
+        self._options: dict[str, Any] = {"algorithm": algorithm, "feedback": feedback, "in_place": in_place}
+        self._options |= {"clip_norm": most if self._overlap else None, "nonfinite": nonfinite, **options}
         self._hooks: dict[Tensor, RemovableHandle] = {}
         self._next = 0  # the bucket to be started next
         self._scale: float | None = None  # the loss scale of the gradients under way
@@ -191,8 +191,9 @@ class GradientReduction(ResumableReduction):
             for bucket in self.buckets:
                 bucket.fail()
             return []
+        factor = self._clipping_factor()  # of a whole gradient: of each that waits, none has been started
         for bucket in waiting:
-            self._start(bucket)
+            self._start(bucket, factor)
         self._agree_on_kinds()
         # Wait for all buckets even if one fails, so that nothing is under way afterwards.
         totals, errors = [], []
@@ -258,12 +259,17 @@ class GradientReduction(ResumableReduction):
         while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].complete:
             self._start(self.buckets[self._next])
 
-    def _start(self, bucket: Bucket) -> None:
-        """Begin to reduce a bucket, the next one in order."""
+    def _clipping_factor(self) -> float:
+        """Return what all ranks multiply the whole gradient by, to clip its mean; 1 where there is nothing to clip."""
+        flats, most = [bucket.flat for bucket in self.buckets], self._max_norm
+        return 1.0 if most is None else clipping_factor(sketched(flats, self.comm.size), most, self.comm)
+
+    def _start(self, bucket: Bucket, factor: float = 1.0) -> None:
+        """Begin to reduce a bucket, the next one in order, times ``factor``."""
         if self._tracer is not None and self._next == 0:
             self._tracer.begin()
         self._next += 1
-        handle = bucket.start(density=self.density, check=self.check)
+        handle = bucket.start(density=self.density, check=self.check, factor=factor)
         if self._tracer is not None:
             self._tracer.watch(handle, bucket.reducer)
 

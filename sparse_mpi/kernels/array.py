@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparse_mpi.arrays import Array, like, namespace, to_host, widened
-from sparse_mpi.kernels.base import SCALED, Moments, index_dtype, magnitude_bits
+from sparse_mpi.kernels.base import SCALED, SKETCH, SKETCHED_ROWS, Moments, index_dtype, magnitude_bits
 from sparse_mpi.kernels.bits import read_messages, write_messages
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "moments",
     "read_messages",
     "select",
+    "sketch",
     "subtract",
     "to_bfloat16",
     "to_float16",
@@ -113,10 +114,10 @@ def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
 
 def _hash(bits: Array, indices: Array) -> Array:
     """Return 32 hash bits of each pair: MurmurHash3's finalizer of the index, and again after XOR with the value."""
-    return _mixed(_mixed(indices.astype(np.uint32)) ^ bits)
+    return mixed(mixed(indices.astype(np.uint32)) ^ bits)
 
 
-def _mixed(x: Array) -> Array:
+def mixed(x: Array) -> Array:
     """Return the finalizer of MurmurHash3 of 32-bit integers."""
     x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
@@ -145,6 +146,25 @@ def moments(x: Array, threshold: int) -> Moments:
         len(positive),
         float(magnitudes.max()),
     )
+
+
+def sketch(x: Array, seed: int) -> np.ndarray:
+    """See `base.Kernels.sketch`. Works in chunks, so that signs and positions need little memory."""
+    xp, key, total = namespace(x), np.uint32(seed), np.zeros(SKETCH)
+    for start in range(0, len(x), SKETCHED_ROWS * SKETCH):
+        chunk = x[start : start + SKETCHED_ROWS * SKETCH]
+        rows = xp.zeros((-(-len(chunk) // SKETCH), SKETCH))
+        rows.reshape(-1)[: len(chunk)] = chunk
+        # Signs: the bits of hashes that 32 rows have in common.
+        numbers = start // SKETCH + xp.arange(len(rows))
+        hashed = (numbers // 32 * SKETCH)[:, None] + xp.arange(SKETCH)
+        bits = mixed(mixed(hashed.astype(np.uint32)) ^ key) >> (numbers % 32).astype(np.uint32)[:, None] & 1
+        rows = xp.where(bits == 1, -rows, rows)
+        # Buckets: the positions in a row, rotated by a hash of its number.
+        by = mixed(mixed(numbers.astype(np.uint32)) ^ ~key) % SKETCH
+        source = (xp.arange(SKETCH) - by.astype(np.int64)[:, None]) % SKETCH
+        total += to_host(xp.take_along_axis(rows, source, axis=1).sum(axis=0))
+    return total
 
 
 def add(x: Array, indices: Array, values: Array) -> None:

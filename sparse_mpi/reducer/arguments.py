@@ -174,6 +174,12 @@ def make_feedback(feedback: str | Feedback, clip_norm: float | None, in_place: b
         TypeError: ``feedback`` is neither a name nor an instance, or clip_norm is not a number.
     """
     made = _named("feedback", feedback, FEEDBACKS, Feedback)
+    check_clip_norm(clip_norm, in_place)
+    return made() if isinstance(made, type) else made
+
+
+def check_clip_norm(clip_norm: float | None, in_place: bool) -> None:
+    """Raise TypeError or ValueError unless ``clip_norm`` is None or above 0, and None where gradients are in place."""
     if isinstance(clip_norm, bool) or not isinstance(clip_norm, (int, float, np.number, type(None))):
         raise TypeError(f"clip_norm must be a number above 0, or None for no clipping, got {clip_norm!r}")
     if clip_norm is not None and not 0 < clip_norm < np.inf:
@@ -183,4 +189,3 @@ def make_feedback(feedback: str | Feedback, clip_norm: float | None, in_place: b
             f"clip_norm must be None with in_place=True, where gradient and residual are one, got {clip_norm}; "
             "use in_place=False"
         )
-    return made() if isinstance(made, type) else made

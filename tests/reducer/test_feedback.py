@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from sparse_mpi import kernels
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, GlobalMomentum, MomentumCorrection, NoFeedback
-from sparse_mpi.feedback.clipping import clip, l2_norm
 from sparse_mpi.sparse import SparseVector
 
 RANKS = 2
@@ -255,26 +254,3 @@ def test_only_error_feedback_works_in_place(memory):
 def test_bad_momentum(momentum, error, kind):
     with pytest.raises(error, match=r"momentum must be .*in \[0, 1\), got"):
         kind(momentum)
-
-
-@given(QUARTERS, st.floats(0.01, 1000))
-def test_clipping_keeps_the_direction_and_bounds_the_norm(gradient, most):
-    before = gradient.tobytes()
-    clipped = clip(gradient, most)
-    assert gradient.tobytes() == before
-    norm = np.linalg.norm(gradient)
-    np.testing.assert_allclose(np.linalg.norm(clipped), min(norm, most), rtol=1e-12)
-    np.testing.assert_allclose(clipped * norm, gradient * min(norm, most), rtol=1e-12)
-    assert clipped is gradient or norm > most
-
-
-def test_norm_of_a_long_vector_is_added_up_in_float64():
-    x = np.full(1_000_003, 1e25, np.float32)  # its square is beyond float32
-    assert l2_norm(x) == pytest.approx(float(x[0]) * 1_000_003**0.5, rel=1e-9)
-    assert clip(x, 1.0).dtype == np.float32
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_gradient_without_a_norm_is_not_clipped(bad):
-    gradient = np.array([1.0, bad, 3.0])
-    assert clip(gradient, 0.1) is gradient

@@ -97,6 +97,7 @@ def test_data_of_the_other_task_are_refused(capsys, task, data, meant):
 def test_settings_are_those_published():
     args = PROGRAM.parse(["--data", "an4"])
     assert (args.density, args.batch_size, args.lr, args.clip_norm, args.momentum) == (0.02, 2, 1e-3, 400, 0.9)
+    assert args.weight_decay == 1e-4
     assert args.schedule == "exponential" and round(1 / args.decay, 12) == 1.01 and args.task == "speech"
     assert PROGRAM.parse(["--task", "text"]).task == "text"
 

@@ -74,6 +74,20 @@ def test_the_same_bytes_as_with_numpy(ranks, device, transport, name, dtype):
     ranks.run(body)
 
 
+@pytest.mark.ranks(1, 3)
+def test_clipping_has_the_same_bytes_as_with_numpy(ranks, device, transport):
+    cupy = sys.modules["cupy"]
+
+    def body(comm):
+        comm, found = transport(comm), {}
+        for library in (np, cupy):
+            reducer = SparseAllreduce(N, k=K, comm=comm, clip_norm=1.0)
+            found[library] = bytes_of(reducer.step(library.asarray(vector(comm.rank))), reducer.residual)
+        assert found[np] == found[cupy] and not device.early
+
+    ranks.run(body)
+
+
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("name", ["oktopk", "topka"])
 def test_only_pairs_cross_the_bus(ranks, device, transport, name):

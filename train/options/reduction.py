@@ -68,7 +68,7 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--memory", choices=tuple(sparse_mpi.FEEDBACKS), help=SUPPRESS)  # the former name of --feedback
     text = "make up for the steps that an entry has waited (default: with adam and adamw, and --feedback residual)"
     add("--arrival", action=BooleanOptionalAction, default=None, help=text)
-    text = "L2 norm to clip gradients to, C / sqrt(ranks) on each rank; inf: no clipping " + default("clip_norm")
+    text = "L2 norm to clip the mean of all ranks' gradients to; inf: no clipping " + default("clip_norm")
     add("--clip-norm", type=norm, metavar="C", help=text)
     text = "let gradients add up in the residual's own memory (default: wherever that is possible)"
     add("--zero-copy", action=BooleanOptionalAction, default=None, help=text)

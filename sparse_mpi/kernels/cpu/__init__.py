@@ -11,6 +11,7 @@ from sparse_mpi.kernels.cpu.pairs import add, contains, merge, subtract, truncat
 from sparse_mpi.kernels.cpu.rounding import from_int8, to_bfloat16, to_float16, to_int8
 from sparse_mpi.kernels.cpu.rows import top_k_rows
 from sparse_mpi.kernels.cpu.select import accumulate_select, select
+from sparse_mpi.kernels.cpu.sketch import sketch
 
 __all__ = [
     "accumulate_select",
@@ -23,6 +24,7 @@ __all__ = [
     "moments",
     "read_messages",
     "select",
+    "sketch",
     "subtract",
     "to_bfloat16",
     "to_float16",

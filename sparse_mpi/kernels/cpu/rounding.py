@@ -108,13 +108,13 @@ def _step(x, bits, indices, scale, codes):
         finite = (bits[i] & np.uint32(0x7FFFFFFF)) < np.uint32(0x7F800000)
         step = (x[i] if finite else np.float32(0)) / divisor
         lower = np.floor(step)
-        chance = np.float32(_mixed(_mixed(np.uint32(indices[i])) ^ bits[i]) >> np.uint32(8))
+        chance = np.float32(mixed(mixed(np.uint32(indices[i])) ^ bits[i]) >> np.uint32(8))
         lower += np.float32((step - lower) * np.float32(1 << 24) > chance)
         codes[i] = np.int8(min(max(lower, np.float32(-127)), np.float32(127))) if finite else np.int8(-128)
 
 
 @compiled
-def _mixed(x):
+def mixed(x):
     """Return the finalizer of MurmurHash3 of a 32-bit integer."""
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
     x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))

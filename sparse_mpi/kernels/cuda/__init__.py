@@ -1,7 +1,7 @@
 """Kernels for CuPy arrays, compiled by NVRTC: one pass each, all on the current stream.
 
-Some kernels make the host wait for the device: a selection once, to learn how many entries it found, `histogram` and
-`moments` for their results, and `merge` for the number of distinct indices.
+Some kernels make the host wait for the device: a selection once, to learn how many entries it found, `histogram`,
+`moments` and `sketch` for their results, and `merge` for the number of distinct indices.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from sparse_mpi.arrays import Array, widened
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import contains, count, to_bfloat16, to_float16, truncate
-from sparse_mpi.kernels.base import Moments, index_dtype
+from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments, index_dtype
 from sparse_mpi.kernels.cuda.bits import from_int8, read_messages, to_int8, write_messages
 from sparse_mpi.kernels.cuda.program import blocks_for, kernel, start
 
@@ -29,6 +29,7 @@ __all__ = [
     "moments",
     "read_messages",
     "select",
+    "sketch",
     "subtract",
     "to_bfloat16",
     "to_float16",
@@ -117,6 +118,18 @@ def moments(x: Array, threshold: int) -> Moments:
     of_blocks = partial.get()
     entries, total, squares, logs, nonzero = (float(sums.sum()) for sums in of_blocks[:5])
     return Moments(int(entries), total, squares, logs, int(nonzero), float(of_blocks[5].max()))
+
+
+def sketch(x: Array, seed: int) -> np.ndarray:
+    """See `base.Kernels.sketch`. The host adds up the sums of all chunks."""
+    x = cupy.ascontiguousarray(x)
+    chunks = blocks_for(x.size, SKETCHED_ROWS * SKETCH)
+    if chunks == 0:
+        return np.zeros(SKETCH)
+    partial = cupy.empty((chunks, SKETCH), np.float64)
+    add_up = kernel("sketch", "sketch.cu", SKETCH, REAL=x.dtype.name, ROWS=SKETCHED_ROWS)
+    start(add_up, chunks, x, x.size, seed, partial, threads=SKETCH)
+    return partial.get().sum(axis=0)
 
 
 def add(x: Array, indices: Array, values: Array) -> None:

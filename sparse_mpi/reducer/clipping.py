@@ -1,0 +1,118 @@
+"""Clip the mean of all ranks' gradients by its L2 norm, which is estimated before anything is reduced.
+
+The norm of a mean does not follow from the norms of its parts: those of P independent gradients are about sqrt(P) times
+as long as their mean, and those of equal ones are as long. So each rank sums its entries, with signs that are a hash of
+their indices, in 1,024 buckets, the ranks add up these sketches, and the squares of that give the squared norm. All
+ranks then scale their gradients by the same factor.
+
+The estimated norm has a standard error of 2.2 %, whatever the gradients and however many ranks there are. Sketches are
+added up as whole numbers, so that every rank gets the same bits, and World the same as MPI.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi import arrays, kernels
+from sparse_mpi.arrays import Array
+from sparse_mpi.comm import Comm
+
+CHUNK_ELEMENTS = 1 << 17  # elements converted to float64 at a time, few enough to stay in the cache
+BITS = 62  # of the magnitude of a sum of whole numbers
+HEADROOM_BITS = 24  # a sketch may be so much larger than the limit before it takes a second exchange
+MAX_EXPONENT = 1000  # beyond it norms may overflow
+NOT_FINITE = 1 << 20  # stands for the exponent of a sketch that is not finite, or too large
+
+
+def sketched(gradients: Sequence[Any], ranks: int) -> np.ndarray:
+    """Return what a rank has to tell of the parts of its gradient for `clipping_factor`; no communication.
+
+    Args:
+        gradients: the parts, arrays of any library, in the same order on all ranks.
+        ranks: P.
+
+    Returns:
+        The sum of the sketches of all parts, ``(1024,)`` float64. If there is a single rank, the exact norm ``(1,)``.
+    """
+    found: Any = np.zeros(1)
+    for number, gradient in enumerate(gradients):
+        with arrays.on_stream_of(gradient), np.errstate(over="ignore", invalid="ignore"):
+            x = arrays.widened(arrays.enter(gradient))
+            found = np.hypot(found, l2_norm(x)) if ranks == 1 else found + kernels.of(x).sketch(x, number)
+    return found
+
+
+def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm) -> float:
+    """Return the factor by which all ranks scale their gradients, so that their mean is at most ``max_norm`` long.
+
+    It is 1 where the mean is not longer, and where a norm is not finite, so that NaN and Inf still show in the sum.
+    Collective: one allreduce of 8,200 bytes (control), two more where gradients are huge or not finite.
+
+    Args:
+        own: what `sketched` returned on this rank.
+        max_norm: the norm to clip to.
+        comm: all ranks.
+    """
+    if comm.size == 1:
+        norm = float(own[0])
+    else:
+        norm = _norm_of_sum(own, max_norm * comm.size, comm) / comm.size
+    return max_norm / norm if max_norm < norm < math.inf else 1.0
+
+
+def scaled(gradient: Array, factor: float) -> Array:
+    """Return ``gradient`` ``(n,)`` times ``factor``: a new array, or itself if that is 1."""
+    return gradient if factor == 1 else gradient * factor
+
+
+def l2_norm(x: Array) -> float:
+    """Return the Euclidean norm of ``x`` ``(n,)``, added up in float64 in an order that depends on n alone."""
+    total = 0.0
+    for start in range(0, len(x), CHUNK_ELEMENTS):
+        wide = x[start : start + CHUNK_ELEMENTS].astype("float64")
+        wide *= wide
+        total += float(wide.sum())
+    return math.sqrt(total)
+
+
+def _norm_of_sum(own: np.ndarray, limit: float, comm: Comm) -> float:
+    """Return the estimated norm of the sum of all ranks' gradients: the same bits on every rank, Inf if it has none.
+
+    Args:
+        own: this rank's sketch.
+        limit: the norm beyond which gradients are clipped; far below it the result is not precise.
+        comm: all ranks.
+    """
+    exponent = math.frexp(limit)[1] + HEADROOM_BITS
+    norm = _norm_below(exponent, own, comm)
+    if norm is None:  # some rank's sketch is larger than that: let the largest decide
+        exponent = int(comm.allreduce(np.array(_exponent(own), np.int64), "max", control=True))
+        norm = _norm_below(exponent, own, comm) if exponent < NOT_FINITE else math.inf
+    assert norm is not None
+    return norm
+
+
+def _norm_below(exponent: int, own: np.ndarray, comm: Comm) -> float | None:
+    """Return the norm of the sum of all sketches, or None if one of them has a number of 2^exponent or more.
+
+    Numbers are rounded to a multiple of a power of two, so small that the sum of all just fits into 64 bits.
+    """
+    unit = exponent - BITS + (comm.size - 1).bit_length()
+    fits = _exponent(own) <= exponent
+    whole = np.rint(np.ldexp(own if fits else np.zeros_like(own), -unit)).astype(np.int64)
+    *summed, misfits = comm.allreduce(np.append(whole, not fits), control=True).tolist()
+    if misfits:
+        return None
+    squares = math.fsum(math.ldexp(number, -BITS) ** 2 for number in summed)  # independent of the order
+    return math.ldexp(math.sqrt(squares), BITS + unit)
+
+
+def _exponent(own: np.ndarray) -> int:
+    """Return the least e such that all numbers of a sketch are below 2^e, `NOT_FINITE` if there is none."""
+    largest = float(np.abs(own).max())
+    exponent = math.frexp(largest)[1]
+    return exponent if math.isfinite(largest) and exponent <= MAX_EXPONENT else NOT_FINITE
