@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.buckets.arrival import ByArrival
-from sparse_mpi.buckets.momentum import announcement, default_mode, momentum_rule, without_momentum
+from sparse_mpi.buckets.momentum import along_gradients, announcement, default_mode, momentum_rule, without_momentum
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -79,6 +79,21 @@ class _Reducing:
                 return super().step(reduced)  # type: ignore[misc]
             reduced()
             return super().step()  # type: ignore[misc]
+
+    def flush(self) -> None:
+        """Step along all that the ranks have not sent yet, once, and leave residuals of 0. Collective.
+
+        For the end of training, or before an evaluation that matters; costs a dense allreduce. This step is without
+        weight decay, and torch's SGD takes it without momentum: what is late is not pushed again.
+
+        Raises:
+            RuntimeError: gradients have arrived that are not reduced yet.
+            Exception: as `SparseAllreduce.flush` does.
+        """
+        self.reduction.flush()
+        self._synchronized = False
+        with along_gradients(self):  # type: ignore[arg-type]
+            super().step()  # type: ignore[misc]
 
     step.hooked = True  # type: ignore[attr-defined]  # the optimizer's own step calls the step hooks
 
@@ -172,8 +187,8 @@ def DistributedOptimizer(
     From then on an exception that nobody catches ends the whole job: other ranks would wait for this one forever.
 
     Returns:
-        An optimizer of a class derived from that of ``optimizer``, with ``synchronize()``, ``skip_synchronize()`` and
-        the attribute ``reduction``, a `GradientReduction`.
+        An optimizer of a class derived from that of ``optimizer``, with ``synchronize()``, ``skip_synchronize()``,
+        ``flush()`` and the attribute ``reduction``, a `GradientReduction`.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.comm.background import Handle
+from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import make_algorithm
 from sparse_mpi.sparse import SparseVector
@@ -192,6 +193,11 @@ class Bucket:
         self.handle = self.reducer.start(gradient, density=density, check=check)
         return self.handle
 
+    def start_flush(self, *, check: bool) -> None:
+        """Begin to reduce all that is owed, as `SparseAllreduce.flush` does; `finish` waits for it."""
+        work = partial(self.reducer.flush, like=self.flat, check=check)
+        self.handle = progress_thread_of(self.reducer.comm).start(work, self.flat)
+
     @torch.no_grad()
     def finish(self, scale: float = 1.0) -> SparseVector | Tensor:
         """Wait for the sum and return it; set ``.grad`` of the parameters to its mean times ``scale``.
@@ -199,7 +205,7 @@ class Bucket:
         Raises:
             Exception: as `SparseAllreduce.step` does.
         """
-        assert self.handle is not None, "finish follows start"
+        assert self.handle is not None, "finish follows start or start_flush"
         handle, self.handle = self.handle, None
         total = handle.wait()
         self._write(total, self.divisor / scale)

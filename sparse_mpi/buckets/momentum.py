@@ -111,23 +111,35 @@ def without_momentum(optimizer: Optimizer, momentum: float | None, look_ahead: b
     if momentum is None:
         yield lambda: None
         return
-    saved = [{option: group[option] for option in ("momentum", "weight_decay")} for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         if group["momentum"] != momentum:
             raise ValueError(
                 f"momentum must stay {momentum}, which the error feedback has taken over, got {group['momentum']} in "
                 "the optimizer; make the optimizer anew, or use momentum='local'"
             )
-    try:
-        for group in optimizer.param_groups:
-            group.update(momentum=0, weight_decay=0)
+    decays = [group["weight_decay"] for group in optimizer.param_groups]
 
-        def finish() -> None:
-            if look_ahead:
-                _look_ahead(optimizer, momentum)
-            _decay_weights(optimizer, momentum, [options["weight_decay"] for options in saved])
+    def finish() -> None:
+        if look_ahead:
+            _look_ahead(optimizer, momentum)
+        _decay_weights(optimizer, momentum, decays)
 
+    with along_gradients(optimizer):
         yield finish
+
+
+@contextmanager
+def along_gradients(optimizer: Optimizer) -> Iterator[None]:
+    """Let ``optimizer`` step without weight decay in this context, and torch's SGD without momentum.
+
+    The momentum that SGD has gathered stays as it is.
+    """
+    off = {"weight_decay": 0, **({"momentum": 0} if isinstance(optimizer, SGD) else {})}
+    saved = [{option: group[option] for option in off if option in group} for group in optimizer.param_groups]
+    try:
+        for group, options in zip(optimizer.param_groups, saved, strict=True):
+            group.update({option: off[option] for option in options})
+        yield
     finally:
         for group, options in zip(optimizer.param_groups, saved, strict=True):
             group.update(options)

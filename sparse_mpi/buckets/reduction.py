@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.buckets.bucket import Bucket, check_options, cut
+from sparse_mpi.buckets.flushing import Flushable
 from sparse_mpi.buckets.states import ResumableReduction
 from sparse_mpi.buckets.trace import Tracer
 from sparse_mpi.comm import as_comm
@@ -27,7 +28,7 @@ from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.sparse import SparseVector
 
 
-class GradientReduction(ResumableReduction):
+class GradientReduction(Flushable, ResumableReduction):
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
     A bucket is started when all its gradients have arrived and all buckets before it are started, so that the order is
@@ -195,19 +196,7 @@ class GradientReduction(ResumableReduction):
         for bucket in waiting:
             self._start(bucket, factor)
         self._agree_on_kinds()
-        # Wait for all buckets even if one fails, so that nothing is under way afterwards.
-        totals, errors = [], []
-        for bucket in self.buckets:
-            try:
-                totals.append(bucket.finish(scale))
-            except Exception as error:
-                errors.append(error)
-        if self._tracer is not None:
-            self._tracer.end()
-        self._reset()
-        if errors:
-            raise errors[0]
-        return totals
+        return self._finish(scale)
 
     def discard(self) -> None:
         """Forget the gradients that have arrived since the last step.

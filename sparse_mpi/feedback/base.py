@@ -54,6 +54,12 @@ class Feedback(Protocol):
             addition is left to the caller because a selector can do it in the same pass over memory.
         """
 
+    def owed(self) -> Array:
+        """Return all that is owed as the acc ``(n,)`` of a step without a gradient, in which all of it is sent.
+
+        Such a step ends with `consume`, as every other. It is not an `accumulate` of zeros, which would apply momentum.
+        """
+
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Subtract what was sent, and take note of the step's result; where a sent value is not finite, keep nothing.
 

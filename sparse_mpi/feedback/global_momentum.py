@@ -59,6 +59,10 @@ class GlobalMomentum(Feedback):
         """Return the residual, and ``gradient``, which must still be added to it in place to make the step's acc."""
         return self._inner.accumulate(gradient)
 
+    def owed(self) -> Array:
+        """Return the residual, this rank's share of the momentum included."""
+        return self._inner.owed()
+
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Subtract ``sent`` from the residual, and add this rank's share of the momentum of ``total``.
 

@@ -74,14 +74,14 @@ class MomentumCorrection(ErrorFeedback):
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Subtract ``sent`` from v and set u to zero where something was sent; where that is not finite, v = u = 0."""
-        assert self._velocity is not None, "consume follows accumulate"
-        isfinite = namespace(self._velocity).isfinite
+        velocity = self.velocity
+        isfinite = namespace(velocity).isfinite
         if not isinstance(sent, SparseVector):
-            self._velocity[~isfinite(sent)] = 0
+            velocity[~isfinite(sent)] = 0
         elif self.masking:
-            self._velocity[sent.indices] = 0
+            velocity[sent.indices] = 0
         else:
-            self._velocity[sent.indices[~isfinite(sent.values)]] = 0
+            velocity[sent.indices[~isfinite(sent.values)]] = 0
         super().consume(sent, total)
 
     def state(self) -> dict[str, Array]:

@@ -44,6 +44,10 @@ class NoFeedback(Feedback):
         """Return ``gradient`` itself as acc, which no algorithm changes, and nothing to add."""
         return widened(gradient), None
 
+    def owed(self) -> Array:
+        """Return zeros ``(n,)``: what was not sent is lost, not owed."""
+        return self.residual
+
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Do nothing: there is no residual to subtract from."""
 

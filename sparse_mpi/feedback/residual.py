@@ -50,18 +50,23 @@ class ErrorFeedback(Feedback):
         self._residual = fitted(self._residual, gradient)
         return self._residual, gradient
 
+    def owed(self) -> Array:
+        """Return the residual."""
+        self._residual = self.residual
+        return self._residual
+
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Subtract ``sent`` from the residual in place.
 
         Where a sent value is not finite the residual becomes 0: Inf - Inf would poison every later step.
         """
-        assert self._residual is not None, "consume follows accumulate"
+        residual = self.residual
         if isinstance(sent, SparseVector):
-            kernels.of(self._residual).subtract(self._residual, sent.indices, sent.values)
+            kernels.of(residual).subtract(residual, sent.indices, sent.values)
         else:
             with np.errstate(invalid="ignore"):
-                self._residual -= sent
-            self._residual[~namespace(sent).isfinite(sent)] = 0
+                residual -= sent
+            residual[~namespace(sent).isfinite(sent)] = 0
 
     def adopt(self, buffer: Array) -> None:
         """Raise ValueError: this residual has memory of its own."""
@@ -129,6 +134,12 @@ class AdoptedFeedback(ErrorFeedback):
         self._residual = gradient
         loaded, self._loaded = self._loaded, None
         return gradient, None if loaded is None else fitted(loaded, gradient)
+
+    def owed(self) -> Array:
+        """Return the adopted buffer; before there is one, what was loaded, which waits for it."""
+        if self._residual is None:
+            self._loaded = self.residual
+        return self.residual
 
     def adopt(self, buffer: Array) -> None:
         """Make ``buffer`` ``(n,)`` the residual: it gets the values of the present one."""

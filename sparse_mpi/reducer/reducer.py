@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from sparse_mpi import arrays, kernels
-from sparse_mpi.algorithms import Algorithm, Reduction
+from sparse_mpi.algorithms import ALGORITHMS, Algorithm, Reduction
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, busy, progress_thread_of
@@ -21,6 +21,8 @@ from sparse_mpi.reducer.laws import check_agreement, check_conservation, raise_n
 from sparse_mpi.reducer.report import StepReport, summarise
 from sparse_mpi.reducer.states import Resumable
 from sparse_mpi.sparse import Layout, leave
+
+DENSE = ALGORITHMS["dense"]()
 
 
 class SparseAllreduce(Resumable):
@@ -148,6 +150,32 @@ class SparseAllreduce(Resumable):
 
         return progress_thread_of(self.comm).start(work, gradient)
 
+    def flush(self, *, check: bool = False, like: Any = None) -> Any:
+        """Send all that the ranks owe, in one dense allreduce, and leave a residual of 0. Collective.
+
+        It is a step with a gradient of 0. For the end of training, or before an evaluation that matters: without it
+        what is still in the residuals never reaches the model. Global momentum leaves its share of the momentum of this
+        result in the residual, as after any step.
+
+        Args:
+            check: as for `step`.
+            like: the sum comes in the library of this array, on whose device the residual must be; by default NumPy or
+                CuPy as `residual` is.
+
+        Returns:
+            The sum over the ranks ``(n,)``.
+
+        Raises:
+            LawError, FloatingPointError: as for `step`.
+        """
+
+        def work() -> Any:
+            with arrays.on_stream_of(residual):
+                return self._flush(residual, check)
+
+        residual = self.residual if like is None else like
+        return progress_thread_of(self.comm).start(work, residual).wait() if busy(self.comm) else work()
+
     def _step(self, gradient: Any, k: int | None, density: float | None, check: bool) -> Any:
         """Carry out `step` on the current device and stream."""
         start, before = perf_counter(), self.comm.traffic.copy()
@@ -169,11 +197,26 @@ class SparseAllreduce(Resumable):
         # Report what the step did, and check what it is asked to check.
         spent, traffic = perf_counter() - start, self.comm.traffic - before
         self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
-        if initial_acc is not None:
-            self._check_laws(reduction, initial_acc)
-        if self._nonfinite == "raise":
-            raise_nonfinite(reduction.total)
+        self._check_result(reduction, initial_acc, self.algorithm)
         return leave(reduction.total, gradient)
+
+    def _flush(self, like: Any, check: bool) -> Any:
+        """Carry out `flush` on the current device and stream."""
+        start, before = perf_counter(), self.comm.traffic.copy()
+        with same_on_all_ranks(self.comm) as say:
+            acc = self.feedback.owed()
+            say(call="flush", dtype=acc.dtype, check=check)
+        try:
+            initial_acc = acc.copy() if check else None
+            state = DENSE.init(self.layout, self.k, self.comm.size)
+            reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
+            self.feedback.consume(reduction.sent, reduction.total)
+        except Exception as error:
+            self.comm.abort(error)
+        spent, traffic = perf_counter() - start, self.comm.traffic - before
+        self.report = summarise(reduction, (), self.layout.size, spent, traffic)
+        self._check_result(reduction, initial_acc, DENSE)
+        return leave(reduction.total, like)
 
     def _accumulate(self, flat: Array, check: bool) -> tuple[Array, Array | None]:
         """Return acc ``(n,)``, and what a selection must still add to it, or None."""
@@ -194,12 +237,20 @@ class SparseAllreduce(Resumable):
                 f"{self.algorithm} must select once from acc in every step and hand `add` on, it did so {times} times"
             )
 
-    def _check_laws(self, reduction: Reduction, initial_acc: Array) -> None:
-        """Raise `LawError` on every rank unless the step that began with ``initial_acc`` obeyed both laws."""
-        check_agreement(reduction.total, self.comm)
-        if self.algorithm.conserves:
+    def _check_result(self, reduction: Reduction, initial_acc: Array | None, algorithm: Algorithm) -> None:
+        """Raise on every rank if the step of ``algorithm`` that began with ``initial_acc`` is not what it should be.
+
+        Raises:
+            LawError: a law is broken; not checked if ``initial_acc`` is None.
+            FloatingPointError: total has NaN or Inf, with ``nonfinite="raise"``.
+        """
+        if initial_acc is not None:
+            check_agreement(reduction.total, self.comm)
+        if initial_acc is not None and algorithm.conserves:
             given = self.feedback.given(initial_acc, reduction.sent)
-            check_conservation(reduction.total, given, initial_acc, self.comm, self.algorithm.normwise)
+            check_conservation(reduction.total, given, initial_acc, self.comm, algorithm.normwise)
+        if self._nonfinite == "raise":
+            raise_nonfinite(reduction.total)
 
     @property
     def selections(self) -> list[tuple[float, float]]:

@@ -76,6 +76,7 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--wire", "zip"], ["--wire", "zip", *WIRES]),
         (["--wire", "packed", "--algo", "powersgd"], ["--wire", "powersgd"]),
         (["--data", "imagenet"], ["--data", "imagenet", *SETTINGS]),
+        (["--flush", "--feedback", "none"], ["--flush", "--feedback none keeps nothing"]),
         (["--density", "1.5"], ["--density", "must be in (0, 1], got 1.5"]),
         (["--density", "0"], ["--density", "must be in (0, 1], got 0"]),
         (["--density", "nan"], ["--density", "got nan"]),

@@ -70,6 +70,8 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--arrival", action=BooleanOptionalAction, default=None, help=text)
     text = "L2 norm to clip the mean of all ranks' gradients to; inf: no clipping " + default("clip_norm")
     add("--clip-norm", type=norm, metavar="C", help=text)
+    text = "send all that ranks still owe, densely, and apply it after the last step (default: --no-flush)"
+    add("--flush", action=BooleanOptionalAction, default=False, help=text)
     text = "let gradients add up in the residual's own memory (default: wherever that is possible)"
     add("--zero-copy", action=BooleanOptionalAction, default=None, help=text)
     text = "reduce while the backward pass still runs, bucket by bucket (default: unless there is a plan)"
@@ -178,6 +180,8 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
     possible = args.feedback in ("residual", "gmc") and args.clip_norm is None
     if args.zero_copy and not possible:
         parser.error("argument --zero-copy: needs --feedback residual or gmc, and no clipping (--clip-norm inf)")
+    if args.flush and args.feedback == "none":
+        parser.error("argument --flush: --feedback none keeps nothing to send; leave out one of them")
     args.zero_copy = possible if args.zero_copy is None else args.zero_copy
     if args.optimizer != "sgd":
         args.momentum = 0.0  # Adam has its own

@@ -88,6 +88,15 @@ class Journal:
         self.bar.set_postfix_str(self._bar_text(step, epoch, seconds), refresh=False)
         self.bar.update()
 
+    def flush(self, now: Mapping[str, Any], sent: float, seconds: float) -> None:
+        """Write and print what it cost to send all that was owed: bytes that this rank sent, and seconds.
+
+        The bytes are also in the record of the epoch that follows.
+        """
+        self._metrics.write("flush", **now, mb_sent=sent / 1e6, seconds=seconds)
+        if self._comm.rank == 0:
+            tqdm.write(f"flush after step {now['step']}: {sent / 1e6:.2f} MB, {seconds:.2f} s")
+
     def epoch(self, now: Mapping[str, Any], meter: Meter, seconds: float, test: Mapping[str, float]) -> None:
         """Write and print what all ranks did in an epoch.
 

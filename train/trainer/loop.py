@@ -59,6 +59,7 @@ class Training:
         self.steps = 0
         self.meter, self.seconds = Meter(), 0.0  # of the running epoch: what this rank did, and how long
         self.recorded = True  # whether there is nothing in them yet
+        self.flushed = 0  # after how many steps all that was owed was sent, see `_flush`
         self.scores: dict[str, float] = {}  # of the last epoch
         self.durations: list[float] = []  # seconds of each step with these reducers
         self.recorder = Recorder(self.reduction, args.timeline) if args.timeline and comm.rank == 0 else None
@@ -81,6 +82,7 @@ class Training:
             while self.steps < self.limit or not self.recorded:
                 epoch, first = divmod(self.steps, self.task.steps)
                 self._epoch(epoch, first)
+                self._flush(epoch)  # by now at the latest: a resumed run may have nothing left to train
                 self.scores = evaluate(self.task, self.comm)
                 self.journal.epoch(self._now(epoch), self.meter, self.seconds, self.scores)
                 self.meter, self.seconds, self.recorded = Meter(), 0.0, True
@@ -109,6 +111,7 @@ class Training:
             start = time.perf_counter()
             self.seconds = start - began
             self.journal.step(self._now(epoch), step, self.meter, self.seconds)
+            self._flush(epoch)
             if self.steps % self.task.steps:  # at the end of an epoch the test comes first
                 self._save()
 
@@ -143,6 +146,7 @@ class Training:
             "first": first,
             "epoch_steps": self.task.steps,
             "recorded": self.recorded,
+            "flushed": self.flushed == self.steps > 0,
             "sums": len(self.meter.sums),
             "scores": {name: float(score) for name, score in self.scores.items()},
             "coverages": list(self.journal.coverages),
@@ -181,6 +185,7 @@ class Training:
         self._finish_warmup()
         self.reduction.take_over([state["reduction"] for state in own], ranks)
         self.recorded, self.scores = shared["recorded"], shared["scores"]
+        self.flushed = self.steps if shared.get("flushed") else 0
         self.journal.resume(self.steps, shared["coverages"])
 
     def _prepare(self, epoch: float) -> None:
@@ -248,6 +253,20 @@ class Training:
             merge=report.merge_seconds,
             update=updated - reduced,
         )
+
+    def _flush(self, epoch: int) -> None:
+        """Apply all that the ranks owe if that is wanted and the last step is over; at most once."""
+        if not self.args.flush or self.steps < self.limit or self.flushed == self.steps:
+            return
+        start = time.perf_counter()
+        self.reduction.check = self._is_checked(self.steps)
+        self.optimizer.flush()
+        report, spent = self.reduction.report, time.perf_counter() - start
+        sent = report.traffic.sent + report.traffic.control
+        self.meter.add(Meter(sent=sent, exposed=spent, exchange=report.exchange_seconds, merge=report.merge_seconds))
+        self.seconds += spent
+        self.flushed = self.steps
+        self.journal.flush(self._now(epoch), sent, spent)
 
     def _is_checked(self, step: int) -> bool:
         return self.args.check_every > 0 and step % self.args.check_every == 0

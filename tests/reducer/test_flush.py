@@ -1,0 +1,160 @@
+"""A flush sends all that is owed: afterwards everything that was ever given has arrived."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparse_mpi import ALGORITHMS, ErrorFeedback, GlobalMomentum, MomentumCorrection, NoFeedback, SparseAllreduce, World
+
+from ..algorithms.conformance import dense_of
+
+N, K = 60, 5
+few_ranks = pytest.mark.ranks(1, 3)
+RULES = [ErrorFeedback(), GlobalMomentum(0.5), MomentumCorrection(0.5), NoFeedback()]
+
+
+def quarters(rank: int, step: int) -> np.ndarray:
+    """Multiples of 1/4 with few digits, whose sums are exact."""
+    return np.random.default_rng([step, rank]).integers(-99, 100, N).astype(np.float32) / 4
+
+
+@few_ranks
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("name", ALGORITHMS)
+@settings(max_examples=3)
+@given(steps=st.integers(0, 6), seed=st.integers(0, 1000))
+def test_totals_and_flush_add_up_to_the_gradients(ranks, name, in_place, steps, seed):
+    """All that any rank gave arrives, to rounding where an algorithm divides or multiplies."""
+
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, in_place=in_place)
+        buffer, gave, arrived = np.zeros(N, np.float32), np.zeros(N), np.zeros(N)
+        if in_place:
+            reducer.adopt(buffer)
+        for step in range(steps):
+            gradient = quarters(comm.rank, 10 * seed + step)
+            gave += gradient
+            buffer[...] = buffer + gradient if in_place else gradient
+            arrived += dense_of(reducer.step(buffer))
+        flushed = reducer.flush(check=True)
+        assert flushed.shape == (N,) and not reducer.residual.any()
+        assert not in_place or np.shares_memory(reducer.residual, buffer)
+        return gave, arrived + flushed
+
+    results = ranks.run(body)
+    gave = np.sum([gave for gave, _ in results], axis=0)
+    for _, arrived in results:
+        np.testing.assert_allclose(arrived, gave, rtol=1e-5, atol=1e-3)
+        assert np.array_equal(arrived, results[0][1])
+
+
+@few_ranks
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_a_flush_is_a_step_without_a_gradient(ranks, rule):
+    """What is owed arrives as it is, whatever momentum there is; momentum of the result enters as after any step."""
+
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm, feedback=rule)
+        for step in range(4):
+            reducer.step(quarters(comm.rank, step))
+        velocity = reducer.state_dict().get("velocity")
+        owed = reducer.residual.copy()
+        flushed = reducer.flush(check=True)
+        after = reducer.state_dict().get("velocity")
+        assert velocity is None or (np.array_equal(after, velocity) and velocity.any())
+        reducer.step(quarters(comm.rank, 4), check=True)
+        return owed, flushed, reducer.feedback.given(owed, owed)
+
+    results = ranks.run(body)
+    owed = np.sum([owed for owed, *_ in results], axis=0)
+    assert all(np.array_equal(flushed, owed) for _, flushed, _ in results)
+
+
+@few_ranks
+def test_global_momentum_keeps_its_share_of_the_flushed_sum(ranks):
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm, feedback=GlobalMomentum(0.5))
+        reducer.step(quarters(comm.rank, 0))
+        return reducer.flush(), reducer.residual
+
+    for flushed, residual in ranks.run(body):
+        np.testing.assert_allclose(residual, flushed * 0.5 / ranks.size, rtol=1e-6)
+
+
+@few_ranks
+def test_a_flush_reports_what_it_cost_and_changes_no_later_step(ranks):
+    """It costs a dense allreduce, and leaves the state of algorithm and selector alone."""
+
+    def body(comm):
+        flushed, plain = (SparseAllreduce(N, k=K, comm=comm) for _ in range(2))
+        for reducer in (flushed, plain):
+            reducer.step(quarters(comm.rank, 0))
+        dense = SparseAllreduce(N, comm=comm, algorithm="dense")
+        dense.step(quarters(comm.rank, 0))
+        flushed.flush()
+        assert flushed.report.traffic.sent == dense.report.traffic.sent
+        assert flushed.report.selected == flushed.report.total == N
+        assert flushed.state_dict()["state"].keys() == plain.state_dict()["state"].keys()
+        plain.feedback.residual[...] = 0
+        a, b = (reducer.step(quarters(comm.rank, 1)) for reducer in (flushed, plain))
+        assert a.values.tobytes() == b.values.tobytes() and a.indices.tobytes() == b.indices.tobytes()
+
+    ranks.run(body)
+
+
+@few_ranks
+def test_what_was_loaded_before_a_buffer_is_known_can_be_flushed(ranks):
+    def body(comm):
+        saved = SparseAllreduce(N, k=K, comm=comm)
+        saved.step(quarters(comm.rank, 0))
+        loaded = SparseAllreduce(N, k=K, comm=comm, in_place=True)
+        loaded.load_state_dict(saved.state_dict())
+        assert loaded.flush().tobytes() == saved.flush().tobytes() and not loaded.residual.any()
+        buffer = quarters(comm.rank, 1)
+        loaded.step(buffer)
+        assert np.shares_memory(loaded.residual, buffer)
+
+    ranks.run(body)
+
+
+def test_a_flush_waits_for_steps_under_way_and_comes_in_the_library_that_is_asked_for():
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm)
+        handle = reducer.start(torch.from_numpy(quarters(comm.rank, 0)))
+        flushed = reducer.flush(like=torch.zeros(()))
+        total = handle.wait()
+        assert isinstance(flushed, torch.Tensor) and isinstance(reducer.flush(), np.ndarray)
+        arrived = flushed.index_add(0, total.indices.long(), total.values)
+        expected = sum(quarters(rank, 0) for rank in range(comm.size))
+        assert torch.equal(arrived, torch.from_numpy(expected))
+
+    World(3).run(body)
+
+
+@pytest.mark.ranks(least=2)
+@pytest.mark.under_mpi(3)
+def test_a_flush_on_one_rank_alone_raises_on_every_rank(ranks):
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm)
+        with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
+            reducer.flush() if comm.rank == 0 else reducer.step(quarters(comm.rank, 0))
+
+    ranks.run(body)
+
+
+def test_what_is_not_finite_leaves_the_residual_and_shows():
+    def body(comm):
+        reducer = SparseAllreduce(N, k=1, comm=comm, nonfinite="raise")
+        gradient = quarters(comm.rank, 0)
+        gradient[:2] = np.inf
+        with pytest.raises(FloatingPointError):
+            reducer.step(gradient)
+        with pytest.raises(FloatingPointError, match="total has"):
+            reducer.flush()
+        assert not reducer.residual.any() and not reducer.flush().any()
+
+    World(2).run(body)
