@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.sparse import Layout, SparseVector
 
 
 @runtime_checkable
@@ -18,24 +18,21 @@ class Feedback(Protocol):
     """
 
     @property
-    def masking(self) -> bool:
-        """Return True if `consume` also resets momentum where entries were sent.
-
-        Such a rule cannot work with an algorithm that sends some parts whole and others sparsely.
-        """
-        return False
-
-    @property
     def momentum(self) -> float:
         """Return the momentum that this rule applies, in [0, 1)."""
+        return 0.0
+
+    @property
+    def leak(self) -> float:
+        """Return the share of the residual that is lost in each step, in [0, 1]."""
         return 0.0
 
     @property
     def residual(self) -> Array:
         """Return what has not been sent yet, ``(n,)``; zeros if there is nothing."""
 
-    def start(self, size: int, in_place: bool, ranks: int) -> Feedback:
-        """Return an empty instance with the same hyperparameters for n = ``size`` elements on ``ranks`` ranks.
+    def start(self, layout: Layout, in_place: bool, ranks: int) -> Feedback:
+        """Return an empty instance with the same hyperparameters for gradients of ``layout`` on ``ranks`` ranks.
 
         With ``in_place`` the residual lives in the caller's own gradient buffer.
 

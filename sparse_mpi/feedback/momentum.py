@@ -3,6 +3,9 @@
 SGD with momentum on sparse sums would apply its momentum to late gradients as if they were new. So every rank keeps
 the momentum of its own gradients, ``u = m u + g``, and accumulates it, ``v += u``; entries are selected from v. What
 is sent is subtracted from v, and u is set to zero there (masking), so that stale momentum is not applied again.
+
+The paper masks what a rank selected. Not all of that leaves a rank in every collective: it may take some back for
+safe-keeping, or round it. So this masks by what became of v.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, namespace, widened
+from sparse_mpi.arrays import Array, like, namespace, widened
 from sparse_mpi.feedback.residual import ErrorFeedback, fitted
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.sparse import Layout, SparseVector
 
 
 @dataclass(eq=False)
@@ -23,8 +26,8 @@ class MomentumCorrection(ErrorFeedback):
     Args:
         momentum: m, in [0, 1); with 0 this is `ErrorFeedback`.
         nesterov: accumulate ``g + m u`` in place of u.
-        masking: set u to zero where something was sent. A dense algorithm sends everything, which leaves nothing
-            stale: there momentum continues as in SGD.
+        masking: set u to zero where more than half of abs(v) was sent. In a tensor that is sent whole nothing is left
+            that could be late: there momentum continues as in SGD.
 
     Raises:
         TypeError, ValueError: momentum is not a number in [0, 1).
@@ -34,11 +37,12 @@ class MomentumCorrection(ErrorFeedback):
     nesterov: bool = False
     masking: bool = True
     _velocity: Array | None = field(default=None, init=False, repr=False)
+    _layout: Layout | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_momentum(self.momentum)
 
-    def start(self, size: int, in_place: bool, ranks: int) -> ErrorFeedback:
+    def start(self, layout: Layout, in_place: bool, ranks: int) -> ErrorFeedback:
         """Return an instance with the same hyperparameters, with zero velocity and residual.
 
         Raises:
@@ -50,7 +54,8 @@ class MomentumCorrection(ErrorFeedback):
                 "got True; use in_place=False, or feedback='residual' and the optimizer's momentum"
             )
         fresh = replace(self)
-        fresh.size = size
+        fresh._layout = Layout.of(layout)
+        fresh.size = fresh._layout.size
         return fresh
 
     @property
@@ -73,16 +78,31 @@ class MomentumCorrection(ErrorFeedback):
         return super().accumulate(gradient + self.momentum * self._velocity if self.nesterov else self._velocity)
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
-        """Subtract ``sent`` from v and set u to zero where something was sent; where that is not finite, v = u = 0."""
-        velocity = self.velocity
-        isfinite = namespace(velocity).isfinite
-        if not isinstance(sent, SparseVector):
-            velocity[~isfinite(sent)] = 0
-        elif self.masking:
-            velocity[sent.indices] = 0
-        else:
-            velocity[sent.indices[~isfinite(sent.values)]] = 0
+        """Subtract ``sent`` from v, and mask; where ``sent`` is not finite, v = u = 0."""
+        at = sent.indices if isinstance(sent, SparseVector) else slice(None)
+        values = sent.values if isinstance(sent, SparseVector) else sent
+        before = abs(self.residual[at])
+        bad = ~namespace(values).isfinite(values)
         super().consume(sent, total)
+        stale = bad | self._masked(at, before) if self.masking else bad
+        velocity = self.velocity
+        velocity[at] = namespace(values).where(stale, 0, velocity[at])
+
+    def _masked(self, at: Array | slice, before: Array) -> Array:
+        """Tell at which of the positions ``at``, where abs(v) was ``before``, the momentum is stale, as booleans.
+
+        It is where most of v was sent. What a rank kept for itself, and what rounding left, still needs its momentum.
+        A tensor that was sent whole has no entry that will arrive late.
+        """
+        assert self._layout is not None, "consume is for instances that start returned"
+        gone = (2 * abs(self.residual[at]) < before) | (before == 0)
+        if bool(gone.all()) and len(gone) == self._layout.size:
+            return ~gone
+        xp, sizes = namespace(gone), like(np.array(self._layout.sizes), gone)
+        positions = xp.arange(len(gone)) if isinstance(at, slice) else at
+        tensors = xp.searchsorted(xp.cumsum(sizes), positions, side="right")  # that the positions are in
+        whole = xp.bincount(tensors[gone], minlength=len(sizes)) == sizes
+        return gone & ~whole[tensors]
 
     def state(self) -> dict[str, Array]:
         """Return residual and velocity."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, widened
 from sparse_mpi.feedback.base import Feedback
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.sparse import Layout, SparseVector
 
 
 @dataclass(eq=False)
@@ -20,8 +20,8 @@ class NoFeedback(Feedback):
 
     size: int = field(default=0, init=False, repr=False)
 
-    def start(self, size: int, in_place: bool, ranks: int) -> Feedback:
-        """Return an instance for n = ``size`` elements.
+    def start(self, layout: Layout, in_place: bool, ranks: int) -> Feedback:
+        """Return an instance for gradients of ``layout``.
 
         Raises:
             ValueError: ``in_place`` is set, but there is no residual for the gradient's buffer to hold.
@@ -29,8 +29,13 @@ class NoFeedback(Feedback):
         if in_place:
             raise ValueError("in_place must be False with NoFeedback, which has no residual, got True")
         fresh = NoFeedback()
-        fresh.size = size
+        fresh.size = Layout.of(layout).size
         return fresh
+
+    @property
+    def leak(self) -> float:
+        """Return 1: what is not sent is lost."""
+        return 1.0
 
     @property
     def residual(self) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, address, describe, is_device, namespace, widened
 from sparse_mpi.feedback.base import Feedback
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.sparse import Layout, SparseVector
 
 
 @dataclass(eq=False)
@@ -23,10 +23,10 @@ class ErrorFeedback(Feedback):
     size: int = field(default=0, init=False, repr=False)
     _residual: Array | None = field(default=None, init=False, repr=False)
 
-    def start(self, size: int, in_place: bool, ranks: int) -> ErrorFeedback:
+    def start(self, layout: Layout, in_place: bool, ranks: int) -> ErrorFeedback:
         """Return an instance with a zero residual, or with ``in_place`` an `AdoptedFeedback`."""
         fresh = AdoptedFeedback() if in_place else replace(self)
-        fresh.size = size
+        fresh.size = Layout.of(layout).size
         return fresh
 
     @property

@@ -154,18 +154,6 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-def check_together(feedback: Feedback, algorithm: Algorithm) -> None:
-    """Raise ValueError if ``feedback`` masks momentum but ``algorithm`` mixes dense and sparse parts.
-
-    The mask could not tell entries that were selected from those that are always sent.
-    """
-    if feedback.masking and algorithm.parts:
-        raise ValueError(
-            "feedback must not mask momentum in a hybrid, of which some parts send everything and others do not, got "
-            f"{feedback!r}; use feedback='residual', or MomentumCorrection(..., masking=False)"
-        )
-
-
 def make_feedback(feedback: str | Feedback, clip_norm: float | None, in_place: bool) -> Feedback:
     """Return a feedback rule by name, or the given instance, if it can be combined with ``clip_norm`` and ``in_place``.
 

@@ -12,7 +12,7 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, busy, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reducer.arguments import check_together, make_feedback, resolve_k
+from sparse_mpi.reducer.arguments import make_feedback, resolve_k
 from sparse_mpi.reducer.auto import choose, make_candidate
 from sparse_mpi.reducer.clipping import clipping_factor, scaled, sketched
 from sparse_mpi.reducer.deprecated import accepts_former, warn_renamed
@@ -70,10 +70,8 @@ class SparseAllreduce(Resumable):
             self.layout = Layout.of(layout)
             self._rule = make_feedback(feedback, clip_norm, in_place)
             chosen = make_candidate(algorithm, options)
-            if chosen is not None:
-                check_together(self._rule, chosen)
             self.k = resolve_k(self.layout.size, k, density)
-            self.feedback: Feedback = self._rule.start(self.layout.size, in_place, self.comm.size)
+            self.feedback: Feedback = self._rule.start(self.layout, in_place, self.comm.size)
             say(n=self.layout.size, layout=self.layout.digest, k=self.k, algorithm=chosen)
             say(feedback=self._rule, clip_norm=clip_norm, in_place=in_place, nonfinite=nonfinite)
         try:

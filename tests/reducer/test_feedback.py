@@ -9,40 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi import kernels
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, GlobalMomentum, MomentumCorrection, NoFeedback
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.sparse import Layout
 
-RANKS = 2
-# Multiples of 1/4 with few digits: sums and halves of them are exact, so that laws hold to the bit
-QUARTERS = st.lists(st.integers(-400, 400).map(lambda i: i / 4), min_size=5, max_size=5).map(np.array)
-STEPS = st.lists(st.tuples(QUARTERS, st.sets(st.integers(0, 4))), min_size=1, max_size=6)
-
-
-def joined(memory, gradient):
-    """The step's acc, complete."""
-    acc, missing = memory.accumulate(gradient)
-    if missing is not None:
-        kernels.accumulate(acc, missing)
-    return acc
-
-
-def started(memory=None, size=5, in_place=False):
-    return (memory or ErrorFeedback()).start(size, in_place, RANKS)
-
-
-def consume(feedback, sent):
-    """End a step in which this rank was the only one that sent anything."""
-    feedback.consume(sent, sent)
-
-
-def sparse(indices, values, size):
-    return SparseVector(np.array(indices, np.int32), np.array(values), size)
-
-
-def picked(acc, chosen):
-    """All of ``acc`` at the chosen indices."""
-    return sparse(sorted(chosen), acc[sorted(chosen)], len(acc))
+from .feedback_steps import RANKS, STEPS, consume, joined, picked, sparse, started
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -113,7 +83,7 @@ def test_momentum_correction_follows_the_paper(steps, nesterov, masking):
         assert acc.tolist() == v.tolist() and feedback.velocity.tolist() == u.tolist()
         consume(feedback, picked(acc, chosen))
         mask = np.array([i not in chosen for i in range(5)])
-        u, v = u * mask if masking else u, v * mask
+        u, v = u * mask if masking and mask.any() else u, v * mask  # what is sent whole leaves nothing that is late
         assert feedback.residual.tolist() == v.tolist() and feedback.velocity.tolist() == u.tolist()
 
 
@@ -199,7 +169,7 @@ def test_no_feedback_keeps_nothing_and_leaves_the_gradient():
 @pytest.mark.parametrize("name", FEEDBACKS)
 def test_starting_leaves_the_given_instance_empty(name):
     kind = FEEDBACKS[name]()
-    first, second = kind.start(2, False, RANKS), kind.start(3, False, RANKS)
+    first, second = kind.start(Layout.of(2), False, RANKS), kind.start(Layout.of(3), False, RANKS)
     consume(first, picked(joined(first, np.ones(2)), {0}))
     assert len(first.residual) == 2 and second.residual.tolist() == [0, 0, 0]
     assert repr(first) == repr(kind) == repr(replace(kind))
@@ -212,9 +182,8 @@ def test_loaded_state_is_a_copy(name):
     feedback.check_state(saved)
     feedback.load(saved)
     joined(feedback, np.ones(2, np.float32))
+    feedback.owed()[...] += 7
     assert all(array.tolist() == [1, 2] for array in saved.values())
-    expected = {"residual": [2, 3], "dgc": [1 + 1.9, 2 + 2.8], "gmc": [2, 3], "none": [0, 0]}[name]
-    np.testing.assert_allclose(feedback.residual, expected, rtol=1e-6)
 
 
 def test_state_without_an_array_is_refused():
@@ -246,7 +215,7 @@ def test_adopted_buffer_never_loses_bits_of_what_is_loaded():
 @pytest.mark.parametrize("memory", [MomentumCorrection(), NoFeedback()], ids=repr)
 def test_only_error_feedback_works_in_place(memory):
     with pytest.raises(ValueError, match=f"in_place must be False with {type(memory).__name__}"):
-        memory.start(2, True, RANKS)
+        memory.start(Layout.of(2), True, RANKS)
 
 
 @pytest.mark.parametrize("kind", [MomentumCorrection, GlobalMomentum])

@@ -143,7 +143,7 @@ def test_clipping_does_not_hide_nan(ranks):
 
 
 BAD = {
-    "name": ({"feedback": "best"}, ValueError, "feedback must be one of residual, dgc, gmc, none, got 'best'"),
+    "name": ({"feedback": "best"}, ValueError, "feedback must be one of residual, .*none, got 'best'"),
     "class": ({"feedback": ErrorFeedback}, TypeError, "feedback must be a name or an instance"),
     "type": ({"feedback": 3}, TypeError, "feedback must be a name or an instance, got 3"),
     "clip_norm=0": ({"clip_norm": 0}, ValueError, "clip_norm must be above 0 and finite, got 0"),

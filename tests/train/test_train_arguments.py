@@ -101,7 +101,6 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--plan", "auto", "--selector", "dgc"], ["--selector", "a plan cannot take dgc"]),
         (["--plan", "auto", "--dense-warmup", "3"], ["--dense-warmup", "use --profile-steps"]),
         (["--plan", "auto", "--max-steps", "5"], ["--max-steps", "must be above the 5 --profile-steps"]),
-        (["--plan", "auto", "--feedback", "dgc"], ["--feedback", "use --feedback residual"]),
         (["--planner", "greedy"], ["--planner", "only --plan auto plans"]),
         (["--profile-steps", "3"], ["--profile-steps", "only --plan auto plans"]),
         (["--algo", "auto", "--planner", "greedy"], ["--planner", "only --plan auto plans", "--algo auto chooses"]),

@@ -131,8 +131,6 @@ def resolve_algorithm(parser: ArgumentParser, args: Namespace) -> None:
         parser.error(f"argument --max-steps: must be above the {args.profile_steps} --profile-steps of --plan auto")
     if planning and args.dense_warmup:
         parser.error("argument --dense-warmup: --plan auto starts dense by itself; use --profile-steps")
-    if args.plan and args.feedback == "dgc":
-        parser.error("argument --feedback: dgc cannot tell what to mask in a plan; use --feedback residual")
     # Options of an algorithm need one that is named and takes them.
     args.algo = PLAN if args.plan else args.algo or "oktopk"
     for option, value in algorithm_options(args).items():
