@@ -10,7 +10,7 @@ from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Reduction
 from sparse_mpi.comm.world import World
-from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, GlobalMomentum, MomentumCorrection, NoFeedback
+from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, GlobalMomentum, LeakyFeedback, MomentumCorrection, NoFeedback
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.once import sparse_allreduce
 from sparse_mpi.reducer.report import StepReport
@@ -27,6 +27,7 @@ __all__ = [
     "ErrorFeedback",
     "GlobalMomentum",
     "Layout",
+    "LeakyFeedback",
     "MomentumCorrection",
     "NoFeedback",
     "Reduction",

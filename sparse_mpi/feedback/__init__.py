@@ -7,6 +7,7 @@ from typing import Any
 
 from sparse_mpi.feedback.base import Feedback
 from sparse_mpi.feedback.global_momentum import GlobalMomentum
+from sparse_mpi.feedback.leaky import LeakyFeedback
 from sparse_mpi.feedback.momentum import MomentumCorrection
 from sparse_mpi.feedback.nothing import NoFeedback
 from sparse_mpi.feedback.residual import ErrorFeedback
@@ -15,10 +16,19 @@ FEEDBACKS: dict[str, type] = {
     "residual": ErrorFeedback,
     "dgc": MomentumCorrection,
     "gmc": GlobalMomentum,
+    "leaky": LeakyFeedback,
     "none": NoFeedback,
 }
 
-__all__ = ["FEEDBACKS", "ErrorFeedback", "Feedback", "GlobalMomentum", "MomentumCorrection", "NoFeedback"]
+__all__ = [
+    "FEEDBACKS",
+    "ErrorFeedback",
+    "Feedback",
+    "GlobalMomentum",
+    "LeakyFeedback",
+    "MomentumCorrection",
+    "NoFeedback",
+]
 
 FORMER = {"MEMORIES": "FEEDBACKS", "Memory": "Feedback"}  # names of release 0.1, deprecated
 
