@@ -13,7 +13,7 @@ import torch
 from torch.optim import SGD, Optimizer
 
 from sparse_mpi.buckets.arrival import check_adam
-from sparse_mpi.feedback import FEEDBACKS, Feedback, GlobalMomentum, MomentumCorrection
+from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
 
 MODES = ("local", "global", "corrected", "arrival")
 LAST = "last_mean"  # the key, in the optimizer's state of a parameter, of the gradient of the step before, for Nesterov
@@ -55,16 +55,17 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str)
     """
     if momentum not in MODES:
         raise ValueError(f"momentum must be one of {', '.join(MODES)}, got {momentum!r}")
-    if momentum != "local" and feedback != "residual":
+    keep = _keep_of(feedback)
+    if momentum != "local" and keep is None:
         raise ValueError(
-            f"feedback must be 'residual' with momentum={momentum!r}, which says what happens to late entries, got "
-            f"{feedback!r}; use momentum='local', and an optimizer without momentum"
+            f"feedback must be 'residual' or leaky with momentum={momentum!r}, which says what happens to late "
+            f"entries, got {feedback!r}; use momentum='local', and an optimizer without momentum"
         )
     if momentum == "arrival":
         check_adam(optimizer)
         return feedback
-    if momentum != "local":
-        return _taken_over(optimizer, momentum)
+    if momentum != "local" and keep is not None:
+        return _taken_over(optimizer, momentum, keep)
     rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
     own = max((float(group.get("momentum", 0)) for group in optimizer.param_groups), default=0.0)
     if isinstance(rule, Feedback) and rule.momentum and own:
@@ -75,8 +76,16 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str)
     return feedback
 
 
-def _taken_over(optimizer: Optimizer, mode: str) -> GlobalMomentum | MomentumCorrection:
-    """Return the rule that applies the momentum of ``optimizer`` from now on."""
+def _keep_of(feedback: str | Feedback) -> float | None:
+    """Return the share of the residual that ``feedback`` keeps, or None if it is more than that."""
+    rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
+    if isinstance(rule, LeakyFeedback) and not rule.momentum:
+        return rule.keep
+    return 1.0 if isinstance(rule, ErrorFeedback) and not rule.momentum else None
+
+
+def _taken_over(optimizer: Optimizer, mode: str, keep: float) -> GlobalMomentum | MomentumCorrection:
+    """Return the rule that applies the momentum of ``optimizer`` from now on, and keeps ``keep`` of the residual."""
     if not isinstance(optimizer, SGD):
         raise TypeError(
             f"momentum must not be {mode!r} with {type(optimizer).__name__}, which has not the momentum of SGD; leave "
@@ -93,7 +102,9 @@ def _taken_over(optimizer: Optimizer, mode: str) -> GlobalMomentum | MomentumCor
                 f"{', '.join(map(str, several))}; use momentum='local'"
             )
     if mode == "global":
-        return GlobalMomentum(groups[0]["momentum"])
+        return GlobalMomentum(groups[0]["momentum"], keep=keep)
+    if keep < 1:
+        raise ValueError(f"feedback must be 'residual' with momentum='corrected', got one that keeps {keep}")
     return MomentumCorrection(groups[0]["momentum"], nesterov=groups[0]["nesterov"])
 
 

@@ -12,33 +12,36 @@ from dataclasses import dataclass, field
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.feedback.leaky import LeakyFeedback
 from sparse_mpi.feedback.momentum import check_momentum
-from sparse_mpi.feedback.wrapped import WrappedFeedback
 from sparse_mpi.sparse import SparseVector
 
 
 @dataclass(eq=False)
-class GlobalMomentum(WrappedFeedback):
+class GlobalMomentum(LeakyFeedback):
     """Error feedback with global momentum. The optimizer's own momentum must be 0.
 
     Between two steps the residual holds what was not sent, and this rank's share of the momentum. With everything sent,
     as in dense first steps, training is that of SGD with momentum, to rounding.
 
     Args:
-        momentum: m, in [0, 1); with 0 this is `ErrorFeedback`.
+        momentum: m, in [0, 1); with 0 this is `LeakyFeedback`.
+        keep: the share of what was not sent that is kept from step to step, see `LeakyFeedback`; 1 loses nothing.
 
     Raises:
-        TypeError, ValueError: momentum is not a number in [0, 1).
+        TypeError, ValueError: momentum is not a number in [0, 1), or keep not one in (0, 1].
     """
 
+    keep: float = field(default=1.0, kw_only=True)
     momentum: float = 0.9
     _pushed: SparseVector | Array | None = field(default=None, init=False, repr=False)  # of the last step
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_momentum(self.momentum)
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
-        """Subtract ``sent`` from the residual, and add this rank's share of the momentum of ``total``.
+        """Subtract ``sent`` from the residual, let the rest leak, and add this rank's share of ``total``'s momentum.
 
         Where ``total`` is not finite there is no momentum.
         """
@@ -60,10 +63,10 @@ class GlobalMomentum(WrappedFeedback):
         return share if dense else SparseVector(total.indices, share, total.size)
 
     def given(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return what acc lost, ``acc - residual`` before the momentum was added, ``(n,)``."""
-        given = super().given(acc, sent)
-        if isinstance(self._pushed, SparseVector):
-            kernels.of(given).add(given, self._pushed.indices, self._pushed.values)
-        elif self._pushed is not None:
-            given += self._pushed
+        """Return what acc lost before the leak and before the momentum was added, ``(n,)``."""
+        given, pushed = super().given(acc, sent), self._pushed
+        if isinstance(pushed, SparseVector):
+            kernels.of(given).add(given, pushed.indices, pushed.values / pushed.values.dtype.type(self.keep))
+        elif pushed is not None:
+            given += pushed / pushed.dtype.type(self.keep)
         return given

@@ -45,8 +45,9 @@ class LeakyFeedback(WrappedFeedback):
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Subtract ``sent`` from the residual, and let what is left of it leak."""
         super().consume(sent, total)
-        residual = self._inner.residual
-        residual *= residual.dtype.type(self.keep)
+        if self.leak:
+            residual = self._inner.residual
+            residual *= residual.dtype.type(self.keep)
 
     def given(self, acc: Array, sent: SparseVector | Array) -> Array:
         """Return what acc lost before the leak, ``(n,)``."""

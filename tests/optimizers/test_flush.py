@@ -90,7 +90,9 @@ def test_what_is_owed_is_applied_without_decay_and_without_the_optimizers_moment
 def test_other_optimizers_take_a_step_of_theirs_without_decay(ranks, make):
     def body(comm):
         model = net()
-        optimizer = DistributedOptimizer(make(model.parameters(), 0.01, weight_decay=0.5), comm=comm, density=0.05)
+        optimizer = DistributedOptimizer(
+            make(model.parameters(), 0.01, weight_decay=0.5), comm=comm, density=0.05, momentum="local"
+        )
         steps(comm, model, optimizer, 3)
         twin = net()
         twin.load_state_dict(model.state_dict())

@@ -9,6 +9,7 @@ from torch import nn
 
 from sparse_mpi import ErrorFeedback, GlobalMomentum, MomentumCorrection
 from sparse_mpi.comm import NullComm
+from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
 
 from .test_optim import loss_of, net, weights
@@ -125,7 +126,7 @@ def optimizer_of(options, make=torch.optim.SGD, **own):
     ("options", "own", "message"),
     [
         ({"momentum": "mine"}, {}, "momentum must be one of local, global, corrected, arrival, got 'mine'"),
-        ({"momentum": "global", "feedback": "dgc"}, {}, "feedback must be 'residual' with momentum='global'"),
+        ({"momentum": "global", "feedback": "dgc"}, {}, "feedback must be 'residual' or leaky with momentum='global'"),
         (
             {"momentum": "corrected"},
             {"momentum": 0.9, "dampening": 0.1},
@@ -274,3 +275,11 @@ def test_momentum_is_taken_over_by_default_where_that_is_possible_and_said_so(ma
     assert says in error and error.count("\n") == bool(says)
     taken = optimizer.reduction.buckets[0].reducer.feedback.momentum
     assert taken == (own["momentum"] if "SGD" in says or options.get("momentum") == "global" else 0)
+
+
+def test_a_leak_goes_with_momentum_that_is_taken_over():
+    for feedback, keep in (("residual", 1.0), ("leaky", 0.95), (LeakyFeedback(0.9), 0.9)):
+        rule = optimizer_of({"feedback": feedback}, momentum=0.8).reduction.buckets[0].reducer.feedback
+        assert (rule.momentum, rule.keep) == (0.8, keep) and rule.leak == pytest.approx(1 - keep)
+    with pytest.raises(ValueError, match="feedback must be 'residual' with momentum='corrected', got one that keeps 0"):
+        optimizer_of({"feedback": "leaky", "momentum": "corrected"}, momentum=0.8)

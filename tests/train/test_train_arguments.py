@@ -91,7 +91,7 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--clip-norm", "0"], ["--clip-norm", "must be a number > 0, got 0"]),
         (["--density-warmup", "0.5,1.5"], ["--density-warmup", "must be in (0, 1], got 1.5"]),
         (["--density-warmup", "0.5,,1"], ["--density-warmup"]),
-        (["--zero-copy", "--feedback", "dgc"], ["--zero-copy", "needs --feedback residual or gmc"]),
+        (["--zero-copy", "--feedback", "dgc"], ["--zero-copy", "needs --feedback residual, leaky or gmc"]),
         (["--zero-copy", "--clip-norm", "1"], ["--zero-copy", "no clipping"]),
         (["--feedback", "dgc", "--momentum", "1"], ["--momentum", "must be below 1 with --feedback dgc, got 1.0"]),
         (["--rank", "0"], ["--rank", "must be an integer >= 1, got 0"]),
@@ -127,6 +127,7 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--density-warmup", "0.5@0"], ["--density-warmup", "must be a number > 0, got 0"]),
         (["--algo", "oktopk:votes=1"], ["--algo", "oktopk has no option votes; it has: selector", "or auto"]),
         (["--algo", "elect:wire=packed", "--wire", "coo32"], ["--wire", "elect:wire=packed has one"]),
+        (["--leak", "0.1", "--feedback", "dgc"], ["--leak", "dgc has none", "residual, leaky, gmc"]),
         (["--data", "text", "--zero-copy"], ["--zero-copy", "--clip-norm inf"]),
     ],
 )
@@ -193,6 +194,13 @@ def test_adam_goes_by_arrival_unless_told_otherwise(capsys):
         with pytest.raises(SystemExit):
             options(*argv)
         assert "--arrival: needs --optimizer adam or adamw, and --feedback residual" in capsys.readouterr().err
+
+
+def test_a_leak_is_an_option_of_rules_that_keep():
+    assert options().leak == 0 and options("--feedback", "leaky").leak == 0.05
+    leaking = feedback_options(options("--leak", "0.02"))
+    assert leaking["feedback"].keep == 0.98 and leaking["momentum"] == "global" and leaking["in_place"]
+    assert feedback_options(options("--leak", "0.1", "--optimizer", "adam"))["momentum"] == "arrival"
 
 
 def test_the_former_name_of_feedback_works_and_names_the_new_one(capsys):

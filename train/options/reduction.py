@@ -11,6 +11,7 @@ from typing import Any
 
 import sparse_mpi
 from options.converters import densities, integer, norm, number, share
+from sparse_mpi.feedback import Feedback, LeakyFeedback
 from sparse_mpi.plan.planners import ORACLES, PLANNERS
 from sparse_mpi.reducer.arguments import spelled, takes
 from sparse_mpi.wire import WIRES
@@ -20,6 +21,7 @@ PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
 RESIDUALS = ("sender", "owner", "keeper", "published")  # the values of the option ``residual`` of all algorithms
 # Rules of --feedback that take over the momentum of sgd, by the names that the library has for that
 MOMENTUM = {"gmc": "global", "dgc": "corrected"}
+LEAKS = {"residual": 0.0, "leaky": 0.05, "gmc": 0.0}  # rules that --leak is for, and its defaults
 OPTIONS = ("selector", "wire", "residual", "rank")  # of algorithms
 
 
@@ -65,6 +67,8 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
         "momentum of sgd, else residual)"
     )
     add("--feedback", choices=tuple(sparse_mpi.FEEDBACKS), help=text)
+    text = "share of what was not sent that residual, leaky or gmc lose from step to step (default: 0; leaky 0.05)"
+    add("--leak", type=share, metavar="S", help=text)
     add("--memory", choices=tuple(sparse_mpi.FEEDBACKS), help=SUPPRESS)  # the former name of --feedback
     text = "make up for the steps that an entry has waited (default: with adam and adamw, and --feedback residual)"
     add("--arrival", action=BooleanOptionalAction, default=None, help=text)
@@ -172,12 +176,15 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
     default = "gmc" if sgd and 0 < args.momentum < 1 and not args.plan else "residual"
     args.feedback = args.feedback or default
     taking = args.feedback in MOMENTUM
+    if args.leak and args.feedback not in LEAKS:
+        parser.error(f"argument --leak: {args.feedback} has none; leave it out, or take --feedback {', '.join(LEAKS)}")
+    args.leak = args.leak or LEAKS.get(args.feedback, 0.0)
     if args.arrival and (sgd or args.feedback != "residual"):
         parser.error("argument --arrival: needs --optimizer adam or adamw, and --feedback residual")
     args.arrival = not sgd and args.feedback == "residual" if args.arrival is None else args.arrival
-    possible = args.feedback in ("residual", "gmc") and args.clip_norm is None
+    possible = args.feedback in LEAKS and args.clip_norm is None
     if args.zero_copy and not possible:
-        parser.error("argument --zero-copy: needs --feedback residual or gmc, and no clipping (--clip-norm inf)")
+        parser.error("argument --zero-copy: needs --feedback residual, leaky or gmc, and no clipping (--clip-norm inf)")
     if args.flush and args.feedback == "none":
         parser.error("argument --flush: --feedback none keeps nothing to send; leave out one of them")
     args.zero_copy = possible if args.zero_copy is None else args.zero_copy
@@ -195,6 +202,8 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
 
 def feedback_options(args: Namespace) -> dict[str, Any]:
     """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` about error feedback, from parsed options."""
-    feedback = "residual" if args.feedback in MOMENTUM else args.feedback
+    feedback: str | Feedback = "residual" if args.feedback in MOMENTUM else args.feedback
+    if args.leak:
+        feedback = LeakyFeedback(1 - args.leak)
     momentum = "arrival" if args.arrival else MOMENTUM.get(args.feedback, "local")
     return {"feedback": feedback, "momentum": momentum, "clip_norm": args.clip_norm, "in_place": args.zero_copy}

@@ -22,6 +22,7 @@ FIXED = (
     "rank",
     "optimizer",
     "feedback",
+    "leak",
     "arrival",
     "seed",
     "bucket_mb",
@@ -78,9 +79,10 @@ def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, An
 def _renamed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return ``saved`` with today's names and options.
 
-    It may be from when there was no --arrival, or even from when --feedback was --memory and --algo auto made a plan.
+    It may be from when there was neither --arrival nor --leak, or even from when --feedback was --memory and --algo
+    auto made a plan.
     """
-    saved = {"arrival": False, **saved}
+    saved = {"arrival": False, "leak": 0.0, **saved}
     if "memory" not in saved:
         return saved
     planned = {"algo": PLAN, "plan": AUTO} if saved["algo"] == AUTO else {}
