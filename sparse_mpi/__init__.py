@@ -10,7 +10,16 @@ from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Reduction
 from sparse_mpi.comm.world import World
-from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, GlobalMomentum, LeakyFeedback, MomentumCorrection, NoFeedback
+from sparse_mpi.feedback import (
+    EF21,
+    FEEDBACKS,
+    ErrorFeedback,
+    GlobalMomentum,
+    LeakyFeedback,
+    MomentumCorrection,
+    NoFeedback,
+    StepAhead,
+)
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.once import sparse_allreduce
 from sparse_mpi.reducer.report import StepReport
@@ -22,6 +31,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ALGORITHMS",
+    "EF21",
     "FEEDBACKS",
     "SELECTORS",
     "ErrorFeedback",
@@ -33,6 +43,7 @@ __all__ = [
     "Reduction",
     "SparseAllreduce",
     "SparseVector",
+    "StepAhead",
     "StepReport",
     "World",
     "dimension_coverage",

@@ -28,7 +28,7 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.process_group import wrapped
 from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reducer.arguments import make_algorithm, make_feedback, resolve_k
+from sparse_mpi.reducer.arguments import check_together, make_algorithm, make_feedback, resolve_k
 from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.sparse import SparseVector
 
@@ -70,6 +70,12 @@ class SparseState:
                 _check_same_ranks(transport)
             self._names = _names_of(named_parameters)
             self.algorithm, rule = make_algorithm(algorithm, options), make_feedback(feedback, None, False)
+            check_together(rule, self.algorithm)
+            if rule.previews:
+                raise ValueError(
+                    f"feedback must not move weights before the gradient is computed, as a hook cannot, got {rule!r}; "
+                    "use feedback='residual', or DistributedOptimizer"
+                )
             resolve_k(1, None, density)
             for argument, steps in (("dense_steps", dense_steps), ("check_every", check_every)):
                 if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:

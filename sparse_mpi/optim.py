@@ -80,6 +80,17 @@ class _Reducing:
             reduced()
             return super().step()  # type: ignore[misc]
 
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Keep the weights where the feedback rule wants gradients to be computed, and put them back, to the bit.
+
+        Step-ahead error feedback needs it around the forward and backward passes of every step; with other rules it
+        does nothing, so that a training loop may always have it.
+        """
+        groups = self.param_groups  # type: ignore[attr-defined]
+        with self.reduction.ahead({p: float(group["lr"]) for group in groups for p in group["params"]}):
+            yield
+
     def flush(self) -> None:
         """Step along all that the ranks have not sent yet, once, and leave residuals of 0. Collective.
 
@@ -188,7 +199,7 @@ def DistributedOptimizer(
 
     Returns:
         An optimizer of a class derived from that of ``optimizer``, with ``synchronize()``, ``skip_synchronize()``,
-        ``flush()`` and the attribute ``reduction``, a `GradientReduction`.
+        ``ahead()``, ``flush()`` and the attribute ``reduction``, a `GradientReduction`.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.

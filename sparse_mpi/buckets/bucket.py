@@ -100,7 +100,7 @@ class Bucket:
         first = parameters[0]
         self.flat = torch.zeros(sum(self._sizes), dtype=first.dtype, device=first.device)  # (n,) the gradient
         self.mean = torch.zeros_like(self.flat) if in_place else self.flat  # (n,) the result
-        self._views, self._mean_views = self._split(self.flat), self._split(self.mean)
+        self._views, self._mean_views = self.split(self.flat), self.split(self.mean)
         self._written: Tensor | None = None  # indices at which the mean has entries; None: anywhere
         self._version = -1  # torch's version of the mean when it was written; others may modify it
         if in_place:
@@ -244,7 +244,7 @@ class Bucket:
         rows = mean.flatten(1).any(1).nonzero().flatten()
         return torch.sparse_coo_tensor(rows[None], mean[rows], mean.shape, check_invariants=False, is_coalesced=True)
 
-    def _split(self, flat: Tensor) -> list[Tensor]:
+    def split(self, flat: Tensor) -> list[Tensor]:
         """Return the view of each parameter's shape in ``flat`` ``(n,)``."""
         parts = flat.split(self._sizes)
         return [part.view(p.shape) for p, part in zip(self.parameters, parts, strict=True)]

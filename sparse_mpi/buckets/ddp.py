@@ -109,7 +109,8 @@ def _split(bucket: DDPBucket) -> dict[str, dict[str, np.ndarray]]:
     """Return the arrays that ``bucket`` remembers, in host memory, cut by parameter."""
     ends = np.cumsum(bucket.sparse.layout.sizes)[:-1]
     synchronize_device(bucket.sparse.residual)
-    arrays = {what: np.split(to_host(x).copy(), ends) for what, x in bucket.sparse.feedback.state().items()}
+    remembered = bucket.sparse.feedback.state() | bucket.sparse.feedback.common()
+    arrays = {what: np.split(to_host(x).copy(), ends) for what, x in remembered.items()}
     return {name: {what: arrays[what][at] for what in arrays} for at, name in enumerate(bucket.names)}
 
 

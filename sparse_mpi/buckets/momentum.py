@@ -50,7 +50,7 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str)
     """Return the feedback rule to use: ``feedback``, or one that has taken the optimizer's momentum over.
 
     Raises:
-        TypeError: ``optimizer`` has not the momentum that the mode is for.
+        TypeError: ``optimizer`` has not the momentum that the mode is for, or steps that ``feedback`` cannot preview.
         ValueError: there is no such mode, momentum is asked for twice, or the optimizer's cannot be taken over.
     """
     if momentum not in MODES:
@@ -72,6 +72,11 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str)
         raise ValueError(
             f"momentum must be given once, got {own} in the optimizer and {rule.momentum} in {rule!r}; make the "
             f"optimizer with momentum=0, or use feedback='residual' and momentum='global'"
+        )
+    if isinstance(rule, Feedback) and rule.previews and not isinstance(optimizer, SGD):
+        raise TypeError(
+            f"feedback must not preview steps of {type(optimizer).__name__}, not a rate times the gradient, "
+            f"got {rule!r}; use feedback='residual', or torch.optim.SGD"
         )
     return feedback
 

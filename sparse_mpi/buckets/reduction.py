@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.buckets.ahead import Previewing
 from sparse_mpi.buckets.bucket import Bucket, check_options, cut
 from sparse_mpi.buckets.flushing import Flushable
 from sparse_mpi.buckets.states import ResumableReduction
@@ -28,7 +29,7 @@ from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.sparse import SparseVector
 
 
-class GradientReduction(Flushable, ResumableReduction):
+class GradientReduction(Flushable, Previewing, ResumableReduction):
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
     A bucket is started when all its gradients have arrived and all buckets before it are started, so that the order is
@@ -182,6 +183,8 @@ class GradientReduction(Flushable, ResumableReduction):
         Raises:
             Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.
         """
+        self._check_ahead(self._was_ahead)
+        self._was_ahead = False
         scale = self._current_scale()
         waiting = self.buckets[self._next :]
         for bucket in waiting:
@@ -244,6 +247,7 @@ class GradientReduction(Flushable, ResumableReduction):
 
     def _arrived(self, bucket: Bucket, number: int, parameter: Tensor) -> None:
         """Start what is complete now; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
+        self._check_ahead(self._is_ahead)
         bucket.arrive(number, self._current_scale())
         while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].complete:
             self._start(self.buckets[self._next])

@@ -43,8 +43,9 @@ class ResumableReduction:
         divisor = ranks if self._average else 1
         for bucket, saved in zip(self.buckets, self._by_bucket(states), strict=True):
             bucket.reducer.take_over(saved, ranks)
-            for owed in bucket.reducer.feedback.state().values():
-                owed *= self._divisor / divisor
+            rule = bucket.reducer.feedback
+            for array in [*rule.state().values(), *rule.common().values()]:
+                array *= self._divisor / divisor
 
     def _by_bucket(self, states: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         """Return, for every bucket, the list of its states in ``states``."""

@@ -6,21 +6,26 @@ import warnings
 from typing import Any
 
 from sparse_mpi.feedback.base import Feedback
+from sparse_mpi.feedback.ef21 import EF21
 from sparse_mpi.feedback.global_momentum import GlobalMomentum
 from sparse_mpi.feedback.leaky import LeakyFeedback
 from sparse_mpi.feedback.momentum import MomentumCorrection
 from sparse_mpi.feedback.nothing import NoFeedback
 from sparse_mpi.feedback.residual import ErrorFeedback
+from sparse_mpi.feedback.step_ahead import StepAhead
 
 FEEDBACKS: dict[str, type] = {
     "residual": ErrorFeedback,
     "dgc": MomentumCorrection,
     "gmc": GlobalMomentum,
     "leaky": LeakyFeedback,
+    "ef21": EF21,
+    "sa-pef": StepAhead,
     "none": NoFeedback,
 }
 
 __all__ = [
+    "EF21",
     "FEEDBACKS",
     "ErrorFeedback",
     "Feedback",
@@ -28,6 +33,7 @@ __all__ = [
     "LeakyFeedback",
     "MomentumCorrection",
     "NoFeedback",
+    "StepAhead",
 ]
 
 FORMER = {"MEMORIES": "FEEDBACKS", "Memory": "Feedback"}  # names of release 0.1, deprecated

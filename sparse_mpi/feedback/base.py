@@ -28,6 +28,26 @@ class Feedback(Protocol):
         return 0.0
 
     @property
+    def owes(self) -> bool:
+        """Return True if what is not sent arrives later, so that a flush makes up for what has not arrived yet."""
+        return True
+
+    @property
+    def works_in_place(self) -> bool:
+        """Return True if the residual may live in the caller's own gradient buffer."""
+        return False
+
+    @property
+    def needs_conservation(self) -> bool:
+        """Return True if this rule cannot work with an algorithm that is exempt from the second law."""
+        return False
+
+    @property
+    def previews(self) -> bool:
+        """Return True if gradients must be computed where `preview` moves the weights."""
+        return False
+
+    @property
     def residual(self) -> Array:
         """Return what has not been sent yet, ``(n,)``; zeros if there is nothing."""
 
@@ -55,6 +75,9 @@ class Feedback(Protocol):
         """Return all that is owed as the acc ``(n,)`` of a step without a gradient, in which all of it is sent.
 
         Such a step ends with `consume`, as every other. It is not an `accumulate` of zeros, which would apply momentum.
+
+        Raises:
+            ValueError: this rule never `owes` anything.
         """
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
@@ -64,6 +87,17 @@ class Feedback(Protocol):
             sent: what this rank gave.
             total: the sum over all ranks, the same bytes on each.
         """
+
+    def outcome(self, total: SparseVector | Array) -> SparseVector | Array:
+        """Return the result of a step, after `consume`, for the caller: ``total``, unless the rule makes more of it."""
+        return total
+
+    def preview(self) -> Array | None:
+        """Return what weights must go against while this rank computes its gradient, ``(n,)``; None if they stay.
+
+        It is to be multiplied by the learning rate.
+        """
+        return None
 
     def given(self, acc: Array, sent: SparseVector | Array) -> Array:
         """Return what this rank gave away, ``(n,)``, in the finished step that began with ``acc``.
@@ -84,8 +118,20 @@ class Feedback(Protocol):
         The arrays must be additive: the sums over several ranks describe what these ranks remember together.
         """
 
+    def common(self) -> dict[str, Array]:
+        """Return what is remembered that is the same on all ranks: named arrays ``(n,)``, not copied."""
+        return {}
+
     def check_state(self, state: dict[str, Array]) -> None:
         """Raise ValueError unless `load` can take ``state``; change nothing."""
 
     def load(self, state: dict[str, Array]) -> None:
-        """Restore copies of the arrays that `state` returned; ignore other entries of ``state``."""
+        """Restore copies of the arrays that `state` and `common` returned; ignore other entries of ``state``."""
+
+
+def not_owed(rule: Feedback) -> str:
+    """Return the message of an error about a flush with a rule that owes nothing."""
+    return (
+        f"feedback must owe what was not sent for that to be flushed, as rules do that send it later, got {rule!r}; "
+        "leave the flush out, or use feedback='residual'"
+    )

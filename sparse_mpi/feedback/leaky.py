@@ -16,7 +16,34 @@ from sparse_mpi.sparse import SparseVector
 
 
 @dataclass(eq=False)
-class LeakyFeedback(WrappedFeedback):
+class Leaking(WrappedFeedback):
+    """The base class of rules that lose a share of the residual as soon as a step has sent its part."""
+
+    @property
+    def kept(self) -> float:
+        """Return the share of the residual that is kept from step to step, in (0, 1]."""
+        return 1.0
+
+    @property
+    def leak(self) -> float:
+        """Return ``1 - kept``."""
+        return 1 - self.kept
+
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
+        """Subtract ``sent`` from the residual, and let what is left of it leak."""
+        super().consume(sent, total)
+        if self.leak:
+            residual = self._inner.residual
+            residual *= residual.dtype.type(self.kept)
+
+    def given(self, acc: Array, sent: SparseVector | Array) -> Array:
+        """Return what acc lost before the leak, ``(n,)``."""
+        with np.errstate(invalid="ignore"):
+            return acc - self.residual / self.residual.dtype.type(self.kept)
+
+
+@dataclass(eq=False)
+class LeakyFeedback(Leaking):
     """Error feedback that keeps a share of the residual from step to step: ``acc = keep * e + g``, ``e = acc - sent``.
 
     The residual is ``keep * e``: it leaks as soon as a step has sent its part, so that the gradient can then be added
@@ -38,18 +65,6 @@ class LeakyFeedback(WrappedFeedback):
             raise ValueError(f"keep must be in (0, 1], got {self.keep}; 0.95 is usual, feedback='none' keeps nothing")
 
     @property
-    def leak(self) -> float:
-        """Return ``1 - keep``."""
-        return 1 - self.keep
-
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
-        """Subtract ``sent`` from the residual, and let what is left of it leak."""
-        super().consume(sent, total)
-        if self.leak:
-            residual = self._inner.residual
-            residual *= residual.dtype.type(self.keep)
-
-    def given(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return what acc lost before the leak, ``(n,)``."""
-        with np.errstate(invalid="ignore"):
-            return acc - self.residual / self.residual.dtype.type(self.keep)
+    def kept(self) -> float:
+        """Return ``keep``."""
+        return self.keep

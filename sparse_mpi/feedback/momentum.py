@@ -42,6 +42,11 @@ class MomentumCorrection(ErrorFeedback):
     def __post_init__(self) -> None:
         check_momentum(self.momentum)
 
+    @property
+    def works_in_place(self) -> bool:
+        """Return False: the velocity needs the gradient apart from the residual."""
+        return False
+
     def start(self, layout: Layout, in_place: bool, ranks: int) -> ErrorFeedback:
         """Return an instance with the same hyperparameters, with zero velocity and residual.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sparse_mpi.arrays import Array, widened
-from sparse_mpi.feedback.base import Feedback
+from sparse_mpi.feedback.base import Feedback, not_owed
 from sparse_mpi.sparse import Layout, SparseVector
 
 
@@ -38,6 +38,11 @@ class NoFeedback(Feedback):
         return 1.0
 
     @property
+    def owes(self) -> bool:
+        """Return False: what is not sent is lost."""
+        return False
+
+    @property
     def residual(self) -> Array:
         """Return zeros ``(n,)``."""
         return np.zeros(self.size, np.float32)
@@ -50,8 +55,8 @@ class NoFeedback(Feedback):
         return widened(gradient), None
 
     def owed(self) -> Array:
-        """Return zeros ``(n,)``: what was not sent is lost, not owed."""
-        return self.residual
+        """Raise ValueError: what was not sent is lost, not owed."""
+        raise ValueError(not_owed(self))
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Do nothing: there is no residual to subtract from."""

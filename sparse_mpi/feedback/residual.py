@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,6 +23,11 @@ class ErrorFeedback(Feedback):
 
     size: int = field(default=0, init=False, repr=False)
     _residual: Array | None = field(default=None, init=False, repr=False)
+
+    @property
+    def works_in_place(self) -> bool:
+        """Return True."""
+        return True
 
     def start(self, layout: Layout, in_place: bool, ranks: int) -> ErrorFeedback:
         """Return an instance with a zero residual, or with ``in_place`` an `AdoptedFeedback`."""
@@ -83,12 +89,7 @@ class ErrorFeedback(Feedback):
 
     def check_state(self, state: dict[str, Array]) -> None:
         """Raise ValueError unless ``state`` has every array of `state`, with n elements each."""
-        for name in self.state():
-            if len(state.get(name, ())) != self.size:
-                raise ValueError(
-                    f"state must have a {name!r} of {self.size} elements, got {sorted(state)}; "
-                    "load what state_dict() returned, whole"
-                )
+        check_sizes(state, self.state(), self.size)
 
     def load(self, state: dict[str, Array]) -> None:
         """Restore a copy of the residual."""
@@ -162,6 +163,16 @@ class AdoptedFeedback(ErrorFeedback):
             self._loaded = state["residual"].copy()
         else:
             self._residual[...] = namespace(self._residual).asarray(state["residual"])
+
+
+def check_sizes(state: Mapping[str, Array], names: Iterable[str], size: int) -> None:
+    """Raise ValueError unless ``state`` has the arrays ``names`` with ``size`` elements each."""
+    for name in names:
+        if len(state.get(name, ())) != size:
+            raise ValueError(
+                f"state must have a {name!r} of {size} elements, got {sorted(state)}; "
+                "load what state_dict() returned, whole"
+            )
 
 
 def fitted(buffer: Array, gradient: Array) -> Array:

@@ -27,6 +27,11 @@ class WrappedFeedback(Feedback):
         return fresh
 
     @property
+    def works_in_place(self) -> bool:
+        """Return True."""
+        return True
+
+    @property
     def residual(self) -> Array:
         """Return what has not been sent yet, ``(n,)``, as the rule has changed it."""
         return self._inner.residual

@@ -154,6 +154,15 @@ def _number(text: str) -> int | float | str:
     return text
 
 
+def check_together(feedback: Feedback, algorithm: Algorithm) -> None:
+    """Raise ValueError if ``feedback`` needs the second law and ``algorithm`` is exempt from it."""
+    if feedback.needs_conservation and not algorithm.conserves:
+        raise ValueError(
+            f"feedback must not rely on what the ranks sent adding up to the result, which {algorithm!r} is exempt "
+            f"from, got {feedback!r}; use feedback='residual', or the algorithm without residual='published'"
+        )
+
+
 def make_feedback(feedback: str | Feedback, clip_norm: float | None, in_place: bool) -> Feedback:
     """Return a feedback rule by name, or the given instance, if it can be combined with ``clip_norm`` and ``in_place``.
 

@@ -6,13 +6,22 @@ from hashlib import blake2b
 
 import numpy as np
 
+from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.arrays import Array, namespace, to_host
 from sparse_mpi.comm import Comm
+from sparse_mpi.feedback import Feedback
 from sparse_mpi.sparse import SparseVector
 
 
 class LawError(RuntimeError):
     """A step broke one of the two laws; raised on every rank alike."""
+
+
+def check_laws(reduction: Reduction, acc: Array, feedback: Feedback, algorithm: Algorithm, comm: Comm) -> None:
+    """Raise `LawError` on every rank unless the step of ``algorithm`` that began with ``acc`` obeyed both laws."""
+    check_agreement(reduction.total, comm)
+    if algorithm.conserves:
+        check_conservation(reduction.total, feedback.given(acc, reduction.sent), acc, comm, algorithm.normwise)
 
 
 def check_agreement(total: SparseVector | Array, comm: Comm) -> None:

@@ -12,12 +12,12 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, busy, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reducer.arguments import make_feedback, resolve_k
+from sparse_mpi.reducer.arguments import check_together, make_feedback, resolve_k
 from sparse_mpi.reducer.auto import choose, make_candidate
 from sparse_mpi.reducer.clipping import clipping_factor, scaled, sketched
 from sparse_mpi.reducer.deprecated import accepts_former, warn_renamed
 from sparse_mpi.reducer.instrument import instrument, unselected
-from sparse_mpi.reducer.laws import check_agreement, check_conservation, raise_nonfinite
+from sparse_mpi.reducer.laws import check_laws, raise_nonfinite
 from sparse_mpi.reducer.report import StepReport, summarise
 from sparse_mpi.reducer.states import Resumable
 from sparse_mpi.sparse import Layout, leave
@@ -33,14 +33,14 @@ class SparseAllreduce(Resumable):
         k, density, comm, algorithm, options: as for `sparse_allreduce`; a single step may have another k. The
             algorithm that ``"auto"`` picked is in ``reducer.algorithm``: give it to resume.
         feedback: what becomes of entries that are not sent: ``"residual"`` adds them to the next gradient, ``"dgc"``
-            corrects their momentum too, ``"none"`` drops them; or an instance such as
+            corrects their momentum too, ``"none"`` drops them, and so on, see `FEEDBACKS`; or an instance such as
             ``MomentumCorrection(0.9, nesterov=True)``. ``memory`` is its former name, deprecated.
         clip_norm: where the mean of all ranks' gradients is longer than this, by its L2 norm, all ranks scale their
             gradients by the same factor before they are added to the residual. The norm is estimated, with a standard
             error of 2.2 %, for 16 KB of control a step; a single rank's is exact. See `reducer.clipping`.
         in_place: the array given to the first step *is* the residual from then on. Every step must pass the same
             array, with the gradient added to what the last step left there: autograd does that if nobody clears it,
-            which saves the pass that adds the gradient. Only for ``feedback="residual"`` without clip_norm.
+            which saves the pass that adds the gradient. Only for rules that work in place, without clip_norm.
         nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
             every rank when ``total`` has one.
 
@@ -70,6 +70,8 @@ class SparseAllreduce(Resumable):
             self.layout = Layout.of(layout)
             self._rule = make_feedback(feedback, clip_norm, in_place)
             chosen = make_candidate(algorithm, options)
+            if chosen is not None:
+                check_together(self._rule, chosen)
             self.k = resolve_k(self.layout.size, k, density)
             self.feedback: Feedback = self._rule.start(self.layout, in_place, self.comm.size)
             say(n=self.layout.size, layout=self.layout.digest, k=self.k, algorithm=chosen)
@@ -164,6 +166,7 @@ class SparseAllreduce(Resumable):
             The sum over the ranks ``(n,)``.
 
         Raises:
+            ValueError: the feedback rule never owes anything, as without error feedback; raised on every rank.
             LawError, FloatingPointError: as for `step`.
         """
 
@@ -196,7 +199,7 @@ class SparseAllreduce(Resumable):
         spent, traffic = perf_counter() - start, self.comm.traffic - before
         self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
         self._check_result(reduction, initial_acc, self.algorithm)
-        return leave(reduction.total, gradient)
+        return leave(self.feedback.outcome(reduction.total), gradient)
 
     def _flush(self, like: Any, check: bool) -> Any:
         """Carry out `flush` on the current device and stream."""
@@ -214,7 +217,7 @@ class SparseAllreduce(Resumable):
         spent, traffic = perf_counter() - start, self.comm.traffic - before
         self.report = summarise(reduction, (), self.layout.size, spent, traffic)
         self._check_result(reduction, initial_acc, DENSE)
-        return leave(reduction.total, like)
+        return leave(self.feedback.outcome(reduction.total), like)
 
     def _accumulate(self, flat: Array, check: bool) -> tuple[Array, Array | None]:
         """Return acc ``(n,)``, and what a selection must still add to it, or None."""
@@ -236,17 +239,9 @@ class SparseAllreduce(Resumable):
             )
 
     def _check_result(self, reduction: Reduction, initial_acc: Array | None, algorithm: Algorithm) -> None:
-        """Raise on every rank if the step of ``algorithm`` that began with ``initial_acc`` is not what it should be.
-
-        Raises:
-            LawError: a law is broken; not checked if ``initial_acc`` is None.
-            FloatingPointError: total has NaN or Inf, with ``nonfinite="raise"``.
-        """
+        """Raise on every rank if the laws are to be checked, on what began with acc, and are broken; or for NaN."""
         if initial_acc is not None:
-            check_agreement(reduction.total, self.comm)
-        if initial_acc is not None and algorithm.conserves:
-            given = self.feedback.given(initial_acc, reduction.sent)
-            check_conservation(reduction.total, given, initial_acc, self.comm, algorithm.normwise)
+            check_laws(reduction, initial_acc, self.feedback, algorithm, self.comm)
         if self._nonfinite == "raise":
             raise_nonfinite(reduction.total)
 

@@ -76,7 +76,8 @@ class Resumable:
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays."""
         synchronize((self.feedback.residual, self._state))
-        owed = {name: to_host(array).copy() for name, array in self.feedback.state().items()}
+        remembered = self.feedback.state() | self.feedback.common()
+        owed = {name: to_host(array).copy() for name, array in remembered.items()}
         return self._identity() | {"state": asdict(self._state, dict_factory=on_host)} | owed
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -128,7 +129,13 @@ class Resumable:
         if ranks == self.comm.size:
             return self.load_state_dict(states[0])
         self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
-        self._load(owed)
+        self._load(owed | {name: self._from_first(states, name) for name in self.feedback.common()})
+
+    def _from_first(self, states: Sequence[Mapping[str, Any]], name: str) -> Array:
+        """Return the array ``(n,)`` called ``name`` of the first of rank 0's states, on all ranks. Collective."""
+        own = np.ascontiguousarray(states[0][name]).view(np.uint8) if self.comm.rank == 0 else np.zeros(0, np.uint8)
+        received = self.comm.bcast(own, control=True)
+        return received.view(f"f{len(received) // self.layout.size}")
 
     def _load(self, owed: dict[str, Any]) -> None:
         """Restore the arrays of `feedback`, ordered after all work on them and before all that follows."""

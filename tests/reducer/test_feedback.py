@@ -177,12 +177,13 @@ def test_starting_leaves_the_given_instance_empty(name):
 
 @pytest.mark.parametrize("name", FEEDBACKS)
 def test_loaded_state_is_a_copy(name):
-    saved = {array: np.array([1.0, 2.0], np.float32) for array in ("residual", "velocity")}
+    saved = {array: np.array([1.0, 2.0], np.float32) for array in ("residual", "velocity", "told", "estimate")}
     feedback = started(FEEDBACKS[name](), 2)
     feedback.check_state(saved)
     feedback.load(saved)
     joined(feedback, np.ones(2, np.float32))
-    feedback.owed()[...] += 7
+    for array in [*feedback.state().values(), *feedback.common().values()]:
+        array += 7
     assert all(array.tolist() == [1, 2] for array in saved.values())
 
 

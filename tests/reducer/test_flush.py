@@ -8,13 +8,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparse_mpi import ALGORITHMS, ErrorFeedback, GlobalMomentum, MomentumCorrection, NoFeedback, SparseAllreduce, World
+from sparse_mpi import (
+    ALGORITHMS,
+    ErrorFeedback,
+    GlobalMomentum,
+    LeakyFeedback,
+    MomentumCorrection,
+    SparseAllreduce,
+    World,
+)
 
 from ..algorithms.conformance import dense_of
 
 N, K = 60, 5
 few_ranks = pytest.mark.ranks(1, 3)
-RULES = [ErrorFeedback(), GlobalMomentum(0.5), MomentumCorrection(0.5), NoFeedback()]
+RULES = [ErrorFeedback(), GlobalMomentum(0.5), MomentumCorrection(0.5), LeakyFeedback(0.5)]
 
 
 def quarters(rank: int, step: int) -> np.ndarray:

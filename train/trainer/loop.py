@@ -221,10 +221,11 @@ class Training:
     def _step(self, batch: Any, start: float) -> Meter:
         """Take a step, and return its measurements; ``start`` is when the batch began to be made."""
         self.optimizer.zero_grad()
-        loss, sums = self.task.judge(batch)
-        forward = time.perf_counter()
-        loss.backward()
-        computed = time.perf_counter()
+        with self.optimizer.ahead():
+            loss, sums = self.task.judge(batch)
+            forward = time.perf_counter()
+            loss.backward()
+            computed = time.perf_counter()
         self.steps += 1
         totals = self.optimizer.synchronize()
         reduced = time.perf_counter()

@@ -1,0 +1,176 @@
+"""Send changes of the gradient instead of the gradient: EF21 with momentum (Fatkhullin et al., NeurIPS'23; 2305.15155).
+
+Every rank tracks a running mean of its gradients, ``v``, and all know how far they have told the others of it: ``h``,
+whose sum over the ranks is the model's step ``H``. What is sent is a part of ``v - h``, and where nothing is sent the
+step goes on as before: nothing arrives late, and so nothing is owed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sparse_mpi import kernels
+from sparse_mpi.arrays import Array, namespace, widened
+from sparse_mpi.feedback.base import Feedback, not_owed
+from sparse_mpi.feedback.residual import check_sizes, fitted
+from sparse_mpi.sparse import Layout, SparseVector
+
+
+@dataclass(eq=False)
+class EF21(Feedback):
+    """EF21-SGDM: ``v = (1 - a) v + a g``, ``h += sent`` of ``v - h``, ``H += total``; a step's result is H, dense.
+
+    The first gradient is v itself. v is a mean of gradients and not their sum, as the momentum of torch's SGD is: that
+    takes a learning rate of 1 / a times as much. The optimizer's own momentum must be 0.
+
+    Args:
+        weight: a, the weight of a new gradient in v, in (0, 1]; with 1 there is no momentum.
+
+    Raises:
+        TypeError, ValueError: weight is not a number in (0, 1].
+    """
+
+    weight: float = 0.1
+    _size: int = field(default=0, init=False, repr=False)
+    _velocity: Array | None = field(default=None, init=False, repr=False)  # v
+    _told: Array | None = field(default=None, init=False, repr=False)  # h
+    _estimate: Array | None = field(default=None, init=False, repr=False)  # H, the same on all ranks
+
+    def __post_init__(self) -> None:
+        if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float, np.number)):
+            raise TypeError(f"weight must be a number in (0, 1], got {self.weight!r}")
+        if not 0 < self.weight <= 1:
+            raise ValueError(f"weight must be in (0, 1], got {self.weight}; 0.1 goes with a momentum of 0.9")
+
+    def start(self, layout: Layout, in_place: bool, ranks: int) -> EF21:
+        """Return an instance with the same weight, to which no gradient has come yet.
+
+        Raises:
+            ValueError: ``in_place`` is set, but v needs the gradient apart from what is not sent.
+        """
+        if in_place:
+            raise ValueError(
+                "in_place must be False with EF21, which needs the gradient apart from what was not sent, got True; "
+                "use in_place=False, or feedback='residual'"
+            )
+        fresh = replace(self)
+        fresh._size = Layout.of(layout).size
+        return fresh
+
+    @property
+    def momentum(self) -> float:
+        """Return ``1 - weight``."""
+        return 1 - self.weight
+
+    @property
+    def owes(self) -> bool:
+        """Return False: a step goes along all that is known of the gradients, and nothing arrives late."""
+        return False
+
+    @property
+    def needs_conservation(self) -> bool:
+        """Return True: the sum of h over the ranks must stay H."""
+        return True
+
+    @property
+    def residual(self) -> Array:
+        """Return ``v - h``, what the other ranks do not know yet, ``(n,)``."""
+        velocity, told = self._velocity, self._told
+        if velocity is None or told is None:
+            return np.zeros(self._size, np.float32)
+        with np.errstate(invalid="ignore"):
+            return velocity - told
+
+    def check_gradient(self, gradient: Array) -> None:
+        """Accept any gradient."""
+
+    def accumulate(self, gradient: Array) -> tuple[Array, None]:
+        """Update v in place, and return ``v - h`` as acc and nothing to add."""
+        gradient = widened(gradient)
+        if self._velocity is None or self._told is None or self._estimate is None:
+            self._velocity = gradient.copy()
+            self._told, self._estimate = (namespace(gradient).zeros_like(gradient) for _ in range(2))
+        else:
+            self._velocity, self._told = fitted(self._velocity, gradient), fitted(self._told, gradient)
+            self._estimate = fitted(self._estimate, gradient)
+            self._velocity *= self._velocity.dtype.type(1 - self.weight)
+            self._velocity += gradient * gradient.dtype.type(self.weight)
+        return self.residual, None
+
+    def owed(self) -> Array:
+        """Raise ValueError: nothing is owed."""
+        raise ValueError(not_owed(self))
+
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
+        """Add ``sent`` to h and ``total`` to H.
+
+        Where ``total`` is not finite all ranks begin anew: h and H are 0 there, and v is if it is not finite.
+        """
+        velocity, told, estimate = self._velocity, self._told, self._estimate
+        assert velocity is not None and told is not None and estimate is not None, "consume follows accumulate"
+        with np.errstate(invalid="ignore"):
+            add(told, sent)
+            add(estimate, total)
+        bad = nonfinite(total)
+        told[bad], estimate[bad] = 0, 0
+        values = velocity[bad]
+        velocity[bad] = namespace(values).where(namespace(values).isfinite(values), values, 0)
+
+    def outcome(self, total: SparseVector | Array) -> Array:
+        """Return a copy of H, ``(n,)``, with what in ``total`` is not finite."""
+        assert self._estimate is not None, "outcome follows consume"
+        result, bad = self._estimate.copy(), nonfinite(total)
+        if isinstance(total, SparseVector):
+            result[bad] = total.values[~namespace(total.values).isfinite(total.values)]
+        else:
+            result[bad] = total[bad]
+        return result
+
+    def given(self, acc: Array, sent: SparseVector | Array) -> Array:
+        """Return ``sent`` as ``(n,)``."""
+        return sent.to_dense() if isinstance(sent, SparseVector) else sent
+
+    def adopt(self, buffer: Array) -> None:
+        """Raise ValueError: there is no residual to keep in ``buffer``."""
+        raise ValueError("in_place must be True for a buffer to be adopted, which EF21 cannot be")
+
+    def state(self) -> dict[str, Array]:
+        """Return v and h, whose sums over the ranks describe all of them."""
+        zeros = np.zeros(self._size, np.float32)
+        return {"velocity": _or(self._velocity, zeros), "told": _or(self._told, zeros)}
+
+    def common(self) -> dict[str, Array]:
+        """Return H."""
+        return {"estimate": _or(self._estimate, np.zeros(self._size, np.float32))}
+
+    def check_state(self, state: dict[str, Array]) -> None:
+        """Raise ValueError unless ``state`` has v, h and H, with n elements each."""
+        check_sizes(state, [*self.state(), *self.common()], self._size)
+
+    def load(self, state: dict[str, Array]) -> None:
+        """Restore copies of v, h and H; of nothing but zeros, as before the first gradient, nothing."""
+        self._velocity = self._told = self._estimate = None
+        if state["velocity"].any() or state["estimate"].any():
+            self._velocity, self._told = state["velocity"].copy(), state["told"].copy()
+            self._estimate = state["estimate"].copy()
+
+
+def _or(array: Array | None, zeros: Array) -> Array:
+    return zeros if array is None else array
+
+
+def add(x: Array, addend: SparseVector | Array) -> None:
+    """Add ``addend`` to ``x`` ``(n,)``, in place."""
+    if isinstance(addend, SparseVector):
+        kernels.of(x).add(x, addend.indices, addend.values.astype(x.dtype, copy=False))
+    else:
+        x += addend
+
+
+def nonfinite(total: SparseVector | Array) -> Array:
+    """Return the positions at which ``total`` is NaN or Inf."""
+    if isinstance(total, SparseVector):
+        return total.indices[~namespace(total.values).isfinite(total.values)]
+    return namespace(total).flatnonzero(~namespace(total).isfinite(total))

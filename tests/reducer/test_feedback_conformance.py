@@ -1,0 +1,180 @@
+"""What every feedback rule must do beside obeying the laws, whatever it remembers: see also `test_memories`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi import ALGORITHMS, SparseAllreduce, World
+from sparse_mpi.algorithms.gtopk import GTopk
+from sparse_mpi.sparse import Layout
+
+from ..algorithms.conformance import dense_of, same_bytes
+from .rules import KINDS
+
+LAYOUT = Layout.of([(12, 10), (7,), (), (9, 8)])
+N, K = LAYOUT.size, 12
+
+few_ranks = pytest.mark.ranks(1, 3)
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+every_rule = pytest.mark.parametrize("kind", KINDS)
+
+
+def vector(rank: int, step: int) -> np.ndarray:
+    """Small whole numbers, whose sums are exact in float32."""
+    return np.random.default_rng([step, rank]).integers(-50, 50, N).astype(np.float32)
+
+
+def reducer_of(comm, kind, name="oktopk", **options) -> SparseAllreduce:
+    return SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=name, feedback=KINDS[kind], **options)
+
+
+def remembered(reducer) -> dict[str, np.ndarray]:
+    return reducer.feedback.state() | reducer.feedback.common()
+
+
+@few_ranks
+@every_algorithm
+@every_rule
+@pytest.mark.thin(2)
+def test_in_place_gives_the_same_bits_or_is_refused(ranks, name, kind):
+    def body(comm):
+        if not KINDS[kind].works_in_place:
+            with pytest.raises(ValueError, match="in_place must be False with"):
+                reducer_of(comm, kind, name, in_place=True)
+            return
+        apart, shared = reducer_of(comm, kind, name), reducer_of(comm, kind, name, in_place=True)
+        buffer = np.zeros(N, np.float32)
+        shared.adopt(buffer)
+        for step in range(4):
+            buffer += vector(comm.rank, step)
+            total = shared.step(buffer, check=step % 2 == 0)
+            assert same_bytes(total, apart.step(vector(comm.rank, step)))
+            assert np.shares_memory(shared.residual, buffer) and buffer.tobytes() == apart.residual.tobytes()
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(1, 3, 4)
+@every_rule
+def test_other_numbers_of_ranks_remember_together_what_the_old_ones_did(ranks, kind):
+    def saved(comm):
+        reducer = reducer_of(comm, kind)
+        for step in range(4):
+            reducer.step(vector(comm.rank, step))
+        return reducer.state_dict()
+
+    states = World(2).run(saved)
+
+    def body(comm):
+        reducer = reducer_of(comm, kind)
+        reducer.take_over(states[comm.rank :: comm.size], 2)
+        own = {name: array.copy() for name, array in remembered(reducer).items()}
+        reducer.step(vector(comm.rank, 4), check=True)
+        return own, reducer.feedback.common()
+
+    taken = [own for own, _ in ranks.run(body)]
+    rule = KINDS[kind].start(LAYOUT, False, 2)
+    for name in rule.state():
+        np.testing.assert_allclose(sum(own[name] for own in taken), sum(s[name] for s in states), rtol=1e-5, atol=1e-3)
+    for name in rule.common():
+        assert all(own[name].tobytes() == states[0][name].tobytes() for own in taken)
+
+
+@few_ranks
+@every_rule
+def test_what_is_common_is_the_same_on_all_ranks_and_results_are_copies(ranks, kind):
+    def body(comm):
+        reducer = reducer_of(comm, kind)
+        for step in range(4):
+            total = dense_of(reducer.step(vector(comm.rank, step)))
+            before = {name: array.copy() for name, array in remembered(reducer).items()}
+            total[...] = -1
+            assert all(array.tobytes() == before[name].tobytes() for name, array in remembered(reducer).items())
+        return {name: array.tobytes() for name, array in reducer.feedback.common().items()}
+
+    common = ranks.run(body)
+    assert all(own == common[0] for own in common)
+
+
+@few_ranks
+@every_algorithm
+@every_rule
+@pytest.mark.thin(2)
+def test_steps_that_are_dense_share_what_is_remembered(ranks, name, kind):
+    """A dense warm-up, sparse steps, one of more entries, and a dense one again: both laws hold in each."""
+
+    def body(comm):
+        sparse = reducer_of(comm, kind, name)
+        dense = sparse.sibling("dense")
+        for step, (reducer, density) in enumerate([(dense, None), (sparse, None), (sparse, 0.3), (dense, None)]):
+            reducer.step(vector(comm.rank, step), density=density, check=True)
+
+    ranks.run(body)
+
+
+@few_ranks
+@every_rule
+def test_what_is_owed_is_flushed_or_there_is_nothing_to_flush(ranks, kind):
+    def body(comm):
+        reducer = reducer_of(comm, kind)
+        for step in range(3):
+            reducer.step(vector(comm.rank, step))
+        before = {name: array.tobytes() for name, array in remembered(reducer).items()}
+        if KINDS[kind].owes:
+            owed = reducer.residual.copy()
+            return owed, reducer.flush(check=True)
+        with pytest.raises(ValueError, match="feedback must owe what was not sent for that to be flushed"):
+            reducer.flush()
+        assert before == {name: array.tobytes() for name, array in remembered(reducer).items()}
+        return None, None
+
+    results = ranks.run(body)
+    if KINDS[kind].owes:
+        owed = np.sum([owed for owed, _ in results], axis=0)
+        for _, flushed in results:
+            np.testing.assert_allclose(flushed, owed, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.under_mpi(3)
+@few_ranks
+@every_rule
+def test_an_algorithm_that_is_exempt_from_the_second_law_is_refused_by_rules_that_need_it(ranks, kind):
+    published = GTopk(residual="published")
+
+    def body(comm):
+        if not KINDS[kind].needs_conservation:
+            reducer = reducer_of(comm, kind, published)
+            reducer.step(vector(comm.rank, 0), check=True)
+            return
+        with pytest.raises(ValueError, match=r"feedback must not rely on .*GTopk.*use feedback='residual'"):
+            reducer_of(comm, kind, published)
+        with pytest.raises(ValueError, match="feedback must not rely on"):
+            reducer_of(comm, kind).sibling(published)
+
+    ranks.run(body)
+
+
+@few_ranks
+@every_rule
+def test_torch_tensors_give_the_bits_of_numpy(ranks, kind):
+    def body(comm):
+        ours, theirs = reducer_of(comm, kind), reducer_of(comm, kind)
+        for step in range(3):
+            expected = ours.step(vector(comm.rank, step))
+            total = theirs.step(torch.from_numpy(vector(comm.rank, step)))
+            assert np.asarray(dense_of(total)).tobytes() == dense_of(expected).tobytes()
+
+    ranks.run(body)
+
+
+@every_rule
+@pytest.mark.against_world
+def test_world_equals_mpi(ranks, kind):
+    def body(comm):
+        reducer = reducer_of(comm, kind)
+        totals = [dense_of(reducer.step(vector(comm.rank, step))).tobytes() for step in range(4)]
+        return totals, {name: array.tobytes() for name, array in remembered(reducer).items()}
+
+    assert ranks.run(body) == World(ranks.size).run(body)
