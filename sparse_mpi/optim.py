@@ -18,7 +18,14 @@ from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.buckets.arrival import ByArrival
-from sparse_mpi.buckets.momentum import along_gradients, announcement, default_mode, momentum_rule, without_momentum
+from sparse_mpi.buckets.momentum import (
+    TAKING,
+    along_gradients,
+    announcement,
+    default_mode,
+    momentum_rule,
+    without_momentum,
+)
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -221,7 +228,7 @@ def DistributedOptimizer(
     # A scheduler made earlier has set an attribute `step`, which would hide the method of the new class.
     made.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     made._synchronizes, made._synchronized = True, False
-    made._momentum = rule.momentum if isinstance(rule, Feedback) and mode != "local" else None
+    made._momentum = rule.momentum if isinstance(rule, Feedback) and mode in TAKING else None
     made._looks_ahead = mode == "global"
     if mode == "arrival":
         made._step_supports_amp_scaling = False  # as fused ones do: a GradScaler then unscales before the step

@@ -15,7 +15,8 @@ from torch.optim import SGD, Optimizer
 from sparse_mpi.buckets.arrival import check_adam
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
 
-MODES = ("local", "global", "corrected", "arrival")
+TAKING = ("global", "corrected")  # modes in which error feedback takes SGD's momentum over
+MODES = ("local", *TAKING, "arrival")
 LAST = "last_mean"  # the key, in the optimizer's state of a parameter, of the gradient of the step before, for Nesterov
 DECAY = "decay_momentum"  # the key, in the optimizer's state of a parameter, of the momentum of its weight decay
 

@@ -283,3 +283,7 @@ def test_a_leak_goes_with_momentum_that_is_taken_over():
         assert (rule.momentum, rule.keep) == (0.8, keep) and rule.leak == pytest.approx(1 - keep)
     with pytest.raises(ValueError, match="feedback must be 'residual' with momentum='corrected', got one that keeps 0"):
         optimizer_of({"feedback": "leaky", "momentum": "corrected"}, momentum=0.8)
+    adam = optimizer_of({"feedback": "leaky"}, torch.optim.Adam)
+    adam.param_groups[0]["params"][0].grad = torch.ones(3)
+    adam.step()
+    assert adam.reduction.buckets[0].reducer.feedback.keep == 0.95
