@@ -15,6 +15,7 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import make_algorithm
+from sparse_mpi.reducer.watch import Watch
 from sparse_mpi.sparse import SparseVector
 
 UNSEEN, DENSE, SPARSE = 0, 1, 2  # the kind of a gradient: nn.Embedding may have sparse tensors
@@ -91,6 +92,7 @@ class Bucket:
         self.reducer = make_reducer([tuple(p.shape) for p in parameters])
         self.in_place, self.divisor = in_place, divisor
         self.handle: Handle[Any] | None = None
+        self.watch: Watch | None = None  # of whichever reducer takes the next step
         self.seen = np.zeros(len(self.parameters), np.uint8)  # kinds of this rank's gradients: UNSEEN, DENSE or SPARSE
         self.kinds = self.seen.copy()  # the same over all ranks
         self._passes = passes
@@ -190,6 +192,7 @@ class Bucket:
         """Begin to reduce what was collected, times ``factor``; half precision is widened before it is scaled."""
         wide = torch.promote_types(self.flat.dtype, torch.float32)
         gradient = self.flat if factor == 1 else self.flat.to(wide) * factor
+        self.reducer.watch = self.watch
         self.handle = self.reducer.start(gradient, density=density, check=check)
         return self.handle
 

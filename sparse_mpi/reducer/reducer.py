@@ -20,6 +20,7 @@ from sparse_mpi.reducer.instrument import instrument, unselected
 from sparse_mpi.reducer.laws import check_laws, raise_nonfinite
 from sparse_mpi.reducer.report import StepReport, summarise
 from sparse_mpi.reducer.states import Resumable
+from sparse_mpi.reducer.watch import Watch
 from sparse_mpi.sparse import Layout, leave
 
 DENSE = ALGORITHMS["dense"]()
@@ -82,6 +83,7 @@ class SparseAllreduce(Resumable):
             self.comm.abort(error)
         self.clip_norm, self.in_place = clip_norm, in_place
         self.report: StepReport | None = None
+        self.watch: Watch | None = None  # measures the quality of some steps, if set
         self._nonfinite = nonfinite
         self._selectors, self._instrumented = instrument(self.algorithm)
         self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
@@ -186,8 +188,9 @@ class SparseAllreduce(Resumable):
             say(dtype=arrays.wide_type(flat), k=k_now, check=check)
         try:
             # Accumulate: the gradient joins the residual, here or in the pass in which the algorithm selects.
-            acc, add = self._accumulate(flat, check)
-            initial_acc = acc.copy() if check else None
+            watched = self.watch is not None and self.watch.due
+            acc, add = self._accumulate(flat, check or watched)
+            initial_acc = acc.copy() if check or watched else None
             # Reduce: the only communication of the step.
             reduction, self._state = self._instrumented.reduce(acc, k_now, self.comm, self._state, self.layout, add)
             self._check_added(add)
@@ -198,7 +201,9 @@ class SparseAllreduce(Resumable):
         # Report what the step did, and check what it is asked to check.
         spent, traffic = perf_counter() - start, self.comm.traffic - before
         self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
-        self._check_result(reduction, initial_acc, self.algorithm)
+        if self.watch is not None:
+            self.watch.note(initial_acc, reduction.total, k_now, self.comm)
+        self._check_result(reduction, initial_acc if check else None, self.algorithm)
         return leave(self.feedback.outcome(reduction.total), gradient)
 
     def _flush(self, like: Any, check: bool) -> Any:

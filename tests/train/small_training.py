@@ -48,6 +48,7 @@ def settings(**changes):
         "dense_warmup": 0,
         "density_warmup": 0,
         "check_every": 0,
+        "watch_every": 0,
         "flush": False,
         "log_every": 2,
         "progress": False,

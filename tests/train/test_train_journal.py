@@ -41,6 +41,19 @@ def test_records_of_a_run_and_its_plot(tmp_path):
     assert plot(args.out).read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_is_sent_is_measured_every_few_steps(tmp_path):
+    """Dense first steps miss nothing, and entries wait no longer than since then."""
+    args = settings(max_steps=11, dense_warmup=4, watch_every=3, out=tmp_path)
+    plain = World(3).run(lambda comm: train(comm, settings(max_steps=11, dense_warmup=4), tmp_path / "plain", k=7)[0])
+    outcomes = World(3).run(lambda comm: train(comm, args, tmp_path, k=7)[0])
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    watched = [r for r in records if r["event"] == "watch"]
+    assert [r["step"] for r in watched] == [3, 6, 9]
+    assert (watched[0]["energy"], watched[0]["wait"]) == (pytest.approx(1), 1)
+    assert all(0 < r["energy"] <= 1.001 and r["xi"] < 1 and 1 <= r["wait"] < 6 for r in watched[1:])
+    assert outcomes[0].digest == plain[0].digest
+
+
 def test_density_falls_over_the_first_epochs(tmp_path):
     args = settings(density_warmup=(0.5, 0.25), log_every=1, out=tmp_path)
     World(2).run(lambda comm: train(comm, args, args.out, k=7)[0])

@@ -82,6 +82,11 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--overlap", action=BooleanOptionalAction, default=None, help=text)
     text = "10^6 bytes of gradients a bucket; 0 puts all in one, as a plan and clipping do (default: 25)"
     add("--bucket-mb", type=number, metavar="MB", help=text)
+    text = (
+        "every N steps measure what is sent: its share of the attainable energy, xi of Ok-Topk's assumption, and how "
+        "many steps entries had waited; costs two dense allreduces each time (default: 0, never)"
+    )
+    add("--watch-every", type=integer(0), default=0, metavar="N", help=text)
     text = "every N steps assert that ranks agree and nothing is lost; slow (default: 0, never)"
     add("--check-every", type=integer(0), default=0, metavar="N", help=text)
 

@@ -19,6 +19,7 @@ from records.metrics import Metrics, plot
 from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
 from sparse_mpi.bench.kernel_cache import COMPILING, cold
 from sparse_mpi.comm import Comm
+from sparse_mpi.reducer.watch import Quality
 from tasks.task import Task
 
 
@@ -51,6 +52,7 @@ class Journal:
         self._task, self._args, self._comm, self._metrics = task, args, comm, metrics
         self.coverages: deque[float] = deque(maxlen=2)  # see `cover`
         hidden = comm.rank != 0 or not args.progress
+        self._watched = ""  # beside the bar: the quality that was last measured
         self.bar = tqdm(total=steps, disable=hidden, mininterval=0.5, unit="step")
 
     def first_step(self) -> None:
@@ -87,6 +89,14 @@ class Journal:
         self.bar.set_description(f"epoch {now['epoch']}/{self._args.epochs}", refresh=False)
         self.bar.set_postfix_str(self._bar_text(step, epoch, seconds), refresh=False)
         self.bar.update()
+
+    def watch(self, now: Mapping[str, Any], quality: Quality | None) -> None:
+        """Write what a step's total is worth, and show it beside the bar; None, of a step that failed, is nothing."""
+        if quality is None:
+            return
+        shown = {"energy": quality.captured, "xi": quality.xi, "wait": quality.wait}
+        self._metrics.write("watch", **now, **shown)
+        self._watched = f", energy {quality.captured:.2f}, xi {quality.xi:.2f}, waited {quality.wait:.0f} steps"
 
     def flush(self, now: Mapping[str, Any], sent: float, seconds: float) -> None:
         """Write and print what it cost to send all that was owed: bytes that this rank sent, and seconds.
@@ -143,7 +153,7 @@ class Journal:
         scores = self._shown(known(self._task.scores(epoch.sums)), "", 3)
         return (
             f"{scores}, {epoch.items * self._comm.size / seconds:.0f} {self._task.items}/s, "
-            f"selected {step.selected:.0f}, global {step.total:.0f}, {step.sent / 1e6:.2f} MB/step"
+            f"selected {step.selected:.0f}, global {step.total:.0f}, {step.sent / 1e6:.2f} MB/step{self._watched}"
         )
 
     def _work_text(self, means: Mapping[str, float], steps: float) -> str:

@@ -33,6 +33,7 @@ HARMLESS = (  # options that may change without a message: where things are, whe
     "threads",
     "max_steps",
     "check_every",
+    "watch_every",
     "out",
     "log_every",
     "plot",

@@ -79,6 +79,8 @@ class Training:
         with self.journal.bar:
             if self.steps < self.limit:
                 self.journal.first_step()
+            if self.args.watch_every:
+                self.reduction.watch(self.args.watch_every, self.steps)
             while self.steps < self.limit or not self.recorded:
                 epoch, first = divmod(self.steps, self.task.steps)
                 self._epoch(epoch, first)
@@ -110,6 +112,8 @@ class Training:
             self.recorded = False
             start = time.perf_counter()
             self.seconds = start - began
+            if self.args.watch_every and self.steps % self.args.watch_every == 0:
+                self.journal.watch(self._now(epoch), self.reduction.quality)
             self.journal.step(self._now(epoch), step, self.meter, self.seconds)
             self._flush(epoch)
             if self.steps % self.task.steps:  # at the end of an epoch the test comes first
@@ -232,7 +236,7 @@ class Training:
         with self.optimizer.skip_synchronize():
             self.optimizer.step()
         updated = time.perf_counter()
-        if not self._is_checked(self.steps):  # which takes two dense allreduces more
+        if not self._is_measured(self.steps):  # which takes two dense allreduces more
             self.durations.append(updated - start)
         self.journal.cover(self.steps, totals, self.reducers)
         report = self.reduction.report
@@ -271,6 +275,9 @@ class Training:
 
     def _is_checked(self, step: int) -> bool:
         return self.args.check_every > 0 and step % self.args.check_every == 0
+
+    def _is_measured(self, step: int) -> bool:
+        return self._is_checked(step) or (self.args.watch_every > 0 and step % self.args.watch_every == 0)
 
     def _usual_step(self) -> float | None:
         """Return the median step time, see `Outcome.step_seconds`; collective."""

@@ -1,0 +1,121 @@
+"""Measure, while training runs, how good what a sparse allreduce sends is: energy, Ok-Topk's assumption, waiting times.
+
+Measuring a step costs two dense allreduces, counted as control traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.comm import Comm
+from sparse_mpi.sparse import SparseVector
+
+
+class Quality(NamedTuple):
+    """Sums over buckets, or over the whole gradient, of what a step's total is worth; the same on all ranks."""
+
+    removed: float  # the energy (sum of squares) that leaves the summed acc with total
+    attainable: float  # the energy that the largest entries of it, as many as total has, would take
+    missed: float  # squared distance of top-k of the summed acc from top-k of the sum of local top-k's
+    energy: float  # of the summed acc
+    waited: float  # for how many steps the entries of all totals since the last measure had waited, added up
+    entries: float  # their number
+
+    @property
+    def captured(self) -> float:
+        """Return the share of the attainable energy that total has; below 0 if total adds more than it removes."""
+        return self.removed / self.attainable if self.attainable else 1.0
+
+    @property
+    def xi(self) -> float:
+        """Return xi of Ok-Topk's Assumption 1 (Li and Hoefler, PPoPP'22), relative to the norm of the mean acc."""
+        return float(np.sqrt(self.missed / self.energy)) if self.energy else 0.0
+
+    @property
+    def wait(self) -> float:
+        """Return for how many steps an entry that was sent had waited, on average; 1 where everything is sent."""
+        return self.waited / self.entries if self.entries else 0.0
+
+    def __add__(self, other: Quality) -> Quality:  # type: ignore[override]
+        """Return the sums over both."""
+        return Quality(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+@dataclass(eq=False)
+class Watch:
+    """The quality of every Nth step of one reducer; for ``SparseAllreduce.watch``.
+
+    Args:
+        every: N, at least 1.
+        step: how many there were before this watch, which are taken for the last in which everything was sent.
+    """
+
+    every: int
+    step: int = 0
+    quality: Quality | None = None  # of the last step that was measured
+    _last: Array | None = None  # (n,) int32, the step in which each entry was last part of total
+    _waited: float = 0.0
+    _entries: float = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Return True if the next step is to be measured."""
+        return (self.step + 1) % self.every == 0
+
+    def note(self, acc: Array | None, total: SparseVector | Array, k: int, comm: Comm) -> None:
+        """Note the waiting times of a step, and measure it if it is due. Collective then.
+
+        Args:
+            acc: ``(n,)``, what the step began with; needed if it is due.
+            total: the result of the step.
+            k: the number of entries that was wanted.
+            comm: of the step.
+        """
+        due = self.due
+        at, size = (total.indices, total.size) if isinstance(total, SparseVector) else (slice(None), len(total))
+        if self._last is None:
+            values = total.values if isinstance(total, SparseVector) else total
+            self._last = namespace(values).full(size, self.step, np.int32)
+        self.step += 1
+        waits = self.step - self._last[at]
+        self._waited += float(waits.sum())
+        self._entries += len(waits)
+        self._last[at] = self.step
+        if due:
+            assert acc is not None, "a step that is measured begins with a copy of acc"
+            self.quality = Quality(*_measured(acc, total, k, comm), self._waited, self._entries)
+            self._waited = self._entries = 0.0
+
+
+def _measured(acc: Array, total: SparseVector | Array, k: int, comm: Comm) -> tuple[float, float, float, float]:
+    """Return the first four fields of `Quality`; collective."""
+    whole = comm.allreduce(acc, control=True).astype(np.float64)
+    pooled = comm.allreduce(_largest(acc, k), control=True).astype(np.float64)
+    taken, entries = (total.to_dense(), total.nnz) if isinstance(total, SparseVector) else (total, len(total))
+    energy = _energy(whole)
+    return (
+        energy - _energy(whole - taken),
+        _energy(_largest(whole, entries)),
+        _energy(_largest(whole, k) - _largest(pooled, k)),
+        energy,
+    )
+
+
+def _largest(vector: Array, count: int) -> Array:
+    """Return ``vector`` with zeros in place of all but its ``count`` largest entries, by magnitude."""
+    if count >= len(vector):
+        return vector
+    xp = namespace(vector)
+    chosen = xp.argpartition(-xp.abs(vector), count)[:count]
+    kept = xp.zeros_like(vector)
+    kept[chosen] = vector[chosen]
+    return kept
+
+
+def _energy(vector: Array) -> float:
+    """Return the sum of squares."""
+    return float((vector * vector).sum())
