@@ -7,8 +7,9 @@ The margin below it is controlled: smaller after a step that let too many pass, 
 gradient can be added to the residual in the same pass.
 
 ``refresh="exact"`` is the published rule (`select/stale.py`): the exact k-th magnitude every ``period`` steps, in
-between the stale threshold, nudged when the count leaves [2k/3, 5k/4]. Its counts wander; it is here to be compared
-with.
+between the stale threshold. Where more than 5k/4 entries reach that, it is raised by 3 % before anything is selected,
+up to five times; and it is nudged for the next step when the count leaves [2k/3, 5k/4]. Its counts wander, and nothing
+bounds them; it is here to be compared with.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class Threshold(Selector):
         if self.period < 1:
             raise ValueError(f"period must be at least 1 step, got {self.period}")
 
+    @property
+    def band(self) -> tuple[float, float]:
+        """Return 1 and 1; of the published rule 0 and infinity, because any number may reach a stale threshold."""
+        return (0.0, np.inf) if self.refresh == "exact" else (1.0, 1.0)
+
     def init(self, layout: Layout, k: int) -> ThresholdState:
         """Return the state before the first step, which holds no threshold."""
         return ThresholdState()
@@ -106,6 +112,9 @@ class Threshold(Selector):
         threshold, age = state.threshold, state.age
         if rule.refresh_due(age, k, state.k):
             threshold, age = kernels.kth_magnitude(x, k, most=k), 0
+        else:
+            tried = rule.raised(threshold, x.dtype)
+            threshold = rule.first_in_bounds(tried, kernels.of(x).count(x, tried), k)
         selected = at_least(x, threshold, most=len(x))
         assert selected is not None
         if selected.nnz == 0:  # The threshold lies above the maximum: take the largest entry rather than none.

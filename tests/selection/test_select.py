@@ -128,6 +128,28 @@ def test_published_rule_reuses_then_refreshes_exactly():
     assert counts[0] == counts[3] == 400 and len(set(counts)) > 2
 
 
+@pytest.mark.parametrize(("growth", "raises"), [(1.0, 0), (1.05, 1), (1.1, 3), (1.4, 5)])
+def test_published_rule_raises_the_threshold_before_it_selects(growth, raises):
+    """By 3 % at a time, until no more than 5k/4 entries reach it, and five times at most."""
+    x = np.random.default_rng(3).standard_normal(200_000).astype(np.float32)
+    selector = Threshold(refresh="exact")
+    first, state = selector.select(x, 2000, selector.init(Layout.of(len(x)), 2000))
+    kth = np.abs(first.values).min()
+    selected, _ = selector.select(np.float32(growth) * x, 2000, state)
+    reached = [(np.abs(np.float32(growth) * x) >= kth * np.float32(1.03) ** i).sum() for i in range(6)]
+    assert selected.nnz == pytest.approx(reached[raises], abs=2)
+    assert all(count > 2500 for count in reached[:raises]) and (reached[raises] <= 2500 or raises == 5)
+
+
+@pytest.mark.parametrize("value", [0.0, np.inf, np.nan, 1e-45, 3e38])
+def test_published_rule_takes_any_magnitude(value):
+    selector, x = Threshold(refresh="exact"), np.full(1000, value, np.float32)
+    state = selector.init(Layout.of(1000), 10)
+    for _ in range(3):
+        selected, state = selector.select(x, 10, state)
+        assert 1 <= selected.nnz <= 1000
+
+
 @pytest.mark.parametrize("options", [{"refresh": "never"}, {"period": 0}])
 def test_bad_hyperparameters(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
