@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import field, fields, replace
 from math import ceil, floor, log2
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -153,6 +153,30 @@ class Algorithm(ABC):
         """Tell if it is one of the options that plans are made of, unless the caller names others."""
         return False
 
+    @classmethod
+    def presets(cls) -> dict[str, dict[str, Any]]:
+        """Return the hyperparameters of published programs, by workload; "" where all workloads have the same."""
+        return {}
+
+    @classmethod
+    def published(cls: type[A], workload: str = "") -> A:
+        """Return the algorithm with the hyperparameters of the published program, to compare with.
+
+        Raises:
+            ValueError: there are none, or none for ``workload``.
+        """
+        known = cls.presets()
+        if workload not in known:
+            choice = f"one of {', '.join(known)}" if any(known) else "left out" if known else "another algorithm's"
+            raise ValueError(f"published settings of {cls.__name__} must be {choice}, got {workload!r}")
+        return cls(**known[workload])
+
+    def __repr__(self) -> str:
+        """Return the call that makes it, for classes with `later` fields; dataclasses make one of their own."""
+        declared = [(f, getattr(self, f.name)) for f in fields(self)]  # type: ignore[arg-type]
+        shown = [f"{f.name}={value!r}" for f, value in declared if f.repr or value != f.default]
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
     def with_selectors(self: A, wrap: Callable[[Selector], Selector]) -> A:
         """Return this algorithm with every selector replaced by ``wrap(selector)``: its own and those of its parts."""
         changes: dict[str, Any] = {}
@@ -167,6 +191,15 @@ class Algorithm(ABC):
                 for part, algorithm in zip(self.parts, wrapped, strict=True)
             )
         return replace(self, **changes) if changes else self  # type: ignore[type-var]
+
+
+def later(default: Any) -> Any:
+    """Declare a field that an earlier release lacks.
+
+    The repr, which checkpoints identify an algorithm by, has it only where it is not the default. The class must be a
+    ``dataclass(repr=False)``, so that it has `Algorithm.__repr__`.
+    """
+    return field(default=default, repr=False)
 
 
 def rounds(ranks: int) -> int:

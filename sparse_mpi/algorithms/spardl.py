@@ -10,8 +10,12 @@ sums spread the other way round. Whoever cuts an entry keeps it ("global residua
 Where this departs from the paper: regions are block-cyclic instead of contiguous, because large entries stand together,
 and owners take turns, so that what was kept meets what others have. A message is pruned as a whole and not block by
 block, and may be somewhat longer than its share; a region gets more of the result than its share if that much of it
-reaches the last result's smallest magnitude. ``prune="block"`` is the paper's rule. Teams of ranks ("SAG"), which
-exchange less often with each other, are left out.
+reaches the last result's smallest magnitude. Teams of ranks ("SAG"), which exchange less often with each other, are not
+here.
+
+`SparDL.published` is the released program: each rank selects its share of k from every region, regions are contiguous
+and pruned one by one, and a rank takes back what it selected at indices that the result lacks. What was cut on the way
+at an index that the result has is then lost.
 """
 
 from __future__ import annotations
@@ -22,17 +26,33 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, later, rounds
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm, bruck
 from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select import Selector
+from sparse_mpi.select.alldim import AllDim
+from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout, SparseVector, concatenate, contains, merge, split_counts, subtract, take, truncate
+from sparse_mpi.sparse import (
+    Layout,
+    SparseVector,
+    concatenate,
+    contains,
+    equal_boundaries,
+    merge,
+    split_counts,
+    subtract,
+    take,
+    truncate,
+)
 from sparse_mpi.wire import Coo, Wire, regions_of
 
 PRUNES = ("threshold", "block")
+SELECTIONS = ("global", "block")
+RESIDUALS = ("keeper", "published")
+CONTIGUOUS = 1 << 62  # elements; a block as long makes regions contiguous
 
 
 @dataclass(frozen=True)
@@ -44,7 +64,7 @@ class SparDLState:
     turn: int = 0  # the rank that owns the first block
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SparDL(Algorithm):
     """Sparse allreduce of k entries in the fewest messages.
 
@@ -55,6 +75,10 @@ class SparDL(Algorithm):
         slack: how many times its share of k a message may have, where entries are worth it; not for ``"block"``.
         block: neighbouring elements that have one owner.
         wire: the message format.
+        selection: ``"global"`` (the selector picks k entries of all) or ``"block"`` (it picks a share of k from each of
+            P equal ranges, which are rows to it; it must be one that works row by row, such as ``AllDim()``).
+        residual: ``"keeper"`` (whoever cuts an entry keeps it; nothing is lost) or ``"published"`` (a rank keeps what
+            it selected at indices that the result lacks; what was cut at other indices is lost).
     """
 
     selector: Selector = Threshold()
@@ -62,21 +86,44 @@ class SparDL(Algorithm):
     slack: float = 1.25
     block: int = 64
     wire: Wire = Coo()
+    selection: str = later("global")
+    residual: str = later("keeper")
 
     accumulates: ClassVar[bool] = True
     automatic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.prune not in PRUNES:
-            raise ValueError(f"prune must be one of {', '.join(PRUNES)}, got {self.prune!r}")
+        for option, allowed in {"prune": PRUNES, "selection": SELECTIONS, "residual": RESIDUALS}.items():
+            if getattr(self, option) not in allowed:
+                raise ValueError(f"{option} must be one of {', '.join(allowed)}, got {getattr(self, option)!r}")
+        if self.selection == "block" and not self.selector.patterned:
+            raise TypeError(f"selector must be alldim or interleaved with selection='block', got {self.selector!r}")
         if not 1 <= self.slack < np.inf:
             raise ValueError(f"slack must be at least 1 (times the share) and finite, got {self.slack}")
         if self.block < 1:
             raise ValueError(f"block must be at least 1 element, got {self.block}; 64 is usual")
 
+    @classmethod
+    def presets(cls) -> dict[str, dict[str, Any]]:
+        """Return the rules of the released program."""
+        rules = {"prune": "block", "block": CONTIGUOUS, "selection": "block", "residual": "published"}
+        return {"": {"selector": AllDim(), **rules}}
+
+    @property
+    def conserves(self) -> bool:
+        """Tell if the residual rule is not the published one, which loses mass."""
+        return self.residual == "keeper"
+
     def init(self, layout: Layout, k: int, ranks: int) -> SparDLState:
         """Return a state without any result."""
-        return SparDLState(self.selector.init(layout, k))
+        return SparDLState(self.selector.init(self._rows(layout, ranks), k))
+
+    def _rows(self, layout: Layout, ranks: int) -> Layout:
+        """Return the layout that the selector is to know: as it is, or P matrices of one row each."""
+        if self.selection == "global":
+            return layout
+        widths = np.diff(equal_boundaries(layout.size, min(ranks, layout.size)))
+        return Layout(tuple((1, width) for width in widths.tolist()))
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: SparDLState, layout: Layout, add: Array | None = None
@@ -97,12 +144,24 @@ class SparDL(Algorithm):
         alike = replace(partition, shift=state.turn)
         total = truncate(alike.restore(self._allgather(chosen, comm.rank, alike.boundaries, comm)), k)
 
-        # Owed: whoever cut an entry keeps it, on the way or as its owner.
+        # Owed: by the published rule what was selected in vain, by ours what this rank has cut, on the way or as owner.
+        if self.residual == "published":
+            sent = take(selected, contains(total, selected.indices))
+            return Reduction(total, sent), self._next(total, k, comm, selection, state)
         summed = partition.restore(summed)
         kept = take(total, contains(summed, total.indices))
         sent = subtract(selected, concatenate([partition.restore(cut), self._lacking(kept, summed)]))
+        return Reduction(total, sent), self._next(total, k, comm, selection, state)
+
+    def _next(self, total: SparseVector, k: int, comm: Comm, selection: Any, state: SparDLState) -> SparDLState:
+        """Return the state after a step with this result."""
         threshold = int(magnitude_bits(total.values).min()) if total.nnz == k else 0
-        return Reduction(total, sent), SparDLState(selection, threshold, (state.turn + 1) % comm.size)
+        return SparDLState(selection, threshold, (state.turn + 1) % comm.size)
+
+    def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return the fewest and the most entries that one rank selects: one of each row at least."""
+        fewest, _ = super().selected_band(layout, k, ranks)
+        return fewest, most_selected(self.selector, self._rows(layout, ranks), k)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return P - 1 regions on their way to their owners, and P - 1 on their way from them."""

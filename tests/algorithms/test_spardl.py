@@ -16,7 +16,7 @@ from sparse_mpi.kernels.array import to_bfloat16
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import Coo, Packed
 
-from .conformance import CASES, Case, assert_laws, dense_of, train
+from .conformance import CASES, Case, assert_count, assert_economy, assert_laws, dense_of, train
 
 N, K = 20_000, 400
 
@@ -80,6 +80,57 @@ def test_what_is_captured_of_skewed_layers(ranks):
     assert contiguous + 0.05 < block < block + 0.01 < threshold
 
 
+@pytest.mark.ranks(4)
+def test_the_released_program_selects_a_share_of_every_block(ranks):
+    """So its result has about k entries wherever they are; a global selection pruned block by block has far fewer."""
+
+    def body(comm):
+        x = layered(np.random.default_rng(comm.rank), comm.rank, comm.size).astype(np.float32)
+        crowded = np.where(np.arange(N) < N // 20, x, x / 1000)
+        found = []
+        for algorithm in (SparDL.published(), SparDL(prune="block", block=N)):
+            reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=algorithm)
+            found.append((reducer.step(crowded).nnz, reducer.report.selected))
+        return found
+
+    (published, selected), (pruned, of_all) = ranks.run(body)[0]
+    assert selected == of_all == K and published == K and pruned < 0.4 * K
+
+
+@pytest.mark.ranks(4)
+def test_the_released_program_takes_back_its_own_entries_where_the_result_has_none(ranks):
+    """And loses what was cut on the way of what is in the result."""
+
+    def body(comm):
+        algorithm = SparDL.published()
+        x = layered(np.random.default_rng(comm.rank), comm.rank, comm.size)
+        state = algorithm.init(Layout.of(N), K, comm.size)
+        (total, sent), _ = algorithm.reduce(x, K, comm, state, Layout.of(N))
+        assert not algorithm.conserves and np.isin(sent.indices, total.indices).all()
+        np.testing.assert_array_equal(sent.values, x[sent.indices])
+        given = comm.allreduce(sent.to_dense())
+        return np.abs(given - total.to_dense()).sum() / np.abs(total.values).sum()
+
+    lost = ranks.run(body)
+    assert len(set(lost)) == 1 and 0 < lost[0] < 0.3
+
+
+@pytest.mark.ranks(1, 3)
+def test_the_released_rules_run_on_everything(ranks):
+    for case in ("random", "n<P", "k=1", "k=n", "n-indivisible", "all-zero"):
+        for rank in ranks.run(lambda comm, c=case: train(comm, SparDL.published(), CASES[c], np.float32, 3)):
+            for step in rank:
+                assert_economy(step, SparDL.published(), CASES[case], np.float32, ranks.size)
+                assert_count(step, SparDL.published(), CASES[case], ranks.size)
+
+
+def test_what_is_new_is_in_the_name_only_where_it_is_chosen():
+    """Checkpoints tell algorithms by their names."""
+    before = "SparDL(selector=Threshold(refresh='histogram', period=32, nudge=1.012), prune='threshold', slack=1.25, "
+    assert repr(SparDL()) == before + "block=64, wire=Coo())"
+    assert repr(SparDL(residual="published")).endswith("wire=Coo(), residual='published')")
+
+
 @pytest.mark.ranks(3)
 def test_the_owner_keeps_what_it_cuts_and_owners_take_turns(ranks):
     """Of two entries that meet at the owner of their block only one may stay."""
@@ -125,7 +176,15 @@ def test_bound_is_the_papers_for_many_entries():
     assert SparDL().bound(Layout.of(100), 10, 1) == Bound(0, 0, 0, 0)
 
 
-@pytest.mark.parametrize("options", [{"prune": "nothing"}, {"slack": 0.5}, {"slack": np.inf}, {"block": 0}])
+def test_blocks_need_a_selector_of_rows():
+    with pytest.raises(TypeError, match="selector must be alldim or interleaved with selection='block'"):
+        SparDL(selection="block")
+
+
+BAD = [{"prune": "nothing"}, {"slack": 0.5}, {"slack": np.inf}, {"block": 0}, {"selection": "x"}, {"residual": "x"}]
+
+
+@pytest.mark.parametrize("options", BAD)
 def test_bad_hyperparameters(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
         SparDL(**options)
