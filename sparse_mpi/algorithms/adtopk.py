@@ -51,6 +51,14 @@ class ADTopk(Algorithm):
                 f"all ranks, got {self.selector!r}; leave it out, or use algorithm='topka', which takes any"
             )
 
+    @classmethod
+    def presets(cls) -> dict[str, dict[str, Any]]:
+        """Return the rows of the published program: lines along the second dimension, in turns with plain top-k.
+
+        It sends int64 indices in two messages a tensor; here the same entries are sent in one message, by column.
+        """
+        return {"": {"selector": Interleaved(rows="axis1")}}
+
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
         """Return the selector's state."""
         return self.selector.init_agreeing(layout, k)

@@ -167,8 +167,9 @@ class Algorithm(ABC):
         """
         known = cls.presets()
         if workload not in known:
-            choice = f"one of {', '.join(known)}" if any(known) else "left out" if known else "another algorithm's"
-            raise ValueError(f"published settings of {cls.__name__} must be {choice}, got {workload!r}")
+            choice = f"must be one of {', '.join(known)}" if any(known) else "are the same for all workloads"
+            which = f"published settings of {cls.__name__} {choice if known else 'are not known'}"
+            raise ValueError(f"{which}, got {workload!r}")
         return cls(**known[workload])
 
     def __repr__(self) -> str:

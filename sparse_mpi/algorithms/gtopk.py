@@ -45,6 +45,11 @@ class GTopk(Algorithm):
         if self.residual not in ("keeper", "published"):
             raise ValueError(f"residual must be 'keeper' or 'published', got {self.residual!r}")
 
+    @classmethod
+    def presets(cls) -> dict[str, dict[str, Any]]:
+        """Return the published residual rule; selection is exact there as here."""
+        return {"": {"residual": "published"}}
+
     @property
     def conserves(self) -> bool:
         """Tell if the residual rule is not the published one, which loses mass."""

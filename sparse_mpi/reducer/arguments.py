@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from sparse_mpi.select import SELECTORS, Selector
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import WIRES, Wire
 
+PUBLISHED = "published"  # the option that takes the settings of a published program
 DENSITY = 0.01  # the default if neither k nor density is given
 
 
@@ -102,7 +103,9 @@ MAKERS: dict[str, Callable[[Any], Any]] = {"selector": make_selector, "wire": ma
 def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algorithm:
     """Return the algorithm of that name with these options, or the given instance.
 
-    The options ``selector`` and ``wire`` are a name, an instance, or None for the algorithm's default.
+    The options ``selector`` and ``wire`` are a name, an instance, or None for the algorithm's default. The option
+    ``published`` names the workload, "" if there is only one, of `Algorithm.published`, whose settings other options
+    change.
 
     Raises:
         ValueError: no algorithm has that name, or an option has a bad value.
@@ -119,15 +122,20 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
         return algorithm
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
+    workload = options.pop(PUBLISHED, None)
     known = [field.name for field in fields(ALGORITHMS[algorithm])]
     if unknown := sorted(set(options) - set(known)):
         raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; it has: {', '.join(known) or 'none'}")
     options |= {name: MAKERS[name](value) for name, value in options.items() if name in MAKERS}
-    return ALGORITHMS[algorithm](**options)
+    if workload is None:
+        return ALGORITHMS[algorithm](**options)
+    return replace(ALGORITHMS[algorithm].published(workload), **options)  # type: ignore[type-var]
 
 
 def spelled(text: str) -> tuple[str, dict[str, Any]]:
     """Parse an algorithm as a command line spells it, ``oktopk:wire=packed:radix=32``, to its name and options.
+
+    The settings of a published program are ``oktopk:published=vgg``, or ``gtopk:published`` where there is no choice.
 
     Raises:
         ValueError: there is no such algorithm or option, or an option has a bad value.

@@ -10,7 +10,8 @@ Returns between 0.9k and k entries: the largest of the sum of all selections, up
 Where this departs from the published program: selection is exact in every step (`select/threshold.py`); the global
 threshold is found by counting in every step (`global_threshold.py`) instead of by gathering everything in some
 (`stale_threshold.py`, for comparison); regions are redrawn as soon as they have become unbalanced; the result never
-exceeds k entries, ties included.
+exceeds k entries, ties included. `OkTopk.published` has the program's thresholds, periods and trigger, without its
+faults: regions that leave the last rank too much, indices as float32, results that are never balanced.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from sparse_mpi.wire import Coo, Wire, regions_of
 
 RESIDUALS = ("sender", "owner")
 REFRESHES = ("histogram", "exact")
+# The published program reduces all entries in so many first steps, by workload: --dense-warmup of training programs
+DENSE_STEPS = {"vgg": 512, "lstm": 128, "bert": 0}
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,22 @@ class OkTopk(Algorithm):
             raise ValueError(f"refresh must be one of {', '.join(REFRESHES)}, got {self.refresh!r}")
         if self.threshold_period < 1:
             raise ValueError(f"threshold_period must be at least 1 step, got {self.threshold_period}")
+
+    @classmethod
+    def presets(cls) -> dict[str, dict[str, Any]]:
+        """Return what the published program has for each of its workloads; it starts dense, see `DENSE_STEPS`.
+
+        Its nudging factors of the local threshold are known for VGG and BERT; LSTM is given VGG's.
+        """
+        common = {"period": 64, "trigger": 4.0, "residual": "sender", "refresh": "exact"}
+        return {
+            workload: {
+                "selector": Threshold(refresh="exact", period=period, nudge=nudge),
+                "threshold_period": period,
+                **common,
+            }
+            for workload, period, nudge in (("vgg", 32, 1.012), ("lstm", 32, 1.012), ("bert", 128, 1.025))
+        }
 
     @property
     def _rule(self) -> Counted | Stale:

@@ -1,0 +1,91 @@
+"""Settings of published programs: what they are, how a command line names them, and what they send."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparse_mpi import ALGORITHMS
+from sparse_mpi.algorithms.adtopk import ADTopk
+from sparse_mpi.algorithms.base import rounds
+from sparse_mpi.algorithms.gtopk import GTopk
+from sparse_mpi.algorithms.oktopk.oktopk import DENSE_STEPS, OkTopk
+from sparse_mpi.algorithms.spardl import SparDL
+from sparse_mpi.analysis import gradients, volume
+from sparse_mpi.reducer.arguments import make_algorithm, spelled
+from sparse_mpi.wire import WIRES
+
+RANKS, N, K = 8, 20_000, 200
+LOWEST = K * (RANKS - 1) / RANKS  # k(P-1)/P
+
+
+def test_oktopk_has_the_settings_of_each_workload():
+    """Thresholds are exact every 32 steps, BERT's every 128; regions are redrawn every 64, or at 4 times the mean."""
+    vgg, lstm, bert = (OkTopk.published(workload) for workload in ("vgg", "lstm", "bert"))
+    assert {a.refresh for a in (vgg, lstm, bert)} == {a.selector.refresh for a in (vgg, lstm, bert)} == {"exact"}
+    assert [(a.selector.period, a.threshold_period, a.period) for a in (vgg, bert)] == [(32, 32, 64), (128, 128, 64)]
+    assert (vgg.selector.nudge, bert.selector.nudge, vgg.trigger) == (1.012, 1.025, 4) and lstm == vgg
+    assert DENSE_STEPS == {"vgg": 512, "lstm": 128, "bert": 0} and set(DENSE_STEPS) == set(OkTopk.presets())
+
+
+def test_residual_rules_that_lose_mass_say_so():
+    assert not GTopk.published().conserves and not SparDL.published().conserves
+    assert OkTopk.published("vgg").conserves and ADTopk.published().conserves
+    assert ADTopk.published().selector.rows == "axis1"
+
+
+def test_a_command_line_names_them_and_changes_them():
+    assert make_algorithm(*spelled("oktopk:published=bert")) == OkTopk.published("bert")
+    assert make_algorithm(*spelled("gtopk:published")) == GTopk.published()
+    changed = make_algorithm(*spelled("oktopk:published=vgg:wire=packed:period=8"))
+    assert (changed.wire, changed.period, changed.refresh) == (WIRES["packed"], 8, "exact")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("oktopk:published", "published settings of OkTopk must be one of vgg, lstm, bert, got ''"),
+        ("oktopk:published=resnet", "must be one of vgg, lstm, bert, got 'resnet'"),
+        ("gtopk:published=vgg", "published settings of GTopk are the same for all workloads, got 'vgg'"),
+        ("topka:published", "published settings of TopkA are not known"),
+        ("oktopk:published=vgg:slack=2", "oktopk has no option slack"),
+    ],
+)
+def test_what_is_not_known_is_refused(text, says):
+    with pytest.raises(ValueError, match=says):
+        spelled(text)
+
+
+# Words of a rank and step in units of k(P-1)/P by the papers' formulas, the mean over ranks and those of the busiest.
+# gTopk: everybody but the root sends 2k words up, and everybody but the leaves 2k words a child down, the root most.
+# ADTopk: 2P for pairs of which an index has a word; here a column of its row has half a word.
+PAPERS = {
+    "gtopk:published": (4.0, 2 * rounds(RANKS) * RANKS / (RANKS - 1)),
+    "spardl:published": (4.0, 4.0),
+    "adtopk:published": (1.5 * RANKS, 1.5 * RANKS),
+}
+
+
+@pytest.mark.parametrize("text", PAPERS)
+def test_volumes_are_those_of_the_papers(text):
+    made = make_algorithm(*spelled(text))
+    found = volume.count(made, text, gradients.make("independent", N), RANKS, K, 3, 1)
+    mean, busiest = PAPERS[text]
+    assert found.within and found.words / LOWEST == pytest.approx(mean, rel=0.05)
+    assert found.most_words / LOWEST == pytest.approx(busiest, rel=0.05)
+    assert found.selected == pytest.approx(1)
+
+
+def test_oktopks_program_gathers_everything_now_and_then():
+    """More than three times ours on a cold start, because its thresholds are stale."""
+    own, published = (
+        volume.count(algorithm, "oktopk", gradients.make("independent", N), RANKS, K, 12, 0)
+        for algorithm in (OkTopk(), OkTopk.published("vgg"))
+    )
+    assert own.words / LOWEST < 4.5 and own.total <= 1
+    assert published.words > 3 * own.words and published.total > 2 and published.selected < 1.6
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_published_settings_can_be_made_and_are_not_ours(name):
+    for workload in ALGORITHMS[name].presets():
+        assert ALGORITHMS[name].published(workload) != ALGORITHMS[name]()
