@@ -11,6 +11,7 @@ import numpy as np
 
 COMMON = 0.5  # share of the variance that ranks have in common where they are correlated
 LAYERS = 16
+ROW, WORDS = 64, 128  # entries of a row of an embedding, and words in the batch of a rank
 
 
 class Gradients(Protocol):
@@ -30,8 +31,8 @@ class Independent:
     shared = True
     title = "independent normal entries"
 
-    def __init__(self, size: int, seed: int = 0) -> None:
-        self.size = size
+    def __init__(self, size: int, seed: int = 0, ranks: int = 1) -> None:
+        self.size, self.ranks = size, ranks
         self._seed = seed
         once = np.random.default_rng([seed, size]).standard_normal(size, np.float32)
         self._twice = np.concatenate([once, once])
@@ -64,8 +65,8 @@ class LayerSkewed(Independent):
     shared = False
     title = f"normal entries in {LAYERS} layers, each half as large as the one before"
 
-    def __init__(self, size: int, seed: int = 0) -> None:
-        super().__init__(size, seed)
+    def __init__(self, size: int, seed: int = 0, ranks: int = 1) -> None:
+        super().__init__(size, seed, ranks)
         ends = np.linspace(0, 1, LAYERS + 1) ** 2 * size
         self._scale = np.repeat(np.float32(0.5) ** np.arange(LAYERS), np.diff(ends.astype(int))).astype(np.float32)
 
@@ -74,7 +75,49 @@ class LayerSkewed(Independent):
         return super().at(step, rank) * self._scale
 
 
-KINDS = {"independent": Independent, "correlated": Correlated, "layer-skewed": LayerSkewed}
+class EmbeddingLike(Independent):
+    """Rows of 64 entries, of which only those are not zero that a rank's batch of words looks up, as in an embedding.
+
+    Words are drawn by Zipf's law: some rows occur on all ranks and in all steps, most of them rarely.
+    """
+
+    shared = False
+    title = f"rows of {ROW} entries, not zero where {WORDS} words drawn by Zipf's law look them up"
+
+    def __init__(self, size: int, seed: int = 0, ranks: int = 1) -> None:
+        super().__init__(size, seed, ranks)
+        frequencies = 1 / (1 + np.arange(-(-size // ROW)))
+        self._order = np.random.default_rng([seed, size, 1]).permutation(len(frequencies))
+        self._frequencies = frequencies / frequencies.sum()
+
+    def at(self, step: int, rank: int) -> np.ndarray:
+        """Return the gradient ``(n,)``, a new array."""
+        words = np.random.default_rng([self._seed, step, rank, 1]).multinomial(WORDS, self._frequencies)
+        scale = np.sqrt(words, dtype=np.float32)[self._order]
+        return super().at(step, rank) * np.repeat(scale, ROW)[: self.size]
+
+
+class Disjoint(Independent):
+    """Normal entries in a part of the vector that is each rank's own, and zeros elsewhere."""
+
+    shared = False
+    title = "normal entries in a part of the vector that is each rank's own"
+
+    def at(self, step: int, rank: int) -> np.ndarray:
+        """Return the gradient ``(n,)``, a new array."""
+        part = slice(rank * self.size // self.ranks, (rank + 1) * self.size // self.ranks)
+        gradient = np.zeros(self.size, np.float32)
+        gradient[part] = super().at(step, rank)[part]
+        return gradient
+
+
+KINDS = {
+    "independent": Independent,
+    "correlated": Correlated,
+    "layer-skewed": LayerSkewed,
+    "embedding-like": EmbeddingLike,
+    "disjoint": Disjoint,
+}
 
 
 class Recorded:
@@ -113,8 +156,8 @@ def write(file: str | Path, steps: dict[int, np.ndarray], about: dict[str, Any])
     np.savez(file, about=np.array(json.dumps(about | {"steps": list(steps)})), **arrays)  # type: ignore[arg-type]
 
 
-def make(kind: str, size: int | None, seed: int = 0) -> Gradients:
-    """Return the gradients of a kind of `KINDS`, ``size`` entries long, or those of a file.
+def make(kind: str, size: int | None, seed: int = 0, ranks: int = 1) -> Gradients:
+    """Return the gradients of ``ranks`` ranks, of a kind of `KINDS` and ``size`` entries long, or those of a file.
 
     Raises:
         ValueError: there is no such kind or file, or ``size`` is not the length of the file's gradients.
@@ -122,7 +165,7 @@ def make(kind: str, size: int | None, seed: int = 0) -> Gradients:
     if kind in KINDS:
         if size is None or size < 1:
             raise ValueError(f"n must be at least 1, got {size}")
-        return KINDS[kind](size, seed)
+        return KINDS[kind](size, seed, ranks)
     if not Path(kind).is_file():
         raise ValueError(f"gradients must be {', '.join(KINDS)} or a file of train/gradients.py, got {kind!r}")
     recorded = Recorded(kind)

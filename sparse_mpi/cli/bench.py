@@ -7,6 +7,7 @@ import argparse
 from sparse_mpi.cli import (
     bench_allreduce,
     bench_compare,
+    bench_energy,
     bench_interleaved,
     bench_network,
     bench_select,
@@ -26,6 +27,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         bench_select,
         bench_wire,
         bench_volume,
+        bench_energy,
         bench_network,
     ):
         module.add_parser(kinds)

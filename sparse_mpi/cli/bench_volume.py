@@ -138,10 +138,10 @@ def _gradients(args: argparse.Namespace, ranks: int) -> tuple[gradients.Gradient
     """Return the gradients for that many ranks, and k."""
     try:
         if args.n is not None or args.gradients not in gradients.KINDS:
-            made = gradients.make(args.gradients, args.n, args.seed)
+            made = gradients.make(args.gradients, args.n, args.seed, ranks)
             return made, max(1, round(args.density * made.size))
         k = (args.k_per_rank or 64) * ranks
-        return gradients.make(args.gradients, round(k / args.density), args.seed), k
+        return gradients.make(args.gradients, round(k / args.density), args.seed, ranks), k
     except ValueError as error:
         raise SystemExit(f"--gradients or --n: {error}") from None
 

@@ -80,7 +80,7 @@ class _Half(ABC):
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         """See `Codec.encode`."""
         values = namespace(vector.values).ascontiguousarray(vector.values)
-        return values if values.itemsize == 2 else self._round(_single(values)), _no_scales(values)
+        return values if values.itemsize == 2 else self._round(single(values)), _no_scales(values)
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
         """See `Codec.decode`."""
@@ -132,7 +132,7 @@ class Int8:
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         """See `Codec.encode`."""
-        values = _single(vector.values)
+        values = single(vector.values)
         return kernels.of(values).to_int8(values, vector.indices, edges)
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
@@ -140,7 +140,7 @@ class Int8:
         return kernels.of(codes).from_int8(codes, scales, edges).astype(dtype, copy=False)
 
 
-def _single(values: Array) -> Array:
+def single(values: Array) -> Array:
     """Return the values as contiguous float32; finite values stay finite."""
     xp = namespace(values)
     if values.dtype == np.float64:

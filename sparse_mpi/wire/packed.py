@@ -58,7 +58,7 @@ class BitPacked:
         """See `Wire.pack`."""
         dtype = vector.values.dtype
         messages = self.lay_out(counts, regions, dtype)
-        edges = self._edges(messages)
+        edges = self.edges(messages)
         codes, scales = self.codec.encode(vector, edges)
         buffer = kernels.of(codes).write_messages(messages, vector.indices, codes, scales)
         if not self.lossless:
@@ -67,14 +67,14 @@ class BitPacked:
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """See `Wire.unpack`."""
-        return self._unpack(buffer, _entries(buffer, lengths, regions), regions, size, dtype)
+        return self._unpack(buffer, entries_of(buffer, lengths, regions), regions, size, dtype)
 
     def _unpack(self, buffer: Array, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """Decode messages of so many entries each."""
         messages = self.lay_out(entries, regions, dtype)
         indices, codes, scales = kernels.of(buffer).read_messages(messages, buffer, size)
         codes = codes.view(self.codec.code_type(dtype))
-        return SparseVector(indices, self.codec.decode(codes, scales, self._edges(messages), dtype), size)
+        return SparseVector(indices, self.codec.decode(codes, scales, self.edges(messages), dtype), size)
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
         """See `Wire.pack_sum`."""
@@ -96,7 +96,7 @@ class BitPacked:
         self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
     ) -> SparseVector:
         """See `Wire.unpack_sums`. A message is dense if it has all indices of its region."""
-        entries = _entries(buffer, lengths, regions)
+        entries = entries_of(buffer, lengths, regions)
         vector = self._unpack(buffer, entries, regions, size, dtype)
         dense = entries == regions[:, 1] - regions[:, 0]
         return _nonzero(vector, like(np.repeat(~dense, entries), buffer)) if dense.any() else vector
@@ -146,7 +146,7 @@ class BitPacked:
         # The bytes of the five sections of each message, in the order in which they are written.
         sections = np.stack(
             [
-                _count_bytes(widths) * (entries > 0),
+                self._number_bytes(widths) * (entries > 0),
                 self.codec.code_type(dtype).itemsize * entries,
                 4 * blocks,
                 _bytes(shifts * entries),
@@ -162,7 +162,11 @@ class BitPacked:
             messages[name] = field
         return messages
 
-    def _edges(self, messages: np.ndarray) -> np.ndarray:
+    def _number_bytes(self, widths: np.ndarray) -> np.ndarray:
+        """Return the bytes of the number of entries in messages of regions of these ``widths`` ``(m,)``."""
+        return _count_bytes(widths)
+
+    def edges(self, messages: np.ndarray) -> np.ndarray:
         """Return the edges ``(b + 1,)`` of the blocks of values that share a scale; empty if the codec has no scales.
 
         Every message begins a new block.
@@ -210,7 +214,7 @@ def _count_bytes(widths: np.ndarray) -> np.ndarray:
     return np.array([1, 2, 4, 8])[np.searchsorted([1 << 8, 1 << 16, 1 << 32], widths)]
 
 
-def _entries(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:
+def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:
     """Read from the buffer how many entries ``(m,)`` each message has; an empty message has none.
 
     All counts are gathered first, so that a device is read only once.

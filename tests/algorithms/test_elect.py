@@ -7,8 +7,14 @@ import pytest
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.elect import Elect
+from sparse_mpi.algorithms.elect.owners import Owners
+from sparse_mpi.analysis import gradients
+from sparse_mpi.analysis.economy import measure
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi.wire import WIRES
 
 N, K = 2000, 100
+BYTES = {"packed": 1.25, "packed+bf16": 0.75, "packed+int8": 0.5}  # times 8k(P-1)/P, control included
 
 
 def selected(comm, make) -> list[int]:
@@ -16,7 +22,7 @@ def selected(comm, make) -> list[int]:
     reducer, votes = SparseAllreduce(N, k=K, comm=comm, algorithm="elect"), []
     for step in range(30):
         total = reducer.step(make(np.random.default_rng([step, comm.rank]), step), check=True)
-        assert total.nnz <= K and (step > 0 or total.nnz >= 0.9 * K)
+        assert total.nnz <= K
         assert not reducer.residual[total.indices].any()
         votes.append(reducer.report.selected)
     return votes
@@ -25,7 +31,7 @@ def selected(comm, make) -> list[int]:
 @pytest.mark.ranks(8)
 def test_ranks_that_differ_need_few_votes_each(ranks):
     for votes in ranks.run(lambda comm: selected(comm, lambda rng, step: rng.standard_normal(N))):
-        assert votes[0] == K and max(votes[-5:]) <= K // 3
+        assert max(votes) <= 0.35 * K
 
 
 @pytest.mark.ranks(3, 8)
@@ -34,12 +40,82 @@ def test_ranks_that_agree_need_all_their_votes(ranks):
         return np.random.default_rng(step).standard_normal(N)
 
     for votes in ranks.run(lambda comm: selected(comm, same)):
-        assert min(votes) >= 0.7 * K
+        assert min(votes[5:]) >= 0.7 * K
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("votes", 0), ("votes", 1.5), ("period", 0), ("trigger", 0.5), ("radix", 1)]
-)
+@pytest.mark.ranks(1, 3, 7)
+@pytest.mark.parametrize("wire", WIRES)
+def test_zeros_are_not_elected(ranks, wire):
+    """Only one rank has any entries that are not zero, fewer than k."""
+
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm="elect", wire=wire)
+        first = reducer.step(np.zeros(N, np.float32), check=True)
+        x = np.zeros(N, np.float32)
+        if comm.rank == comm.size - 1:
+            x[7:50] = np.arange(1, 44)
+        return first.nnz, [reducer.step(x * (step == 0), check=True).indices for step in range(3)]
+
+    for first, elected in ranks.run(body):
+        assert first == 0 and 0 < len(elected[0]) and np.isin(np.concatenate(elected), np.arange(7, 50)).all()
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_elected_at_once(ranks, wire, bad):
+    """It wins against votes that are larger than all others, and against the like of it with the other sign."""
+
+    def body(comm):
+        x = np.random.default_rng(comm.rank).standard_normal(N).astype(np.float32)
+        x[:50] = 1e38
+        x[1234] = bad if comm.rank == 1 else -x[1234]
+        return SparseAllreduce(N, k=K, comm=comm, algorithm="elect", wire=wire).step(x)
+
+    for total in ranks.run(body):
+        assert not np.isfinite(total.values[total.indices == 1234]).any() and 1234 in total.indices
+
+
+@pytest.mark.parametrize("kind", gradients.KINDS)
+def test_bytes_are_few_and_spread_evenly_from_the_first_step_on(kind):
+    found = measure(Elect(), gradients.make(kind, 20_000, ranks=8), 8, 1000, 12)
+    assert found.volume <= BYTES["packed"]
+    assert max(found.largest_step, found.busiest_sender, found.busiest_receiver) <= 1.25
+
+
+@pytest.mark.parametrize("wire", ["packed+bf16", "packed+int8"])
+def test_rounded_values_take_fewer_bytes(wire):
+    found = measure(Elect(wire=WIRES[wire]), gradients.make("independent", 100_000, ranks=8), 8, 1000, 12)
+    assert found.volume <= BYTES[wire]
+
+
+def test_more_energy_than_oktopk_has():
+    from sparse_mpi.algorithms.oktopk import OkTopk
+
+    made = gradients.make("independent", 20_000, ranks=8)
+    ours, theirs = (measure(algorithm, made, 8, 200, 30).energy for algorithm in (Elect(), OkTopk()))
+    assert ours > 1.5 * theirs
+
+
+@pytest.mark.parametrize(("size", "members"), [(1, 1), (10, 1), (3, 8), (64, 8), (1009, 7)])
+def test_indices_are_dealt_out_evenly_and_found_again(size, members):
+    owners, every = Owners(size, members), np.arange(size, dtype=np.int32)
+    numbered = owners.numbered(SparseVector(every, every, size))
+    assert (np.diff(numbered.indices) > 0).all() and numbered.indices[-1] < owners.boundaries[-1]
+    np.testing.assert_array_equal(owners.indices(numbered.indices), every)
+    counts = np.histogram(numbered.indices, owners.boundaries)[0]
+    assert counts.max() - counts.min() <= 1
+
+
+@pytest.mark.parametrize("columns", [64, 100, 512])
+def test_columns_and_rows_are_spread_over_the_owners(columns):
+    owners, every = Owners(512 * columns, 8), np.arange(512 * columns).reshape(512, columns)
+    for line in (every[3], every[:, 3]):
+        numbered = owners.numbered(SparseVector(line, line, every.size))
+        assert np.histogram(numbered.indices, owners.boundaries)[0].max() <= 1.6 * len(line) / 8
+
+
+@pytest.mark.parametrize(("option", "value"), [("votes", 0), ("votes", 1.5), ("radix", 1)])
 def test_bad_options(option, value):
     with pytest.raises(ValueError, match=f"{option} must be .*, got {value}"):
         Elect(**{option: value})

@@ -91,7 +91,7 @@ class Counted:
         """
         octave = 1 << np.finfo(values.dtype).nmant
         resolution = max(octave >> self.mantissa, 1)
-        bracket, near = Bracket(0, _bits_end(values)), predictor.spacing
+        bracket, near = Bracket(0, bits_end(values)), predictor.spacing
         found: RankCounts | None = None
 
         # The fast path: candidates around the predicted threshold, counted in one allgather.
@@ -103,7 +103,7 @@ class Counted:
             found = count_after_search(values, k, comm, bracket, near, resolution)
             predictor = predictor.updated(found.bracket.low, octave)
 
-        return *_taken(values, found, k, comm.rank), predictor
+        return *taken(values, found, k, comm.rank), predictor
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """Return the most that a step of this rule may cost one rank.
@@ -117,7 +117,7 @@ class Counted:
             Entries in the result, and the values, messages and control bytes that one rank sends to find them.
         """
         searches = self.most_rounds(k)
-        gathered = (2 + candidates_gathered(k, ranks)) * _count_type(k).itemsize * (ranks - 1)
+        gathered = (2 + candidates_gathered(k, ranks)) * count_type(k).itemsize * (ranks - 1)
         return (
             min(k, everything),
             0,
@@ -158,7 +158,7 @@ def count_candidates(
         or None where it must be searched further; and the predictor, ready for the next step unless it is None.
     """
     candidates = predictor.candidates(candidates_gathered(k, comm.size), bracket.high)
-    counts = _gather_counts(values, candidates, k, comm)
+    counts = gather_counts(values, candidates, k, comm)
     totals = counts.sum(axis=0)
     bracket = narrowed(candidates, totals, k, bracket)
     predictor = predictor.respaced(candidates, totals, k, octave)
@@ -174,10 +174,18 @@ def count_after_search(values: Array, k: int, comm: Comm, bracket: Bracket, near
     See `search` for the arguments. Counts of single ranks take one allgather more, because a round sums over ranks.
     """
     bracket = search(values, k, comm, bracket, near, resolution)
-    return RankCounts.of(bracket, _gather_counts(values, np.array(bracket), k, comm))
+    return RankCounts.of(bracket, gather_counts(values, np.array(bracket), k, comm))
 
 
-def search(values: Array, k: int, comm: Comm, bracket: Bracket, near: int = 0, resolution: int = 1) -> Bracket:
+def search(
+    values: Array,
+    k: int,
+    comm: Comm,
+    bracket: Bracket,
+    near: int = 0,
+    resolution: int = 1,
+    number: int | None = None,
+) -> Bracket:
     """Narrow ``bracket`` until it has settled, by rounds of counting at more candidates, one allreduce each.
 
     Args:
@@ -187,9 +195,10 @@ def search(values: Array, k: int, comm: Comm, bracket: Bracket, near: int = 0, r
         bracket: more than k entries reach its low end, unless it is 0; fewer than 0.9k its high end.
         near: how far, in bits, from the known end of a bracket that is open at the other to look first; 0: no idea.
         resolution: magnitudes whose bits differ by less than this tie.
+        number: candidates of a round; None: `candidates_per_round`.
     """
-    number = candidates_per_round(k)
-    candidates = _outward(bracket, near, number, _bits_end(values)) if near else _evenly(bracket, number)
+    number = number or candidates_per_round(k)
+    candidates = _outward(bracket, near, number, bits_end(values)) if near else _evenly(bracket, number)
     if bracket.low == 0:
         candidates = np.union1d([0], candidates)
     while True:
@@ -219,7 +228,7 @@ def narrowed(candidates: np.ndarray, totals: np.ndarray, k: int, bracket: Bracke
 
 def candidates_gathered(k: int, ranks: int) -> int:
     """Return how many candidates the fast path counts: 4 to 8, at most a thirty-second of the bytes of the result."""
-    return max(4, min(8, k // ranks // (4 * _count_type(k).itemsize)))
+    return max(4, min(8, k // ranks // (4 * count_type(k).itemsize)))
 
 
 def candidates_per_round(k: int) -> int:
@@ -252,12 +261,12 @@ def _outward(bracket: Bracket, near: int, number: int, end: int) -> np.ndarray:
     return np.unique(candidates[(candidates > low) & (candidates < high)])
 
 
-def _bits_end(values: Array) -> int:
+def bits_end(values: Array) -> int:
     """Return the number that all magnitude bits of the dtype of ``values`` lie below."""
     return 1 << (8 * values.itemsize - 1)
 
 
-def _count_type(k: int) -> np.dtype:
+def count_type(k: int) -> np.dtype:
     """Return the unsigned integer type of a count on the wire, in which k + 1 stands for anything above k.
 
     A rank with more than k entries is enough to know that the total exceeds k too.
@@ -265,17 +274,17 @@ def _count_type(k: int) -> np.dtype:
     return np.min_scalar_type(k + 1)
 
 
-def _gather_counts(values: Array, thresholds: np.ndarray, k: int, comm: Comm) -> np.ndarray:
+def gather_counts(values: Array, thresholds: np.ndarray, k: int, comm: Comm) -> np.ndarray:
     """Return how many entries of every rank reach each threshold, ``(P, len(thresholds))`` int64.
 
     Counts above k are clipped to k + 1. ``thresholds`` ascend; those above every magnitude count 0.
     """
     last = np.iinfo(bits_type(values)).max
     counts = np.where(thresholds > last, 0, kernels.of(values).count(values, np.minimum(thresholds, last)))
-    return comm.allgather(np.minimum(counts, k + 1).astype(_count_type(k)), control=True).astype(np.int64)
+    return comm.allgather(np.minimum(counts, k + 1).astype(count_type(k)), control=True).astype(np.int64)
 
 
-def _taken(values: Array, found: RankCounts, k: int, rank: int) -> tuple[Array, np.ndarray]:
+def taken(values: Array, found: RankCounts, k: int, rank: int) -> tuple[Array, np.ndarray]:
     """Return the mask and the counts of `Counted.cut`: all entries above the bracket, and then ties until there are k.
 
     Ties go to the ranks in their order, so every rank knows from the counts alone how many of each rank's are taken.

@@ -6,16 +6,32 @@ entries from rank to rank, adding them up on the way.
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import SparseVector, merge, split_counts, subtract
-from sparse_mpi.wire import Packed, Wire, regions_of
+from sparse_mpi.wire import Packed, regions_of
+
+
+class Messages(Protocol):
+    """What the exchange needs of a `Wire`, whose members these are."""
+
+    @property
+    def lossless(self) -> bool:
+        """Return whether values arrive unchanged."""
+
+    def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
+        """See `Wire.pack`."""
+
+    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+        """See `Wire.unpack`."""
 
 
 def split_reduce(
-    selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: Wire, comm: Comm
+    selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: Messages, comm: Comm
 ) -> tuple[SparseVector, SparseVector]:
     """Send every part of a selection to the rank that owns its region, and add up what arrives in one's own.
 

@@ -1,0 +1,216 @@
+"""Elect: ranks vote sparsely for entries, and then all of them add exact values of those that are elected.
+
+Costs k(P-1)/P times c votes, one index and two values: with c = 0.35, votes of about 1.7 bytes and packed indices
+9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 3 ceil(log2 P) messages in a steady step, or
+about 4 sqrt(P) + 5 ceil(log2 P) where there are many ranks and few votes. Returns between 0.9k and k entries, fewer
+only where the votes name no more: the largest sums of votes.
+
+Ok-Topk sums an entry over those ranks only that selected it. Here a rank's selection is no more than a vote, which can
+be few and coarsely rounded, and where enough of them meet every rank gives all that it has. So an entry takes more of
+the gradient with it, and nothing lingers of what was decided: all ranks clear the same entries. MiCRO (`micro.py`) does
+that too, but one rank decides for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt, sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.elect.election import Election
+from sparse_mpi.algorithms.elect.owners import Owners
+from sparse_mpi.algorithms.oktopk.regions import balance
+from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.comm import Comm
+from sparse_mpi.select import Selector
+from sparse_mpi.select.base import most_selected
+from sparse_mpi.select.threshold import Threshold
+from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, subtract, take
+from sparse_mpi.wire import BitPacked, Wire, regions_of
+from sparse_mpi.wire.ballots import Ballots
+from sparse_mpi.wire.positions import Complete, pack_positions, positions_lengths, unpack_positions
+
+BALLOTS = Ballots()
+ELECTION = Election()
+STEP = 2**0.25  # the factor by which the share of votes changes
+ENOUGH_RANKS = 16  # ranks up to which the exchanges have one stage, unless told otherwise
+ENOUGH_VOTES = 16  # in a message, for which they have one stage on any number of ranks
+
+
+@dataclass(frozen=True)
+class ElectState:
+    """The state from step to step; all of it but the selector's part is the same on all ranks."""
+
+    selection: Any  # the selector's state
+    threshold: Any  # the state of the rule that finds the global threshold
+    k: int = 0  # entries wanted in the last step; 0 before the first
+    votes: float = 0.0  # of a rank, times k
+
+
+@dataclass(frozen=True)
+class Elect(Algorithm):
+    """Sparse allreduce of about k entries that all ranks elect together and give all they have of.
+
+    Args:
+        selector: picks the entries that a rank votes for.
+        votes: c, the fewest votes of a rank as a share of k; half of it where votes take two stages. A step in which
+            all ranks together named fewer than k entries raises it for the next, up to 1; one in which they named
+            more lowers it again.
+        wire: the message format of values. Indices that all ranks know are not sent, unless the format cannot do so.
+        radix: groups into which a stage of the two exchanges divides the ranks, see `OkTopk`. None: one stage, or two
+            on more than 16 ranks where the messages of a single one would hold fewer than 16 votes.
+    """
+
+    selector: Selector = Threshold()
+    votes: float = 0.35
+    wire: Wire = BitPacked()
+    radix: int | None = None
+
+    accumulates: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.votes <= 1:
+            raise ValueError(f"votes must be in (0, 1] (times k), got {self.votes}; 0.35 is usual")
+        if self.radix is not None and self.radix < 2:
+            raise ValueError(f"radix must be at least 2 groups a stage, got {self.radix}; None chooses by the ranks")
+
+    def init(self, layout: Layout, k: int, ranks: int) -> ElectState:
+        """Return the state before the first step."""
+        return ElectState(self.selector.init(layout, k), ELECTION.init())
+
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: ElectState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, ElectState]:
+        """Return the sums of all ranks' ``acc`` at the entries that they elect.
+
+        Args:
+            acc: ``(n,)`` float32 or float64, residual + gradient; left as it is.
+            k: entries wanted in the result.
+            comm: all ranks.
+            state: of the step before.
+            layout: ignored.
+            add: ``(n,)``, what the selection adds to ``acc`` in the same pass, if anything.
+
+        Returns:
+            The reduction and the next state. ``sent`` is acc at the elected entries, less what rounding took.
+        """
+        elected, state = self._elect(acc, k, comm, state, add)
+
+        # Give: every rank adds all that it has of the elected entries, whether it voted for them or not.
+        total, sent = self._sum(SparseVector(elected, acc[elected], len(acc)), comm)
+        return Reduction(total, sent), state
+
+    def _elect(self, acc: Array, k: int, comm: Comm, state: ElectState, add: Array | None) -> tuple[Array, ElectState]:
+        """Return the ascending indices of the elected entries, the same on all ranks, and the next state."""
+        owners, radix = Owners(len(acc), comm.size), self._radix(k, comm.size)
+
+        # Vote: each rank picks the largest of its entries, as many as it has votes. Zeros are not worth one.
+        least = self._least_votes(k, len(acc), comm.size)
+        share = max(state.votes, least) if k == state.k else least
+        named, selection = self.selector.select(acc, max(1, round(share * k)), state.selection, add)
+        named = owners.numbered(take(named, named.values != 0))
+
+        # Count: the owner of an entry adds up the votes for it, which are rounded coarsely.
+        summed, _ = split_reduce(named, owners.boundaries, radix, BALLOTS, comm)
+
+        # Elect: about k of all sums of votes reach the global threshold.
+        chosen, counts, threshold = ELECTION.cut(summed.values, k, state.threshold, comm)
+
+        # Balance: where chance or design gave one rank far more of the elected than the mean, share them out equally.
+        winners, regions = take(summed, chosen), regions_of(owners.boundaries)
+        if counts.max() * comm.size > _trigger(k, comm.size) * counts.sum():
+            winners, counts, regions = balance(winners, counts, regions, comm)
+
+        # Proclaim: all ranks learn which entries are elected. Only indices are sent.
+        own = slice(comm.rank, comm.rank + 1)
+        message = pack_positions(winners.indices, counts[own], regions[own])
+        gathered, _ = comm.allgatherv(message, positions_lengths(counts, regions))
+        elected = owners.indices(unpack_positions(gathered, counts, regions, named.size))
+
+        # Who has named too few entries all together has more votes next time.
+        enough = int(counts.sum()) >= k - k // 10
+        share = max(share / STEP, least) if enough else min(share * STEP, 1.0)
+        return elected, ElectState(selection, threshold, k, share)
+
+    def _sum(self, given: SparseVector, comm: Comm) -> tuple[SparseVector, SparseVector]:
+        """Add up values of entries that are the same on all ranks.
+
+        Args:
+            given: this rank's entries.
+            comm: all ranks.
+
+        Returns:
+            The sums, and this rank's contribution to them, both with the indices of ``given``.
+        """
+        m, xp, dtype = given.nnz, namespace(given.values), given.values.dtype
+        # The entries are numbered, and each rank adds up an equal share of the numbers. Every share is complete.
+        numbered = SparseVector(xp.arange(m, dtype=given.indices.dtype), given.values, m)
+        bounds, codec = equal_boundaries(m, comm.size), self.wire.codec
+        wire = self.wire if codec is None else Complete(codec)
+        shares, sizes = regions_of(bounds), np.diff(bounds)
+        own = slice(comm.rank, comm.rank + 1)
+        summed, sent = split_reduce(numbered, bounds, self._radix(m, comm.size), wire, comm)
+        # Gather the shares on all ranks.
+        packed = wire.pack(summed, sizes[own], shares[own])
+        gathered, lengths = comm.allgatherv(packed.buffer, wire.lengths_of(sizes, shares, m, dtype))
+        total = wire.unpack(gathered, lengths, shares, m, dtype)
+        # Owed: what rounding takes from a sum stays with the rank that added it up.
+        if not wire.lossless:
+            sent = subtract(sent, subtract(summed, packed.vector))
+        return given._replace(values=total.values), given._replace(values=sent.values)
+
+    def _radix(self, k: int, ranks: int) -> int | None:
+        """Return the groups into which a stage divides so many ranks; None makes a single stage."""
+        few = ranks > ENOUGH_RANKS and self.votes * k < ENOUGH_VOTES * ranks
+        return self.radix or (isqrt(ranks - 1) + 1 if few else None)
+
+    def _least_votes(self, k: int, size: int, ranks: int) -> float:
+        """Return the fewest votes of a rank as a share of k.
+
+        They are fewer if a second stage forwards them, and as many as k if k is n, so that all n entries are named.
+        """
+        return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), k / size)
+
+    def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return the fewest and the most votes of a rank."""
+        fewest, most = super().selected_band(layout, max(1, round(self._least_votes(k, layout.size, ranks) * k)), ranks)
+        return fewest, max(most, most_selected(self.selector, layout, k))
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return 0, because nothing is elected where all is zero, and k."""
+        return 0, k
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """Return the most that one rank sends in a step, as if votes had full precision and the elected had values.
+
+        See `OkTopk.bound`: the exchange of votes, balancing and the allgather of the elected send no more than there.
+        """
+        if ranks == 1:
+            return Bound(0, 0, 0, 0)
+        most = most_selected(self.selector, layout, k)
+        exchange = stages(ranks, self._radix(k, ranks))
+        elected, _, messages, control = ELECTION.bound(min(layout.size, most * ranks), k, ranks)
+        votes = sum(min(layout.size, most * selections) for _, selections in exchange)
+        share = -(-elected // ranks)
+        moved_and_gathered = max(elected / ranks + share, min(_trigger(k, ranks), ranks) * elected / ranks)
+        sent = 2 * sum(number for number, _ in exchange)
+        overhead = max(self.wire.overhead(), BALLOTS.overhead())
+        return Bound(
+            votes + moved_and_gathered * (ranks - 1),
+            len(exchange) * elected + share * (ranks - 1),
+            sent + ranks - 1 + 3 * rounds(ranks) + messages,
+            control,
+            overhead * (sent + 2 * (ranks - 1)),
+        )
+
+
+def _trigger(k: int, ranks: int) -> float:
+    """Return the multiple of the mean number of elected entries from which a rank shares its own with others.
+
+    Chance does not reach it, even where there are few entries a rank.
+    """
+    return 2 * (1 + 3 / sqrt(k / ranks))

@@ -1,0 +1,53 @@
+"""Ownership of entries: neighbouring indices belong to different ranks, whose shares are equal on any gradient.
+
+Regions of neighbouring indices would have to be drawn, and drawn anew, for every rank to have about as many votes to
+count as any other. Here indices are dealt out to the ranks one by one, and each round begins at another rank, so that
+columns of a matrix are spread too. No message is needed, and no rank has more than others but by chance.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.sparse import SparseVector
+
+FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
+
+
+class Owners(NamedTuple):
+    """The ranks to which the indices of a vector are dealt out, and a numbering that begins with those of rank 0."""
+
+    size: int  # n, length of the vector
+    ranks: int  # P
+
+    @property
+    def width(self) -> int:
+        """Return how many numbers each rank has; those of the last rounds that have no index are not used."""
+        return -(-self.size // self.ranks)
+
+    @property
+    def boundaries(self) -> np.ndarray:
+        """Return the boundaries ``(P + 1,)`` int64 of the ranks' numbers."""
+        return np.arange(self.ranks + 1, dtype=np.int64) * self.width
+
+    def numbered(self, vector: SparseVector) -> SparseVector:
+        """Return the entries by ascending number, as a vector of all numbers."""
+        rounds, places = vector.indices // self.ranks, vector.indices % self.ranks
+        numbers = (places + self._first(rounds)) % self.ranks * self.width + rounds
+        order = namespace(numbers).argsort(numbers)
+        size = self.width * self.ranks
+        return SparseVector(numbers[order].astype(index_dtype(size)), vector.values[order], size)
+
+    def indices(self, numbers: Array) -> Array:
+        """Return the ascending indices ``(m,)`` of these ``numbers`` ``(m,)``."""
+        owners, rounds = numbers // self.width, numbers % self.width
+        found = rounds * self.ranks + (owners - self._first(rounds)) % self.ranks
+        return namespace(numbers).sort(found.astype(index_dtype(self.size)))
+
+    def _first(self, rounds: Array) -> Array:
+        """Return the rank ``(m,)`` with which each of these ``rounds`` ``(m,)`` begins, by Fibonacci hashing."""
+        return ((rounds.astype(np.uint32) * FIBONACCI) >> np.uint32(16)).astype(rounds.dtype) % self.ranks
