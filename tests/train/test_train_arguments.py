@@ -10,7 +10,7 @@ import pytest
 from options.arguments import Settings, Tiny, parse
 from options.converters import Ramp
 from options.reduction import feedback_options
-from sparse_mpi import ALGORITHMS, SELECTORS
+from sparse_mpi import ALGORITHMS, EF21, SELECTORS
 from sparse_mpi.wire import WIRES
 
 SETTINGS = {
@@ -76,7 +76,11 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--wire", "zip"], ["--wire", "zip", *WIRES]),
         (["--wire", "packed", "--algo", "powersgd"], ["--wire", "powersgd"]),
         (["--data", "imagenet"], ["--data", "imagenet", *SETTINGS]),
-        (["--flush", "--feedback", "none"], ["--flush", "--feedback none keeps nothing"]),
+        (["--flush", "--feedback", "none"], ["--flush", "--feedback none owes nothing"]),
+        (["--flush", "--feedback", "ef21"], ["--flush", "--feedback ef21 owes nothing"]),
+        (["--optimizer", "adam", "--feedback", "sa-pef"], ["--feedback", "ahead by a step of sgd, not of adam"]),
+        (["--zero-copy", "--feedback", "ef21"], ["--zero-copy", "needs --feedback residual, gmc, leaky, sa-pef"]),
+        (["--feedback", "ef21", "--momentum", "1"], ["--momentum", "must be below 1 with --feedback ef21, got 1.0"]),
         (["--density", "1.5"], ["--density", "must be in (0, 1], got 1.5"]),
         (["--density", "0"], ["--density", "must be in (0, 1], got 0"]),
         (["--density", "nan"], ["--density", "got nan"]),
@@ -91,7 +95,7 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--clip-norm", "0"], ["--clip-norm", "must be a number > 0, got 0"]),
         (["--density-warmup", "0.5,1.5"], ["--density-warmup", "must be in (0, 1], got 1.5"]),
         (["--density-warmup", "0.5,,1"], ["--density-warmup"]),
-        (["--zero-copy", "--feedback", "dgc"], ["--zero-copy", "needs --feedback residual, leaky or gmc"]),
+        (["--zero-copy", "--feedback", "dgc"], ["--zero-copy", "needs --feedback residual, gmc"]),
         (["--zero-copy", "--clip-norm", "1"], ["--zero-copy", "no clipping"]),
         (["--feedback", "dgc", "--momentum", "1"], ["--momentum", "must be below 1 with --feedback dgc, got 1.0"]),
         (["--rank", "0"], ["--rank", "must be an integer >= 1, got 0"]),
@@ -193,7 +197,7 @@ def test_adam_goes_by_arrival_unless_told_otherwise(capsys):
     for argv in (["--arrival"], ["--arrival", *adam, "--feedback", "none"]):
         with pytest.raises(SystemExit):
             options(*argv)
-        assert "--arrival: needs --optimizer adam or adamw, and --feedback residual" in capsys.readouterr().err
+        assert "--arrival: needs --optimizer adam or adamw, and --feedback residual or leaky" in capsys.readouterr().err
 
 
 def test_a_leak_is_an_option_of_rules_that_keep():
@@ -221,3 +225,7 @@ def test_momentum_is_the_optimizers_or_that_of_feedback():
         assert (args.momentum, args.correction) == (0.9, 0.9)
         made = {"feedback": "residual", "momentum": momentum, "clip_norm": 2, "in_place": False}
         assert feedback_options(args) == made
+    for optimizer, momentum in (("sgd", 0.9), ("adam", 0.0)):
+        args = options("--feedback", "ef21", "--optimizer", optimizer)
+        assert (args.momentum, args.correction) == (0.0, momentum)
+        assert repr(feedback_options(args)["feedback"]) == repr(EF21(1 - momentum))

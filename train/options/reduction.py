@@ -19,8 +19,10 @@ from sparse_mpi.wire import WIRES
 AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
 PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
 RESIDUALS = ("sender", "owner", "keeper", "published")  # the values of the option ``residual`` of all algorithms
-# Rules of --feedback that take over the momentum of sgd, by the names that the library has for that
-MOMENTUM = {"gmc": "global", "dgc": "corrected"}
+# Rules of --feedback that apply the momentum of sgd, by the names that the library has for taking it over. OWN: it does
+# not, because the rule has a momentum of another kind, and the optimizer is made without
+OWN = "local"
+MOMENTUM = {"gmc": "global", "dgc": "corrected", "ef21": OWN}
 LEAKS = {"residual": 0.0, "leaky": 0.05, "gmc": 0.0}  # rules that --leak is for, and its defaults
 OPTIONS = ("selector", "wire", "residual", "rank")  # of algorithms
 
@@ -63,8 +65,10 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--density-warmup", type=densities, default=0, metavar="D,D,.. | E | D@E", help=text)
     text = (
         "error feedback, or what becomes of entries that are not sent: residual adds them to the next gradient, dgc "
-        "their momentum too, gmc adds the momentum of the result as well, none drops them (default: gmc with the "
-        "momentum of sgd, else residual)"
+        "their momentum too, gmc adds the momentum of the result as well, leaky lets them fade by 5 %% a step, ef21 "
+        "sends changes of a mean gradient (with --momentum M at 1 / (1 - M) times the rate), sa-pef computes gradients "
+        "ahead by half of the residual, none drops them (default: gmc with "
+        "the momentum of sgd, else residual)"
     )
     add("--feedback", choices=tuple(sparse_mpi.FEEDBACKS), help=text)
     text = "share of what was not sent that residual, leaky or gmc lose from step to step (default: 0; leaky 0.05)"
@@ -178,24 +182,29 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
     """Reduce in place where that is possible, and give momentum to the error feedback if it is the one for momentum."""
     args.clip_norm = None if args.clip_norm == math.inf else args.clip_norm
     sgd = args.optimizer == "sgd"
-    default = "gmc" if sgd and 0 < args.momentum < 1 and not args.plan else "residual"
-    args.feedback = args.feedback or default
-    taking = args.feedback in MOMENTUM
+    args.feedback = args.feedback or ("gmc" if sgd and 0 < args.momentum < 1 and not args.plan else "residual")
+    rule, taking = sparse_mpi.FEEDBACKS[args.feedback](), args.feedback in MOMENTUM
     if args.leak and args.feedback not in LEAKS:
         parser.error(f"argument --leak: {args.feedback} has none; leave it out, or take --feedback {', '.join(LEAKS)}")
     args.leak = args.leak or LEAKS.get(args.feedback, 0.0)
-    if args.arrival and (sgd or args.feedback != "residual"):
-        parser.error("argument --arrival: needs --optimizer adam or adamw, and --feedback residual")
-    args.arrival = not sgd and args.feedback == "residual" if args.arrival is None else args.arrival
-    possible = args.feedback in LEAKS and args.clip_norm is None
+    if args.arrival and (sgd or args.feedback not in ("residual", "leaky")):
+        parser.error("argument --arrival: needs --optimizer adam or adamw, and --feedback residual or leaky")
+    args.arrival = not sgd and args.feedback in ("residual", "leaky") if args.arrival is None else args.arrival
+    possible = rule.works_in_place and args.clip_norm is None
     if args.zero_copy and not possible:
-        parser.error("argument --zero-copy: needs --feedback residual, leaky or gmc, and no clipping (--clip-norm inf)")
-    if args.flush and args.feedback == "none":
-        parser.error("argument --flush: --feedback none keeps nothing to send; leave out one of them")
+        able = ", ".join(name for name, kind in sparse_mpi.FEEDBACKS.items() if kind().works_in_place)
+        parser.error(f"argument --zero-copy: needs --feedback {able}, and no clipping (--clip-norm inf)")
+    if args.flush and not rule.owes:
+        parser.error(f"argument --flush: --feedback {args.feedback} owes nothing; leave out one of them")
+    if rule.previews and args.optimizer != "sgd":
+        parser.error(
+            f"argument --feedback: {args.feedback} computes gradients ahead by a step of sgd, not of {args.optimizer}; "
+            "use --feedback residual, or --optimizer sgd"
+        )
     args.zero_copy = possible if args.zero_copy is None else args.zero_copy
     if args.optimizer != "sgd":
         args.momentum = 0.0  # Adam has its own
-    if taking and args.optimizer != "sgd":
+    if taking and MOMENTUM[args.feedback] != OWN and args.optimizer != "sgd":
         parser.error(
             f"argument --feedback: {args.feedback} takes over the momentum of sgd, not of {args.optimizer}; "
             "use --feedback residual, or --optimizer sgd"
@@ -203,12 +212,16 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
     if taking and args.momentum >= 1:
         parser.error(f"argument --momentum: must be below 1 with --feedback {args.feedback}, got {args.momentum}")
     args.correction = args.momentum if taking else 0.0  # the momentum that error feedback applies
+    if taking and MOMENTUM[args.feedback] == OWN:
+        args.momentum = 0.0
 
 
 def feedback_options(args: Namespace) -> dict[str, Any]:
     """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` about error feedback, from parsed options."""
-    feedback: str | Feedback = "residual" if args.feedback in MOMENTUM else args.feedback
+    momentum = "arrival" if args.arrival else MOMENTUM.get(args.feedback, OWN)
+    feedback: str | Feedback = "residual" if momentum != OWN else args.feedback
+    if args.feedback in MOMENTUM and momentum == OWN:
+        feedback = sparse_mpi.EF21(1 - args.correction)
     if args.leak:
         feedback = LeakyFeedback(1 - args.leak)
-    momentum = "arrival" if args.arrival else MOMENTUM.get(args.feedback, "local")
     return {"feedback": feedback, "momentum": momentum, "clip_norm": args.clip_norm, "in_place": args.zero_copy}
