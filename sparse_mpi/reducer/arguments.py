@@ -123,13 +123,14 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
     workload = options.pop(PUBLISHED, None)
-    known = [field.name for field in fields(ALGORITHMS[algorithm])]
+    kind: Any = ALGORITHMS[algorithm]
+    known = [field.name for field in fields(kind)]
     if unknown := sorted(set(options) - set(known)):
         raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; it has: {', '.join(known) or 'none'}")
     options |= {name: MAKERS[name](value) for name, value in options.items() if name in MAKERS}
     if workload is None:
-        return ALGORITHMS[algorithm](**options)
-    return replace(ALGORITHMS[algorithm].published(workload), **options)  # type: ignore[type-var]
+        return kind(**options)
+    return replace(kind.published(workload), **options)
 
 
 def spelled(text: str) -> tuple[str, dict[str, Any]]:
