@@ -6,18 +6,17 @@ Names are Horovod's (Sergeev and Del Balso, 2018), so that a program changes in 
 
 from __future__ import annotations
 
-import io
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.buckets.arrival import ByArrival
+from sparse_mpi.buckets.broadcast import broadcast_optimizer_state, broadcast_parameters
 from sparse_mpi.buckets.momentum import (
     TAKING,
     along_gradients,
@@ -32,6 +31,8 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.sparse import SparseVector
+
+__all__ = ["Average", "DistributedOptimizer", "Sum", "broadcast_optimizer_state", "broadcast_parameters"]
 
 Average, Sum = "average", "sum"
 OPS = (Average, Sum)
@@ -250,43 +251,6 @@ def DistributedOptimizer(
         **options,
     )
     return made
-
-
-def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> None:
-    """Overwrite tensors with their values on ``root_rank``, so that a model starts equal on all ranks. Collective.
-
-    Args:
-        params: ``model.state_dict()`` (parameters and buffers) or ``model.named_parameters()``.
-        root_rank: the rank whose values are sent.
-        comm: as for `DistributedOptimizer`.
-
-    Raises:
-        ValueError: names, shapes or dtypes differ between ranks; raised on every rank.
-    """
-    transport = as_comm(comm)
-    named = list(params.items() if isinstance(params, Mapping) else params)
-    tensors = [(name, p) for name, p in named if isinstance(p, Tensor)]
-    with same_on_all_ranks(transport) as say:
-        say(params=" ".join(f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in tensors))
-    with torch.no_grad():
-        for _, p in tensors:
-            flat = p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            received = torch.from_numpy(transport.bcast(flat, root_rank))
-            p.copy_(received.view(p.dtype).view(p.shape))
-
-
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, comm: Any = None) -> None:
-    """Overwrite state and options of ``optimizer`` with those on ``root_rank``, which may have loaded a checkpoint.
-
-    Collective.
-    """
-    transport = as_comm(comm)
-    file = io.BytesIO()
-    if transport.rank == root_rank:
-        torch.save(optimizer.state_dict(), file)
-    received = transport.bcast(np.frombuffer(file.getvalue(), np.uint8), root_rank)
-    if transport.rank != root_rank:
-        optimizer.load_state_dict(torch.load(io.BytesIO(received.tobytes()), weights_only=True))
 
 
 def _ordered(optimizer: Any, named: Iterable[tuple[str, Tensor]] | None) -> list[Tensor]:

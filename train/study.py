@@ -1,7 +1,7 @@
 """Compare ways to reduce by training: each with the same seeds, shards and bytes, all ranks in this process.
 
-python train/study.py vgg --ranks 8 --seeds 1 2 3 4 5 --ways dense oktopk oktopk:residual=owner --out runs/residual \
-    -- --tiny --data fashion-mnist --epochs 2 --density 0.01
+python train/study.py vgg --ranks 8 --seeds 1 2 3 4 5 --ways dense oktopk elect:wire=packed+int8 --tune lr=0.1,0.05 \
+    --shards shuffled sorted:norm=group --out runs/study -- --tiny --data fashion-mnist --epochs 1 --density 0.01
 
 A way is an algorithm, options of it, and options of the training program: elect:votes=0.5:feedback=gmc. Options may
 follow a kind of shards too, sorted:norm=group; what comes after -- are options of all runs. Runs are shared out among
@@ -23,19 +23,21 @@ from contextlib import redirect_stdout
 from dataclasses import fields
 from importlib import import_module
 from io import StringIO
-from itertools import product
+from itertools import pairwise, product
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from scipy.stats import t as student
 from tqdm import tqdm
 
 from options.converters import integer
+from records.pairs import draw, draw_gaps, table
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm.world import World
+
+LOWER_IS_BETTER = ("perplexity", "wer")  # of headlines, see `Task.headline`
 
 
 class Run(NamedTuple):
@@ -47,18 +49,21 @@ class Run(NamedTuple):
     shards: str
     seed: int
     options: tuple[str, ...]
+    tuned: str = ""  # what was tuned for the way, an option of it
 
     @property
     def name(self) -> str:
         """Return the name of its record."""
-        return f"{self.program}-p{self.ranks}-{self.way}-{self.shards}-{self.seed}".replace(":", "-").replace("=", "-")
+        way = ":".join(filter(None, (self.way, self.tuned)))
+        return f"{self.program}-p{self.ranks}-{way}-{self.shards}-{self.seed}".replace(":", "-").replace("=", "-")
 
 
 def train(run: Run) -> dict[str, Any]:
-    """Train, and return the record of the run: its epochs and the bytes of a step."""
+    """Train, and return the record of the run: its epochs, and the bytes of a step and of all, each sent by a rank."""
     program = import_module(run.program).PROGRAM
     with TemporaryDirectory() as folder:
-        argv = [*run.options, *arguments(run.way), *dealing(run.shards)]
+        way = ":".join(filter(None, (run.way, run.tuned)))
+        argv = [*run.options, *arguments(way), *dealing(run.shards)]
         argv += ["--seed", str(run.seed), "--threads", "1", "--no-progress"]
         argv += ["--checkpoint-every", "0", "--out", folder]
         args = program.parse(argv)
@@ -66,12 +71,15 @@ def train(run: Run) -> dict[str, Any]:
             outcome = World(run.ranks).run(lambda comm: program.train(Namespace(**vars(args)), comm))[0]
         lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
     epochs = [record for record in map(json.loads, lines) if record["event"] == "epoch"]
+    steps = [0, *(epoch["step"] for epoch in epochs)]
+    total = sum(epoch["mb_sent"] * (end - start) for epoch, (start, end) in zip(epochs, pairwise(steps), strict=True))
     return {
         **run._asdict(),
         "headline": outcome.headline,
         "score": outcome.score,
         "loss": outcome.loss,
-        "mb_sent": statistics.mean(epoch["mb_sent"] for epoch in epochs),  # by a rank in a step
+        "mb_sent": total / steps[-1],
+        "mb_total": total,  # with all that a warm-up and a flush sent
         "epochs": epochs,
         **provenance(),
     }
@@ -109,59 +117,29 @@ def study(runs: Sequence[Run], folder: Path, jobs: int) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in files.values()]
 
 
-class Interval(NamedTuple):
-    """A mean with its 95 % confidence interval, by Student's t."""
+def tune(
+    runs: Sequence[Run], values: Sequence[str], seeds: Sequence[int], folder: Path, jobs: int
+) -> dict[tuple[str, str], str]:
+    """Return the value with the best mean score for each way and kind of shards of ``runs``, in as many runs for each.
 
-    mean: float
-    half: float  # of its width; NaN from a single value
-
-    @staticmethod
-    def of(values: Sequence[float]) -> Interval:
-        """Return that of independent values."""
-        if len(values) < 2:
-            return Interval(statistics.mean(values), float("nan"))
-        error = statistics.stdev(values) / len(values) ** 0.5
-        return Interval(statistics.mean(values), float(student.ppf(0.975, len(values) - 1)) * error)
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4f} +- {self.half:.4f}"
-
-
-def table(records: Sequence[dict[str, Any]], field: str) -> str:
-    """Return a table of means of ``field`` over the seeds, and of differences from the first way, paired by seed."""
-    lines = [f"| shards | way | {field} | minus {records[0]['way']}, paired |", "| --- | --- | ---: | ---: |"]
-    for shards in dict.fromkeys(record["shards"] for record in records):
-        of = [record for record in records if record["shards"] == shards]
-        first = {record["seed"]: record[field] for record in of if record["way"] == records[0]["way"]}
-        for way in dict.fromkeys(record["way"] for record in of):
-            own = {record["seed"]: record[field] for record in of if record["way"] == way}
-            apart = Interval.of([value - first[seed] for seed, value in own.items()])
-            lines.append(f"| {shards} | {way} | {Interval.of(list(own.values()))} | {apart} |")
-    return "\n".join(lines)
-
-
-def draw(records: Sequence[dict[str, Any]], file: Path) -> None:
-    """Draw loss and score on the test data over the epochs: thick means over the seeds, thin single runs."""
-    from matplotlib import pyplot
-
-    shards, ways = (list(dict.fromkeys(record[field] for record in records)) for field in ("shards", "way"))
-    fields = ["test_loss", f"test_{records[0]['headline']}"]
-    figure, axes = pyplot.subplots(len(fields), len(shards), figsize=(5 * len(shards), 6), squeeze=False, sharex=True)
-    for (row, field), (column, kind) in product(enumerate(fields), enumerate(shards)):
-        axis = axes[row, column]
-        for number, way in enumerate(ways):
-            curves = [[e[field] for e in r["epochs"]] for r in records if r["way"] == way and r["shards"] == kind]
-            for curve in curves:
-                axis.plot(range(1, len(curve) + 1), curve, color=f"C{number}", linewidth=0.5, alpha=0.5, marker=".")
-            means = [statistics.mean(values) for values in zip(*curves, strict=True)]
-            axis.plot(
-                range(1, len(means) + 1), means, color=f"C{number}", linewidth=2, marker="_", markersize=20, label=way
-            )
-        axis.set(title=f"{kind} shards" if row == 0 else "", ylabel=field.replace("_", " ") if column == 0 else "")
-        axis.set_xlabel("epoch" if row == len(fields) - 1 else "")
-    axes[0, 0].legend(fontsize="small")
-    figure.tight_layout()
-    figure.savefig(file, dpi=150)
+    Args:
+        runs: those that are to be tuned, of any seeds.
+        values: options of ways, such as ``"lr=0.05"``.
+        seeds: those of the runs that tune, apart from those of ``runs``.
+        folder: for the records of these.
+        jobs: processes.
+    """
+    ways = dict.fromkeys(run._replace(seed=0) for run in runs)
+    tries = [run._replace(seed=seed, tuned=value) for run in ways for value in values for seed in seeds]
+    records = study(tries, folder, jobs)
+    better = min if records[0]["headline"] in LOWER_IS_BETTER else max
+    best = {}
+    for run in ways:
+        of = [r for r in records if (r["way"], r["shards"]) == (run.way, run.shards)]
+        means = {value: statistics.mean(r["score"] for r in of if r["tuned"] == value) for value in values}
+        best[run.way, run.shards] = better(means, key=means.__getitem__)
+        print(f"{run.shards}, {run.way}: {best[run.way, run.shards]} of", {v: round(m, 4) for v, m in means.items()})
+    return best
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -173,6 +151,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--seeds", type=integer(0), nargs="+", default=[1, 2, 3, 4, 5], metavar="S", help="(default: 1 2 3 4 5)")
     add("--ways", nargs="+", required=True, metavar="ALGORITHM[:OPTION=VALUE..]", help="the first is the reference")
     add("--shards", nargs="+", default=["shuffled"], metavar="KIND[:OPTION=VALUE..]", help="(default: shuffled)")
+    add("--tune", default="", metavar="OPTION=VALUE,VALUE,..", help="give each way the best of these, as lr=0.1,0.05")
+    add("--tuning-seeds", type=integer(0), nargs="+", default=[11, 12], metavar="S", help="for that (default: 11 12)")
     add("--jobs", type=integer(1), default=os.cpu_count(), metavar="N", help="processes (default: one a CPU)")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the records, tables and plot")
     words = list(sys.argv[1:] if argv is None else argv)
@@ -182,10 +162,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         import_module(args.program).PROGRAM.parse([*options, *arguments(way)])  # ends with a line about what is wrong
     cells = product(args.seeds, args.shards, args.ways)
     runs = [Run(args.program, args.ranks, way, kind, seed, options) for seed, kind, way in cells]
+    if args.tune:
+        if both := set(args.seeds) & set(args.tuning_seeds):
+            parser.error(f"argument --tuning-seeds: must be apart from --seeds, got {sorted(both)} in both")
+        option, _, values = args.tune.partition("=")
+        tried = [f"{option}={value}" for value in values.split(",")]
+        best = tune(runs, tried, args.tuning_seeds, args.out / "tuning", args.jobs)
+        runs = [run._replace(tuned=best[run.way, run.shards]) for run in runs]
     records = study(runs, args.out, args.jobs)
-    text = "\n\n".join(table(records, field) for field in ("score", "loss", "mb_sent"))
+    text = "\n\n".join(table(records, field) for field in ("score", "loss", "mb_sent", "mb_total"))
     (args.out / "tables.md").write_text(text + "\n")
     draw(records, args.out / "study.png")
+    draw_gaps(records, args.out / "gaps.png")
     print(text)
 
 

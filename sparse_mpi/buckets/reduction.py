@@ -17,6 +17,7 @@ from sparse_mpi.buckets.bucket import Bucket, check_options, cut
 from sparse_mpi.buckets.flushing import Flushable
 from sparse_mpi.buckets.states import ResumableReduction
 from sparse_mpi.buckets.trace import Tracer
+from sparse_mpi.buckets.watching import WatchedReduction
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -26,11 +27,10 @@ from sparse_mpi.reducer.arguments import check_clip_norm, resolve_k
 from sparse_mpi.reducer.clipping import clipping_factor, sketched
 from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.reducer.report import StepReport
-from sparse_mpi.reducer.watch import Quality, Watch
 from sparse_mpi.sparse import SparseVector
 
 
-class GradientReduction(Flushable, Previewing, ResumableReduction):
+class GradientReduction(Flushable, Previewing, ResumableReduction, WatchedReduction):
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
     A bucket is started when all its gradients have arrived and all buckets before it are started, so that the order is
@@ -174,28 +174,6 @@ class GradientReduction(Flushable, Previewing, ResumableReduction):
         """Return what the last step did on this rank, all buckets together."""
         reports = [bucket.reducer.report for bucket in self.buckets if bucket.reducer.report is not None]
         return reduce(lambda a, b: StepReport(*map(add, a, b)), reports)
-
-    def watch(self, every: int, step: int = 0) -> None:
-        """Measure the quality of every Nth step from now on, see `Watch`; two dense allreduces for each.
-
-        Args:
-            every: N, at least 1.
-            step: the number of the step before.
-
-        Raises:
-            ValueError: every is below 1.
-        """
-        if every < 1:
-            raise ValueError(f"every must be at least 1 step, got {every}")
-        for bucket in self.buckets:
-            bucket.watch = Watch(every, step)
-
-    @property
-    def quality(self) -> Quality | None:
-        """Return the quality of the last step that was measured, all buckets together; None if there is none."""
-        measured = [bucket.watch.quality for bucket in self.buckets if bucket.watch is not None]
-        known = [quality for quality in measured if quality is not None]
-        return reduce(add, known) if known else None
 
     def synchronize(self) -> list[SparseVector | Tensor]:
         """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 
 import pytest
 
 import study
-from study import Interval, Run
+from records.pairs import Interval
+from study import Run
 
 
 def test_a_run_trains_the_program_with_the_way_it_names():
@@ -16,7 +18,7 @@ def test_a_run_trains_the_program_with_the_way_it_names():
     assert record["seed"] == 3 and record["headline"] == "accuracy" and 0 <= record["score"] <= 1
     (epoch,) = record["epochs"]
     assert epoch["step"] == 2 and epoch["test_accuracy"] == record["score"]
-    assert epoch["mb_sent"] == record["mb_sent"] > 0
+    assert epoch["mb_sent"] == record["mb_sent"] > 0 and record["mb_total"] == 2 * record["mb_sent"]
 
 
 def test_what_is_recorded_is_not_run_again_and_ways_are_paired_by_seed(tmp_path, capsys):
@@ -26,14 +28,55 @@ def test_what_is_recorded_is_not_run_again_and_ways_are_paired_by_seed(tmp_path,
         epochs = [{"test_loss": 1 / epoch, "test_accuracy": score} for epoch in (1, 2)]
         record = {"way": way, "shards": "shuffled", "seed": seed, "options": ["--tiny"], "headline": "accuracy"}
         name = Run("vgg", 8, way, "shuffled", seed, ("--tiny",)).name
-        record |= {"score": score, "loss": 1, "mb_sent": 2, "epochs": epochs}
+        record |= {"score": score, "loss": 1, "mb_sent": 2, "mb_total": 4, "epochs": epochs}
         (tmp_path / f"{name}.json").write_text(json.dumps(record))
     ways = ["--ways", "dense", "oktopk:residual=owner", "--seeds", "1", "2", "3", "--out", str(tmp_path)]
     study.main(["vgg", *ways, "--", "--tiny"])
     assert "| shuffled | oktopk:residual=owner | 0.5000 +- 0.4968 | 0.1000 +- 0.0000 |" in capsys.readouterr().out
+    assert (tmp_path / "gaps.png").stat().st_size > 5000
     assert (tmp_path / "study.png").stat().st_size > 5000 and (tmp_path / "tables.md").read_text().count("\n") > 8
     with pytest.raises(SystemExit, match="is of another study"):
         study.main(["vgg", *ways, "--", "--tiny", "--epochs", "5"])
+
+
+@pytest.mark.parametrize(("headline", "best"), [("accuracy", "lr=0.2"), ("perplexity", "lr=0.1")])
+def test_each_way_gets_the_value_that_is_best_for_it_on_seeds_of_its_own(headline, best, tmp_path, monkeypatch, capsys):
+    """Dense does best at 0.1 where more is better and at 0.2 where less is; the other way the other way round."""
+    made = []
+
+    def train(run):
+        made.append((run.way, run.tuned, run.seed))
+        score = {"lr=0.1": 1, "lr=0.2": 2, "": 0}[run.tuned] * (-1 if run.way == "dense" else 1) + run.seed / 10
+        epochs = [{"test_loss": 1, f"test_{headline}": score, "step": 1}]
+        costs = {"loss": 1, "mb_sent": 1, "mb_total": 1}
+        return {**run._asdict(), "headline": headline, "score": score, **costs, "epochs": epochs}
+
+    class Here:  # in place of processes
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def submit(self, work, run):
+            done = Future()
+            done.set_result(work(run))
+            return done
+
+    monkeypatch.setattr(study, "train", train)
+    monkeypatch.setattr(study, "ProcessPoolExecutor", Here)
+    out = ["--out", str(tmp_path), "--seeds", "1", "2", "--tuning-seeds", "7", "8"]
+    study.main(["vgg", "--ways", "dense", "topka", "--tune", "lr=0.1,0.2", *out, "--", "--tiny"])
+    other = {"lr=0.1": "lr=0.2", "lr=0.2": "lr=0.1"}[best]
+    assert {(way, value) for way, value, seed in made if seed < 3} == {("dense", other), ("topka", best)}
+    assert sorted({seed for _, _, seed in made}) == [1, 2, 7, 8] and len(made) == 2 * 2 * 2 + 2 * 2
+    assert f"shuffled, topka: {best} of" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        study.main(["vgg", "--ways", "dense", "--tune", "lr=0.1", *out, "--tuning-seeds", "2", "--", "--tiny"])
+    assert "--tuning-seeds: must be apart from --seeds, got [2] in both" in capsys.readouterr().err
 
 
 def test_options_of_a_way_go_to_the_algorithm_or_to_the_program():
