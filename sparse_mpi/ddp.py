@@ -95,6 +95,27 @@ class SparseState:
         """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory, by name; between steps."""
         return self._buckets.residuals()
 
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Set ``.grad`` of every parameter to the mean of all that the ranks owe, and leave residuals of 0. Collective.
+
+        Between steps; let the optimizer take a step then, preferably without weight decay and momentum. See
+        `SparseAllreduce.flush`.
+
+        Raises:
+            RuntimeError: gradients are being reduced.
+        """
+        if self._now:
+            raise RuntimeError("gradients must not be on their way in a flush; flush between two steps")
+        self._buckets.adopt_rest()
+        parameters = {name: parameter for parameter, name in self._names.items()}
+        for names, bucket in self._buckets.known.items():
+            total = bucket.sparse.flush(like=parameters[names[0]])
+            for name, part in self._buckets.parts(names, total):
+                parameter = parameters[name]
+                mean = (part / self.comm.size).view(parameter.shape).to(parameter)
+                parameter.grad = mean if parameter.grad is None else parameter.grad.copy_(mean)
+
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue bit for bit: numbers, strings and NumPy arrays; between steps."""
         return {"steps": self.steps} | self._buckets.state_dict()

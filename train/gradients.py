@@ -79,8 +79,9 @@ def record(args: Namespace, comm: Comm) -> None:
     silent = comm.rank > 0 or not options.progress or not sys.stderr.isatty()
     for number, batch in tqdm(_batches(task, last), total=last, disable=silent):
         optimizer.zero_grad()
-        loss, _ = task.judge(batch)
-        loss.backward()
+        with optimizer.ahead():
+            loss, _ = task.judge(batch)
+            loss.backward()
         if number in args.record_steps:
             steps[number] = _gathered(_flat(parameters), comm)
         optimizer.step()

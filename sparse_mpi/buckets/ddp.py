@@ -78,11 +78,17 @@ class DDPBuckets:
 
     def residuals(self) -> dict[str, np.ndarray]:
         """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory."""
-        remembered = dict(self._owed)
-        for bucket in self.known.values():
-            remembered |= _split(bucket)
         nothing = {name: np.zeros(Layout.of([shape]).size, np.float32) for name, shape in self._shapes.items()}
-        return {name: remembered.get(name, {}).get("residual", zeros) for name, zeros in nothing.items()}
+        owed = {name: remembered.get("residual", nothing[name]) for name, remembered in self._owed.items()}
+        for bucket in self.known.values():
+            residuals = _cut(bucket, {"residual": bucket.sparse.residual})
+            owed |= {name: arrays["residual"] for name, arrays in residuals.items()}
+        return nothing | owed
+
+    def adopt_rest(self) -> None:
+        """Make a bucket of the parameters that are in none, if anything is remembered of them. Collective."""
+        if self._owed:
+            self.adopt(tuple(self._owed))
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to continue bit for bit: numbers, strings and NumPy arrays."""
@@ -107,9 +113,13 @@ class DDPBuckets:
 
 def _split(bucket: DDPBucket) -> dict[str, dict[str, np.ndarray]]:
     """Return the arrays that ``bucket`` remembers, in host memory, cut by parameter."""
+    return _cut(bucket, bucket.sparse.feedback.state() | bucket.sparse.feedback.common())
+
+
+def _cut(bucket: DDPBucket, remembered: dict[str, Array]) -> dict[str, dict[str, np.ndarray]]:
+    """Return copies in host memory of arrays ``(n,)`` of ``bucket``, cut by parameter."""
     ends = np.cumsum(bucket.sparse.layout.sizes)[:-1]
     synchronize_device(bucket.sparse.residual)
-    remembered = bucket.sparse.feedback.state() | bucket.sparse.feedback.common()
     arrays = {what: np.split(to_host(x).copy(), ends) for what, x in remembered.items()}
     return {name: {what: arrays[what][at] for what in arrays} for at, name in enumerate(bucket.names)}
 

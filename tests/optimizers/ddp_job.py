@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from sparse_mpi import FEEDBACKS
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.optim import DistributedOptimizer
 
@@ -32,7 +33,7 @@ class Run:
         layers += [torch.nn.Linear(288, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)]
         self.net = torch.nn.Sequential(*layers).to(dtype)
         self.dtype, self.options = dtype, options
-        corrected = options is not None and options.get("feedback") == "dgc"
+        corrected = options is not None and FEEDBACKS[options.get("feedback", "residual")]().momentum > 0
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.0 if corrected else 0.9)
         self.saw: dict = {"losses": [], "buckets": []}
         self.given = [torch.zeros_like(p, dtype=torch.float64) for p in self.net.parameters()]
@@ -79,6 +80,17 @@ def straight(options: dict | None, dtype: torch.dtype = torch.float32, bucket_ca
     run = Run(options, dtype, bucket_cap_mb)
     for number in range(STEPS):
         run.step(number)
+    return run.save()
+
+
+def flushed(options: dict) -> dict:
+    run = Run(options)
+    for number in range(STEPS):
+        run.step(number)
+    run.state.flush()
+    for kept, parameter in zip(run.applied, run.net.parameters(), strict=True):
+        kept += parameter.grad
+    run.optimizer.step()
     return run.save()
 
 
@@ -147,6 +159,7 @@ def mistakes(options: dict) -> dict:
 
     return {
         "algorithm": refused(lambda: SparseState(pairs, algorithm="best")),
+        "ahead": refused(lambda: SparseState(pairs, feedback="sa-pef")),
         "density": refused(lambda: SparseState(pairs, density=1.5)),
         "ranks differ": refused(lambda: SparseState(pairs, density=0.1 + rank)),
         "dense_steps": refused(lambda: SparseState(pairs, dense_steps=-1)),
@@ -169,6 +182,11 @@ RUNS = {
     "oktopk-resumed": lambda: resumed(SPARSE),
     "dgc": lambda: straight({"density": 0.05, "feedback": "dgc", "algorithm": "gtopk"}),
     "dgc-resumed": lambda: resumed({"density": 0.05, "feedback": "dgc", "algorithm": "gtopk"}),
+    "ef21": lambda: straight({"density": 0.05, "feedback": "ef21"}),
+    "ef21-resumed": lambda: resumed({"density": 0.05, "feedback": "ef21"}),
+    "leaky": lambda: straight({"density": 0.05, "feedback": "leaky"}),
+    "leaky-resumed": lambda: resumed({"density": 0.05, "feedback": "leaky"}),
+    "flushed": lambda: flushed(SPARSE),
     "at once": lambda: straight(SPARSE | {"dense_steps": 0}),
     "other buckets": lambda: resumed(SPARSE, bucket_cap_mb=LARGE),
     "exact": lambda: straight(EXACT | {"algorithm": "topka", "dense_steps": 0}, bucket_cap_mb=LARGE),

@@ -15,8 +15,8 @@ pytest.importorskip("sparse_mpi.ddp")
 RANKS = 3
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
 HALF = ("float16", "bfloat16")
-TRAINED = ("dense", "everything", "oktopk", "oktopk-resumed", "at once", "other buckets", "exact", *HALF)
-DGC = ("dgc", "dgc-resumed")
+TRAINED = ("dense", "everything", "oktopk", "oktopk-resumed", "at once", "other buckets", "exact", "flushed", *HALF)
+OTHERS = tuple(f"{rule}{how}" for rule in ("dgc", "ef21", "leaky") for how in ("", "-resumed"))
 
 
 class Saved:
@@ -40,7 +40,7 @@ def job(folder: Path, launcher: tuple[str, ...], ranks: int | None, *runs: str) 
 
 @pytest.fixture(scope="module")
 def by_torchrun(tmp_path_factory):
-    return job(tmp_path_factory.mktemp("torchrun"), TORCHRUN, None, "plain", *TRAINED, *DGC, "optimizer", "mistakes")
+    return job(tmp_path_factory.mktemp("torchrun"), TORCHRUN, None, "plain", *TRAINED, *OTHERS, "optimizer", "mistakes")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def assert_nothing_lost(ranks: list[dict], atol: float) -> None:
     torch.testing.assert_close(given, RANKS * ranks[0]["applied"] + left, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("run", TRAINED + DGC)
+@pytest.mark.parametrize("run", TRAINED + OTHERS)
 def test_ranks_stay_alike_to_the_bit(by_torchrun, run):
     first, *others = by_torchrun[run]
     for other in others:
@@ -73,6 +73,10 @@ def test_what_sends_everything_trains_as_ddp_does(by_torchrun, run):
         torch.testing.assert_close(ours["parameters"], plain["parameters"], rtol=1e-5, atol=1e-6)
 
 
+def test_a_flush_leaves_nothing(by_torchrun):
+    assert not any(rank["residual"].any() for rank in by_torchrun["flushed"])
+
+
 def test_steps_are_dense_at_first_and_then_sparse(by_torchrun):
     dense, sparse = by_torchrun["plain"][0], by_torchrun["oktopk"][0]
     assert sparse["losses"][:3] == pytest.approx(dense["losses"][:3], rel=1e-5)
@@ -83,7 +87,7 @@ def test_steps_are_dense_at_first_and_then_sparse(by_torchrun):
         assert rank["residual"].count_nonzero() > len(rank["residual"]) / 2
 
 
-@pytest.mark.parametrize("run", ["oktopk", "dgc"])
+@pytest.mark.parametrize("run", ["oktopk", "dgc", "ef21", "leaky"])
 def test_a_resumed_job_goes_on_to_the_same_bits(by_torchrun, run):
     """Though DDP begins it with its first buckets again: one, where later there are three."""
     for straight, resumed in zip(by_torchrun[run], by_torchrun[f"{run}-resumed"], strict=True):
@@ -137,6 +141,7 @@ def test_other_ranks_than_mpis_are_refused(by_mpi):
     ("what", "message"),
     [
         ("algorithm", "ValueError: algorithm must be one of dense, .*, got 'best'"),
+        ("ahead", "ValueError: feedback must not move weights before .* use feedback='residual', or Distributed"),
         ("density", r"ValueError: density must be in \(0, 1\], got 1.5; 0.01 keeps"),
         ("ranks differ", "(?s)ValueError: .*density"),
         ("dense_steps", "ValueError: dense_steps must be a whole number of steps, 0 or more, got -1"),

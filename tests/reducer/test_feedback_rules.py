@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -123,3 +125,16 @@ def test_rules_say_whether_they_work_in_place(name):
     else:
         with pytest.raises(ValueError, match="in_place must be False with"):
             rule.start(Layout.of(3), True, 2)
+
+
+def test_the_table_of_rules_says_what_they_declare():
+    text = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")
+    ]
+    table = {row[0].strip("`"): row[3:5] for row in rows if row[0].strip("`") in FEEDBACKS and len(row) == 6}
+    rules = {name: kind() for name, kind in FEEDBACKS.items()}
+    assert table == {
+        name: [f"{100 * rule.leak:.0f} %" if rule.leak else "0", "yes" if rule.works_in_place else "no"]
+        for name, rule in rules.items()
+    }
