@@ -102,6 +102,24 @@ class Algorithm(ABC):
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return the most that one rank sends in one step."""
 
+    @property
+    def prepares(self) -> bool:
+        """Tell if `prepare` does a part of the next step's work, which may then overlap the backward pass."""
+        return False
+
+    def prepare(self, residual: Array, comm: Comm, state: Any) -> Any:
+        """Do what can be done for the next step before its gradient is known, and return the state. Collective.
+
+        It is called between two steps, or at the beginning of the next; once more for the same step changes nothing.
+        An algorithm whose caller never calls it, because it is a part of another one, does all its work in `reduce`.
+
+        Args:
+            residual: ``(n,)`` what this rank has not sent yet; left as it is.
+            comm: the transport.
+            state: what the last step returned.
+        """
+        return state
+
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the smallest and the largest number of entries that ``total`` may have; all n if it is dense."""
         return 0, layout.size

@@ -105,7 +105,8 @@ class Disjoint(Independent):
 
     def at(self, step: int, rank: int) -> np.ndarray:
         """Return the gradient ``(n,)``, a new array."""
-        part = slice(rank * self.size // self.ranks, (rank + 1) * self.size // self.ranks)
+        own = rank % self.ranks
+        part = slice(own * self.size // self.ranks, (own + 1) * self.size // self.ranks)
         gradient = np.zeros(self.size, np.float32)
         gradient[part] = super().at(step, rank)[part]
         return gradient

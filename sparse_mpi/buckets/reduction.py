@@ -200,7 +200,11 @@ class GradientReduction(Flushable, Previewing, ResumableReduction, WatchedReduct
         for bucket in waiting:
             self._start(bucket, factor)
         self._agree_on_kinds()
-        return self._finish(scale)
+        totals = self._finish(scale)
+        # What the next step needs no gradients for is done behind the optimizer and the passes that follow.
+        for bucket in self.buckets if self._overlap else ():
+            bucket.reducer.prepare()
+        return totals
 
     def discard(self) -> None:
         """Forget the gradients that have arrived since the last step.

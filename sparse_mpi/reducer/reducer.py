@@ -8,7 +8,7 @@ from typing import Any
 from sparse_mpi import arrays, kernels
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm, Reduction
 from sparse_mpi.arrays import Array
-from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm import Comm, Traffic, as_comm
 from sparse_mpi.comm.background import Handle, busy, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
@@ -88,6 +88,8 @@ class SparseAllreduce(Resumable):
         self._selectors, self._instrumented = instrument(self.algorithm)
         self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
         self._unselected = unselected(self.algorithm, self.layout)
+        self._prepared = Traffic()  # of what was prepared for the next step in the background
+        self._preparing: Handle[None] | None = None
 
     @property
     def residual(self) -> Array:
@@ -187,6 +189,8 @@ class SparseAllreduce(Resumable):
             flat, k_now = self._enter(gradient), self._resolve(k, density)
             say(dtype=arrays.wide_type(flat), k=k_now, check=check)
         try:
+            # Prepare: what needs no gradient, unless it was done in the background.
+            self._prepare()
             # Accumulate: the gradient joins the residual, here or in the pass in which the algorithm selects.
             watched = self.watch is not None and self.watch.due
             acc, add = self._accumulate(flat, check or watched)
@@ -196,10 +200,14 @@ class SparseAllreduce(Resumable):
             self._check_added(add)
             # Consume: what was sent leaves the residual.
             self.feedback.consume(reduction.sent, reduction.total)
+            # Prepare the next step now if the next gradient will be added to the residual from outside.
+            if self.in_place:
+                self._prepare()
         except Exception as error:
             self.comm.abort(error)
         # Report what the step did, and check what it is asked to check.
-        spent, traffic = perf_counter() - start, self.comm.traffic - before
+        spent, traffic = perf_counter() - start, self.comm.traffic - before + self._prepared
+        self._prepared = Traffic()
         self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
         if self.watch is not None:
             self.watch.note(initial_acc, reduction.total, k_now, self.comm)
@@ -223,6 +231,35 @@ class SparseAllreduce(Resumable):
         self.report = summarise(reduction, (), self.layout.size, spent, traffic)
         self._check_result(reduction, initial_acc, DENSE)
         return leave(self.feedback.outcome(reduction.total), like)
+
+    def prepare(self) -> None:
+        """Begin in the background what can be done for the next step before its gradient is known. Collective.
+
+        Without this call the next step does it, with the same result; most algorithms have nothing to prepare. As with
+        `start`, nothing else may use ``comm`` meanwhile, but steps of other reducers, which wait.
+        """
+
+        def work() -> None:
+            before = self.comm.traffic.copy()
+            try:
+                self._prepare()
+            except Exception as error:
+                self.comm.abort(error)
+            self._prepared = self.comm.traffic - before
+
+        if self._instrumented.prepares and not self.in_place:
+            self._preparing = progress_thread_of(self.comm).start(work, self.feedback.residual)
+
+    def _prepare(self) -> None:
+        """Have the algorithm prepare the next step."""
+        if self._instrumented.prepares:
+            self._state = self._instrumented.prepare(self.feedback.residual, self.comm, self._state)
+
+    def _finish_preparing(self) -> None:
+        """Wait for what `prepare` began."""
+        if self._preparing is not None:
+            self._preparing.wait()
+            self._preparing = None
 
     def _accumulate(self, flat: Array, check: bool) -> tuple[Array, Array | None]:
         """Return acc ``(n,)``, and what a selection must still add to it, or None."""

@@ -73,8 +73,12 @@ class Resumable:
     _instrumented: Algorithm
     _state: Any  # of the algorithm
 
+    def _finish_preparing(self) -> None:
+        """Wait until nothing changes the state."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays."""
+        self._finish_preparing()
         synchronize((self.feedback.residual, self._state))
         remembered = self.feedback.state() | self.feedback.common()
         owed = {name: to_host(array).copy() for name, array in remembered.items()}
@@ -88,6 +92,7 @@ class Resumable:
         Raises:
             ValueError: it was saved by another algorithm, feedback, layout, k or rank; raised on every rank.
         """
+        self._finish_preparing()
         with same_on_all_ranks(self.comm) as say:
             check_identity(state, self._identity())
             if "state" not in state:
@@ -114,6 +119,7 @@ class Resumable:
             ValueError: a state is missing, or was saved by another algorithm, feedback, layout or k; raised on every
                 rank.
         """
+        self._finish_preparing()
         with same_on_all_ranks(self.comm) as say:
             expected = list(range(self.comm.rank, ranks, self.comm.size))
             if [state.get("rank") for state in states] != expected:

@@ -13,9 +13,9 @@ that too, but one rank decides for all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import isqrt, sqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from sparse_mpi.algorithms.elect.election import Election
 from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.oktopk.regions import balance
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
@@ -37,6 +37,7 @@ from sparse_mpi.wire.positions import Complete, pack_positions, positions_length
 BALLOTS = Ballots()
 ELECTION = Election()
 STEP = 2**0.25  # the factor by which the share of votes changes
+_NOBODY = np.empty(0, np.int32)
 ENOUGH_RANKS = 16  # ranks up to which the exchanges have one stage, unless told otherwise
 ENOUGH_VOTES = 16  # in a message, for which they have one stage on any number of ranks
 
@@ -49,6 +50,7 @@ class ElectState:
     threshold: Any  # the state of the rule that finds the global threshold
     k: int = 0  # entries wanted in the last step; 0 before the first
     votes: float = 0.0  # of a rank, times k
+    elected: Array = field(default_factory=lambda: _NOBODY)  # ahead of the next step, if any
 
 
 @dataclass(frozen=True)
@@ -57,26 +59,40 @@ class Elect(Algorithm):
 
     Args:
         selector: picks the entries that a rank votes for.
-        votes: c, the fewest votes of a rank as a share of k; half of it where votes take two stages. A step in which
-            all ranks together named fewer than k entries raises it for the next, up to 1; one in which they named
-            more lowers it again.
+        votes: c, the fewest votes of a rank as a share of k, if that is not less than 1/P; half of it where votes take
+            two stages. A step in which all ranks together named fewer than k entries raises it for the next, up to 1;
+            one in which they named more lowers it again.
         wire: the message format of values. Indices that all ranks know are not sent, unless the format cannot do so.
         radix: groups into which a stage of the two exchanges divides the ranks, see `OkTopk`. None: one stage, or two
             on more than 16 ranks where the messages of a single one would hold fewer than 16 votes.
+        lag: 0 elects entries by residual and gradient. 1 elects them by the residual that the step before left, while
+            the gradient is still being computed: when it is there, only values are exchanged. The first step, a step
+            with another k, and a step that finds nothing elected are as with 0.
     """
 
     selector: Selector = Threshold()
     votes: float = 0.35
     wire: Wire = BitPacked()
     radix: int | None = None
-
-    accumulates: ClassVar[bool] = True
+    lag: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.votes <= 1:
             raise ValueError(f"votes must be in (0, 1] (times k), got {self.votes}; 0.35 is usual")
         if self.radix is not None and self.radix < 2:
             raise ValueError(f"radix must be at least 2 groups a stage, got {self.radix}; None chooses by the ranks")
+        if self.lag not in (0, 1):
+            raise ValueError(f"lag must be 0 or 1 steps, got {self.lag}")
+
+    @property
+    def accumulates(self) -> bool:
+        """Tell if every step selects from acc, so that the gradient can join it in the same pass."""
+        return self.lag == 0
+
+    @property
+    def prepares(self) -> bool:
+        """Tell if entries are elected ahead of their step."""
+        return self.lag > 0
 
     def init(self, layout: Layout, k: int, ranks: int) -> ElectState:
         """Return the state before the first step."""
@@ -98,11 +114,21 @@ class Elect(Algorithm):
         Returns:
             The reduction and the next state. ``sent`` is acc at the elected entries, less what rounding took.
         """
-        elected, state = self._elect(acc, k, comm, state, add)
+        if len(state.elected) and k == state.k:
+            elected, state = like(state.elected, acc), replace(state, elected=_NOBODY)
+        else:
+            elected, state = self._elect(acc, k, comm, state, add)
 
         # Give: every rank adds all that it has of the elected entries, whether it voted for them or not.
         total, sent = self._sum(SparseVector(elected, acc[elected], len(acc)), comm)
         return Reduction(total, sent), state
+
+    def prepare(self, residual: Array, comm: Comm, state: ElectState) -> ElectState:
+        """Elect the entries of the next step by ``residual``, unless that was done; see `Algorithm.prepare`."""
+        if not self.prepares or state.k == 0 or len(state.elected):
+            return state
+        elected, state = self._elect(residual, state.k, comm, state, None)
+        return replace(state, elected=elected)
 
     def _elect(self, acc: Array, k: int, comm: Comm, state: ElectState, add: Array | None) -> tuple[Array, ElectState]:
         """Return the ascending indices of the elected entries, the same on all ranks, and the next state."""
@@ -171,9 +197,10 @@ class Elect(Algorithm):
     def _least_votes(self, k: int, size: int, ranks: int) -> float:
         """Return the fewest votes of a rank as a share of k.
 
-        They are fewer if a second stage forwards them, and as many as k if k is n, so that all n entries are named.
+        They are fewer if a second stage forwards them, but enough for all ranks together to name k entries, and as many
+        as k if k is n.
         """
-        return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), k / size)
+        return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), 1 / ranks, k / size)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the fewest and the most votes of a rank."""
