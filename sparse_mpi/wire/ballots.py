@@ -59,12 +59,12 @@ class Ballots:
         bits = magnitude_bits(values)
         low = _lowest(bits)
         levels = xp.where(bits < INF_BITS, xp.clip((bits - low) // LEVEL, 0, INFINITE - 1), INFINITE)
-        codes = 2 * levels + xp.signbit(values)
+        codes = 2 * levels + (values.view(np.int32) < 0)
         coded = vector.indices.astype(index_dtype(CODES * vector.size)) * CODES + codes.astype(vector.indices.dtype)
         messages = LAYOUT.lay_out(counts, CODES * regions, None)
         scales = xp.full(len(LAYOUT.edges(messages)) - 1, low, np.int32).view(np.float32)
         buffer = kernels.of(values).write_messages(messages, coded, xp.empty(0, np.uint8), scales)
-        rounded = _decoded(vector.indices, codes, xp.int32(low)).astype(vector.values.dtype)
+        rounded = _decoded(vector.indices, codes, low).astype(vector.values.dtype)
         return Packed(buffer, messages["end"] - messages["head"], vector._replace(values=rounded))
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
@@ -82,7 +82,7 @@ class Ballots:
         return 13
 
 
-def _decoded(indices: Array, codes: Array, low: Array) -> Array:
+def _decoded(indices: Array, codes: Array, low: Array | int) -> Array:
     """Return the float32 values ``(m,)`` of entries whose senders' lowest levels begin at magnitude bits ``low``."""
     xp = namespace(codes)
     levels = codes.astype(np.int64) >> 1

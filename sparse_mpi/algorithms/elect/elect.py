@@ -37,6 +37,7 @@ from sparse_mpi.wire.positions import Complete, pack_positions, positions_length
 BALLOTS = Ballots()
 ELECTION = Election()
 STEP = 2**0.25  # the factor by which the share of votes changes
+NAMED = 0.95  # of k: entries that all ranks together name at least, if no two name the same
 _NOBODY = np.empty(0, np.int32)
 ENOUGH_RANKS = 16  # ranks up to which the exchanges have one stage, unless told otherwise
 ENOUGH_VOTES = 16  # in a message, for which they have one stage on any number of ranks
@@ -197,10 +198,10 @@ class Elect(Algorithm):
     def _least_votes(self, k: int, size: int, ranks: int) -> float:
         """Return the fewest votes of a rank as a share of k.
 
-        They are fewer if a second stage forwards them, but enough for all ranks together to name k entries, and as many
-        as k if k is n.
+        They are fewer if a second stage forwards them, but enough for all ranks together to name about k entries, and
+        as many as k if k is n.
         """
-        return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), 1 / ranks, k / size)
+        return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), NAMED / ranks, k / size)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the fewest and the most votes of a rank."""

@@ -14,7 +14,7 @@ from sparse_mpi.algorithms.oktopk.global_threshold import (
     Counted,
     RankCounts,
     bits_end,
-    count_candidates,
+    candidates_gathered,
     count_type,
     gather_counts,
     narrowed,
@@ -48,17 +48,25 @@ class Election(Counted):
         bracket, near = Bracket(0, bits_end(values)), predictor.spacing
         found: RankCounts | None = None
 
-        # The fast path: candidates around the predicted threshold.
-        if near and comm.size <= GATHERED:
-            bracket, found, predictor = count_candidates(values, k, comm, bracket, predictor, octave, resolution)
-        elif near:
-            candidates = predictor.candidates(CANDIDATES, bracket.high)
-            totals = comm.allreduce(kernels.of(values).count(values, candidates).astype(np.int64), control=True)
+        # The fast path: candidates around the predicted threshold; and 0, in case that there are no more than k sums.
+        if near:
+            gathered = comm.size <= GATHERED
+            nearby = predictor.candidates(candidates_gathered(k, comm.size) if gathered else CANDIDATES, bracket.high)
+            candidates = np.union1d([0], nearby)
+            if gathered:
+                counts = gather_counts(values, candidates, k, comm)
+                totals = counts.sum(axis=0)
+            else:
+                totals = comm.allreduce(kernels.of(values).count(values, candidates).astype(np.int64), control=True)
             bracket = narrowed(candidates, totals, k, bracket)
-            predictor = predictor.respaced(candidates, totals, k, octave)
+            reached = totals[np.searchsorted(candidates, nearby)]
+            predictor = predictor.respaced(nearby, reached, k, octave)
             if bracket.settled(resolution):
-                found = self._gathered(values, k, comm, bracket)
-                predictor = predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
+                if gathered and np.isin(bracket, candidates).all():
+                    found = RankCounts.of(bracket, counts[:, np.searchsorted(candidates, bracket)])
+                else:
+                    found = self._gathered(values, k, comm, bracket)
+                predictor = predictor.updated(crossing(nearby, reached, 95 * k // 100), octave)
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if found is None:
