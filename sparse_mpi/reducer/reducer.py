@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from sparse_mpi import arrays, kernels
-from sparse_mpi.algorithms import ALGORITHMS, Algorithm, Reduction
+from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, Traffic, as_comm
 from sparse_mpi.comm.background import Handle, busy, progress_thread_of
@@ -16,17 +16,17 @@ from sparse_mpi.reducer.arguments import check_together, make_feedback, resolve_
 from sparse_mpi.reducer.auto import choose, make_candidate
 from sparse_mpi.reducer.clipping import clipping_factor, scaled, sketched
 from sparse_mpi.reducer.deprecated import accepts_former, warn_renamed
+from sparse_mpi.reducer.flushing import Flushable
 from sparse_mpi.reducer.instrument import instrument, unselected
 from sparse_mpi.reducer.laws import check_laws, raise_nonfinite
+from sparse_mpi.reducer.preparing import Preparing
 from sparse_mpi.reducer.report import StepReport, summarise
 from sparse_mpi.reducer.states import Resumable
 from sparse_mpi.reducer.watch import Watch
 from sparse_mpi.sparse import Layout, leave
 
-DENSE = ALGORITHMS["dense"]()
 
-
-class SparseAllreduce(Resumable):
+class SparseAllreduce(Flushable, Preparing, Resumable):
     """The allreduce of one gradient, step after step, with error feedback. Making one is collective.
 
     Args:
@@ -154,33 +154,6 @@ class SparseAllreduce(Resumable):
 
         return progress_thread_of(self.comm).start(work, gradient)
 
-    def flush(self, *, check: bool = False, like: Any = None) -> Any:
-        """Send all that the ranks owe, in one dense allreduce, and leave a residual of 0. Collective.
-
-        It is a step with a gradient of 0. For the end of training, or before an evaluation that matters: without it
-        what is still in the residuals never reaches the model. Global momentum leaves its share of the momentum of this
-        result in the residual, as after any step.
-
-        Args:
-            check: as for `step`.
-            like: the sum comes in the library of this array, on whose device the residual must be; by default NumPy or
-                CuPy as `residual` is.
-
-        Returns:
-            The sum over the ranks ``(n,)``.
-
-        Raises:
-            ValueError: the feedback rule never owes anything, as without error feedback; raised on every rank.
-            LawError, FloatingPointError: as for `step`.
-        """
-
-        def work() -> Any:
-            with arrays.on_stream_of(residual):
-                return self._flush(residual, check)
-
-        residual = self.residual if like is None else like
-        return progress_thread_of(self.comm).start(work, residual).wait() if busy(self.comm) else work()
-
     def _step(self, gradient: Any, k: int | None, density: float | None, check: bool) -> Any:
         """Carry out `step` on the current device and stream."""
         start, before = perf_counter(), self.comm.traffic.copy()
@@ -213,53 +186,6 @@ class SparseAllreduce(Resumable):
             self.watch.note(initial_acc, reduction.total, k_now, self.comm)
         self._check_result(reduction, initial_acc if check else None, self.algorithm)
         return leave(self.feedback.outcome(reduction.total), gradient)
-
-    def _flush(self, like: Any, check: bool) -> Any:
-        """Carry out `flush` on the current device and stream."""
-        start, before = perf_counter(), self.comm.traffic.copy()
-        with same_on_all_ranks(self.comm) as say:
-            acc = self.feedback.owed()
-            say(call="flush", dtype=acc.dtype, check=check)
-        try:
-            initial_acc = acc.copy() if check else None
-            state = DENSE.init(self.layout, self.k, self.comm.size)
-            reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
-            self.feedback.consume(reduction.sent, reduction.total)
-        except Exception as error:
-            self.comm.abort(error)
-        spent, traffic = perf_counter() - start, self.comm.traffic - before
-        self.report = summarise(reduction, (), self.layout.size, spent, traffic)
-        self._check_result(reduction, initial_acc, DENSE)
-        return leave(self.feedback.outcome(reduction.total), like)
-
-    def prepare(self) -> None:
-        """Begin in the background what can be done for the next step before its gradient is known. Collective.
-
-        Without this call the next step does it, with the same result; most algorithms have nothing to prepare. As with
-        `start`, nothing else may use ``comm`` meanwhile, but steps of other reducers, which wait.
-        """
-
-        def work() -> None:
-            before = self.comm.traffic.copy()
-            try:
-                self._prepare()
-            except Exception as error:
-                self.comm.abort(error)
-            self._prepared = self.comm.traffic - before
-
-        if self._instrumented.prepares and not self.in_place:
-            self._preparing = progress_thread_of(self.comm).start(work, self.feedback.residual)
-
-    def _prepare(self) -> None:
-        """Have the algorithm prepare the next step."""
-        if self._instrumented.prepares:
-            self._state = self._instrumented.prepare(self.feedback.residual, self.comm, self._state)
-
-    def _finish_preparing(self) -> None:
-        """Wait for what `prepare` began."""
-        if self._preparing is not None:
-            self._preparing.wait()
-            self._preparing = None
 
     def _accumulate(self, flat: Array, check: bool) -> tuple[Array, Array | None]:
         """Return acc ``(n,)``, and what a selection must still add to it, or None."""

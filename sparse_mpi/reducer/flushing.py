@@ -1,0 +1,76 @@
+"""Send all that the ranks still owe, once: the part of `SparseAllreduce` for the end of training."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+from sparse_mpi import arrays
+from sparse_mpi.algorithms import ALGORITHMS, Algorithm, Reduction
+from sparse_mpi.arrays import Array
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.background import busy, progress_thread_of
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.feedback import Feedback
+from sparse_mpi.reducer.report import StepReport, summarise
+from sparse_mpi.sparse import Layout, leave
+
+DENSE = ALGORITHMS["dense"]()
+
+
+class Flushable:
+    """The part of `SparseAllreduce` that sends what is owed without a gradient."""
+
+    comm: Comm
+    layout: Layout
+    k: int
+    feedback: Feedback
+    report: StepReport | None
+
+    def flush(self, *, check: bool = False, like: Any = None) -> Any:
+        """Send all that the ranks owe, in one dense allreduce, and leave a residual of 0. Collective.
+
+        It is a step with a gradient of 0. For the end of training, or before an evaluation that matters: without it
+        what is still in the residuals never reaches the model. Global momentum leaves its share of the momentum of this
+        result in the residual, as after any step.
+
+        Args:
+            check: as for `step`.
+            like: the sum comes in the library of this array, on whose device the residual must be; by default NumPy or
+                CuPy as `residual` is.
+
+        Returns:
+            The sum over the ranks ``(n,)``.
+
+        Raises:
+            ValueError: the feedback rule never owes anything, as without error feedback; raised on every rank.
+            LawError, FloatingPointError: as for `step`.
+        """
+
+        def work() -> Any:
+            with arrays.on_stream_of(residual):
+                return self._flush(residual, check)
+
+        residual = self.feedback.residual if like is None else like
+        return progress_thread_of(self.comm).start(work, residual).wait() if busy(self.comm) else work()
+
+    def _flush(self, like: Any, check: bool) -> Any:
+        """Carry out `flush` on the current device and stream."""
+        start, before = perf_counter(), self.comm.traffic.copy()
+        with same_on_all_ranks(self.comm) as say:
+            acc = self.feedback.owed()
+            say(call="flush", dtype=acc.dtype, check=check)
+        try:
+            initial_acc = acc.copy() if check else None
+            state = DENSE.init(self.layout, self.k, self.comm.size)
+            reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
+            self.feedback.consume(reduction.sent, reduction.total)
+        except Exception as error:
+            self.comm.abort(error)
+        spent, traffic = perf_counter() - start, self.comm.traffic - before
+        self.report = summarise(reduction, (), self.layout.size, spent, traffic)
+        self._check_result(reduction, initial_acc, DENSE)
+        return leave(self.feedback.outcome(reduction.total), like)
+
+    def _check_result(self, reduction: Reduction, initial_acc: Array | None, algorithm: Algorithm) -> None:
+        raise NotImplementedError
