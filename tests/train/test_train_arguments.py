@@ -9,7 +9,7 @@ import pytest
 
 from options.arguments import Settings, Tiny, parse
 from options.converters import Ramp
-from options.reduction import feedback_options
+from options.reduction import feedback_options, momentum_line
 from sparse_mpi import ALGORITHMS, EF21, SELECTORS
 from sparse_mpi.wire import WIRES
 
@@ -198,6 +198,14 @@ def test_adam_goes_by_arrival_unless_told_otherwise(capsys):
         with pytest.raises(SystemExit):
             options(*argv)
         assert "--arrival: needs --optimizer adam or adamw, and --feedback residual or leaky" in capsys.readouterr().err
+
+
+def test_a_run_says_who_applies_momentum():
+    assert momentum_line(options()).startswith("momentum 0.9 enters before entries are selected")
+    assert momentum_line(options("--optimizer", "adam")).startswith(
+        "adam makes up for the steps that an entry has waited"
+    )
+    assert not momentum_line(options("--feedback", "residual")) + momentum_line(options("--feedback", "dgc"))
 
 
 def test_a_leak_is_an_option_of_rules_that_keep():

@@ -225,3 +225,14 @@ def feedback_options(args: Namespace) -> dict[str, Any]:
     if args.leak:
         feedback = LeakyFeedback(1 - args.leak)
     return {"feedback": feedback, "momentum": momentum, "clip_norm": args.clip_norm, "in_place": args.zero_copy}
+
+
+def momentum_line(args: Namespace) -> str:
+    """Return the line that says at the start of a run who applies momentum; empty if it is the optimizer, as always."""
+    if args.arrival:
+        return (
+            f"{args.optimizer} makes up for the steps that an entry has waited (--no-arrival takes them as they come)"
+        )
+    if MOMENTUM.get(args.feedback) == "global":
+        return f"momentum {args.momentum} enters before entries are selected (--feedback residual leaves it to sgd)"
+    return ""

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from options.reduction import AUTO, algorithm_and_options, feedback_options
+from options.reduction import AUTO, algorithm_and_options, feedback_options, momentum_line
 from ranks.job import agreed
 from records.meter import Stamps
 from sparse_mpi.buckets.reduction import GradientReduction
@@ -122,6 +122,8 @@ class Planning:
             how = algorithm_and_options(args)
         if how["algorithm"] == AUTO and self._comm.rank == 0:
             print("--algo auto tries algorithms on the gradient's buckets; a new installation compiles kernels first")
+        if self._comm.rank == 0 and (line := momentum_line(args)):
+            print(line)
         distributed = DistributedOptimizer(
             optimizer,
             self._model.named_parameters(),

@@ -36,7 +36,8 @@ class Owners(NamedTuple):
 
     def numbered(self, vector: SparseVector) -> SparseVector:
         """Return the entries by ascending number, as a vector of all numbers."""
-        rounds, places = vector.indices // self.ranks, vector.indices % self.ranks
+        indices = vector.indices.astype(np.int64)  # numbers reach beyond n
+        rounds, places = indices // self.ranks, indices % self.ranks
         numbers = (places + self._first(rounds)) % self.ranks * self.width + rounds
         order = namespace(numbers).argsort(numbers)
         size = self.width * self.ranks
@@ -44,6 +45,7 @@ class Owners(NamedTuple):
 
     def indices(self, numbers: Array) -> Array:
         """Return the ascending indices ``(m,)`` of these ``numbers`` ``(m,)``."""
+        numbers = numbers.astype(np.int64)
         owners, rounds = numbers // self.width, numbers % self.width
         found = rounds * self.ranks + (owners - self._first(rounds)) % self.ranks
         return namespace(numbers).sort(found.astype(index_dtype(self.size)))
