@@ -36,6 +36,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "select": lambda cpu: cpu.select(x, half, n),
         "accumulate_select": lambda cpu: cpu.accumulate_select(x.copy(), x, half, n),
         "top_k_rows": lambda cpu: cpu.top_k_rows(x.reshape(64, -1), 4),
+        "sketch": lambda cpu: cpu.sketch(x, 0),
         "moments": lambda cpu: cpu.moments(x, half),
         "add": lambda cpu: cpu.add(x.copy(), indices, values),
         "subtract": lambda cpu: cpu.subtract(x.copy(), indices, values),

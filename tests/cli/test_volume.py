@@ -149,7 +149,10 @@ def test_figure(tmp_path):
         (["--steps", "0"], "--steps must be at least 1"),
         (["--n", "100", "--k-per-rank", "3"], "--k-per-rank goes without --n"),
         (["--k-per-rank", "0"], "--k-per-rank must be at least 1"),
-        (["--gradients", "best"], "gradients must be independent, correlated, layer-skewed or a file"),
+        (
+            ["--gradients", "best"],
+            "gradients must be independent, correlated, layer-skewed, embedding-like, disjoint or a file",
+        ),
         (["--gradients", "setup.cfg"], "must be an .npz that train/gradients.py wrote"),
         (["--phases", "3", "--ranks", "2"], "--phases must be one of --ranks, got 3"),
         (["--wire", "packed", "--algorithms", "dense"], "--wire packed has no effect on dense"),

@@ -94,13 +94,16 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch):
 
 
 def test_runs_that_planned_with_algo_auto_resume_with_plan_auto():
-    """Their checkpoints have --feedback under its former name, --memory."""
+    """Their checkpoints have --feedback under its former name, --memory, and neither --arrival nor --leak."""
     old = {"algo": "auto", "memory": "residual", "plan": None, "seed": 1}
-    check_identity(Path("old"), old, {"plan": "auto", "algo": "plan", "feedback": "residual", "seed": 1})
+    today = {"feedback": "residual", "arrival": False, "leak": 0.0, "seed": 1}
+    check_identity(Path("old"), old, {"plan": "auto", "algo": "plan", **today})
     with pytest.raises(ValueError, match="old is of a run with plan auto, but this one has None"):
-        check_identity(Path("old"), old, {"plan": None, "algo": "auto", "feedback": "residual", "seed": 1})
+        check_identity(Path("old"), old, {"plan": None, "algo": "auto", **today})
+    with pytest.raises(ValueError, match="old is of a run with arrival False, but this one has True"):
+        check_identity(Path("old"), old, {"plan": "auto", "algo": "plan", **today, "arrival": True})
     named = old | {"algo": "topka", "memory": "dgc"}
-    check_identity(Path("old"), named, {"plan": None, "algo": "topka", "feedback": "dgc", "seed": 1})
+    check_identity(Path("old"), named, {"plan": None, "algo": "topka", **today, "feedback": "dgc"})
 
 
 def test_other_options_than_before_are_told(tmp_path, capsys):

@@ -41,6 +41,8 @@ def settings(**changes):
         "k": None,
         "density": 0.05,
         "feedback": "residual",
+        "arrival": False,
+        "leak": 0.0,
         "clip_norm": None,
         "zero_copy": True,
         "overlap": False,
