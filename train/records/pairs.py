@@ -70,12 +70,14 @@ def draw_gaps(records: Sequence[dict[str, Any]], file: Path) -> None:
     """Draw the gap of each way to the first one over the bytes that a rank sends in the whole run.
 
     A panel for each kind of shards. Points are means over the seeds of differences paired by seed, bars their 95 %
-    confidence intervals; better is up and to the left. Ways are labelled where they are.
+    confidence intervals.
     """
     from matplotlib import pyplot
 
     kinds, ways = (list(dict.fromkeys(record[field] for record in records)) for field in ("shards", "way"))
-    figure, axes = pyplot.subplots(1, len(kinds), figsize=(1 + 4.5 * len(kinds), 4.2), squeeze=False, sharey=True)
+    figure, axes = pyplot.subplots(
+        1, len(kinds), figsize=(1 + 4.5 * len(kinds), 4.2), squeeze=False, sharey=True, layout="constrained"
+    )
     for axis, kind in zip(axes[0], kinds, strict=True):
         of = {way: {r["seed"]: r for r in records if (r["way"], r["shards"]) == (way, kind)} for way in ways}
         first = of[ways[0]]
@@ -88,7 +90,6 @@ def draw_gaps(records: Sequence[dict[str, Any]], file: Path) -> None:
             )
         axis.axhline(0, color="gray", linewidth=0.8, linestyle=":")
         axis.set(title=f"{kind} shards", xlabel="MB sent by a rank in the run", xscale="log")
-        axis.margins(x=0.25)
     axes[0, 0].set_ylabel(f"{records[0]['headline']} minus that of {ways[0]}, paired by seed")
-    figure.tight_layout()
+    figure.legend(loc="outside lower center", fontsize="small")
     figure.savefig(file, dpi=150)
