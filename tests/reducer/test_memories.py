@@ -23,6 +23,7 @@ def vector(rank: int, step: int = 0) -> np.ndarray:
     return np.random.default_rng([step, rank]).standard_normal(N).astype(np.float32)
 
 
+@pytest.mark.thin(1, ranks=(3,), kind=("residual", "gmc"))
 @few_ranks
 @every_algorithm
 @every_feedback
@@ -49,6 +50,7 @@ def test_laws(ranks, name, kind):
     assert everything_arrives == (rule.momentum == 0 and (sends_all or (rule.owes and rule.leak == 0)))
 
 
+@pytest.mark.thin(1, ranks=(3,), kind=("residual", "gmc"))
 @few_ranks
 @every_algorithm
 @every_feedback
@@ -66,6 +68,7 @@ def test_resumption_is_bit_exact(ranks, name, kind):
     ranks.run(body)
 
 
+@pytest.mark.thin(1, ranks=(3,), kind=("residual",))
 @few_ranks
 @every_algorithm
 @every_feedback
@@ -91,6 +94,7 @@ VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
 }
 
 
+@pytest.mark.thin(1, ranks=(3,), kind=("residual",))
 @few_ranks
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", ["residual", "dgc", "gmc", "ef21"])
