@@ -36,16 +36,15 @@ class Owners(NamedTuple):
 
     def numbered(self, vector: SparseVector) -> SparseVector:
         """Return the entries by ascending number, as a vector of all numbers."""
-        indices = vector.indices.astype(np.int64)  # numbers reach beyond n
+        size = self.width * self.ranks
+        indices = vector.indices.astype(index_dtype(size), copy=False)  # numbers reach beyond n
         rounds, places = indices // self.ranks, indices % self.ranks
         numbers = (places + self._first(rounds)) % self.ranks * self.width + rounds
         order = namespace(numbers).argsort(numbers)
-        size = self.width * self.ranks
-        return SparseVector(numbers[order].astype(index_dtype(size)), vector.values[order], size)
+        return SparseVector(numbers[order], vector.values[order], size)
 
     def indices(self, numbers: Array) -> Array:
         """Return the ascending indices ``(m,)`` of these ``numbers`` ``(m,)``."""
-        numbers = numbers.astype(np.int64)
         owners, rounds = numbers // self.width, numbers % self.width
         found = rounds * self.ranks + (owners - self._first(rounds)) % self.ranks
         return namespace(numbers).sort(found.astype(index_dtype(self.size)))
