@@ -51,6 +51,7 @@ def trained(ranks, kind, **options) -> np.ndarray:
     return first
 
 
+@pytest.mark.thin(1)
 @few_ranks
 @every_rule
 @pytest.mark.parametrize("passes", [1, 2])
@@ -64,6 +65,7 @@ def test_overlap_and_place_change_no_bit(ranks, kind, passes):
         np.testing.assert_allclose(shared, early, rtol=0, atol=0 if passes == 1 else 1e-5)
 
 
+@pytest.mark.thin(1)
 @few_ranks
 @every_rule
 def test_a_resumed_run_goes_on_to_the_same_bits_after_a_dense_warm_up(ranks, kind):
