@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.feedback.base import Feedback, not_owed
-from sparse_mpi.feedback.residual import check_sizes, fitted
+from sparse_mpi.feedback.ranges import check_range
+from sparse_mpi.feedback.residual import add, check_sizes, fitted
 from sparse_mpi.sparse import Layout, SparseVector
 
 
@@ -39,10 +39,7 @@ class EF21(Feedback):
     _estimate: Array | None = field(default=None, init=False, repr=False)  # H, the same on all ranks
 
     def __post_init__(self) -> None:
-        if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float, np.number)):
-            raise TypeError(f"weight must be a number in (0, 1], got {self.weight!r}")
-        if not 0 < self.weight <= 1:
-            raise ValueError(f"weight must be in (0, 1], got {self.weight}; 0.1 goes with a momentum of 0.9")
+        check_range("weight", self.weight, "(0, 1]", "0.1 goes with a momentum of 0.9")
 
     def start(self, layout: Layout, in_place: bool, ranks: int) -> EF21:
         """Return an instance with the same weight, to which no gradient has come yet.
@@ -159,14 +156,6 @@ class EF21(Feedback):
 
 def _or(array: Array | None, zeros: Array) -> Array:
     return zeros if array is None else array
-
-
-def add(x: Array, addend: SparseVector | Array) -> None:
-    """Add ``addend`` to ``x`` ``(n,)``, in place."""
-    if isinstance(addend, SparseVector):
-        kernels.of(x).add(x, addend.indices, addend.values.astype(x.dtype, copy=False))
-    else:
-        x += addend
 
 
 def nonfinite(total: SparseVector | Array) -> Array:

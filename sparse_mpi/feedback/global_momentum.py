@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.feedback.leaky import LeakyFeedback
 from sparse_mpi.feedback.momentum import check_momentum
+from sparse_mpi.feedback.residual import add
 from sparse_mpi.sparse import SparseVector
 
 
@@ -47,11 +47,7 @@ class GlobalMomentum(LeakyFeedback):
         """
         super().consume(sent, total)
         self._pushed = self._share_of(total)
-        residual = self._inner.residual
-        if isinstance(self._pushed, SparseVector):
-            kernels.of(residual).add(residual, self._pushed.indices, self._pushed.values)
-        else:
-            residual += self._pushed
+        add(self._inner.residual, self._pushed)
 
     def _share_of(self, total: SparseVector | Array) -> SparseVector | Array:
         """Return ``m / P * total``, with 0 where that is not finite, in the residual's dtype."""
@@ -66,7 +62,9 @@ class GlobalMomentum(LeakyFeedback):
         """Return what acc lost before the leak and before the momentum was added, ``(n,)``."""
         given, pushed = super().given(acc, sent), self._pushed
         if isinstance(pushed, SparseVector):
-            kernels.of(given).add(given, pushed.indices, pushed.values / pushed.values.dtype.type(self.keep))
+            pushed = pushed._replace(values=pushed.values / pushed.values.dtype.type(self.keep))
         elif pushed is not None:
-            given += pushed / pushed.dtype.type(self.keep)
+            pushed = pushed / pushed.dtype.type(self.keep)
+        if pushed is not None:
+            add(given, pushed)
         return given

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparse_mpi.arrays import Array
+from sparse_mpi.feedback.ranges import check_range
 from sparse_mpi.feedback.wrapped import WrappedFeedback
 from sparse_mpi.sparse import SparseVector
 
@@ -59,10 +60,7 @@ class LeakyFeedback(Leaking):
     keep: float = 0.95
 
     def __post_init__(self) -> None:
-        if isinstance(self.keep, bool) or not isinstance(self.keep, (int, float, np.number)):
-            raise TypeError(f"keep must be a number in (0, 1], got {self.keep!r}")
-        if not 0 < self.keep <= 1:
-            raise ValueError(f"keep must be in (0, 1], got {self.keep}; 0.95 is usual, feedback='none' keeps nothing")
+        check_range("keep", self.keep, "(0, 1]", "0.95 is usual, feedback='none' keeps nothing")
 
     @property
     def kept(self) -> float:

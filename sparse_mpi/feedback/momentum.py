@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sparse_mpi.arrays import Array, like, namespace, widened
+from sparse_mpi.feedback.ranges import check_range
 from sparse_mpi.feedback.residual import ErrorFeedback, fitted
 from sparse_mpi.sparse import Layout, SparseVector
 
@@ -121,7 +122,4 @@ class MomentumCorrection(ErrorFeedback):
 
 def check_momentum(momentum: float) -> None:
     """Raise TypeError or ValueError unless ``momentum`` is a number in [0, 1)."""
-    if isinstance(momentum, bool) or not isinstance(momentum, (int, float, np.number)):
-        raise TypeError(f"momentum must be a number in [0, 1), got {momentum!r}")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum must be in [0, 1), got {momentum}; 0.9 is usual")
+    check_range("momentum", momentum, "[0, 1)", "0.9 is usual")

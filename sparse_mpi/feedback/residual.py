@@ -175,6 +175,14 @@ def check_sizes(state: Mapping[str, Array], names: Iterable[str], size: int) -> 
             )
 
 
+def add(x: Array, addend: SparseVector | Array) -> None:
+    """Add ``addend`` to ``x`` ``(n,)``, in place."""
+    if isinstance(addend, SparseVector):
+        kernels.of(x).add(x, addend.indices, addend.values.astype(x.dtype, copy=False))
+    else:
+        x += addend
+
+
 def fitted(buffer: Array, gradient: Array) -> Array:
     """Return ``buffer`` in the array library of ``gradient``, at least as precise; itself if it already is.
 

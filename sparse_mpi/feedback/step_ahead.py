@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from sparse_mpi.arrays import Array
 from sparse_mpi.feedback.leaky import Leaking
+from sparse_mpi.feedback.ranges import check_range
 
 
 @dataclass(eq=False)
@@ -32,10 +31,7 @@ class StepAhead(Leaking):
     fraction: float = 0.5
 
     def __post_init__(self) -> None:
-        if isinstance(self.fraction, bool) or not isinstance(self.fraction, (int, float, np.number)):
-            raise TypeError(f"fraction must be a number in [0, 1), got {self.fraction!r}")
-        if not 0 <= self.fraction < 1:
-            raise ValueError(f"fraction must be in [0, 1), got {self.fraction}; 0.5 previews half of the residual")
+        check_range("fraction", self.fraction, "[0, 1)", "0.5 previews half of the residual")
 
     @property
     def kept(self) -> float:

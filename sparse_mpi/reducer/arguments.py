@@ -10,6 +10,7 @@ import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.feedback import FEEDBACKS, Feedback
+from sparse_mpi.feedback.ranges import check_range
 from sparse_mpi.select import SELECTORS, Selector
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import WIRES, Wire
@@ -34,10 +35,7 @@ def resolve_k(size: int, k: int | None, density: float | None) -> int:
             raise ValueError(f"k must be at least 1, got {k}; to sum everything use algorithm='dense'")
         return min(int(k), size)
     density = DENSITY if density is None else density
-    if isinstance(density, bool) or not isinstance(density, (int, float, np.number)):
-        raise TypeError(f"density must be a number in (0, 1], got {density!r}")
-    if not 0 < density <= 1:
-        raise ValueError(f"density must be in (0, 1], got {density}; 0.01 keeps one entry in a hundred")
+    check_range("density", density, "(0, 1]", "0.01 keeps one entry in a hundred")
     return max(1, min(size, round(density * size)))
 
 
