@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from scipy.stats import t as student
 
+MARKERS = "os^DvP*X"  # of ways, which may lie on each other
+
 
 class Interval(NamedTuple):
     """A mean with its 95 % confidence interval, by Student's t."""
@@ -84,12 +86,11 @@ def draw_gaps(records: Sequence[dict[str, Any]], file: Path) -> None:
         for number, way in enumerate(ways):
             gaps = Interval.of([run["score"] - first[seed]["score"] for seed, run in of[way].items()])
             megabytes = statistics.mean(run["mb_total"] for run in of[way].values())
-            axis.errorbar(megabytes, gaps.mean, gaps.half, color=f"C{number % 10}", marker="o", capsize=3)
-            axis.annotate(
-                way.replace(":", "\n"), (megabytes, gaps.mean), (6, 4), textcoords="offset points", fontsize=7
-            )
+            style = {"color": f"C{number % 10}", "marker": MARKERS[number % len(MARKERS)], "linestyle": ""}
+            label = way if axis is axes[0, 0] else None  # once, in the legend of all panels
+            axis.errorbar(megabytes, gaps.mean, gaps.half, capsize=3, label=label, **style)
         axis.axhline(0, color="gray", linewidth=0.8, linestyle=":")
         axis.set(title=f"{kind} shards", xlabel="MB sent by a rank in the run", xscale="log")
-    axes[0, 0].set_ylabel(f"{records[0]['headline']} minus that of {ways[0]}, paired by seed")
+    axes[0, 0].set_ylabel(f"{records[0]['headline']}\nminus that of {ways[0]}, paired by seed")
     figure.legend(loc="outside lower center", fontsize="small")
     figure.savefig(file, dpi=150)
