@@ -88,6 +88,8 @@ class _Reducing:
             reduced()
             return super().step()  # type: ignore[misc]
 
+    step.hooked = True  # type: ignore[attr-defined]  # the optimizer's own step calls the step hooks
+
     @contextmanager
     def ahead(self) -> Iterator[None]:
         """Keep the weights where the feedback rule wants gradients to be computed, and put them back, to the bit.
@@ -113,8 +115,6 @@ class _Reducing:
         self._synchronized = False
         with along_gradients(self):  # type: ignore[arg-type]
             super().step()  # type: ignore[misc]
-
-    step.hooked = True  # type: ignore[attr-defined]  # the optimizer's own step calls the step hooks
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients.

@@ -22,8 +22,8 @@ class Previewing:
 
     @property
     def previews(self) -> bool:
-        """Return True if gradients must be computed within `ahead`."""
-        return any(bucket.reducer.feedback.previews for bucket in self.buckets)
+        """Return True if gradients must be computed within `ahead`; all buckets have the same rule."""
+        return self.buckets[0].reducer.feedback.previews
 
     @property
     def _partly_arrived(self) -> bool:

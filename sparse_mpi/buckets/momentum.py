@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.optim import SGD, Optimizer
@@ -56,7 +57,8 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str)
     """
     if momentum not in MODES:
         raise ValueError(f"momentum must be one of {', '.join(MODES)}, got {momentum!r}")
-    keep = _keep_of(feedback)
+    rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
+    keep = _keep_of(rule)
     if momentum != "local" and keep is None:
         raise ValueError(
             f"feedback must be 'residual' or leaky with momentum={momentum!r}, which says what happens to late "
@@ -67,7 +69,6 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str)
         return feedback
     if momentum != "local" and keep is not None:
         return _taken_over(optimizer, momentum, keep)
-    rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
     own = max((float(group.get("momentum", 0)) for group in optimizer.param_groups), default=0.0)
     if isinstance(rule, Feedback) and rule.momentum and own:
         raise ValueError(
@@ -82,9 +83,8 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str)
     return feedback
 
 
-def _keep_of(feedback: str | Feedback) -> float | None:
-    """Return the share of the residual that ``feedback`` keeps, or None if it is more than that."""
-    rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
+def _keep_of(rule: Any) -> float | None:
+    """Return the share of the residual that ``rule`` keeps, or None if it does more than that."""
     if isinstance(rule, LeakyFeedback) and not rule.momentum:
         return rule.keep
     return 1.0 if isinstance(rule, ErrorFeedback) and not rule.momentum else None

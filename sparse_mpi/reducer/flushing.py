@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +19,7 @@ from sparse_mpi.sparse import Layout, leave
 DENSE = ALGORITHMS["dense"]()
 
 
-class Flushable:
+class Flushable(ABC):
     """The part of `SparseAllreduce` that sends what is owed without a gradient."""
 
     comm: Comm
@@ -72,5 +73,6 @@ class Flushable:
         self._check_result(reduction, initial_acc, DENSE)
         return leave(self.feedback.outcome(reduction.total), like)
 
+    @abstractmethod
     def _check_result(self, reduction: Reduction, initial_acc: Array | None, algorithm: Algorithm) -> None:
-        raise NotImplementedError
+        """Raise on every rank where the laws are to be checked and are broken, or where the result is not finite."""

@@ -19,14 +19,13 @@ from sparse_mpi.reducer.deprecated import accepts_former, warn_renamed
 from sparse_mpi.reducer.flushing import Flushable
 from sparse_mpi.reducer.instrument import instrument, unselected
 from sparse_mpi.reducer.laws import check_laws, raise_nonfinite
-from sparse_mpi.reducer.preparing import Preparing
 from sparse_mpi.reducer.report import StepReport, summarise
 from sparse_mpi.reducer.states import Resumable
 from sparse_mpi.reducer.watch import Watch
 from sparse_mpi.sparse import Layout, leave
 
 
-class SparseAllreduce(Flushable, Preparing, Resumable):
+class SparseAllreduce(Flushable, Resumable):
     """The allreduce of one gradient, step after step, with error feedback. Making one is collective.
 
     Args:

@@ -11,9 +11,9 @@ import numpy as np
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import Array, to_host
-from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.reducer.preparing import Preparing
 from sparse_mpi.sparse import Layout
 
 
@@ -61,20 +61,13 @@ def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:
     return sum((state[name] for state in states[1:]), states[0][name]) if states else np.zeros(size, np.float32)
 
 
-class Resumable:
-    """The part of `SparseAllreduce` that saves and restores its state."""
+class Resumable(Preparing):
+    """The part of `SparseAllreduce` that saves and restores its state, once the next step is prepared."""
 
-    comm: Comm
     layout: Layout
     k: int
     algorithm: Algorithm
-    feedback: Feedback
     _rule: Feedback  # holds the hyperparameters of `feedback`, without arrays
-    _instrumented: Algorithm
-    _state: Any  # of the algorithm
-
-    def _finish_preparing(self) -> None:
-        """Wait until nothing changes the state."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays."""
