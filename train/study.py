@@ -17,7 +17,7 @@ import os
 import statistics
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stdout
 from dataclasses import fields
@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from options.arguments import file_name
 from options.converters import integer
 from records.pairs import draw, draw_gaps, table
 from sparse_mpi.algorithms import ALGORITHMS
@@ -54,16 +55,19 @@ class Run(NamedTuple):
     @property
     def name(self) -> str:
         """Return the name of its record."""
-        way = ":".join(filter(None, (self.way, self.tuned)))
-        return f"{self.program}-p{self.ranks}-{way}-{self.shards}-{self.seed}".replace(":", "-").replace("=", "-")
+        return file_name(f"{self.program}-p{self.ranks}-{self.whole_way}-{self.shards}-{self.seed}")
+
+    @property
+    def whole_way(self) -> str:
+        """Return the way with what was tuned for it."""
+        return f"{self.way}:{self.tuned}" if self.tuned else self.way
 
 
 def train(run: Run) -> dict[str, Any]:
     """Train, and return the record of the run: its epochs, and the bytes of a step and of all, each sent by a rank."""
     program = import_module(run.program).PROGRAM
     with TemporaryDirectory() as folder:
-        way = ":".join(filter(None, (run.way, run.tuned)))
-        argv = [*run.options, *arguments(way), *dealing(run.shards)]
+        argv = [*run.options, *arguments(run.whole_way), *dealing(run.shards)]
         argv += ["--seed", str(run.seed), "--threads", "1", "--no-progress"]
         argv += ["--checkpoint-every", "0", "--out", folder]
         args = program.parse(argv)
@@ -91,14 +95,19 @@ def arguments(way: str) -> list[str]:
     own = [field.name for field in fields(ALGORITHMS[name])] if name in ALGORITHMS else []
     algorithm = [name, *(option for option in given if option.split("=")[0] in own)]
     others = [option for option in given if option not in algorithm]
-    return ["--algo", ":".join(algorithm), *(word for option in others for word in ("--" + option).split("=", 1))]
+    return ["--algo", ":".join(algorithm), *_words(others)]
 
 
 def dealing(shards: str) -> list[str]:
     """Return a kind of shards, and options that go with it, as the command line of a training program."""
     kind, *given = shards.split(":")
     options = [] if kind == "shuffled" else ["--shards", kind]  # not every program has that option
-    return [*options, *(word for option in given for word in ("--" + option).split("=", 1))]
+    return [*options, *_words(given)]
+
+
+def _words(options: Iterable[str]) -> list[str]:
+    """Return options, each NAME or NAME=VALUE, as words of a command line."""
+    return [word for option in options for word in f"--{option}".split("=", 1)]
 
 
 def study(runs: Sequence[Run], folder: Path, jobs: int) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from sparse_mpi.analysis.gradients import Gradients
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.world import World
 from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.reducer.watch import attainable
 from sparse_mpi.sparse import SparseVector
 
 SETTLED = 10  # steps before the first whose energy counts
@@ -76,16 +77,15 @@ class _Energy:
         """Take away the result of a step, and keep the energy of it; called by one rank after the step."""
         self._acc += self._arriving[step % 2]
         self._arriving[step % 2] = 0
-        before = self._acc @ self._acc
+        before = float(self._acc @ self._acc)
         if isinstance(total, SparseVector):
-            entries = total.nnz
-            largest = np.partition(self._acc**2, -entries)[-entries:].sum() if entries else 0.0
+            best = attainable(self._acc, total.nnz)
             self._acc[total.indices] -= total.values
         else:
-            largest = before
+            best = before
             self._acc -= total
         after = self._acc @ self._acc
-        self.captured.append(float((before - after) / largest) if largest else 1.0)
+        self.captured.append(float((before - after) / best) if best else 1.0)
 
 
 def measure(

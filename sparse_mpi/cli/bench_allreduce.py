@@ -19,6 +19,7 @@ from sparse_mpi.bench.kernel_cache import COMPILING, cold
 from sparse_mpi.bench.models import MODELS
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli import spelling
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs.model import Network
 from sparse_mpi.reducer import SparseAllreduce
@@ -44,7 +45,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     text = "whose tensors make up the gradient; None is vgg16, unless there is --n"
     gradient.add_argument("--model", choices=list(MODELS), help=text)
     gradient.add_argument("--n", type=int, help="elements of a gradient that is one flat tensor")
-    parser.add_argument("--density", type=float, default=0.01, help="share of them that is sent")
+    parser.add_argument("--density", type=spelling.density, default=0.01, help="share of them that is sent")
     parser.add_argument("--steps", type=int, default=20, help="steps counted, after --warmup more")
     parser.add_argument("--warmup", type=int, default=3, help="steps not counted")
     parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")

@@ -66,7 +66,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     add("--algorithms", nargs="+", type=spelling.algorithm, default=["oktopk", "elect"], metavar="NAME", help=text)
     add("--gradients", nargs="+", choices=list(gradients.KINDS), default=list(gradients.KINDS), metavar="KIND")
     add("--n", type=int, default=100_000, help="elements of the gradient (default: 100000)")
-    add("--density", type=float, default=0.01, help="k over n (default: 0.01)")
+    add("--density", type=spelling.density, default=0.01, help="k over n (default: 0.01)")
     add("--steps", type=int, default=64, help="steps, all of which are counted (default: 64)")
     add("--seed", type=int, default=0)
     add("--json", metavar="FILE", help="write all numbers after each measurement; what the file has is not repeated")
@@ -108,8 +108,6 @@ def _check(args: argparse.Namespace) -> None:
         raise SystemExit(f"--ranks must be 2 to {MAX_RANKS}, got {wrong[0]}")
     if args.steps < 1 or args.n < 1:
         raise SystemExit(f"--steps and --n must be at least 1, got {args.steps} and {args.n}")
-    if not 0 < args.density <= 1:
-        raise SystemExit(f"--density must be in (0, 1], got {args.density:g}; 0.01 keeps one entry in a hundred")
 
 
 def _begun(args: argparse.Namespace) -> dict[str, dict[str, Any]]:

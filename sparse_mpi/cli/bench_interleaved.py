@@ -23,6 +23,7 @@ from sparse_mpi.bench.comparison import (
 from sparse_mpi.bench.models import MODELS
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli import spelling
 from sparse_mpi.cli.interleaved_table import render, results
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs.break_even import ring_bound
@@ -76,7 +77,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "whose tensors make up the gradient (default: vgg16)"
     gradient.add_argument("--model", choices=list(MODELS), help=text)
     gradient.add_argument("--n", type=int, help="elements of a gradient that is one flat tensor")
-    parser.add_argument("--density", type=float, default=0.01, help="share of them that is sent (default: 0.01)")
+    parser.add_argument(
+        "--density", type=spelling.density, default=0.01, help="share of them that is sent (default: 0.01)"
+    )
     parser.add_argument("--steps", type=int, default=8, help="steps counted, after --warmup more (default: 8)")
     parser.add_argument("--warmup", type=int, default=2, help="steps not counted (default: 2)")
     text = "a candidate stops when its steps have taken so many seconds and three count (default: 30)"
@@ -93,8 +96,6 @@ def check(args: argparse.Namespace) -> list[list[Candidate]]:
         given = getattr(args, option)
         if given is not None and given < value:
             raise SystemExit(f"--{option} must be at least {value}, got {given}")
-    if not 0 < args.density <= 1:
-        raise SystemExit(f"--density must be in (0, 1], got {args.density:g}; 0.01 keeps one entry in a hundred")
     if not args.seconds > 0:
         raise SystemExit(f"--seconds must be more than 0, got {args.seconds:g}")
     wires = args.wires or [wire for wire in WIRES if any(accepts(name, wire) for name in args.algorithms)]

@@ -25,6 +25,7 @@ from sparse_mpi.arrays import Array, like, namespace, synchronize
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli import spelling
 from sparse_mpi.cli.select_plot import draw
 from sparse_mpi.kernels import threads
 from sparse_mpi.select.exact import top_k
@@ -45,7 +46,9 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--n", type=int, nargs="+", default=SIZES, help="elements of the vector")
-    parser.add_argument("--density", type=float, nargs="+", default=(0.001, 0.01, 0.02), help="share selected")
+    parser.add_argument(
+        "--density", type=spelling.density, nargs="+", default=(0.001, 0.01, 0.02), help="share selected"
+    )
     parser.add_argument("--threads", type=int, nargs="+", help="CPU threads (default: 1 and all there are)")
     parser.add_argument("--rounds", type=int, default=15, help=f"measurements of each method, at least {LEAST}")
     parser.add_argument("--seconds", type=float, default=20, help=f"a case ends early after it, {LEAST} rounds done")

@@ -46,7 +46,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     )
     add("--k-per-rank", type=int, metavar="K", help="k is K times P, n what that is at the density (default: 64)")
     add("--n", type=int, help="elements of the gradient, the same for all P; k is what that is at the density")
-    add("--density", type=float, default=0.05, help="k over n (default: 0.05)")
+    add("--density", type=spelling.density, default=0.05, help="k over n (default: 0.05)")
     text = f"{', '.join(gradients.KINDS)}, or a file of train/gradients.py (default: independent)"
     add("--gradients", default="independent", metavar="KIND", help=text)
     add("--steps", type=int, default=3, help="steps counted, after --warmup more (default: 3)")
@@ -109,8 +109,6 @@ def _check(args: argparse.Namespace) -> None:
         raise SystemExit(f"--steps must be at least 1 and --warmup at least 0, got {args.steps} and {args.warmup}")
     if args.ranks_per_node < 1:
         raise SystemExit(f"--ranks-per-node must be at least 1, got {args.ranks_per_node}")
-    if not 0 < args.density <= 1:
-        raise SystemExit(f"--density must be in (0, 1], got {args.density:g}; 0.01 keeps one entry in a hundred")
     if args.k_per_rank is not None and args.n is not None:
         raise SystemExit(f"--k-per-rank goes without --n, got {args.k_per_rank} and {args.n}; leave one out")
     if args.k_per_rank is not None and args.k_per_rank < 1:

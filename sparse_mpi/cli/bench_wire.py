@@ -19,6 +19,7 @@ import numpy as np
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli import spelling
 from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
 from sparse_mpi.wire import WIRES, encode, regions_of
 
@@ -35,7 +36,9 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--n", type=int, default=14_728_266, help="elements of the vector; VGG-16 by default")
-    parser.add_argument("--density", type=float, nargs="+", default=(0.001, 0.01, 0.05), help="share that is sent")
+    parser.add_argument(
+        "--density", type=spelling.density, nargs="+", default=(0.001, 0.01, 0.05), help="share that is sent"
+    )
     parser.add_argument("--messages", type=int, default=1, help="into which they are split, by equal regions")
     parser.add_argument("--rounds", type=int, default=15, help="measurements of each format")
     parser.add_argument("--seed", type=int, default=0)
@@ -50,8 +53,6 @@ def run(args: argparse.Namespace) -> int:
             "--n and --rounds must be at least 1 and --messages in 1..n, "
             f"got {args.n}, {args.rounds} and {args.messages}"
         )
-    if not all(0 < density <= 1 for density in args.density):
-        raise SystemExit(f"--density must be in (0, 1], got {args.density}; 0.01 sends one entry in a hundred")
     cases = []
     for density in progress(args.density, "densities"):
         cases.append(_measure(density, args))

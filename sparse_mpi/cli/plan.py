@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from sparse_mpi.bench.models import MODELS
+from sparse_mpi.cli import spelling
 from sparse_mpi.cli.plan_plot import draw
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.runtime import LAUNCHERS
@@ -41,7 +42,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     source.add_argument("--model", choices=list(MODELS), help="measure here, for the tensors of this model")
     source.add_argument("--profile", metavar="FILE", help="plan for what --save-profile has written; needs no MPI")
     text = f"share of the elements that sparse reductions send (default: {DENSITY}, or the profile's)"
-    add("--density", type=float, metavar="D", help=text)
+    add("--density", type=spelling.density, metavar="D", help=text)
     text = "seconds of a training step {} (default: 0); only with --model"
     add("--before", type=float, metavar="SECONDS", help=text.format("before the backward pass"))
     add("--backward", type=float, metavar="SECONDS", help=text.format("in the backward pass"))
@@ -82,8 +83,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse what cannot be meant, before anything is measured."""
-    if args.density is not None and not 0 < args.density <= 1:
-        raise SystemExit(f"--density must be in (0, 1], got {args.density}; 0.01 keeps one entry in a hundred")
     times = {name: getattr(args, name) for name in ("before", "backward", "update")}
     for name, seconds in times.items():
         if seconds is not None and args.profile:

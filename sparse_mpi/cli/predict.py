@@ -52,7 +52,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add("--network", nargs="+", default=names, metavar="NAME", help=f"{networks.CHOICES} (default: {' '.join(names)})")
     add("--algorithms", nargs="+", type=_flat, default=FLAT, metavar="NAME", help=f"of {spelling.HELP}")
     add("--n", type=int, default=14_728_266, help="elements of the gradient (default: 14728266, VGG-16)")
-    add("--density", type=float, default=0.02, help="share of them that is sent (default: 0.02)")
+    add("--density", type=spelling.density, default=0.02, help="share of them that is sent (default: 0.02)")
     add("--ranks", type=int, nargs="+", default=POWERS, metavar="P", help="default: powers of two from 2 to 1024")
     text = "pairs to merge in a step, on all ranks together, beyond which the formula is used (default: 2e8)"
     add("--most-pairs", type=float, default=2e8, metavar="N", help=text)
@@ -106,8 +106,6 @@ def _check(args: argparse.Namespace) -> None:
     """Raise SystemExit unless the options are good."""
     if args.n < 1:
         raise SystemExit(f"--n must be at least 1, got {args.n}; leave it out for VGG-16's gradient")
-    if not 0 < args.density <= 1:
-        raise SystemExit(f"--density must be in (0, 1], got {args.density:g}; 0.01 keeps one entry in a hundred")
     if wrong := [ranks for ranks in args.ranks if not 2 <= ranks <= MAX_RANKS]:
         raise SystemExit(f"--ranks must be 2 to {MAX_RANKS}, got {wrong[0]}")
 

@@ -9,7 +9,7 @@ import argparse
 
 from sparse_mpi import wire
 from sparse_mpi.bench.models import MODELS
-from sparse_mpi.cli import markdown
+from sparse_mpi.cli import markdown, spelling
 from sparse_mpi.reducer.arguments import resolve_k
 from sparse_mpi.rows import RULES, quotas
 from sparse_mpi.select import SELECTORS
@@ -28,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "instead, how many entries `alldim` keeps of this model's gradient, and in how many bytes they are sent"
     parser.add_argument("--model", choices=list(MODELS), help=text)
     text = "nominal densities of that table (default: 0.001 0.01 0.02)"
-    parser.add_argument("--density", type=float, nargs="+", metavar="D", help=text)
+    parser.add_argument("--density", type=spelling.density, nargs="+", metavar="D", help=text)
     parser.set_defaults(run=run)
 
 

@@ -1,4 +1,4 @@
-"""How command lines spell algorithms with options."""
+"""How command lines spell algorithms with options, and densities."""
 
 from __future__ import annotations
 
@@ -17,3 +17,14 @@ def algorithm(text: str) -> str:
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
     return text
+
+
+def density(text: str) -> float:
+    """Convert to a number in (0, 1]; for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"must be a number, got {text!r}") from None
+    if not 0 < value <= 1:
+        raise ArgumentTypeError(f"must be in (0, 1], got {text}; 0.01 keeps one entry in a hundred")
+    return value

@@ -41,7 +41,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add("--ranks", type=int, default=8, metavar="P", help=f"{RANKS[0]} to {RANKS[-1]} (default: 8)")
     add("--algorithms", nargs="+", type=spelling.algorithm, default=["oktopk"], metavar="NAME", help=spelling.HELP)
     add("--n", type=int, help="elements of the gradient (default: 100,000)")
-    add("--density", type=float, default=0.01, help="share of them that is sent (default: 0.01)")
+    add("--density", type=spelling.density, default=0.01, help="share of them that is sent (default: 0.01)")
     text = "consecutive ranks that are a node (default: 4)"
     add("--ranks-per-node", type=int, default=4, metavar="R", help=text)
     text = f"{', '.join(gradients.KINDS)}, or a file of train/gradients.py (default: independent)"
@@ -62,8 +62,6 @@ def run(args: argparse.Namespace) -> int:
         raise SystemExit(f"--ranks-per-node must be at least 1, got {args.ranks_per_node}")
     if args.step < 1:
         raise SystemExit(f"--step must be at least 1, got {args.step}")
-    if not 0 < args.density <= 1:
-        raise SystemExit(f"--density must be in (0, 1], got {args.density:g}; 0.01 keeps one entry in a hundred")
     try:
         network, of = networks.named(args.network)
         made = gradients.make(

@@ -99,10 +99,15 @@ def _measured(acc: Array, total: SparseVector | Array, k: int, comm: Comm) -> tu
     energy = _energy(whole)
     return (
         energy - _energy(whole - taken),
-        _energy(_largest(whole, entries)),
+        attainable(whole, entries),
         _energy(_largest(whole, k) - _largest(pooled, k)),
         energy,
     )
+
+
+def attainable(vector: Array, entries: int) -> float:
+    """Return the energy (sum of squares) of the ``entries`` largest entries of ``vector`` ``(n,)``."""
+    return _energy(_largest(vector, entries))
 
 
 def _largest(vector: Array, count: int) -> Array:

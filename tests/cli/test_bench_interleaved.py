@@ -253,14 +253,15 @@ def test_bench_interleaved_writes_what_it_prints(tmp_path, monkeypatch, capsys):
     [
         (["--steps", "0"], "--steps must be at least 1, got 0"),
         (["--batch", "0"], "--batch must be at least 1, got 0"),
-        (["--density", "2"], r"--density must be in \(0, 1\], got 2"),
+        (["--density", "2"], "--density: must be in (0, 1], got 2"),
         (["--seconds", "0"], "--seconds must be more than 0, got 0"),
         (["--algorithms", "dense", "--wires", "packed"], "--wires must be accepted by one of dense, got packed"),
     ],
 )
-def test_wrong_options_are_named(kind, options, says):
-    with pytest.raises(SystemExit, match=says):
+def test_wrong_options_are_named(kind, options, says, capsys):
+    with pytest.raises(SystemExit) as stop:
         main(["bench", kind, *options])
+    assert says in capsys.readouterr().err + str(stop.value.code)
 
 
 @pytest.mark.parametrize(

@@ -87,10 +87,10 @@ def test_table_record_and_figure(tmp_path, capsys):
         (["--network", "fast"], "--network must be 1gbe"),
         (["--ranks", "1"], "--ranks must be 2 to 1024, got 1"),
         (["--n", "0"], "--n must be at least 1"),
-        (["--density", "0"], "--density must be in (0, 1], got 0"),
+        (["--density", "0"], "--density: must be in (0, 1], got 0"),
     ],
 )
-def test_wrong_calls_say_what_is_right(options, says):
+def test_wrong_calls_say_what_is_right(options, says, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["predict", *options])
-    assert says in str(stop.value.code)
+    assert says in capsys.readouterr().err + str(stop.value.code)

@@ -144,7 +144,7 @@ def test_figure(tmp_path):
     ("options", "says"),
     [
         (["--ranks", "1025"], "--ranks must be 1 to 1024, got 1025"),
-        (["--density", "2"], "--density must be in (0, 1], got 2"),
+        (["--density", "2"], "--density: must be in (0, 1], got 2"),
         (["--ranks-per-node", "0"], "--ranks-per-node must be at least 1, got 0"),
         (["--steps", "0"], "--steps must be at least 1"),
         (["--n", "100", "--k-per-rank", "3"], "--k-per-rank goes without --n"),
@@ -158,7 +158,7 @@ def test_figure(tmp_path):
         (["--wire", "packed", "--algorithms", "dense"], "--wire packed has no effect on dense"),
     ],
 )
-def test_wrong_calls_say_what_is_right(options, says):
+def test_wrong_calls_say_what_is_right(options, says, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["bench", "volume", *options])
-    assert says in str(stop.value.code)
+    assert says in capsys.readouterr().err + str(stop.value.code)

@@ -80,13 +80,22 @@ def test_weights_decay_as_they_do_in_torch_where_no_gradient_is(momentum, nester
     np.testing.assert_allclose(decayed[1], decayed[0], rtol=1e-5)
 
 
+SGD_OR_ADAM = {
+    "global": (torch.optim.SGD, SGD, {"momentum": "global"}),
+    "global in place": (torch.optim.SGD, SGD, {"momentum": "global", "in_place": True}),
+    "leaky in place": (torch.optim.SGD, SGD, {"momentum": "global", "feedback": "leaky", "in_place": True}),
+    "arrival": (torch.optim.AdamW, {"lr": 0.05}, {}),
+}
+
+
 @pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("in_place", [False, True])
-def test_a_run_that_is_resumed_ends_in_the_same_bits(ranks, in_place):
+@pytest.mark.parametrize("case", SGD_OR_ADAM)
+def test_a_run_that_is_resumed_ends_in_the_same_bits(ranks, case):
+    make, own, options = SGD_OR_ADAM[case]
+
     def body(comm):
         def made(model):
-            plain = torch.optim.SGD(model.parameters(), **SGD)
-            return DistributedOptimizer(plain, comm=comm, density=0.05, momentum="global", in_place=in_place)
+            return DistributedOptimizer(make(model.parameters(), **own), comm=comm, density=0.05, **options)
 
         def losses(first):
             return lambda model, step: loss_of(model, comm.rank, first + step)
@@ -228,30 +237,6 @@ def test_adam_by_arrival_goes_on_from_a_checkpoint_of_torch():
             optimizer.step()
         trained.append(weight.detach().numpy())
     np.testing.assert_allclose(trained[1], trained[0], rtol=1e-5)
-
-
-@pytest.mark.ranks(1, 3)
-def test_adam_by_arrival_that_is_resumed_ends_in_the_same_bits(ranks):
-    def body(comm):
-        def made(model):
-            return DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=0.05), comm=comm, density=0.05)
-
-        def losses(first):
-            return lambda model, step: loss_of(model, comm.rank, first + step)
-
-        straight, half = net(), net()
-        long, short = made(straight), made(half)
-        steps(straight, long, losses(0), 3)
-        steps(half, short, losses(0), 3)
-        again = net(1)
-        again.load_state_dict(half.state_dict())
-        resumed = made(again)
-        resumed.load_state_dict(short.state_dict())
-        resumed.reduction.load_state_dict(short.reduction.state_dict())
-        return steps(straight, long, losses(3), 3), steps(again, resumed, losses(3), 3)
-
-    for straight, resumed in ranks.run(body):
-        assert straight.tobytes() == resumed.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,11 @@ class Tiny(NamedTuple):
     settings: Settings
 
 
+def file_name(text: str) -> str:
+    """Return a text that spells algorithms and options as a part of the name of a file."""
+    return text.replace(":", "-").replace("=", "-")
+
+
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line instead of a page of usage from every rank, and exit."""
@@ -85,8 +90,7 @@ def parse(
     reduction.resolve_feedback(parser, args)
     reduction.resolve_buckets(parser, args)
     args.data_dir = args.data_dir or Path(folders[args.data])
-    algorithm = args.algo.replace(":", "-").replace("=", "-")
-    new = Path("runs") / f"{program}-{args.data}-{algorithm}-{datetime.now():%Y%m%d-%H%M%S}"
+    new = Path("runs") / file_name(f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}")
     checkpoints.resolve(parser, args, new)
     return args
 

@@ -112,7 +112,7 @@ class Training:
             self.recorded = False
             start = time.perf_counter()
             self.seconds = start - began
-            if self.args.watch_every and self.steps % self.args.watch_every == 0:
+            if self._is_watched(self.steps):
                 self.journal.watch(self._now(epoch), self.reduction.quality)
             self.journal.step(self._now(epoch), step, self.meter, self.seconds)
             self._flush(epoch)
@@ -276,8 +276,11 @@ class Training:
     def _is_checked(self, step: int) -> bool:
         return self.args.check_every > 0 and step % self.args.check_every == 0
 
+    def _is_watched(self, step: int) -> bool:
+        return self.args.watch_every > 0 and step % self.args.watch_every == 0
+
     def _is_measured(self, step: int) -> bool:
-        return self._is_checked(step) or (self.args.watch_every > 0 and step % self.args.watch_every == 0)
+        return self._is_checked(step) or self._is_watched(step)
 
     def _usual_step(self) -> float | None:
         """Return the median step time, see `Outcome.step_seconds`; collective."""
