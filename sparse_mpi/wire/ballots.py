@@ -1,9 +1,9 @@
-"""Ballots: packed messages of values in five bits, for sums that need only tell which entries are large.
+"""Ballots: packed messages of values in four bits, for sums that need only tell which entries are large.
 
-An entry is an index and a code: its sign, and how many eighths of an octave its magnitude lies above the smallest one
+An entry is an index and a code: its sign, and how many quarters of an octave its magnitude lies above the smallest one
 of its sender. The code is written as the lowest bits of the index, so that the packed format needs no other section. Of
-the 16 levels the last one is for NaN and Inf, which arrive as Inf; finite magnitudes beyond the others count as the
-largest of them, about 3.5 times the smallest magnitude. A hash of the index says where inside its level a magnitude is
+the 8 levels the last one is for NaN and Inf, which arrive as Inf; finite magnitudes beyond the others count as the
+largest of them, about 3.4 times the smallest magnitude. A hash of the index says where inside its level a magnitude is
 taken to be, so that votes seldom tie.
 """
 
@@ -23,9 +23,9 @@ from sparse_mpi.wire.codecs import single
 from sparse_mpi.wire.packed import BitPacked, entries_of
 from sparse_mpi.wire.positions import NoValues
 
-CODES = 32  # a sign and 16 levels
-INFINITE = 15  # the level of NaN and Inf
-LEVEL = 1 << 20  # an eighth of an octave, in magnitude bits of float32
+CODES = 16  # a sign and 8 levels
+INFINITE = 7  # the level of NaN and Inf
+LEVEL = 1 << 21  # a quarter of an octave, in magnitude bits of float32
 INF_BITS = 0x7F800000
 HASH = np.uint32(2246822519)  # odd, and unlike the multiplier by which entries are dealt out to ranks
 

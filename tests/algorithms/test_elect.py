@@ -8,6 +8,7 @@ import pytest
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.algorithms.elect.owners import Owners
+from sparse_mpi.algorithms.elect.votes import LOOKS
 from sparse_mpi.analysis import gradients
 from sparse_mpi.analysis.economy import measure
 from sparse_mpi.sparse import SparseVector
@@ -18,7 +19,7 @@ BYTES = {"packed": 1.25, "packed+bf16": 0.75, "packed+int8": 0.5}  # times 8k(P-
 
 
 def selected(comm, make) -> list[int]:
-    """Return the votes of this rank in each of 30 steps; assert that what is elected leaves no rank's residual."""
+    """Return what this rank looks at in each of 30 steps; assert that what is elected leaves no rank's residual."""
     reducer, votes = SparseAllreduce(N, k=K, comm=comm, algorithm="elect"), []
     for step in range(30):
         total = reducer.step(make(np.random.default_rng([step, comm.rank]), step), check=True)
@@ -31,7 +32,7 @@ def selected(comm, make) -> list[int]:
 @pytest.mark.ranks(8)
 def test_ranks_that_differ_need_few_votes_each(ranks):
     for votes in ranks.run(lambda comm: selected(comm, lambda rng, step: rng.standard_normal(N))):
-        assert max(votes) <= 0.35 * K
+        assert max(votes) <= LOOKS * 0.42 * K
 
 
 @pytest.mark.ranks(3, 8)
@@ -40,7 +41,44 @@ def test_ranks_that_agree_need_all_their_votes(ranks):
         return np.random.default_rng(step).standard_normal(N)
 
     for votes in ranks.run(lambda comm: selected(comm, same)):
-        assert min(votes[5:]) >= 0.7 * K
+        assert np.mean(votes[5:]) >= LOOKS * 0.7 * K
+
+
+@pytest.mark.ranks(1, 3, 7)
+@pytest.mark.parametrize("radix", [None, 2])
+def test_what_ranks_told_is_what_owners_heard_until_it_is_elected(ranks, radix):
+    def body(comm):
+        reducer, states = SparseAllreduce(N, k=K, comm=comm, algorithm="elect", radix=radix), []
+        for step in range(8):
+            total = reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(N).astype(np.float32))
+            assert not reducer._state.told[total.indices].any()
+            states.append((reducer._state.told.copy(), reducer._state.heard.copy()))
+        return states
+
+    every = np.arange(N, dtype=np.int32)
+    numbered = Owners(N, ranks.size).numbered(SparseVector(every, every, N))
+    for states in zip(*ranks.run(body), strict=True):
+        told, heard = sum(told for told, _ in states), np.concatenate([heard for _, heard in states])
+        assert told.any() or ranks.size < 7  # few ranks elect all that they name
+        np.testing.assert_allclose(heard[numbered.indices], told[numbered.values], atol=1e-4)
+
+
+@pytest.mark.ranks(3)
+def test_votes_are_not_repeated_but_say_what_has_changed(ranks):
+    """Once nothing arrives any more, what is told of the entries that are looked at becomes what there is of them."""
+
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=Elect(votes=1.0))
+        for step in range(2):
+            reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(N).astype(np.float32) * (step == 0))
+        told, left = reducer._state.told, reducer.residual
+        largest = np.argsort(-np.abs(left))[:K]
+        return told[largest], left[largest]
+
+    for told, left in ranks.run(body):
+        known = told != 0
+        assert known.mean() > 0.5
+        np.testing.assert_allclose(told[known], left[known], rtol=0.2)
 
 
 @pytest.mark.ranks(1, 3, 7)
@@ -89,12 +127,13 @@ def test_rounded_values_take_fewer_bytes(wire):
     assert found.volume <= BYTES[wire]
 
 
-def test_more_energy_than_oktopk_has():
+@pytest.mark.parametrize(("kind", "times"), [("independent", 1.8), ("layer-skewed", 1.1), ("embedding-like", 1.2)])
+def test_more_energy_than_oktopk_has(kind, times):
     from sparse_mpi.algorithms.oktopk import OkTopk
 
-    made = gradients.make("independent", 20_000, ranks=8)
+    made = gradients.make(kind, 20_000, ranks=8)
     ours, theirs = (measure(algorithm, made, 8, 200, 30).energy for algorithm in (Elect(), OkTopk()))
-    assert ours > 1.5 * theirs
+    assert ours > times * theirs
 
 
 @pytest.mark.parametrize(("size", "members"), [(1, 1), (10, 1), (3, 8), (64, 8), (1009, 7)])
@@ -102,7 +141,8 @@ def test_indices_are_dealt_out_evenly_and_found_again(size, members):
     owners, every = Owners(size, members), np.arange(size, dtype=np.int32)
     numbered = owners.numbered(SparseVector(every, every, size))
     assert (np.diff(numbered.indices) > 0).all() and numbered.indices[-1] < owners.boundaries[-1]
-    np.testing.assert_array_equal(owners.indices(numbered.indices), every)
+    np.testing.assert_array_equal(owners.indices(numbered.indices), numbered.values)
+    np.testing.assert_array_equal(np.sort(numbered.values), every)
     counts = np.histogram(numbered.indices, owners.boundaries)[0]
     assert counts.max() - counts.min() <= 1
 

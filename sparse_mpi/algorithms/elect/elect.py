@@ -1,14 +1,18 @@
 """Elect: ranks vote sparsely for entries, and then all of them add exact values of those that are elected.
 
-Costs k(P-1)/P times c votes, one index and two values: with c = 0.35, votes of about 1.7 bytes and packed indices
+Costs k(P-1)/P times c votes, one index and two values: with c = 0.42, votes of about 1.6 bytes and packed indices
 9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 3 ceil(log2 P) messages in a steady step, or
 about 4 sqrt(P) + 5 ceil(log2 P) where there are many ranks and few votes. Returns between 0.9k and k entries, fewer
-only where the votes name no more: the largest sums of votes.
+only where the votes name no more: the largest sums of votes. Keeps n + n/P numbers on each rank.
 
 Ok-Topk sums an entry over those ranks only that selected it. Here a rank's selection is no more than a vote, which can
 be few and coarsely rounded, and where enough of them meet every rank gives all that it has. So an entry takes more of
 the gradient with it, and nothing lingers of what was decided: all ranks clear the same entries. MiCRO (`micro.py`) does
 that too, but one rank decides for all.
+
+Votes are remembered until their entry is elected: a rank does not repeat itself, but says what has changed since. So
+a vote is worth as much as several that are forgotten, and even an entry that few ranks would ever put among their
+largest is elected in time, if all of them together have much of it.
 """
 
 from __future__ import annotations
@@ -19,9 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.algorithms.elect.election import Election
 from sparse_mpi.algorithms.elect.owners import Owners
+from sparse_mpi.algorithms.elect.votes import LOOKS, kept, news_of
 from sparse_mpi.algorithms.oktopk.regions import balance
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.arrays import Array, like, namespace
@@ -39,19 +45,25 @@ ELECTION = Election()
 STEP = 2**0.25  # the factor by which the share of votes changes
 NAMED = 0.95  # of k: entries that all ranks together name at least, if no two name the same
 _NOBODY = np.empty(0, np.int32)
+_NOTHING = np.empty(0, np.float32)
 ENOUGH_RANKS = 16  # ranks up to which the exchanges have one stage, unless told otherwise
 ENOUGH_VOTES = 16  # in a message, for which they have one stage on any number of ranks
 
 
 @dataclass(frozen=True)
 class ElectState:
-    """The state from step to step; all of it but the selector's part is the same on all ranks."""
+    """The state from step to step; the same on all ranks, but for the selector's part and what was told and heard.
+
+    These two are written to in place. They are as wide as acc from the first step on.
+    """
 
     selection: Any  # the selector's state
     threshold: Any  # the state of the rule that finds the global threshold
     k: int = 0  # entries wanted in the last step; 0 before the first
     votes: float = 0.0  # of a rank, times k
     elected: Array = field(default_factory=lambda: _NOBODY)  # ahead of the next step, if any
+    told: Array = field(default_factory=lambda: _NOTHING)  # (n,) this rank's votes for each entry, added up
+    heard: Array = field(default_factory=lambda: _NOTHING)  # (width,) all ranks' votes for the entries owned, likewise
 
 
 @dataclass(frozen=True)
@@ -72,14 +84,14 @@ class Elect(Algorithm):
     """
 
     selector: Selector = Threshold()
-    votes: float = 0.35
+    votes: float = 0.42
     wire: Wire = BitPacked()
     radix: int | None = None
     lag: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.votes <= 1:
-            raise ValueError(f"votes must be in (0, 1] (times k), got {self.votes}; 0.35 is usual")
+            raise ValueError(f"votes must be in (0, 1] (times k), got {self.votes}; 0.42 is usual")
         if self.radix is not None and self.radix < 2:
             raise ValueError(f"radix must be at least 2 groups a stage, got {self.radix}; None chooses by the ranks")
         if self.lag not in (0, 1):
@@ -135,20 +147,28 @@ class Elect(Algorithm):
         """Return the ascending indices of the elected entries, the same on all ranks, and the next state."""
         owners, radix = Owners(len(acc), comm.size), self._radix(k, comm.size)
 
-        # Vote: each rank picks the largest of its entries, as many as it has votes. Zeros are not worth one.
+        # Vote: each rank says of its largest entries what its votes have not said yet. Nothing is not worth a vote.
         least = self._least_votes(k, len(acc), comm.size)
         share = max(state.votes, least) if k == state.k else least
-        named, selection = self.selector.select(acc, max(1, round(share * k)), state.selection, add)
-        named = owners.numbered(take(named, named.values != 0))
+        votes = max(1, round(share * k))
+        largest, selection = self.selector.select(acc, min(LOOKS * votes, len(acc)), state.selection, add)
+        told, heard = kept(state.told, len(acc), acc), kept(state.heard, owners.width, acc)
+        named = owners.numbered(news_of(largest, told, votes))
 
-        # Count: the owner of an entry adds up the votes for it, which are rounded coarsely.
-        summed, _ = split_reduce(named, owners.boundaries, radix, BALLOTS, comm)
+        # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, with those of steps before.
+        summed, said = split_reduce(named, owners.boundaries, radix, BALLOTS, comm)
+        kernels.of(told).add(told, owners.indices(said.indices), said.values)
+        first = comm.rank * owners.width
+        kernels.of(heard).add(heard, summed.indices - first, summed.values)
 
         # Elect: about k of all sums of votes reach the global threshold.
+        spoken_of = namespace(heard).flatnonzero(heard).astype(summed.indices.dtype)
+        summed = SparseVector(spoken_of + first, heard[spoken_of], summed.size)
         chosen, counts, threshold = ELECTION.cut(summed.values, k, state.threshold, comm)
 
         # Balance: where chance or design gave one rank far more of the elected than the mean, share them out equally.
         winners, regions = take(summed, chosen), regions_of(owners.boundaries)
+        heard[winners.indices - first] = 0
         if counts.max() * comm.size > _trigger(k, comm.size) * counts.sum():
             winners, counts, regions = balance(winners, counts, regions, comm)
 
@@ -157,11 +177,13 @@ class Elect(Algorithm):
         message = pack_positions(winners.indices, counts[own], regions[own])
         gathered, _ = comm.allgatherv(message, positions_lengths(counts, regions))
         elected = owners.indices(unpack_positions(gathered, counts, regions, named.size))
+        elected.sort()
 
         # Who has named too few entries all together has more votes next time.
         enough = int(counts.sum()) >= k - k // 10
         share = max(share / STEP, least) if enough else min(share * STEP, 1.0)
-        return elected, ElectState(selection, threshold, k, share)
+        told[elected] = 0
+        return elected, ElectState(selection, threshold, k, share, told=told, heard=heard)
 
     def _sum(self, given: SparseVector, comm: Comm) -> tuple[SparseVector, SparseVector]:
         """Add up values of entries that are the same on all ranks.
@@ -204,9 +226,10 @@ class Elect(Algorithm):
         return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), NAMED / ranks, k / size)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the fewest and the most votes of a rank."""
-        fewest, most = super().selected_band(layout, max(1, round(self._least_votes(k, layout.size, ranks) * k)), ranks)
-        return fewest, max(most, most_selected(self.selector, layout, k))
+        """Return the fewest and the most entries among which a rank looks for those it votes for."""
+        votes = max(1, round(self._least_votes(k, layout.size, ranks) * k))
+        fewest, most = super().selected_band(layout, min(LOOKS * votes, layout.size), ranks)
+        return fewest, max(most, most_selected(self.selector, layout, min(LOOKS * k, layout.size)))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return 0, because nothing is elected where all is zero, and k."""
@@ -219,10 +242,9 @@ class Elect(Algorithm):
         """
         if ranks == 1:
             return Bound(0, 0, 0, 0)
-        most = most_selected(self.selector, layout, k)
         exchange = stages(ranks, self._radix(k, ranks))
-        elected, _, messages, control = ELECTION.bound(min(layout.size, most * ranks), k, ranks)
-        votes = sum(min(layout.size, most * selections) for _, selections in exchange)
+        elected, _, messages, control = ELECTION.bound(layout.size, k, ranks)
+        votes = sum(min(layout.size, k * selections) for _, selections in exchange)
         share = -(-elected // ranks)
         moved_and_gathered = max(elected / ranks + share, min(_trigger(k, ranks), ranks) * elected / ranks)
         sent = 2 * sum(number for number, _ in exchange)

@@ -14,7 +14,6 @@ from sparse_mpi.algorithms.oktopk.global_threshold import (
     Counted,
     RankCounts,
     bits_end,
-    candidates_gathered,
     count_type,
     gather_counts,
     narrowed,
@@ -26,7 +25,8 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 
 MANTISSA = 7  # bits of the mantissa by which sums of votes are told apart: votes have fewer
-CANDIDATES = 8  # thresholds that are counted at a time
+NEARBY = 4  # thresholds around the predicted one that are counted: remembered sums of votes move little in a step
+CANDIDATES = 8  # thresholds that are counted at a time in a search
 GATHERED = 8  # ranks up to which counts of candidates are gathered, which saves messages, rather than added up
 
 
@@ -51,13 +51,15 @@ class Election(Counted):
         # The fast path: candidates around the predicted threshold; and 0, in case that there are no more than k sums.
         if near:
             gathered = comm.size <= GATHERED
-            nearby = predictor.candidates(candidates_gathered(k, comm.size) if gathered else CANDIDATES, bracket.high)
+            nearby = predictor.candidates(NEARBY, bracket.high)
             candidates = np.union1d([0], nearby)
             if gathered:
                 counts = gather_counts(values, candidates, k, comm)
                 totals = counts.sum(axis=0)
             else:
-                totals = comm.allreduce(kernels.of(values).count(values, candidates).astype(np.int64), control=True)
+                counts = np.minimum(kernels.of(values).count(values, candidates), k + 1)
+                width = np.min_scalar_type((k + 1) * comm.size)
+                totals = comm.allreduce(counts.astype(width), control=True).astype(np.int64)
             bracket = narrowed(candidates, totals, k, bracket)
             reached = totals[np.searchsorted(candidates, nearby)]
             predictor = predictor.respaced(nearby, reached, k, octave)

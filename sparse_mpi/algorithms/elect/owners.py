@@ -44,10 +44,10 @@ class Owners(NamedTuple):
         return SparseVector(numbers[order], vector.values[order], size)
 
     def indices(self, numbers: Array) -> Array:
-        """Return the ascending indices ``(m,)`` of these ``numbers`` ``(m,)``."""
+        """Return the indices ``(m,)`` of these ``numbers`` ``(m,)``, in their order."""
         owners, rounds = numbers // self.width, numbers % self.width
         found = rounds * self.ranks + (owners - self._first(rounds)) % self.ranks
-        return namespace(numbers).sort(found.astype(index_dtype(self.size)))
+        return found.astype(index_dtype(self.size))
 
     def _first(self, rounds: Array) -> Array:
         """Return the rank ``(m,)`` with which each of these ``rounds`` ``(m,)`` begins, by Fibonacci hashing."""
