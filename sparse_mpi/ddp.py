@@ -1,7 +1,7 @@
 """Make the allreduce of torch's DistributedDataParallel sparse: a communication hook, and its state.
 
     model = DistributedDataParallel(net)
-    model.register_comm_hook(SparseState(net.named_parameters(), density=0.01, algorithm="oktopk"), sparse_hook)
+    model.register_comm_hook(SparseState(net.named_parameters(), density=0.01, algorithm="elect"), sparse_hook)
 
 Every bucket of gradients is reduced on its own, in the background while the backward pass continues, and comes back as
 the mean over the ranks. The residual belongs to the parameters, not to the buckets: DDP moves its parameters to other
@@ -58,7 +58,7 @@ class SparseState:
         *,
         density: float | None = None,
         comm: Any = None,
-        algorithm: str | Algorithm = "oktopk",
+        algorithm: str | Algorithm = "elect",
         feedback: str | Feedback = "residual",
         dense_steps: int = 2,
         check_every: int = 0,

@@ -153,7 +153,7 @@ def DistributedOptimizer(
     k: int | None = None,
     density: float | None = None,
     comm: Any = None,
-    algorithm: str | Algorithm = "oktopk",
+    algorithm: str | Algorithm = "elect",
     feedback: str | Feedback = "residual",
     clip_norm: float | None = None,
     in_place: bool = False,

@@ -2,7 +2,7 @@
 
 mpiexec -n 4 python train/lstm.py --data espeak                 SYNTHETIC speech, 5 layers of 800
 mpiexec -n 4 python train/lstm.py --tiny                        a little of it, a small model, in seconds
-srun -n 32 python train/lstm.py --data an4 --data-dir ~/audio   speech, as published for Ok-Topk
+srun -n 32 python train/lstm.py --data an4 --data-dir ~/audio   speech, settings published for Ok-Topk
 mpiexec -n 4 python train/lstm.py --task text                   the Python reference, 2 layers of 500
 srun -n 8 python train/lstm.py --data wikitext-2                text, as published for ADTopk
 

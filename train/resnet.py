@@ -1,6 +1,6 @@
 """Train a ResNet on images: a replica on every MPI rank, gradients reduced sparsely.
 
-mpiexec -n 4 python train/resnet.py                                      ResNet-20, digits, Ok-Topk, density 1 %
+mpiexec -n 4 python train/resnet.py                                      ResNet-20, digits, Elect, density 1 %
 srun -n 4 python train/resnet.py --data cifar10 --data-dir ~/datasets    ResNet-20 as published
 srun -n 8 python train/resnet.py --data cifar100 --data-dir ~/datasets   ResNet-50 as published for ADTopk
 srun -n 8 python train/resnet.py --data imagenet --data-dir ~/imagenet   ResNet-152 likewise

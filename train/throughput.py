@@ -29,17 +29,17 @@ from models.vgg import VGG16
 from options.converters import integer
 from ranks.job import JobError, agreed, run, threads_per_rank
 from records.meter import Stamps
-from sparse_mpi import ALGORITHMS
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.buckets.reduction import GradientReduction
+from sparse_mpi.cli import spelling
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
 from sparse_mpi.plan.base import Part, Profile
 from sparse_mpi.plan.execute import algorithm_of
 from sparse_mpi.plan.planners import ORACLES, PLANNERS, best
 from sparse_mpi.plan.timeline import simulate
-from sparse_mpi.reducer.arguments import make_algorithm, takes
+from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
 from trainer.planning import Profiler
 
 CLASSES = 10
@@ -88,6 +88,7 @@ class Candidate:
         bucket_cap_mb: float | None = None,
     ) -> None:
         self.workshop, self.predicted = workshop, predicted
+        self.in_place = not algorithm.prepares  # what is done ahead of a gradient needs the residual without it
         self.reduction = GradientReduction(
             workshop.model.parameters(),
             density=workshop.args.density,
@@ -95,7 +96,7 @@ class Candidate:
             algorithm=algorithm,
             bucket_cap_mb=bucket_cap_mb,
             overlap=overlap,
-            in_place=True,
+            in_place=self.in_place,
         )
         self.reduction.close()
         self.rates: list[float] = []  # images/s over all ranks, one a round
@@ -106,7 +107,10 @@ class Candidate:
     def step(self) -> Stamps:
         """Compute, reduce and update once; return when each phase ended."""
         work, start = self.workshop, time.perf_counter()
-        self.reduction.attach()
+        if self.in_place:
+            self.reduction.attach()
+        else:
+            work.optimizer.zero_grad()
         loss = cross_entropy(work.model(work.images), work.labels)
         forward = time.perf_counter()
         loss.backward()
@@ -160,17 +164,18 @@ class Candidate:
 
 def main(args: Namespace, comm: Comm) -> None:
     """Measure, and print on rank 0."""
-    if args.rank and not any(takes(name, "rank") for name in args.algos):
+    named = {text: spelled(text) for text in args.algos}
+    if args.rank and not any(takes(name, "rank") for name, _ in named.values()):
         raise JobError(f"--rank has no effect on {', '.join(args.algos)}; leave it out")
     writer = args.json if comm.rank == 0 else None
     agreed(comm, lambda: writer.touch() if writer else None)
     args.threads = args.threads or threads_per_rank(comm)
     torch.set_num_threads(args.threads)
     workshop = Workshop(args, comm)
-    for name in args.algos:
-        options = {"rank": args.rank} if args.rank and takes(name, "rank") else {}
-        algorithm = make_algorithm(name, options)
-        agreed(comm, lambda name=name, algorithm=algorithm: workshop.enter(name, algorithm))  # type: ignore[misc]
+    for text, (name, options) in named.items():
+        rank = {"rank": args.rank} if args.rank and takes(name, "rank") else {}
+        algorithm = make_algorithm(name, rank | options)
+        agreed(comm, lambda text=text, algorithm=algorithm: workshop.enter(text, algorithm))  # type: ignore[misc]
 
     entries = len(workshop.candidates) + len(args.plans)
     steps = entries * (args.warmup + args.rounds * args.iterations)
@@ -248,9 +253,9 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
         parser.add_argument(option, type=integer(1), default=default, metavar=metavar, help=shown)
 
     parser.add_argument("--model", choices=list(MODELS), default="vgg16", help="what is trained (default: vgg16)")
-    text = "what reduces gradients; the first is what the others are compared with (default: dense powersgd acpsgd)"
+    text = f"the first is what the others are compared with; {spelling.HELP} (default: dense powersgd acpsgd)"
     algos = ["dense", "powersgd", "acpsgd"]
-    parser.add_argument("--algos", nargs="+", choices=list(ALGORITHMS), default=algos, metavar="NAME", help=text)
+    parser.add_argument("--algos", nargs="+", type=spelling.algorithm, default=algos, metavar="NAME", help=text)
     text = "planners, whose plans take part too; the profile is of the first algorithm's warm-up (default: none)"
     parser.add_argument("--plans", nargs="+", choices=list(NAMED), default=[], metavar="NAME", help=text)
     text = "each algorithm takes part twice, in buckets: reducing after the backward pass, and while it runs"

@@ -1,6 +1,6 @@
 """Train a Vision Transformer on images: a replica on every MPI rank, gradients reduced sparsely.
 
-mpiexec -n 4 python train/vit.py                                     4 layers, digits, Ok-Topk, density 1 %
+mpiexec -n 4 python train/vit.py                                     4 layers, digits, Elect, density 1 %
 srun -n 8 python train/vit.py --data cifar10 --data-dir ~/datasets   6 layers, patches of 4 x 4
 srun -n 8 python train/vit.py --data imagenet --data-dir ~/imagenet  ViT-Base/16
 """

@@ -65,8 +65,8 @@ def test_a_training_run_goes_on(tmp_path, no_signals):
 
     saved = str(OLD / "run" / "checkpoints" / "step-00000006")
     with pytest.raises(JobError, match="with feedback residual, but this one has gmc; resume with what it was saved"):
-        small_program.train(2, tmp_path / "anew", "--resume", saved)
-    outcome = small_program.train(2, tmp_path, "--feedback", "residual", "--resume", saved)
+        small_program.train(2, tmp_path / "anew", "--algo", "oktopk", "--resume", saved)
+    outcome = small_program.train(2, tmp_path, "--algo", "oktopk", "--feedback", "residual", "--resume", saved)
     straight = json.loads((OLD / "run" / "outcome.json").read_text())
     assert outcome.steps == straight["steps"] and outcome.identical
     assert outcome.loss == pytest.approx(straight["loss"], rel=1e-3)

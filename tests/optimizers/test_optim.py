@@ -139,7 +139,7 @@ def test_k_is_for_all_parameters_together():
     def selected(cap):
         model = net()
         optimizer = DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), 0.1), comm=NullComm(2), k=100, bucket_cap_mb=cap
+            torch.optim.SGD(model.parameters(), 0.1), comm=NullComm(2), algorithm="oktopk", k=100, bucket_cap_mb=cap
         )
         loss_of(model, 0, 0).backward()
         optimizer.step()

@@ -32,11 +32,11 @@ def options(*argv):
 
 def test_defaults_are_those_of_the_data_set():
     args = options()
-    assert (args.data, args.algo, args.density, args.k) == ("small", "oktopk", 0.01, None)
+    assert (args.data, args.algo, args.density, args.k) == ("small", "elect", 0.01, None)
     assert args.selector is None and options("--algo", "topka", "--selector", "random").selector == "random"
     assert args.wire is None and options("--wire", "packed+bf16").wire == "packed+bf16"
     assert (args.epochs, args.milestones, args.momentum, args.lr_times_ranks) == (5, (3, 4), 0.9, False)
-    assert args.data_dir == Path("here") and args.out.match("runs/net-small-oktopk-*")
+    assert args.data_dir == Path("here") and args.out.match("runs/net-small-elect-*")
     assert (args.rank, args.plan, args.planner, args.profile_steps) == (None, None, "best", 5)
     assert options("--plan", "f").density is None and options("--plan", "f").out.match("runs/net-small-plan-*")
     assert options("--plan", "f").algo == "plan"
@@ -99,7 +99,7 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--zero-copy", "--clip-norm", "1"], ["--zero-copy", "no clipping"]),
         (["--feedback", "dgc", "--momentum", "1"], ["--momentum", "must be below 1 with --feedback dgc, got 1.0"]),
         (["--rank", "0"], ["--rank", "must be an integer >= 1, got 0"]),
-        (["--rank", "4"], ["--rank", "oktopk cannot take 4"]),
+        (["--rank", "4"], ["--rank", "elect cannot take 4"]),
         (["--algo", "adtopk", "--selector", "dgc"], ["--selector", "adtopk cannot take dgc"]),
         (["--algo", "auto", "--selector", "dgc"], ["--selector", "--algo auto cannot take dgc"]),
         (["--plan", "auto", "--selector", "dgc"], ["--selector", "a plan cannot take dgc"]),
@@ -162,7 +162,7 @@ def test_density_warmup_is_epochs_or_densities(argv, expected):
 def test_tiny_takes_the_place_of_data_and_settings_that_are_not_given():
     args = options("--tiny")
     assert args.tiny and (args.data, args.lr, args.momentum, args.density) == ("toy", 0.5, 0.25, 0.1)
-    assert args.data_dir == Path("nowhere") and args.out.match("runs/net-toy-oktopk-*")
+    assert args.data_dir == Path("nowhere") and args.out.match("runs/net-toy-elect-*")
     args = options("--tiny", "--data", "large", "--epochs", "7", "--k", "5")
     assert (args.data, args.data_dir, args.epochs, args.batch_size) == ("large", Path("there"), 7, 4)
     assert (args.density, args.lr_times_ranks) == (None, False)
@@ -185,6 +185,7 @@ def test_zero_copy_is_the_default_where_it_is_possible():
     assert options().zero_copy and not options("--no-zero-copy").zero_copy
     assert not options("--feedback", "dgc").zero_copy and not options("--clip-norm", "2").zero_copy
     assert options("--feedback", "gmc").zero_copy
+    assert not options("--algo", "elect:lag=1").zero_copy and options("--algo", "elect:lag=1", "--zero-copy").zero_copy
     expected = {"feedback": "residual", "momentum": "global", "clip_norm": None, "in_place": True}
     assert feedback_options(options()) == expected
 

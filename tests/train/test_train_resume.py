@@ -127,7 +127,7 @@ def test_nothing_to_resume_is_said_and_training_starts(tmp_path, capsys):
 
 
 REFUSED = {
-    "algo": (["--algo", "topka"], "with algo oktopk, but this one has topka"),
+    "algo": (["--algo", "topka"], "with algo elect, but this one has topka"),
     "density": (["--density", "0.1"], "with density 0.2, but this one has 0.1"),
     "k": (["--k", "9"], "with k None, but this one has 9"),
     "feedback": (["--feedback", "none"], "with feedback gmc, but this one has none"),

@@ -11,9 +11,10 @@ from typing import Any
 
 import sparse_mpi
 from options.converters import densities, integer, norm, number, share
+from sparse_mpi.cli import spelling
 from sparse_mpi.feedback import Feedback, LeakyFeedback
 from sparse_mpi.plan.planners import ORACLES, PLANNERS
-from sparse_mpi.reducer.arguments import spelled, takes
+from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
 from sparse_mpi.wire import WIRES
 
 AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
@@ -33,7 +34,7 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add, add_amount = group.add_argument, group.add_mutually_exclusive_group().add_argument
     text = (
         f"the algorithm: {', '.join(sparse_mpi.ALGORITHMS)}, with options if need be, as in elect:votes=0.5; or auto, "
-        "which tries them and takes the fastest one for each bucket (default: oktopk)"
+        "which tries them and takes the fastest one for each bucket (default: elect)"
     )
     add("--algo", type=_algorithm, metavar="NAME[:OPTION=VALUE..]", help=text)
     text = (
@@ -80,7 +81,7 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--clip-norm", type=norm, metavar="C", help=text)
     text = "send all that ranks still owe, densely, and apply it after the last step (default: --no-flush)"
     add("--flush", action=BooleanOptionalAction, default=False, help=text)
-    text = "let gradients add up in the residual's own memory (default: wherever that is possible)"
+    text = "let gradients add up in the residual's own memory (default: wherever possible, but not with elect:lag=1)"
     add("--zero-copy", action=BooleanOptionalAction, default=None, help=text)
     text = "reduce while the backward pass still runs, bucket by bucket (default: unless there is a plan)"
     add("--overlap", action=BooleanOptionalAction, default=None, help=text)
@@ -99,8 +100,8 @@ def _algorithm(text: str) -> str:
     """Convert the value of --algo: `AUTO`, or an algorithm as `spelled` takes it."""
     if text != AUTO:
         try:
-            spelled(text)
-        except ValueError as error:
+            spelling.algorithm(text)
+        except ArgumentTypeError as error:
             raise ArgumentTypeError(f"{error}; or auto") from None
     return text
 
@@ -145,9 +146,9 @@ def resolve_algorithm(parser: ArgumentParser, args: Namespace) -> None:
     if planning and args.dense_warmup:
         parser.error("argument --dense-warmup: --plan auto starts dense by itself; use --profile-steps")
     # Options of an algorithm need one that is named and takes them.
-    args.algo = PLAN if args.plan else args.algo or "oktopk"
+    args.algo = PLAN if args.plan else args.algo or "elect"
+    name, options = ("", {}) if args.plan or choosing else spelled(args.algo)
     for option, value in algorithm_options(args).items():
-        name, options = ("", {}) if args.plan or choosing else spelled(args.algo)
         if not name or not takes(name, option, value):
             which = "a plan" if args.plan else "--algo auto" if choosing else name
             parser.error(f"argument --{option}: {which} cannot take {value}; leave it out, or take another --algo")
@@ -201,7 +202,8 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
             f"argument --feedback: {args.feedback} computes gradients ahead by a step of sgd, not of {args.optimizer}; "
             "use --feedback residual, or --optimizer sgd"
         )
-    args.zero_copy = possible if args.zero_copy is None else args.zero_copy
+    if args.zero_copy is None:  # entries can be elected ahead only while the residual holds no part of a gradient
+        args.zero_copy = possible and not _prepares(args.algo)
     if args.optimizer != "sgd":
         args.momentum = 0.0  # Adam has its own
     if taking and MOMENTUM[args.feedback] != OWN and args.optimizer != "sgd":
@@ -214,6 +216,11 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
     args.correction = args.momentum if taking else 0.0  # the momentum that error feedback applies
     if taking and MOMENTUM[args.feedback] == OWN:
         args.momentum = 0.0
+
+
+def _prepares(algo: str) -> bool:
+    """Return True if a step of this --algo can be prepared before its gradient is there."""
+    return algo not in (AUTO, PLAN) and make_algorithm(*spelled(algo)).prepares
 
 
 def feedback_options(args: Namespace) -> dict[str, Any]:
