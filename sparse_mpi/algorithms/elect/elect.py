@@ -35,7 +35,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, subtract, take
+from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, subtract
 from sparse_mpi.wire import BitPacked, Wire, regions_of
 from sparse_mpi.wire.ballots import Ballots
 from sparse_mpi.wire.positions import Complete, pack_positions, positions_lengths, unpack_positions
@@ -162,13 +162,12 @@ class Elect(Algorithm):
         kernels.of(heard).add(heard, summed.indices - first, summed.values)
 
         # Elect: about k of all sums of votes reach the global threshold.
-        spoken_of = namespace(heard).flatnonzero(heard).astype(summed.indices.dtype)
-        summed = SparseVector(spoken_of + first, heard[spoken_of], summed.size)
-        chosen, counts, threshold = ELECTION.cut(summed.values, k, state.threshold, comm)
+        chosen, counts, threshold = ELECTION.cut(heard, k, state.threshold, comm)
 
         # Balance: where chance or design gave one rank far more of the elected than the mean, share them out equally.
-        winners, regions = take(summed, chosen), regions_of(owners.boundaries)
-        heard[winners.indices - first] = 0
+        won, regions = namespace(heard).flatnonzero(chosen), regions_of(owners.boundaries)
+        winners = SparseVector(won.astype(summed.indices.dtype) + first, heard[won], summed.size)
+        heard[won] = 0
         if counts.max() * comm.size > _trigger(k, comm.size) * counts.sum():
             winners, counts, regions = balance(winners, counts, regions, comm)
 

@@ -27,6 +27,7 @@ from sparse_mpi.comm import Comm
 MANTISSA = 7  # bits of the mantissa by which sums of votes are told apart: votes have fewer
 NEARBY = 4  # thresholds around the predicted one that are counted: remembered sums of votes move little in a step
 CANDIDATES = 8  # thresholds that are counted at a time in a search
+NOT_ZERO = 1  # magnitude bits that all sums reach but those of entries that nobody has news of
 GATHERED = 8  # ranks up to which counts of candidates are gathered, which saves messages, rather than added up
 
 
@@ -42,17 +43,20 @@ class Election(Counted):
     def cut(
         self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm
     ) -> tuple[Array, np.ndarray, ThresholdPredictor]:
-        """Decide which of this rank's sums of votes are elected; see `Counted.cut` for arguments and results."""
+        """Decide which of this rank's sums of votes are elected; see `Counted.cut` for arguments and results.
+
+        Sums that are zero are not.
+        """
         octave = 1 << np.finfo(values.dtype).nmant
         resolution = max(octave >> self.mantissa, 1)
-        bracket, near = Bracket(0, bits_end(values)), predictor.spacing
+        bracket, near = Bracket(NOT_ZERO, bits_end(values)), predictor.spacing
         found: RankCounts | None = None
 
-        # The fast path: candidates around the predicted threshold; and 0, in case that there are no more than k sums.
+        # The fast path: candidates around the predicted threshold; and the lowest, if there are no more than k sums.
         if near:
             gathered = comm.size <= GATHERED
-            nearby = predictor.candidates(NEARBY, bracket.high)
-            candidates = np.union1d([0], nearby)
+            nearby = np.unique(np.maximum(predictor.candidates(NEARBY, bracket.high), NOT_ZERO))
+            candidates = np.union1d([NOT_ZERO], nearby)
             if gathered:
                 counts = gather_counts(values, candidates, k, comm)
                 totals = counts.sum(axis=0)
@@ -60,7 +64,7 @@ class Election(Counted):
                 counts = np.minimum(kernels.of(values).count(values, candidates), k + 1)
                 width = np.min_scalar_type((k + 1) * comm.size)
                 totals = comm.allreduce(counts.astype(width), control=True).astype(np.int64)
-            bracket = narrowed(candidates, totals, k, bracket)
+            bracket = narrowed(candidates, totals, k, bracket, NOT_ZERO)
             reached = totals[np.searchsorted(candidates, nearby)]
             predictor = predictor.respaced(nearby, reached, k, octave)
             if bracket.settled(resolution):
@@ -72,7 +76,7 @@ class Election(Counted):
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if found is None:
-            bracket = search(values, k, comm, bracket, near, resolution, CANDIDATES)
+            bracket = search(values, k, comm, bracket, near, resolution, CANDIDATES, NOT_ZERO)
             found = self._gathered(values, k, comm, bracket)
             predictor = predictor.updated(bracket.low, octave)
 

@@ -185,6 +185,7 @@ def search(
     near: int = 0,
     resolution: int = 1,
     number: int | None = None,
+    lowest: int = 0,
 ) -> Bracket:
     """Narrow ``bracket`` until it has settled, by rounds of counting at more candidates, one allreduce each.
 
@@ -192,25 +193,26 @@ def search(
         values: ``(m,)`` this rank's reduced entries.
         k: entries wanted over all ranks.
         comm: the ranks that search together.
-        bracket: more than k entries reach its low end, unless it is 0; fewer than 0.9k its high end.
+        bracket: more than k entries reach its low end, unless it is ``lowest``; fewer than 0.9k its high end.
         near: how far, in bits, from the known end of a bracket that is open at the other to look first; 0: no idea.
         resolution: magnitudes whose bits differ by less than this tie.
         number: candidates of a round; None: `candidates_per_round`.
+        lowest: magnitude bits that all entries reach which may be in the result.
     """
     number = number or candidates_per_round(k)
-    candidates = _outward(bracket, near, number, bits_end(values)) if near else _evenly(bracket, number)
-    if bracket.low == 0:
-        candidates = np.union1d([0], candidates)
+    candidates = _outward(bracket, near, number, lowest, bits_end(values)) if near else _evenly(bracket, number)
+    if bracket.low == lowest:
+        candidates = np.union1d([lowest], candidates)
     while True:
         counts = kernels.of(values).count(values, candidates)
         totals = comm.allreduce(counts.astype(np.int64), control=True)
-        bracket = narrowed(candidates, totals, k, bracket)
+        bracket = narrowed(candidates, totals, k, bracket, lowest)
         if bracket.settled(resolution):
             return bracket
         candidates = _evenly(bracket, number)
 
 
-def narrowed(candidates: np.ndarray, totals: np.ndarray, k: int, bracket: Bracket) -> Bracket:
+def narrowed(candidates: np.ndarray, totals: np.ndarray, k: int, bracket: Bracket, lowest: int = 0) -> Bracket:
     """Return what is left of ``bracket`` once the counts at some candidates are known.
 
     Args:
@@ -218,9 +220,10 @@ def narrowed(candidates: np.ndarray, totals: np.ndarray, k: int, bracket: Bracke
         totals: ``(m,)`` int64 descending, how many entries of all ranks reach each candidate.
         k: entries wanted over all ranks.
         bracket: where the threshold was known to lie before.
+        lowest: see `search`.
     """
     enough = int(np.searchsorted(-totals, -k))  # the first candidate that at most k entries reach
-    if enough < len(candidates) and (totals[enough] >= (1 - SLACK) * k or candidates[enough] == 0):
+    if enough < len(candidates) and (totals[enough] >= (1 - SLACK) * k or candidates[enough] == lowest):
         return Bracket(int(candidates[enough]), int(candidates[enough]))
     low = int(candidates[enough - 1]) if enough else bracket.low
     return Bracket(low, int(candidates[enough]) if enough < len(candidates) else bracket.high)
@@ -246,14 +249,14 @@ def _evenly(bracket: Bracket, number: int) -> np.ndarray:
     return low + step * np.arange(1, (high - low - 1) // step + 1)
 
 
-def _outward(bracket: Bracket, near: int, number: int, end: int) -> np.ndarray:
+def _outward(bracket: Bracket, near: int, number: int, lowest: int, end: int) -> np.ndarray:
     """Return up to ``number`` candidates at growing distances from the one end of a bracket that is known.
 
     The first is ``near`` bits away, and each distance is a multiple of the one before, so that a small move of the
     threshold is resolved finely and a large one is still enclosed. Where both ends are known they lie evenly between.
     """
     low, high = bracket
-    if low > 0 and high < end:
+    if low > lowest and high < end:
         return _evenly(bracket, number)
     doublings = max((high - low) // near, 1).bit_length()
     distances = near << (np.arange(number, dtype=np.int64) * doublings // number)
