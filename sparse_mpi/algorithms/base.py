@@ -92,7 +92,7 @@ class Algorithm(ABC):
             acc: ``(n,)``, left as it is, but for ``add``.
             k: entries to keep, 1 <= k <= n.
             comm: the transport.
-            state: what `init` or the last step returned.
+            state: what `init` or the last step returned; its arrays may be written to.
             layout: the shapes of the tensors that make up ``acc``, the same as in `init`.
             add: ``(n,)`` what has yet to be added to ``acc``, in place. An algorithm that `accumulates` hands it on to
                 ``selector.select``, which adds it in the pass that selects. All others are given None.
@@ -118,6 +118,10 @@ class Algorithm(ABC):
             comm: the transport.
             state: what the last step returned.
         """
+        return state
+
+    def forget(self, state: Any) -> Any:
+        """Return the state for a next step whose residual is empty, because all that was owed has been sent at once."""
         return state
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:

@@ -29,7 +29,7 @@ HEAD = (
         "step",
         "sends",
         "receives",
-        "votes",
+        "looks",
         "total",
         "energy",
         "gain",
@@ -38,7 +38,7 @@ HEAD = (
 )
 LEGEND = """\
 bytes: sent by a rank in a step, control included, over 8k(P-1)/P; control: the part of it that is control; step: the
-largest step over the mean of all; sends, receives: the busiest rank over the mean of all; votes, total: entries that a
+largest step over the mean of all; sends, receives: the busiest rank over the mean of all; looks, total: entries that a
 rank selects and entries of the result, over k; energy: share of the summed acc's squared norm that the result removes,
 over that of as many of its largest entries, mean of the steps from the 10th on; gain: energy over that of the first
 algorithm."""
@@ -84,13 +84,14 @@ def run(args: argparse.Namespace) -> int:
             made = gradients.make(kind, args.n, args.seed, ranks)
             for name in args.algorithms:
                 key = f"{ranks} {kind} {name}"
-                if key in cells:
+                algorithm = make_algorithm(*spelled(name))
+                if cells.get(key, {}).get("made") == repr(algorithm):
                     continue
-                own, options = spelled(name)
                 k = max(1, round(args.density * args.n))
                 with Bar(args.steps, f"{len(cells)} of {total}: {name}, {kind}, {ranks} ranks") as bar:
-                    found = economy.measure(make_algorithm(own, options), made, ranks, k, args.steps, bar.update)
-                cells[key] = {"ranks": ranks, "gradients": kind, "algorithm": name} | found.record()
+                    found = economy.measure(algorithm, made, ranks, k, args.steps, bar.update)
+                what = {"ranks": ranks, "gradients": kind, "algorithm": name, "made": repr(algorithm)}
+                cells[key] = what | found.record()
                 if args.json:
                     facts = {fact: getattr(args, fact) for fact in FACTS}
                     records.write_cases(args.json, facts | provenance() | {"cases": list(cells.values())})

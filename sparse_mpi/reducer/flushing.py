@@ -27,6 +27,8 @@ class Flushable(ABC):
     k: int
     feedback: Feedback
     report: StepReport | None
+    _instrumented: Algorithm
+    _state: Any  # of the algorithm
 
     def flush(self, *, check: bool = False, like: Any = None) -> Any:
         """Send all that the ranks owe, in one dense allreduce, and leave a residual of 0. Collective.
@@ -66,6 +68,7 @@ class Flushable(ABC):
             state = DENSE.init(self.layout, self.k, self.comm.size)
             reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
             self.feedback.consume(reduction.sent, reduction.total)
+            self._state = self._instrumented.forget(self._state)
         except Exception as error:
             self.comm.abort(error)
         spent, traffic = perf_counter() - start, self.comm.traffic - before

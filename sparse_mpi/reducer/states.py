@@ -34,11 +34,11 @@ def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def restore(template: Any, saved: Any) -> Any:
-    """Invert ``asdict``: return a state of ``template``'s type, nested states included."""
+    """Invert ``asdict``: return a state of ``template``'s type, nested states included, that shares no array."""
     if isinstance(template, tuple) and any(map(is_dataclass, template)):
         return tuple(restore(was, part) for was, part in zip(template, saved, strict=True))
     if not is_dataclass(template) or isinstance(template, type):
-        return saved
+        return saved.copy() if isinstance(saved, np.ndarray) else saved
     values = {field.name: restore(getattr(template, field.name), saved[field.name]) for field in fields(template)}
     return type(template)(**values)
 

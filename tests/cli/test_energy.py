@@ -55,6 +55,10 @@ def test_a_record_is_continued_and_another_measurement_needs_another_file(tmp_pa
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("| 2 | independent | oktopk |") and lines[2].endswith("| 1.00 |")
     assert table.read_text().startswith("`python ") and lines[2] in table.read_text()
+    edited = json.loads(record.read_text())
+    edited["cases"][1] |= {"made": "Elect of another day", "energy": -1.0}
+    record.write_text(json.dumps(edited))
+    assert main([*common, "--ranks", "2"]) == 0 and json.loads(record.read_text())["cases"][1] == first[1]
     with pytest.raises(SystemExit, match=r"--n must be 500 as in .*e.json, got 600"):
         main(["bench", "energy", "--n", "600", "--steps", "3", "--json", str(record)])
 

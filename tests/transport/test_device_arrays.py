@@ -186,13 +186,14 @@ def test_a_tensor_on_a_device_needs_cupy(device, monkeypatch, ranks):
 
 
 @pytest.mark.ranks(1, 3)
-def test_a_training_run_moves_between_host_and_device(ranks, device, transport):
+@pytest.mark.parametrize("algorithm", ["oktopk", "elect"])
+def test_a_training_run_moves_between_host_and_device(ranks, device, transport, algorithm):
     """State leaves the device with `state_dict`, joins it with the first step; back to the host only when asked."""
     cupy = sys.modules["cupy"]
 
     def body(comm):
         comm = transport(comm)
-        reducer, other = (SparseAllreduce(N, k=K, comm=comm) for _ in range(2))
+        reducer, other = (SparseAllreduce(N, k=K, comm=comm, algorithm=algorithm) for _ in range(2))
         reducer.step(cupy.asarray(vector(comm.rank)))
         with pytest.raises(TypeError, match="gradient must be on the device where the residual is, got numpy"):
             reducer.step(vector(comm.rank))
@@ -202,6 +203,10 @@ def test_a_training_run_moves_between_host_and_device(ranks, device, transport):
         totals = [other.step(vector(comm.rank, 1)), reducer.step(cupy.asarray(vector(comm.rank, 1)))]
         assert bytes_of(totals[0]) == bytes_of(totals[1])
         assert bytes_of(other.residual) == bytes_of(reducer.residual)
+        # Back on the device, what was saved goes on there.
+        back = SparseAllreduce(N, k=K, comm=comm, algorithm=algorithm)
+        back.load_state_dict(saved)
+        assert bytes_of(back.step(cupy.asarray(vector(comm.rank, 1)))) == bytes_of(totals[1])
 
     ranks.run(body)
 

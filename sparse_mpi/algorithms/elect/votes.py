@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.sparse import SparseVector, take
@@ -16,20 +18,25 @@ def kept(sums: Array, size: int, acc: Array) -> Array:
     return like(sums, acc).astype(acc.dtype, copy=False)
 
 
-def news_of(largest: SparseVector, told: Array, votes: int) -> SparseVector:
-    """Return the votes of a rank: how much an entry differs from what was told of it.
+def looked_at(votes: int, size: int) -> int:
+    """Return among how many of its ``size`` entries, the largest, a rank looks for those that it votes for."""
+    return min(LOOKS * votes, size)
 
-    Of so many entries as a rank has votes, the product of that and the entry itself is largest: its square for an entry
-    that has no vote yet.
+
+def news_of(largest: SparseVector, told: Array, votes: int) -> SparseVector:
+    """Return the votes of a rank: by how much each of these entries differs from what was told of it.
+
+    They are for the entries with the largest product of news and value: its square where nothing was told yet. Roots
+    are multiplied, so that nothing overflows.
 
     Args:
         largest: entries to choose from.
         told: ``(n,)``, what earlier votes for each entry add up to.
-        votes: how many there are.
+        votes: how many there are at most. Entries without news have none.
     """
-    xp, of = namespace(told), kernels.of(told)
-    news = largest.values - told[largest.indices]
-    worth = xp.sqrt(xp.abs(news)) * xp.sqrt(xp.abs(largest.values))
-    indices, _ = of.truncate(largest.indices, worth, votes)
-    chosen = of.contains(indices, largest.indices) & (news != 0)
-    return take(largest._replace(values=news), chosen)
+    xp = namespace(told)
+    with np.errstate(invalid="ignore"):  # infinite, as it was told to be
+        news = largest.values - told[largest.indices]
+        worth = xp.sqrt(xp.abs(news)) * xp.sqrt(xp.abs(largest.values))
+    chosen, _ = kernels.of(told).truncate(xp.arange(largest.nnz, dtype=np.int32), worth, votes)
+    return take(largest._replace(values=news), chosen[news[chosen] != 0])
