@@ -121,7 +121,8 @@ def study(runs: Sequence[Run], folder: Path, jobs: int) -> list[dict[str, Any]]:
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, tqdm(total=len(missing), unit="run") as bar:
         futures = {pool.submit(train, run): run for run in missing}
         for future in as_completed(futures):
-            files[futures[future]].write_text(json.dumps(future.result(), indent=1) + "\n")
+            record = future.result() | {"command": provenance()["command"]}  # not that of the process in the pool
+            files[futures[future]].write_text(json.dumps(record, indent=1) + "\n")
             bar.update()
     return [json.loads(file.read_text()) for file in files.values()]
 
