@@ -118,12 +118,8 @@ class Counted:
         """
         searches = self.most_rounds(k)
         gathered = (2 + candidates_gathered(k, ranks)) * count_type(k).itemsize * (ranks - 1)
-        return (
-            min(k, everything),
-            0,
-            (2 + 2 * searches) * rounds(ranks),
-            gathered + 16 * (candidates_per_round(k) + 1) * searches,
-        )
+        searched = 16 * (candidates_per_round(k) + 1) * searches
+        return min(k, everything), 0, (2 + 2 * searches) * rounds(ranks), gathered + searched
 
     def most_rounds(self, k: int) -> int:
         """Return the rounds that a search may take until all bits are told apart.
