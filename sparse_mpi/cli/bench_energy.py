@@ -15,7 +15,7 @@ from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import spelling
 from sparse_mpi.cli.markdown import table
 from sparse_mpi.comm.world import MAX_RANKS
-from sparse_mpi.reducer.arguments import make_algorithm, spelled
+from sparse_mpi.reducer.arguments import algorithm_spelled
 
 RANKS = (2, 3, 4, 7, 8, 16, 32, 64, 128, 256)
 FACTS = ("n", "density", "steps", "seed")  # in which the cells of a record must agree
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
             made = gradients.make(kind, args.n, args.seed, ranks)
             for name in args.algorithms:
                 key = f"{ranks} {kind} {name}"
-                algorithm = make_algorithm(*spelled(name))
+                algorithm = algorithm_spelled(name)
                 if cells.get(key, {}).get("made") == repr(algorithm):
                     continue
                 k = max(1, round(args.density * args.n))

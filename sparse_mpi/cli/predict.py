@@ -15,7 +15,7 @@ from sparse_mpi.cli.predict_plot import draw
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.costs import networks
 from sparse_mpi.costs.model import Network
-from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
+from sparse_mpi.reducer.arguments import algorithm_spelled, spelled, takes
 
 # Low-rank ones need shapes, which n does not tell; of those with nodes, most messages do not go over the network
 FLAT = [name for name in ALGORITHMS if not (takes(name, "rank") or takes(name, "ranks_per_node"))]
@@ -112,7 +112,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:
     """Return the traffic of a step, counted where that can be afforded."""
-    algorithm = make_algorithm(*spelled(name))
+    algorithm = algorithm_spelled(name)
     n = short_length(args.n, args.density, ranks)
     k = max(1, round(args.density * n))
     if volume.merged(algorithm, n, k, ranks) > args.most_pairs:

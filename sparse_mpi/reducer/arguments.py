@@ -151,6 +151,11 @@ def spelled(text: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
+def algorithm_spelled(text: str) -> Algorithm:
+    """Return the algorithm that ``text`` spells; see `spelled`."""
+    return make_algorithm(*spelled(text))
+
+
 def _number(text: str) -> int | float | str:
     """Return the number that ``text`` is, or ``text`` itself if it is none."""
     for convert in (int, float):

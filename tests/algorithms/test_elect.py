@@ -20,13 +20,13 @@ BYTES = {"packed": 1.25, "packed+bf16": 0.75, "packed+int8": 0.5}  # times 8k(P-
 
 def looks_of(comm, make) -> list[int]:
     """Return what this rank looks at in each of 30 steps; assert that what is elected leaves no rank's residual."""
-    reducer, votes = SparseAllreduce(N, k=K, comm=comm, algorithm="elect"), []
+    reducer, looks = SparseAllreduce(N, k=K, comm=comm, algorithm="elect"), []
     for step in range(30):
         total = reducer.step(make(np.random.default_rng([step, comm.rank]), step), check=True)
         assert total.nnz <= K
         assert not reducer.residual[total.indices].any()
-        votes.append(reducer.report.selected)
-    return votes
+        looks.append(reducer.report.selected)
+    return looks
 
 
 @pytest.mark.ranks(8)

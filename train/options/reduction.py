@@ -14,7 +14,7 @@ from options.converters import densities, integer, norm, number, share
 from sparse_mpi.cli import spelling
 from sparse_mpi.feedback import Feedback, LeakyFeedback
 from sparse_mpi.plan.planners import ORACLES, PLANNERS
-from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
+from sparse_mpi.reducer.arguments import algorithm_spelled, spelled, takes
 from sparse_mpi.wire import WIRES
 
 AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
@@ -220,7 +220,7 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
 
 def _prepares(algo: str) -> bool:
     """Return True if a step of this --algo can be prepared before its gradient is there."""
-    return algo not in (AUTO, PLAN) and make_algorithm(*spelled(algo)).prepares
+    return algo not in (AUTO, PLAN) and algorithm_spelled(algo).prepares
 
 
 def feedback_options(args: Namespace) -> dict[str, Any]:

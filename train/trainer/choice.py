@@ -8,7 +8,7 @@ from itertools import product
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.buckets.reduction import GradientReduction
-from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
+from sparse_mpi.reducer.arguments import algorithm_spelled, takes
 from sparse_mpi.wire import WIRES
 
 
@@ -23,7 +23,7 @@ def reduce_with(reduction: GradientReduction, choices: Sequence[str]) -> None:
     Raises:
         ValueError: they are of another number of buckets, or of algorithms that do not exist any more.
     """
-    reduction.use([make_algorithm(*spelled(choice)) for choice in choices])
+    reduction.use([algorithm_spelled(choice) for choice in choices])
 
 
 def spelling(algorithm: Algorithm) -> str:
@@ -34,7 +34,7 @@ def spelling(algorithm: Algorithm) -> str:
     """
     with_wire = [f"{name}:wire={wire}" for name, wire in product(ALGORITHMS, WIRES) if takes(name, "wire", wire)]
     for text in (*ALGORITHMS, *with_wire):
-        if make_algorithm(*spelled(text)) == algorithm:
+        if algorithm_spelled(text) == algorithm:
             return text
     raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)} with its default options, got {algorithm!r}")
 

@@ -61,9 +61,9 @@ class Election(Counted):
                 counts = gather_counts(values, candidates, k, comm)
                 totals = counts.sum(axis=0)
             else:
-                counts = np.minimum(kernels.of(values).count(values, candidates), k + 1)
+                own = np.minimum(kernels.of(values).count(values, candidates), k + 1)
                 width = np.min_scalar_type((k + 1) * comm.size)
-                totals = comm.allreduce(counts.astype(width), control=True).astype(np.int64)
+                totals = comm.allreduce(own.astype(width), control=True).astype(np.int64)
             bracket = narrowed(candidates, totals, k, bracket, NOT_ZERO)
             reached = totals[np.searchsorted(candidates, nearby)]
             predictor = predictor.respaced(nearby, reached, k, octave)
