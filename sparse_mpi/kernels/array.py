@@ -11,9 +11,11 @@ from sparse_mpi.kernels.bits import read_messages, write_messages
 __all__ = [
     "accumulate_select",
     "add",
+    "clear",
     "contains",
     "count",
     "from_int8",
+    "gather",
     "histogram",
     "merge",
     "moments",
@@ -176,6 +178,16 @@ def subtract(x: Array, indices: Array, values: Array) -> None:
     """See `base.Kernels.subtract`."""
     xp = namespace(x)
     x[indices] = xp.where(xp.isfinite(values), x[indices] - values, 0)
+
+
+def gather(x: Array, indices: Array) -> Array:
+    """See `base.Kernels.gather`."""
+    return x[indices]
+
+
+def clear(x: Array, indices: Array) -> None:
+    """See `base.Kernels.clear`."""
+    x[indices] = 0
 
 
 def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:

@@ -147,6 +147,12 @@ class Kernels(Protocol):
     def subtract(self, x: Array, indices: Array, values: Array) -> None:
         """Subtract ``values`` from ``x[indices]`` in place; set 0 where a value is not finite. Indices are distinct."""
 
+    def gather(self, x: Array, indices: Array) -> Array:
+        """Return ``x[indices]`` ``(m,)``."""
+
+    def clear(self, x: Array, indices: Array) -> None:
+        """Set ``x[indices]`` to 0 in place."""
+
     def merge(self, indices: Array, values: Array, size: int) -> tuple[Array, Array]:
         """Return the distinct ``indices``, ascending, and for each the sum of its ``values``.
 

@@ -25,7 +25,8 @@ from sparse_mpi.wire.positions import NoValues
 
 CODES = 16  # a sign and 8 levels
 INFINITE = 7  # the level of NaN and Inf
-LEVEL = 1 << 21  # a quarter of an octave, in magnitude bits of float32
+SHIFT = 21  # a level is a quarter of an octave, 2^21 in magnitude bits of float32
+LEVEL = 1 << SHIFT
 INF_BITS = 0x7F800000
 HASH = np.uint32(2246822519)  # odd, and unlike the multiplier by which entries are dealt out to ranks
 
@@ -58,7 +59,7 @@ class Ballots:
         values, xp = single(vector.values), namespace(vector.values)
         bits = magnitude_bits(values)
         low = _lowest(bits)
-        levels = xp.where(bits < INF_BITS, xp.clip((bits - low) // LEVEL, 0, INFINITE - 1), INFINITE)
+        levels = xp.where(bits < INF_BITS, xp.clip((bits - low) >> SHIFT, 0, INFINITE - 1), INFINITE)
         codes = 2 * levels + (values.view(np.int32) < 0)
         coded = vector.indices.astype(index_dtype(CODES * vector.size)) * CODES + codes.astype(vector.indices.dtype)
         messages = LAYOUT.lay_out(counts, CODES * regions, None)
@@ -85,12 +86,12 @@ class Ballots:
 def _decoded(indices: Array, codes: Array, low: Array | int) -> Array:
     """Return the float32 values ``(m,)`` of entries whose senders' lowest levels begin at magnitude bits ``low``."""
     xp = namespace(codes)
-    levels = codes.astype(np.int64) >> 1
-    inside = (indices.astype(np.uint32) * HASH) % LEVEL
-    bits = xp.minimum(low + levels * LEVEL + inside.astype(np.int64), INF_BITS - 1)
-    bits = xp.where(levels == INFINITE, INF_BITS, bits).astype(np.int32)
-    magnitudes = bits.view(np.float32)
-    return xp.where(codes & 1, -magnitudes, magnitudes)
+    levels = codes.astype(np.uint32) >> np.uint32(1)
+    inside = (indices.astype(np.uint32) * HASH) & np.uint32(LEVEL - 1)
+    bits = xp.asarray(low).astype(np.uint32) + levels * np.uint32(LEVEL) + inside  # below 2^32
+    bits = xp.where(levels == INFINITE, np.uint32(INF_BITS), xp.minimum(bits, np.uint32(INF_BITS - 1)))
+    signs = codes.astype(np.uint32) << np.uint32(31)
+    return (bits | signs).view(np.float32)
 
 
 def _lowest(bits: Array) -> int:

@@ -234,6 +234,16 @@ def test_contains(some, sought):
         assert kernel_set.contains(indices, wanted).tolist() == [i in some for i in sorted(sought)]
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gather_and_clear(dtype):
+    x = values(dtype)
+    for kernel_set in (cpu, array):
+        left, indices = x.copy(), np.flatnonzero(np.arange(len(x)) % 3 == 0).astype(np.int32)[::-1]
+        assert same([kernel_set.gather(left, indices)], [x[::3][::-1]])
+        kernel_set.clear(left, indices)
+        assert not left[::3].any() and same([left[1::3], left[2::3]], [x[1::3], x[2::3]])
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("kernel_set", [cpu, array], ids=["cpu", "array"])
 def test_add_and_subtract_are_inverse_where_finite(kernel_set):

@@ -26,9 +26,10 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
-from sparse_mpi.algorithms.elect.election import Election
+from sparse_mpi.algorithms.elect import election
 from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.elect.votes import kept, looked_at, news_of
+from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
 from sparse_mpi.algorithms.oktopk.regions import balance
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.arrays import Array, like, namespace
@@ -42,7 +43,6 @@ from sparse_mpi.wire.ballots import Ballots
 from sparse_mpi.wire.positions import Complete, pack_positions, positions_lengths, unpack_positions
 
 BALLOTS = Ballots()
-ELECTION = Election()
 STEP = 2**0.25  # the factor by which the share of votes changes
 NAMED = 0.95  # of k: entries that all ranks together name at least, if no two name the same
 _NOBODY = np.empty(0, np.int32)
@@ -110,7 +110,7 @@ class Elect(Algorithm):
 
     def init(self, layout: Layout, k: int, ranks: int) -> ElectState:
         """Return the state before the first step."""
-        return ElectState(self.selector.init(layout, k), ELECTION.init())
+        return ElectState(self.selector.init(layout, k), ThresholdPredictor())
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: ElectState, layout: Layout, add: Array | None = None
@@ -135,7 +135,7 @@ class Elect(Algorithm):
             elected, state = self._elect(acc, k, comm, state, add)
 
         # Give: every rank adds all that it has of the elected entries, whether it voted for them or not.
-        total, sent = self._sum(SparseVector(elected, acc[elected], len(acc)), comm)
+        total, sent = self._sum(SparseVector(elected, kernels.of(acc).gather(acc, elected), len(acc)), comm)
         return Reduction(total, sent), state
 
     def prepare(self, residual: Array, comm: Comm, state: ElectState) -> ElectState:
@@ -168,12 +168,12 @@ class Elect(Algorithm):
         kernels.of(heard).add(heard, summed.indices - first, summed.values)
 
         # Elect: about k of all sums of votes reach the global threshold.
-        chosen, counts, threshold = ELECTION.cut(heard, k, state.threshold, comm)
+        won, counts, threshold = election.cut(heard, k, state.threshold, comm)
 
         # Balance: where chance or design gave one rank far more of the elected than the mean, share them out equally.
-        won, regions = namespace(heard).flatnonzero(chosen), regions_of(owners.boundaries)
-        winners = SparseVector(won.astype(summed.indices.dtype) + first, heard[won], summed.size)
-        heard[won] = 0
+        regions = regions_of(owners.boundaries)
+        winners = SparseVector(won.indices.astype(summed.indices.dtype) + first, won.values, summed.size)
+        kernels.of(heard).clear(heard, won.indices)
         if counts.max() * comm.size > _trigger(k, comm.size) * counts.sum():
             winners, counts, regions = balance(winners, counts, regions, comm)
 
@@ -183,7 +183,7 @@ class Elect(Algorithm):
         gathered, _ = comm.allgatherv(message, positions_lengths(counts, regions))
         elected = owners.indices(unpack_positions(gathered, counts, regions, named.size))
         elected = namespace(elected).sort(elected)
-        told[elected] = 0
+        kernels.of(told).clear(told, elected)
 
         # If too few entries have votes, ranks have more of them next time.
         enough = int(counts.sum()) >= k - k // 10
@@ -248,7 +248,7 @@ class Elect(Algorithm):
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         exchange = stages(ranks, self._radix(k, ranks))
-        elected, _, messages, control = ELECTION.bound(layout.size, k, ranks)
+        elected, _, messages, control = election.bound(layout.size, k, ranks)
         votes = sum(min(layout.size, k * selections) for _, selections in exchange)
         share = -(-elected // ranks)
         moved_and_gathered = max(elected / ranks + share, min(_trigger(k, ranks), ranks) * elected / ranks)

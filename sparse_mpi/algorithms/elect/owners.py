@@ -38,17 +38,27 @@ class Owners(NamedTuple):
         """Return the entries by ascending number, as a vector of all numbers."""
         size = self.width * self.ranks
         indices = vector.indices.astype(index_dtype(size), copy=False)  # numbers reach beyond n
-        rounds, places = indices // self.ranks, indices % self.ranks
-        numbers = (places + self._first(rounds)) % self.ranks * self.width + rounds
-        order = namespace(numbers).argsort(numbers)
+        rounds = indices // self.ranks
+        owners = indices - rounds * self.ranks + self._first(rounds)
+        owners -= self.ranks * (owners >= self.ranks)
+        numbers = owners * self.width + rounds
+        # Indices ascend, and so do the numbers of each owner.
+        order = namespace(numbers).argsort(owners.astype(np.uint16), kind="stable")
         return SparseVector(numbers[order], vector.values[order], size)
 
     def indices(self, numbers: Array) -> Array:
         """Return the indices ``(m,)`` of these ``numbers`` ``(m,)``, in their order."""
-        owners, rounds = numbers // self.width, numbers % self.width
-        found = rounds * self.ranks + (owners - self._first(rounds)) % self.ranks
-        return found.astype(index_dtype(self.size))
+        owners = numbers // self.width
+        rounds = numbers - owners * self.width
+        places = owners - self._first(rounds)
+        places += self.ranks * (places < 0)
+        return (rounds * self.ranks + places).astype(index_dtype(self.size), copy=False)
 
     def _first(self, rounds: Array) -> Array:
-        """Return the rank ``(m,)`` with which each of these ``rounds`` ``(m,)`` begins, by Fibonacci hashing."""
-        return ((rounds.astype(np.uint32) * FIBONACCI) >> np.uint32(16)).astype(rounds.dtype) % self.ranks
+        """Return the rank ``(m,)`` with which each of these ``rounds`` ``(m,)`` begins, by Fibonacci hashing.
+
+        16 bits of the hash times P, without the lower 16 bits of the product: a remainder would take four times as
+        long.
+        """
+        hashes = (rounds.astype(np.uint32) * FIBONACCI) >> np.uint32(16)
+        return ((hashes * np.uint32(self.ranks)) >> np.uint32(16)).astype(rounds.dtype)

@@ -36,7 +36,7 @@ def news_of(largest: SparseVector, told: Array, votes: int) -> SparseVector:
     """
     xp = namespace(told)
     with np.errstate(invalid="ignore"):  # infinite, as it was told to be
-        news = largest.values - told[largest.indices]
+        news = largest.values - kernels.of(told).gather(told, largest.indices)
         worth = xp.sqrt(xp.abs(news)) * xp.sqrt(xp.abs(largest.values))
     chosen, _ = kernels.of(told).truncate(xp.arange(largest.nnz, dtype=np.int32), worth, votes)
     return take(largest._replace(values=news), chosen[news[chosen] != 0])

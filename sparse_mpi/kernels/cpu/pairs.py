@@ -6,7 +6,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.base import bits_type
+from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.kernels.cpu.tiles import bits_of, compiled
 from sparse_mpi.kernels.lanes import lowest
 
@@ -42,6 +42,32 @@ def _subtract(x, indices, values):
     for i in range(indices.size):
         at = indices[i]
         x[at] = x[at] - values[i] if np.isfinite(values[i]) else 0
+
+
+def gather(x: Array, indices: Array) -> Array:
+    """See `base.Kernels.gather`. Without checks of the indices more reads are under way at a time than in NumPy."""
+    values = np.empty(len(indices), x.dtype)
+    _gather(x, indices, values)
+    return values
+
+
+@compiled
+def _gather(x, indices, values):
+    """Read the entries one by one."""
+    for i in range(indices.size):
+        values[i] = x[indices[i]]
+
+
+def clear(x: Array, indices: Array) -> None:
+    """See `base.Kernels.clear`."""
+    _clear(x, indices)
+
+
+@compiled
+def _clear(x, indices):
+    """Set to zero in place."""
+    for i in range(indices.size):
+        x[indices[i]] = 0
 
 
 def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
@@ -111,16 +137,18 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
     """See `base.Kernels.truncate`."""
     if len(values) <= k:
         return indices, values
-    kind = bits_type(values).type
-    kth, ties = kth_of(values, kind(np.iinfo(kind).max), k)
-    kept = (indices, values) if reuse else (np.empty(k, indices.dtype), np.empty(k, values.dtype))
-    keep_largest(indices, values, kind(np.iinfo(kind).max), kind(kth), ties, *kept)
-    return kept[0][:k], kept[1][:k]
+    # NumPy partitions with the processor's vector instructions.
+    order, place = magnitude_bits(values), len(values) - k
+    order.partition(place)
+    kth, ties = order[place], np.count_nonzero(order[place:] == order[place])
+    kept = (indices[:k], values[:k]) if reuse else (np.empty(k, indices.dtype), np.empty(k, values.dtype))
+    keep_largest(indices, values, order.dtype.type(np.iinfo(order.dtype).max), kth, ties, *kept)
+    return kept
 
 
 @compiled
 def kth_of(values, magnitude, k):
-    """Return the k-th largest magnitude bits, and how many entries equal to it are among the k largest.
+    """Return the k-th largest magnitude bits of a few values, and how many of the k largest are equal to it.
 
     Each pass counts the entries between ``low`` and ``high`` in bins of equal width, and goes on with the bin of the
     k-th, until the bins are one wide.
@@ -154,17 +182,21 @@ def kth_of(values, magnitude, k):
 
 @compiled
 def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_values):
-    """Copy the pairs above ``kth``, and the first ``ties`` equal to it, in order; input and output may be the same."""
+    """Copy the pairs above ``kth``, and the first ``ties`` equal to it, in order, until the outputs are full.
+
+    Every pair is written, without a branch that could be mispredicted; ``count`` moves on only for those that stay.
+    Input and output may be the same.
+    """
     bits = bits_of(values)
-    count = 0
-    for i in range(bits.size):
+    count = i = 0
+    while count < kept_indices.size:
         b = bits[i] & magnitude
         tied = b == kth and ties > 0
         ties -= tied
-        if b > kth or tied:
-            kept_indices[count] = indices[i]
-            kept_values[count] = values[i]
-            count += 1
+        kept_indices[count] = indices[i]
+        kept_values[count] = values[i]
+        count += b > kth or tied
+        i += 1
 
 
 def contains(indices: Array, sought: Array) -> Array:

@@ -64,7 +64,7 @@ def _candidates(line, magnitude, threshold, k, indices, found):
         count = append(part, bits_of(part), threshold, lo, count, indices, found)
         if count > indices.size - LANES:
             kth, ties = kth_of(found[:count], magnitude, k)
-            keep_largest(indices[:count], found[:count], magnitude, kth, ties, indices, found)
+            keep_largest(indices[:count], found[:count], magnitude, kth, ties, indices[:k], found[:k])
             count = k
             if kth == magnitude:
                 break
