@@ -117,6 +117,12 @@ class Hybrid(Algorithm):
         ]
         return HybridState(tuple(states))
 
+    def forget(self, state: HybridState) -> HybridState:
+        """Return the state with what the parts' algorithms have forgotten."""
+        algorithms = (part.algorithm for part in self.parts for _ in range(part.pieces))
+        pieces = zip(algorithms, state.pieces, strict=True)
+        return HybridState(tuple(algorithm.forget(piece) for algorithm, piece in pieces))
+
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: HybridState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, HybridState]:

@@ -40,6 +40,8 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "moments": lambda cpu: cpu.moments(x, half),
         "add": lambda cpu: cpu.add(x.copy(), indices, values),
         "subtract": lambda cpu: cpu.subtract(x.copy(), indices, values),
+        "gather": lambda cpu: cpu.gather(x, indices),
+        "clear": lambda cpu: cpu.clear(x.copy(), indices),
         "merge": lambda cpu: cpu.merge(pairs, x[pairs], n),
         "contains": lambda cpu: cpu.contains(indices, indices[1::2]),
         "truncate": lambda cpu: cpu.truncate(indices, values, 100),

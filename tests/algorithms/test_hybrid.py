@@ -121,6 +121,23 @@ def test_k_of_a_step_is_shared_out(ranks):
     ranks.run(body)
 
 
+@pytest.mark.ranks(3)
+def test_every_piece_learns_of_a_flush(ranks):
+    """What a piece remembers is of a residual that is no more."""
+    case, algorithm = CASES["layers"], Hybrid((part("elect", BIG, 1.0, pieces=2), part("dense", SMALL + REST)))
+
+    def body(comm):
+        reducer = SparseAllreduce(LAYERS, k=case.k, comm=comm, algorithm=algorithm)
+        for step in range(3):
+            reducer.step(gradient(case, np.float32, step, comm.rank, comm.size))
+        votes = [len(piece["told"]) for piece in reducer.state_dict()["state"]["pieces"][:2]]
+        reducer.flush()
+        return votes, [len(piece["told"]) for piece in reducer.state_dict()["state"]["pieces"][:2]]
+
+    for before, after in ranks.run(body):
+        assert min(before) > 0 and after == [0, 0]
+
+
 @pytest.mark.parametrize("hybrid", HYBRIDS)
 def test_resumption_is_bit_exact(ranks, hybrid):
     case, algorithm = CASES["layers"], HYBRIDS[hybrid]
