@@ -32,13 +32,14 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from options.arguments import file_name
-from options.converters import integer
+from options.converters import integer, number
+from records import duration
+from records.duration import LOWER_IS_BETTER
 from records.pairs import draw, draw_gaps, table
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm.world import World
-
-LOWER_IS_BETTER = ("perplexity", "wer")  # of headlines, see `Task.headline`
+from sparse_mpi.costs import networks
 
 
 class Run(NamedTuple):
@@ -163,11 +164,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--shards", nargs="+", default=["shuffled"], metavar="KIND[:OPTION=VALUE..]", help="(default: shuffled)")
     add("--tune", default="", metavar="OPTION=VALUE,VALUE,..", help="give each way the best of these, as lr=0.1,0.05")
     add("--tuning-seeds", type=integer(0), nargs="+", default=[11, 12], metavar="S", help="for that (default: 11 12)")
+    text = f"also tell how long the runs take there, by alpha and beta: {networks.CHOICES}"
+    add("--network", nargs="+", default=[], metavar="NAME", help=text)
+    add("--compute", type=number, default=0.0, metavar="SECONDS", help="of a rank and step there (default: 0)")
+    add("--target", type=float, metavar="SCORE", help="and how long until an epoch ends with this score")
     add("--jobs", type=integer(1), default=os.cpu_count(), metavar="N", help="processes (default: one a CPU)")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the records, tables and plot")
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     args, options = parser.parse_args(words[:end]), tuple(words[end + 1 :])
+    try:
+        given = {name: networks.named(name)[0] for name in args.network}
+    except ValueError as error:
+        parser.error(f"argument --{error}")
     for way in args.ways:
         import_module(args.program).PROGRAM.parse([*options, *arguments(way)])  # ends with a line about what is wrong
     cells = product(args.seeds, args.shards, args.ways)
@@ -180,7 +189,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         best = tune(runs, tried, args.tuning_seeds, args.out / "tuning", args.jobs)
         runs = [run._replace(tuned=best[run.way, run.shards]) for run in runs]
     records = study(runs, args.out, args.jobs)
-    text = "\n\n".join(table(records, field) for field in ("score", "loss", "mb_sent", "mb_total"))
+    tables = [table(records, field) for field in ("score", "loss", "mb_sent", "mb_total")]
+    if given and not all("messages" in epoch for record in records for epoch in record["epochs"]):
+        raise SystemExit(
+            f"records in {args.out} are of before messages were counted; leave out --network, or --out anew"
+        )
+    tables += [duration.table(records, name, network, args.compute, args.target) for name, network in given.items()]
+    text = "\n\n".join(tables)
     (args.out / "tables.md").write_text(text + "\n")
     draw(records, args.out / "study.png")
     draw_gaps(records, args.out / "gaps.png")

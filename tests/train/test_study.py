@@ -8,7 +8,10 @@ from concurrent.futures import Future
 import pytest
 
 import study
+from records import duration
+from records.duration import seconds
 from records.pairs import Interval
+from sparse_mpi.costs.model import Network
 from study import Run
 
 
@@ -18,6 +21,7 @@ def test_a_run_trains_the_program_with_the_way_it_names():
     assert record["seed"] == 3 and record["headline"] == "accuracy" and 0 <= record["score"] <= 1
     (epoch,) = record["epochs"]
     assert epoch["step"] == 2 and epoch["test_accuracy"] == record["score"]
+    assert epoch["messages"] > 2
     assert epoch["mb_sent"] == record["mb_sent"] > 0 and record["mb_total"] == 2 * record["mb_sent"]
 
 
@@ -77,6 +81,52 @@ def test_each_way_gets_the_value_that_is_best_for_it_on_seeds_of_its_own(headlin
     with pytest.raises(SystemExit):
         study.main(["vgg", "--ways", "dense", "--tune", "lr=0.1", *out, "--tuning-seeds", "2", "--", "--tiny"])
     assert "--tuning-seeds: must be apart from --seeds, got [2] in both" in capsys.readouterr().err
+
+
+def test_seconds_on_a_network_until_a_target():
+    """Two epochs of 10 steps, each 1 ms of computing, 4 messages of 1 ms and 2 MB of 1 ms: 7 ms a step."""
+    network = Network(alpha=1e-3, beta=0.5e-9)
+    scores = {1: (0.7, 0.9), 2: (0.5, 0.6)}
+    records = [
+        {
+            **{"way": "elect", "shards": "sorted", "seed": seed, "headline": "accuracy"},
+            "epochs": [
+                {"step": 10 * (i + 1), "messages": 4, "mb_sent": 4, "test_accuracy": score}
+                for i, score in enumerate(of)
+            ],
+        }
+        for seed, of in scores.items()
+    ]
+    first, second = records
+    assert seconds(first, network, 1e-3) == pytest.approx(0.14)
+    assert seconds(first, network, 1e-3, target=0.7) == pytest.approx(0.07)
+    assert seconds(first, network, 0, target=0.8) == pytest.approx(0.12)
+    assert seconds(second, network, 0, target=0.8) is None
+    for record in records:
+        record["headline"] = "wer"
+        for epoch in record["epochs"]:
+            epoch["test_wer"] = epoch["test_accuracy"]
+    assert seconds(second, network, 0, target=0.5) == pytest.approx(0.06)
+    assert seconds(first, network, 0, target=0.6) is None
+    for record in records:
+        record["headline"] = "accuracy"
+    assert duration.table(records, "lan", network, 0, target=0.8).splitlines() == [
+        "| shards | way | s on lan | s until accuracy 0.8 | reached by |",
+        "| --- | --- | ---: | ---: | ---: |",
+        "| sorted | elect | 0.12 | 0.12 | 1 of 2 |",
+    ]
+
+
+def test_a_network_is_refused_by_name_and_old_records_by_folder(tmp_path, capsys):
+    out = ["--seeds", "1", "--ways", "dense", "--out", str(tmp_path)]
+    with pytest.raises(SystemExit):
+        study.main(["vgg", *out, "--network", "lan", "--", "--tiny"])
+    assert "argument --network: must be 1gbe" in capsys.readouterr().err.replace("--network must", "--network: must")
+    record = {"way": "dense", "shards": "shuffled", "seed": 1, "options": ["--tiny"], "headline": "accuracy"}
+    record |= {"score": 1, "loss": 1, "mb_sent": 2, "mb_total": 4, "epochs": [{"step": 1, "mb_sent": 2}]}
+    (tmp_path / f"{Run('vgg', 8, 'dense', 'shuffled', 1, ('--tiny',)).name}.json").write_text(json.dumps(record))
+    with pytest.raises(SystemExit, match="before messages were counted"):
+        study.main(["vgg", *out, "--network", "1gbe", "--", "--tiny"])
 
 
 def test_options_of_a_way_go_to_the_algorithm_or_to_the_program():

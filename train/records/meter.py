@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparse_mpi import StepReport
 from sparse_mpi.comm import Comm
 from tasks.task import Sums
 
@@ -24,6 +25,16 @@ class Stamps(NamedTuple):
     updated: float
 
 
+def exchanged(report: StepReport) -> dict[str, float]:
+    """Return what a reduction adds to the sums of a `Meter`: its bytes, messages, and seconds of exchange and merge."""
+    return {
+        "sent": report.traffic.sent + report.traffic.control,
+        "messages": report.traffic.messages,
+        "exchange": report.exchange_seconds,
+        "merge": report.merge_seconds,
+    }
+
+
 @dataclass
 class Meter:
     """Sums over steps, of one rank or of all."""
@@ -33,6 +44,7 @@ class Meter:
     selected: float = 0  # pairs that a rank selected
     total: float = 0  # entries of the reduced gradient
     sent: float = 0  # bytes, control included
+    messages: float = 0  # that a rank sent
     compute: float = 0  # seconds: batch, forward, backward
     exposed: float = 0  # seconds from the end of the backward pass until all is reduced
     selection: float = 0  # seconds
@@ -63,5 +75,6 @@ class Meter:
             "selected": self.selected / self.steps,
             "total": self.total / self.steps,
             "mb_sent": self.sent / self.steps / 1e6,
+            "messages": self.messages / self.steps,
             **{f"{part}_seconds": getattr(self, part) / self.steps for part in (*PARTS, *WORK)},
         }

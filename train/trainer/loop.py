@@ -15,7 +15,7 @@ from options.schedule import density, learning_rate
 from ranks.job import Preempted
 from ranks.replicas import digest, identical
 from records.journal import Journal, Outcome
-from records.meter import Meter, Stamps
+from records.meter import Meter, Stamps, exchanged
 from records.metrics import Metrics
 from records.timeline import Recorder
 from sparse_mpi import SparseAllreduce
@@ -250,13 +250,11 @@ class Training:
             steps=1,
             selected=report.selected,
             total=report.total,
-            sent=report.traffic.sent + report.traffic.control,
             compute=computed - start,
             exposed=reduced - computed,
             selection=report.select_seconds,
-            exchange=report.exchange_seconds,
-            merge=report.merge_seconds,
             update=updated - reduced,
+            **exchanged(report),
         )
 
     def _flush(self, epoch: int) -> None:
@@ -267,11 +265,11 @@ class Training:
         self.reduction.check = self._is_checked(self.steps)
         self.optimizer.flush()
         report, spent = self.reduction.report, time.perf_counter() - start
-        sent = report.traffic.sent + report.traffic.control
-        self.meter.add(Meter(sent=sent, exposed=spent, exchange=report.exchange_seconds, merge=report.merge_seconds))
+        meter = Meter(np.zeros(1), exposed=spent, **exchanged(report))
+        self.meter.add(meter)
         self.seconds += spent
         self.flushed = self.steps
-        self.journal.flush(self._now(epoch), sent, spent)
+        self.journal.flush(self._now(epoch), meter.sent, spent)
 
     def _is_checked(self, step: int) -> bool:
         return self.args.check_every > 0 and step % self.args.check_every == 0
