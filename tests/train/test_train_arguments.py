@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from options.arguments import Settings, Tiny, parse
 from options.converters import Ramp
+from options.optimizers import OPTIMIZERS
 from options.reduction import feedback_options, momentum_line
 from sparse_mpi import ALGORITHMS, EF21, SELECTORS
 from sparse_mpi.wire import WIRES
@@ -119,6 +121,8 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--speed", "9"], ["--speed"]),
         (["--optimizer", "lion"], ["--optimizer", "sgd", "adam", "adamw"]),
         (["--schedule", "cosine"], ["--schedule", "steps", "linear", "exponential"]),
+        (["--beta1", "0.8", "--optimizer", "sgd"], ["--beta1", "for adam or adamw, got 0.8 for sgd"]),
+        (["--beta1", "1", "--optimizer", "adam"], ["--beta1", "must be below 1", "got 1.0 for adam"]),
         (["--data", "text", "--momentum", "0.9"], ["--momentum", "needs --optimizer sgd, has no effect on adam"]),
         (
             ["--optimizer", "adam", "--feedback", "gmc"],
@@ -199,6 +203,14 @@ def test_adam_goes_by_arrival_unless_told_otherwise(capsys):
         with pytest.raises(SystemExit):
             options(*argv)
         assert "--arrival: needs --optimizer adam or adamw, and --feedback residual or leaky" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_adam_keeps_what_beta1_says_of_its_mean_gradient(name):
+    weights = [torch.nn.Parameter(torch.zeros(2))]
+    for argv, beta1 in (([], 0.9), (["--beta1", "0.8"], 0.8), (["--beta1", "0"], 0.0)):
+        made = OPTIMIZERS[name](weights, options("--optimizer", name, *argv))
+        assert made.defaults["betas"] == (beta1, 0.999)
 
 
 def test_a_run_says_who_applies_momentum():

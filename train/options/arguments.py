@@ -37,6 +37,9 @@ class Settings:
     warmup_scales: bool = False  # whether warmup_epochs goes with the number of epochs; no option, nor for those given
 
 
+BETA1 = 0.9  # of Adam
+
+
 class Tiny(NamedTuple):
     """Data set and settings of --tiny."""
 
@@ -109,6 +112,9 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
             setattr(args, field.name, getattr(chosen, field.name))
     if args.warmup_scales:
         args.warmup_epochs *= args.epochs / chosen.epochs
+    if args.beta1 is not None and (args.optimizer == "sgd" or args.beta1 >= 1):
+        parser.error(f"argument --beta1: must be below 1, for adam or adamw, got {args.beta1} for {args.optimizer}")
+    args.beta1 = BETA1 if args.beta1 is None else args.beta1
     for name, choice, needed in (
         ("momentum", "optimizer", "sgd"),
         ("milestones", "schedule", "steps"),
@@ -149,6 +155,8 @@ def _add_training(parser: ArgumentParser, settings: Mapping[str, Settings]) -> N
     add("--milestones", number, "E", "epochs after which it falls to a tenth, in steps", nargs="*")
     add("--decay", number, "F", "that factor, of exponential")
     add("--momentum", number, "M", "of sgd; with --feedback dgc of the gradients of each rank, and sgd has none")
+    text = f"share of the mean gradient that adam and adamw keep from step to step, below 1 (default: {BETA1})"
+    group.add_argument("--beta1", type=number, metavar="B", help=text)
     add("--weight-decay", number, "W", "weight decay")
     text = "of weights, shards and all that is drawn at random (default: 1)"
     group.add_argument("--seed", type=integer(0), default=1, metavar="S", help=text)

@@ -18,12 +18,17 @@ def sgd(parameters: Parameters, args: Namespace) -> torch.optim.Optimizer:
 
 def adam(parameters: Parameters, args: Namespace) -> torch.optim.Optimizer:
     """Make Adam (Kingma and Ba, ICLR 2015)."""
-    return torch.optim.Adam(parameters, args.lr, weight_decay=args.weight_decay, fused=True)
+    return torch.optim.Adam(parameters, args.lr, _betas(args), weight_decay=args.weight_decay, fused=True)
 
 
 def adamw(parameters: Parameters, args: Namespace) -> torch.optim.Optimizer:
     """Make Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019)."""
-    return torch.optim.AdamW(parameters, args.lr, weight_decay=args.weight_decay, fused=True)
+    return torch.optim.AdamW(parameters, args.lr, _betas(args), weight_decay=args.weight_decay, fused=True)
+
+
+def _betas(args: Namespace) -> tuple[float, float]:
+    """Return how much of their means of gradients and squares stays from step to step."""
+    return args.beta1, 0.999
 
 
 OPTIMIZERS: dict[str, Callable[[Parameters, Namespace], torch.optim.Optimizer]] = {

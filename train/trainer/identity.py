@@ -21,6 +21,7 @@ FIXED = (
     "residual",
     "rank",
     "optimizer",
+    "beta1",
     "feedback",
     "leak",
     "arrival",
@@ -80,10 +81,10 @@ def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, An
 def _renamed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return ``saved`` with today's names and options.
 
-    It may be from when there was neither --arrival nor --leak, or even from when --feedback was --memory and --algo
+    It may be from when there was no --arrival, --leak or --beta1, or even from when --feedback was --memory and --algo
     auto made a plan.
     """
-    saved = {"arrival": False, "leak": 0.0, **saved}
+    saved = {"arrival": False, "leak": 0.0, "beta1": 0.9, **saved}
     if "memory" not in saved:
         return saved
     planned = {"algo": PLAN, "plan": AUTO} if saved["algo"] == AUTO else {}
