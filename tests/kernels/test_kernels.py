@@ -177,6 +177,19 @@ def test_truncate_takes_the_largest_in_order(numbers, k, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+def test_truncate_looks_for_the_kth_block_by_block(dtype, monkeypatch):
+    """From either side, with ties and what is not finite in every block."""
+    from sparse_mpi.kernels.cpu import pairs
+
+    monkeypatch.setattr(pairs, "BLOCK", 16)
+    x = np.random.default_rng(5).choice([0.0, -0.0, 1.0, -2.0, 3.5, np.inf, np.nan, 1e-40], 99).astype(dtype)
+    x[::3] = np.random.default_rng(6).standard_normal(33)
+    indices = np.arange(99, dtype=np.int32)
+    for k in range(1, 99):
+        assert same(cpu.truncate(indices, x, k), array.truncate(indices, x, k))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_truncate_of_many(dtype):
     x = values(dtype)
     indices = np.arange(N, dtype=np.int32)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.base import magnitude_bits
+from sparse_mpi.kernels.base import bits_type
+from sparse_mpi.kernels.cpu.counts import count
 from sparse_mpi.kernels.cpu.tiles import bits_of, compiled
 from sparse_mpi.kernels.lanes import lowest
 
@@ -15,6 +18,7 @@ WINDOW = 1 << 16  # entries of the dense vector summed at once: with its flags i
 SPARSE = 1 << 12  # fewer pairs than this,
 DENSE = 1 << 9  # more entries of the vector for each pair, or
 RUNS = 1 << 10  # more ascending runs.
+BLOCK = 1 << 13  # values, at least, of which `truncate` looks for the k-th at a time
 MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many values and for few
 ONE = np.uint64(1)
 
@@ -137,13 +141,35 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
     """See `base.Kernels.truncate`."""
     if len(values) <= k:
         return indices, values
-    # NumPy partitions with the processor's vector instructions.
-    order, place = magnitude_bits(values), len(values) - k
-    order.partition(place)
-    kth, ties = order[place], np.count_nonzero(order[place:] == order[place])
+    kind = bits_type(values).type
+    magnitude = kind(np.iinfo(kind).max)
+    kth, ties = kth_of(values, magnitude, k) if len(values) < BLOCK else _kth_of_many(values, magnitude, k)
     kept = (indices[:k], values[:k]) if reuse else (np.empty(k, indices.dtype), np.empty(k, values.dtype))
-    keep_largest(indices, values, order.dtype.type(np.iinfo(order.dtype).max), kth, ties, *kept)
+    keep_largest(indices, values, magnitude, kind(kth), ties, *kept)
     return kept
+
+
+def _kth_of_many(values: Array, magnitude: Any, k: int) -> tuple[Any, int]:
+    """Return what `kth_of` does for many ``values`` ``(m,)``, k < m.
+
+    NumPy partitions with the processor's vector instructions. It does so block by block, and only the k largest so far
+    are held, or the smallest up to the k-th, whichever are fewer: magnitudes take little memory.
+    """
+    rest = len(values) - k + 1
+    number, bits = min(rest, k), values.view(bits_type(values))
+    block = max(BLOCK, number)
+    held, filled = np.empty(number + min(block, len(values)), bits.dtype), 0
+    for lo in range(0, len(values), block):
+        added = bits[lo : lo + block]
+        both = held[: filled + len(added)]
+        np.bitwise_and(added, magnitude, out=both[filled:])
+        if len(both) > number:
+            both.partition(number - 1 if rest <= k else len(both) - k)
+        filled = min(number, len(both))
+        if rest > k:
+            held[:filled] = both[-filled:]
+    kth = held[:filled].max() if rest <= k else held[:filled].min()
+    return kth, k - (int(count(values, np.array([kth + 1]))[0]) if kth < magnitude else 0)
 
 
 @compiled
