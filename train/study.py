@@ -23,7 +23,7 @@ from contextlib import redirect_stdout
 from dataclasses import fields
 from importlib import import_module
 from io import StringIO
-from itertools import pairwise, product
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -76,14 +76,13 @@ def train(run: Run) -> dict[str, Any]:
             outcome = World(run.ranks).run(lambda comm: program.train(Namespace(**vars(args)), comm))[0]
         lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
     epochs = [record for record in map(json.loads, lines) if record["event"] == "epoch"]
-    steps = [0, *(epoch["step"] for epoch in epochs)]
-    total = sum(epoch["mb_sent"] * (end - start) for epoch, (start, end) in zip(epochs, pairwise(steps), strict=True))
+    total = sum(epoch["mb_sent"] * steps for epoch, steps in duration.with_steps(epochs))
     return {
         **run._asdict(),
         "headline": outcome.headline,
         "score": outcome.score,
         "loss": outcome.loss,
-        "mb_sent": total / steps[-1],
+        "mb_sent": total / epochs[-1]["step"],
         "mb_total": total,  # with all that a warm-up and a flush sent
         "epochs": epochs,
         **provenance(),

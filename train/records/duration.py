@@ -13,6 +13,12 @@ from sparse_mpi.costs.model import Network
 LOWER_IS_BETTER = ("perplexity", "wer")  # of headlines, see `Task.headline`
 
 
+def with_steps(epochs: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
+    """Return each epoch's record with the number of its steps."""
+    ends = [0, *(epoch["step"] for epoch in epochs)]
+    return [(epoch, end - start) for epoch, (start, end) in zip(epochs, pairwise(ends), strict=True)]
+
+
 def seconds(record: dict[str, Any], network: Network, compute: float, target: float | None = None) -> float | None:
     """Return the seconds that a run takes on ``network``, or that it takes to reach a score.
 
@@ -27,11 +33,10 @@ def seconds(record: dict[str, Any], network: Network, compute: float, target: fl
     Returns:
         The seconds, or None if no epoch reaches the target.
     """
-    epochs, spent = record["epochs"], 0.0
-    starts = [0, *(epoch["step"] for epoch in epochs)]
-    for epoch, (start, end) in zip(epochs, pairwise(starts), strict=True):
+    spent = 0.0
+    for epoch, steps in with_steps(record["epochs"]):
         step = Traffic(sent=epoch["mb_sent"] * 1e6, messages=epoch["messages"])
-        spent += (end - start) * (compute + network.seconds(step))
+        spent += steps * (compute + network.seconds(step))
         if target is not None and _reaches(epoch[f"test_{record['headline']}"], target, record["headline"]):
             return spent
     return spent if target is None else None

@@ -27,6 +27,7 @@ from sparse_mpi.algorithms.oktopk.global_threshold import (
 from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor, crossing
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
+from sparse_mpi.select.base import at_least
 from sparse_mpi.sparse import SparseVector, take
 
 MANTISSA = 7  # bits of the mantissa by which sums of votes are told apart: votes have fewer
@@ -84,9 +85,9 @@ def cut(
 
 def _reaching(sums: Array, threshold: int) -> SparseVector:
     """Return the sums that reach a threshold, given as magnitude bits."""
-    found = kernels.of(sums).select(sums, threshold, len(sums))
-    assert found is not None
-    return SparseVector(*found, len(sums))
+    reaching = at_least(sums, threshold, most=len(sums))
+    assert reaching is not None
+    return reaching
 
 
 def _counts(values: Array, candidates: np.ndarray, k: int, comm: Comm) -> tuple[np.ndarray, np.ndarray | None]:
