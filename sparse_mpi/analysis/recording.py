@@ -107,6 +107,9 @@ class RecordingComm:
     def abort(self, error: BaseException) -> NoReturn:
         self._comm.abort(error)
 
+    def begin_reduction(self) -> None:
+        self._comm.begin_reduction()
+
     def guard(self) -> None:
         self._comm.guard()
 

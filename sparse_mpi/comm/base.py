@@ -71,6 +71,9 @@ class Comm(Protocol):
     def abort(self, error: BaseException) -> NoReturn:
         """End the run of all ranks because of ``error``."""
 
+    def begin_reduction(self) -> None:
+        """Tell those who watch over the job that a reduction begins."""
+
     def guard(self) -> None:
         """Have an exception that nothing in this process catches end the run of all ranks, from now on."""
 

@@ -37,6 +37,7 @@ from sparse_mpi.comm.base import Counts
 from sparse_mpi.comm.buffers import row_bytes
 from sparse_mpi.comm.renumbered import Renumbered
 from sparse_mpi.comm.traffic import Ledger, Traffic
+from sparse_mpi.comm.watchdog import CALLS, Watched
 
 OPS = ("sum", "max")
 REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")
@@ -47,15 +48,20 @@ _R = TypeVar("_R")
 def _timed(
     method: Callable[Concatenate[CountingComm, _P], _R],
 ) -> Callable[Concatenate[CountingComm, _P], _R]:
-    """Have a call's duration added to the traffic, and its span to the calls where they are wanted."""
+    """Have a call's duration added to the traffic, its span to the calls where they are wanted, and it watched."""
+    number = CALLS.index(method.__name__)
 
     @wraps(method)
     def call(self: CountingComm, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if self.watched is not None:
+            self.watched.enter(number, args[2] if len(args) > 2 else kwargs.get("source"))
         start = perf_counter()
         try:
             return method(self, *args, **kwargs)
         finally:
             end = perf_counter()
+            if self.watched is not None:
+                self.watched.leave()
             self.traffic.seconds += end - start
             if self.calls is not None:
                 self.calls.append((start, end))
@@ -71,6 +77,7 @@ class CountingComm(ABC):
 
     staged = True
     concurrent = False
+    watched: Watched | None = None  # what tells the watchdog of this rank about calls, where there is one
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -175,6 +182,10 @@ class CountingComm(ABC):
 
     def abort(self, error: BaseException) -> NoReturn:
         raise error
+
+    def begin_reduction(self) -> None:
+        if self.watched is not None:
+            self.watched.dog.begin_reduction()
 
     def guard(self) -> None:
         """Do nothing, where the ranks are threads of one process; see `Comm.guard`."""

@@ -19,8 +19,9 @@ from sparse_mpi.arrays import Array, is_device, namespace, synchronize
 from sparse_mpi.comm.base import Counts
 from sparse_mpi.comm.buffers import cut, row_bytes
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.runtime import on_uncaught, refuse_singletons, takes_device_pointers
+from sparse_mpi.comm.runtime import on_uncaught, refuse_singletons, takes_device_pointers, time_limit
 from sparse_mpi.comm.staging import Staging
+from sparse_mpi.comm.watchdog import Watchdog
 
 # A patient rank polls without a pause, and then with ever longer ones
 SPIN_SECONDS, MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1e-4, 5e-5, 1e-3
@@ -38,12 +39,25 @@ class MPIComm(CountingComm):
     rank is flooded. ``patient`` sleeps between looks at what has come instead of taking a core, as MPI does: for
     a thread that waits while others compute.
 
+    Where MPI allows calls from several threads, a `Watchdog` ends the job when a rank waits for one that has ended its
+    program, and when a call takes longer than ``timeout`` seconds (0: any time; None: as the variable
+    SPARSE_MPI_TIMEOUT has it). What is made of a ``parent`` shares its watchdog.
+
     Raises:
         TypeError: ``comm`` is no intracommunicator.
         RuntimeError: MPI was started by a launcher that is not its own.
+        ValueError: ``timeout`` or SPARSE_MPI_TIMEOUT is no number of seconds.
     """
 
-    def __init__(self, comm: Any, cuda_aware: bool | None = None, bucket: int = 8, patient: bool = False) -> None:
+    def __init__(
+        self,
+        comm: Any,
+        cuda_aware: bool | None = None,
+        bucket: int = 8,
+        patient: bool = False,
+        timeout: float | None = None,
+        parent: MPIComm | None = None,
+    ) -> None:
         from mpi4py import MPI
 
         refuse_singletons(MPI.COMM_WORLD.size)
@@ -60,10 +74,19 @@ class MPIComm(CountingComm):
         self._bucket, self._patient = bucket, patient
         self.concurrent = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._rowtypes: dict[int, Any] = {}
+        # Watch over all ranks; what is made of this communicator has the same watchdog.
+        limit = time_limit(timeout)
+        self._dog: Watchdog | None = None if parent is None else parent._dog
+        self._owns_dog = parent is None
+        if parent is None and self.concurrent and self.size > 1:
+            self._dog = Watchdog(MPI, self._comm, limit)
+            self.guard()
+        if self._dog is not None:
+            self.watched = self._dog.over(self._comm)
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
 
     def duplicate(self, patient: bool = False) -> MPIComm:
-        return MPIComm(self._comm, not self.staged, self._bucket, patient)
+        return MPIComm(self._comm, not self.staged, self._bucket, patient, parent=self)
 
     def node(self) -> int:
         sharing = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
@@ -73,7 +96,7 @@ class MPIComm(CountingComm):
 
     def _split(self, color: int) -> MPIComm:
         part = self._comm.Split(color, self.rank)
-        made = MPIComm(part, not self.staged, self._bucket, self._patient)
+        made = MPIComm(part, not self.staged, self._bucket, self._patient, parent=self)
         part.Free()
         return made
 
@@ -82,6 +105,8 @@ class MPIComm(CountingComm):
         for rowtype in self._rowtypes.values():
             rowtype.Free()
         self._rowtypes.clear()
+        if self._owns_dog and self._dog is not None:
+            self._dog.free()
         self._comm.Free()
 
     def abort(self, error: BaseException) -> NoReturn:

@@ -77,6 +77,9 @@ class NcclComm(CountingComm):
     def abort(self, error: BaseException) -> NoReturn:
         self._host.abort(error)
 
+    def begin_reduction(self) -> None:
+        self._host.begin_reduction()
+
     def guard(self) -> None:
         self._host.guard()
 

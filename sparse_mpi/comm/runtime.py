@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+TIMEOUT = "SPARSE_MPI_TIMEOUT"
 # Variables in which launchers tell the number of processes: Open MPI, PMI, PALS, Hydra, Slurm
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 # Variables that switch CUDA support on: MVAPICH2, Intel MPI, ParaStation
@@ -72,9 +75,27 @@ def _library_says_so(MPI: Any) -> bool:
     return False
 
 
+def time_limit(timeout: float | None) -> float:
+    """Return the seconds that a call may take: ``timeout``, or what the variable `TIMEOUT` says; 0 is no limit.
+
+    Raises:
+        ValueError: it is no number of seconds.
+    """
+    told = os.environ.get(TIMEOUT, "0") if timeout is None else timeout
+    try:
+        seconds = float(told)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        name = TIMEOUT if timeout is None else "timeout"
+        raise ValueError(f"{name} must be a number of seconds, got {told!r}; 0 waits for any time")
+    return seconds
+
+
 def on_uncaught(end: Callable[[BaseException], Any]) -> None:
     """Have ``end(error)`` called for an exception that nothing catches.
 
     Python itself would wait in MPI_Finalize for ranks that wait for this one.
     """
     sys.excepthook = lambda kind, error, trace: end(error)
+    threading.excepthook = lambda failed: None if failed.exc_value is None else end(failed.exc_value)

@@ -156,6 +156,7 @@ class SparseAllreduce(Flushable, Resumable):
     def _step(self, gradient: Any, k: int | None, density: float | None, check: bool) -> Any:
         """Carry out `step` on the current device and stream."""
         start, before = perf_counter(), self.comm.traffic.copy()
+        self.comm.begin_reduction()
         # Check the arguments before any data moves: all ranks raise, or none.
         with same_on_all_ranks(self.comm) as say:
             flat, k_now = self._enter(gradient), self._resolve(k, density)

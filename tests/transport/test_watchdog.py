@@ -1,0 +1,48 @@
+"""What a rank knows of the calls of others, and the time limit of a call."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparse_mpi.comm.runtime import TIMEOUT, time_limit
+from sparse_mpi.comm.watchdog import CALLS, NOBODY, SENDRECV, Place, now
+
+ALLREDUCE = CALLS.index("allreduce")
+
+
+def place(call=ALLREDUCE, inside=1, family=7, number=5, awaited=NOBODY, ago=0.0, reduction=3):
+    return Place(call, inside, family, number, awaited, now() - int(1e3 * ago), reduction)
+
+
+def test_a_collective_call_needs_those_that_have_not_made_it():
+    assert place().waits_for(1, {7: 4}) and not place().waits_for(1, {7: 5})
+    assert not place(inside=0).waits_for(1, {7: 4})
+    assert not place().waits_for(1, {8: 1})  # no member of that communicator
+
+
+def test_a_sendrecv_needs_its_source_alone():
+    assert place(SENDRECV, awaited=2).waits_for(2, {}) and not place(SENDRECV, awaited=2).waits_for(1, {7: 1})
+    assert not place(SENDRECV).waits_for(1, {7: 1})
+
+
+def test_places_in_words():
+    assert str(Place()) == "has made no call yet"
+    assert str(place(ago=12)) == "has been in allreduce of reduction 3 for 12 s"
+    left = place(inside=0, ago=2, reduction=0)
+    assert str(left) == "left allreduce 2 s ago, and has made no call since"
+
+
+def test_the_time_limit_is_that_of_the_communicator_or_the_variable(monkeypatch):
+    monkeypatch.delenv(TIMEOUT, raising=False)
+    assert time_limit(None) == 0 and time_limit(2.5) == 2.5
+    monkeypatch.setenv(TIMEOUT, "30")
+    assert time_limit(None) == 30 and time_limit(0) == 0
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "inf", "nan"])
+def test_a_time_limit_must_be_a_number_of_seconds(monkeypatch, text):
+    monkeypatch.setenv(TIMEOUT, text)
+    with pytest.raises(ValueError, match=f"SPARSE_MPI_TIMEOUT must be a number of seconds, got '{text}'"):
+        time_limit(None)
+    with pytest.raises(ValueError, match="timeout must be a number of seconds, got -1"):
+        time_limit(-1)
