@@ -27,6 +27,6 @@ def as_comm(comm: Any = None) -> Comm:
         from sparse_mpi.comm import process_group
 
         return process_group.wrapped(comm)
-    from sparse_mpi.comm import mpi
+    from sparse_mpi.comm.wrapped import wrapped
 
-    return mpi.wrapped(comm)
+    return wrapped(comm)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
-from functools import cache
 from time import perf_counter, sleep
 from typing import Any, NoReturn
 
@@ -75,10 +74,9 @@ class MPIComm(CountingComm):
         self.concurrent = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._rowtypes: dict[int, Any] = {}
         # Watch over all ranks; what is made of this communicator has the same watchdog.
-        limit = time_limit(timeout)
+        limit, self._owns_dog = time_limit(timeout), parent is None and self.concurrent and self.size > 1
         self._dog: Watchdog | None = None if parent is None else parent._dog
-        self._owns_dog = parent is None
-        if parent is None and self.concurrent and self.size > 1:
+        if self._owns_dog:
             self._dog = Watchdog(MPI, self._comm, limit)
             self.guard()
         if self._dog is not None:
@@ -235,10 +233,7 @@ class MPIComm(CountingComm):
 
     def _together(self, blocking: Callable[..., None], polled: Callable[..., Any], *args: Any) -> None:
         """Make a collective call: the blocking one, or the one whose end a patient rank polls for."""
-        if self._patient:
-            self._wait([polled(*args)])
-        else:
-            blocking(*args)
+        return self._wait([polled(*args)]) if self._patient else blocking(*args)
 
     def _wait(self, requests: list[Any], statuses: list[Any] | None = None) -> None:
         if self._patient:
@@ -301,25 +296,3 @@ class MPIComm(CountingComm):
         if rowtype is None:
             rowtype = self._rowtypes[size] = self._mpi.BYTE.Create_contiguous(size).Commit()
         return rowtype
-
-
-def wrapped(comm: Any = None) -> MPIComm:
-    """Return the `MPIComm` of an mpi4py communicator (None: COMM_WORLD), made on first use, kept as its attribute."""
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD if comm is None else comm
-    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-        return MPIComm(comm)
-    kept: Any = comm.Get_attr(_attribute())
-    if kept is None:
-        kept = MPIComm(comm)
-        comm.Set_attr(_attribute(), kept)
-    return kept
-
-
-@cache
-def _attribute() -> int:
-    """Return the key under which a communicator keeps its `MPIComm`: freed with it, not inherited by duplicates."""
-    from mpi4py import MPI
-
-    return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.free())

@@ -1,0 +1,30 @@
+"""The one `MPIComm` of each mpi4py communicator, kept where the communicator keeps its attributes."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from sparse_mpi.comm.mpi import MPIComm
+
+
+def wrapped(comm: Any = None) -> MPIComm:
+    """Return the `MPIComm` of an mpi4py communicator (None: COMM_WORLD), made on first use, kept as its attribute."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD if comm is None else comm
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        return MPIComm(comm)
+    kept: Any = comm.Get_attr(_attribute())
+    if kept is None:
+        kept = MPIComm(comm)
+        comm.Set_attr(_attribute(), kept)
+    return kept
+
+
+@cache
+def _attribute() -> int:
+    """Return the key under which a communicator keeps its `MPIComm`: freed with it, not inherited by duplicates."""
+    from mpi4py import MPI
+
+    return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, kept: kept.free())
