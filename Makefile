@@ -32,7 +32,7 @@ LIMIT := timeout -k 10
 TESTS := test-in-process test-jobs test-mpi test-slurm
 # These start MPI jobs without the launcher. Open MPI refuses root and more ranks than cores unless told, pins a rank to
 # one core, and looks for network hardware
-DIRECT := programs test-in-process test-jobs test-slurm coverage
+DIRECT := programs chaos test-in-process test-jobs test-slurm coverage
 $(DIRECT): export OMPI_ALLOW_RUN_AS_ROOT ?= 1
 $(DIRECT): export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
 $(DIRECT): export PRTE_MCA_rmaps_default_mapping_policy ?= :oversubscribe
@@ -48,7 +48,9 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup train programs test test-all test-rest lint $(TESTS) coverage bench clean
+N ?= 50
+SEED ?= 0
+.PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -98,6 +100,9 @@ test-slurm: $(READY)
 coverage: $(READY)  ## which lines of the library no test of `make test` in this process runs
 	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m "not slurm and not jobs" -q -n $(WORKERS) --dist worksteal --cov=sparse_mpi \
 	    --cov-report=term:skip-covered $(ARGS)
+
+chaos: $(READY)  ## lose ranks of N (50) real jobs at random, and compare with planned losses: runs/chaos.json
+	$(RUN) -m tests.elastic.chaos --jobs $(N) --seed $(SEED) --json runs/chaos.json
 
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)
 	$(MPIRUN) -n $(NP) -m sparse_mpi bench allreduce $(ARGS)

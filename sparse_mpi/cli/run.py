@@ -40,6 +40,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("-n", "--ranks", type=int, metavar="RANKS", help="processes (default: one for each core)")
     text = "warn if there are more than R ranks for each core (default: 4)"
     parser.add_argument("--max-oversubscribe", type=float, default=4.0, metavar="R", help=text)
+    text = "let the other ranks go on when one is lost, where MPI can; for programs that use sparse_mpi.elastic"
+    parser.add_argument("--elastic", action="store_true", help=text)
     parser.add_argument("--dry-run", action="store_true", help="print the command line for a shell, and do nothing")
     text = "run a module, as python -m does, with the arguments that follow"
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help=text)
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.max_oversubscribe > 0:
         _refuse(f"--max-oversubscribe must be more than 0, got {args.max_oversubscribe:g}")
     try:
-        line, job = build(args.ranks, (sys.executable, *command), cores(), os.environ)
+        line, job = build(args.ranks, (sys.executable, *command), cores(), os.environ, elastic=args.elastic)
     except LaunchError as error:
         raise SystemExit(f"run: {error}") from None
     if job.ranks > args.max_oversubscribe * job.cores:
@@ -92,12 +94,11 @@ def exists(module: str) -> bool:
         spec = importlib.util.find_spec(first)
     except ValueError:  # a module that was put together by hand
         return True
-    name = first
     for other in others:
         if spec is None or spec.submodule_search_locations is None:
             return False
-        name = f"{name}.{other}"
-        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
+        # By its last name alone: for a package without __init__.py Python would look up the imported parent
+        spec = PathFinder.find_spec(other, list(spec.submodule_search_locations))
     return spec is not None
 
 

@@ -32,6 +32,10 @@ class Comm(Protocol):
     calls: list[tuple[float, float]] | None  # when each call began and ended, from when a list is put here
     attributes: dict[object, Any]  # what users keep with it, by key, as MPI's attributes; a duplicate has none
 
+    @property
+    def elastic(self) -> bool:
+        """Say whether ranks can go on after one of them has failed: calls that need it then raise RankFailure."""
+
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         """Send the rows of ``send`` to ``dest`` and return those that come from ``source``.
 
@@ -76,6 +80,22 @@ class Comm(Protocol):
 
     def guard(self) -> None:
         """Have an exception that nothing in this process catches end the run of all ranks, from now on."""
+
+    def broken(self) -> bool:
+        """Tell if this rank knows that another one has failed, or has revoked the communicator."""
+
+    def fail_alone(self) -> None:
+        """Have an exception that nothing in this process catches end this rank only, where the others survive it."""
+
+    def revoke(self) -> None:
+        """Make every call here, and on what was split off or duplicated, raise RankFailure on all ranks."""
+
+    def shrink(self) -> Comm:
+        """Return a communicator of the ranks that have not failed, in their order here. Collective among them.
+
+        Raises:
+            RuntimeError: this transport is not ``elastic``.
+        """
 
     def duplicate(self, patient: bool = False) -> Comm:
         """Return a communicator of the same ranks, with messages, traffic and attributes of its own. Collective.

@@ -34,7 +34,8 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synchronize, to_host
 from sparse_mpi.comm.base import Counts
-from sparse_mpi.comm.buffers import row_bytes
+from sparse_mpi.comm.buffers import per_rank, require_equal, require_rank, row_bytes
+from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.comm.renumbered import Renumbered
 from sparse_mpi.comm.traffic import Ledger, Traffic
 from sparse_mpi.comm.watchdog import CALLS, Watched
@@ -58,6 +59,10 @@ def _timed(
         start = perf_counter()
         try:
             return method(self, *args, **kwargs)
+        except Exception as error:
+            if self._tells_of_failure(error):
+                raise RankFailure(f"a rank of {self.size} failed in {method.__name__}: {error}") from error
+            raise
         finally:
             end = perf_counter()
             if self.watched is not None:
@@ -77,6 +82,7 @@ class CountingComm(ABC):
 
     staged = True
     concurrent = False
+    elastic = False
     watched: Watched | None = None  # what tells the watchdog of this rank about calls, where there is one
 
     def __init__(self, rank: int, size: int) -> None:
@@ -107,8 +113,8 @@ class CountingComm(ABC):
     @_timed
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         mine = self._enter(send, rows=True)
-        self._check_rank("dest", dest)
-        self._check_rank("source", source)
+        require_rank(self.size, "dest", dest)
+        require_rank(self.size, "source", source)
         came = self._sendrecv(mine, dest, source)
         leaves, arrives = dest not in (None, self.rank), source not in (None, self.rank)
         self._count(mine.nbytes * leaves, came.nbytes if came is not None and arrives else 0, int(leaves))
@@ -127,8 +133,8 @@ class CountingComm(ABC):
         if counts is None:
             self._count(4 * (self.size - 1), 0, self._rounds, control=True)
         else:
-            counts = self._per_rank("counts", counts)
-            _require_equal("counts[rank]", int(counts[self.rank]), "the rows of send", len(mine))
+            counts = per_rank(self.size, "counts", counts)
+            require_equal("counts[rank]", int(counts[self.rank]), "the rows of send", len(mine))
         gathered, counts = self._allgatherv(mine, counts)
         self._count_gather(mine, gathered)
         return self._unstage(gathered, send), counts
@@ -138,12 +144,12 @@ class CountingComm(ABC):
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
         mine = self._enter(send, rows=True)
-        counts = self._per_rank("counts", counts)
-        _require_equal("the sum of counts", int(counts.sum()), "the rows of send", len(mine))
+        counts = per_rank(self.size, "counts", counts)
+        require_equal("the sum of counts", int(counts.sum()), "the rows of send", len(mine))
         own, messages = int(counts[self.rank]), self.size - 1
         if expected is not None:
-            expected = self._per_rank("expected", expected)
-            _require_equal("expected[rank]", int(expected[self.rank]), "counts[rank]", own)
+            expected = per_rank(self.size, "expected", expected)
+            require_equal("expected[rank]", int(expected[self.rank]), "counts[rank]", own)
             messages = int(np.count_nonzero(counts)) - (own > 0)
         came, came_counts = self._alltoallv(mine, counts, expected)
         row = row_bytes(mine)
@@ -168,7 +174,7 @@ class CountingComm(ABC):
     @_timed
     def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
         mine = self._enter(send, rows=True)
-        self._check_rank("root", root)
+        require_rank(self.size, "root", root)
         came = self._bcast(mine, root)
         children = self._children(root)
         self._count(came.nbytes * children, came.nbytes * (self.rank != root), children, control)
@@ -186,6 +192,22 @@ class CountingComm(ABC):
     def begin_reduction(self) -> None:
         if self.watched is not None:
             self.watched.dog.begin_reduction()
+
+    def _tells_of_failure(self, error: Exception) -> bool:
+        """Tell if an error of the transport means that a rank has failed."""
+        return False
+
+    def broken(self) -> bool:
+        return False
+
+    def fail_alone(self) -> None:
+        return
+
+    def revoke(self) -> None:
+        return
+
+    def shrink(self) -> CountingComm:
+        raise RuntimeError(f"{type(self).__name__} does not survive the loss of a rank; comm.elastic tells which does")
 
     def guard(self) -> None:
         """Do nothing, where the ranks are threads of one process; see `Comm.guard`."""
@@ -256,19 +278,6 @@ class CountingComm(ABC):
         """Return what was received in the library of what was sent."""
         return like(received, send)
 
-    def _check_rank(self, argument: str, rank: int | None) -> None:
-        if rank is not None and not 0 <= rank < self.size:
-            raise ValueError(f"{argument} must be a rank in [0, {self.size}), got {rank}")
-
-    def _per_rank(self, argument: str, counts: Sequence[int] | Counts) -> Counts:
-        """Return ``counts`` as (P,) int64, checked."""
-        rows = np.asarray(counts, dtype=np.int64)
-        if rows.shape != (self.size,):
-            raise ValueError(f"{argument} must hold the rows of {self.size} ranks, got shape {rows.shape}")
-        if rows.min() < 0:
-            raise ValueError(f"{argument} must be >= 0, got {rows.min()} for rank {rows.argmin()}")
-        return rows
-
     def _children(self, root: int) -> int:
         """Return to how many ranks this one passes a broadcast in the binomial tree.
 
@@ -289,8 +298,3 @@ class CountingComm(ABC):
             traffic.sent += sent
             traffic.received += received
         traffic.messages += messages
-
-
-def _require_equal(what: str, got: int, reference: str, value: int) -> None:
-    if got != value:
-        raise ValueError(f"{what} must be {reference} ({value}), got {got}")

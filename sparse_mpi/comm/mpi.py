@@ -1,7 +1,7 @@
 """`MPIComm`: the transport over MPI. Making one imports mpi4py, which initialises MPI.
 
 A row travels as one MPI datatype of its bytes, so any dtype passes and counts stay below MPI's limit of 2^31.
-Beyond ``CHUNK`` rows a message is cut: one of exactly ``CHUNK`` rows announces that another follows.
+Beyond ``rowtypes.CHUNK`` rows a message is cut: one of exactly ``rowtypes.CHUNK`` rows announces that another follows.
 """
 
 from __future__ import annotations
@@ -9,22 +9,21 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
-from time import perf_counter, sleep
 from typing import Any, NoReturn
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, namespace, synchronize
+from sparse_mpi.comm import rowtypes
 from sparse_mpi.comm.base import Counts
 from sparse_mpi.comm.buffers import cut, row_bytes
 from sparse_mpi.comm.counting import CountingComm
+from sparse_mpi.comm.patience import until
+from sparse_mpi.comm.rowtypes import RowTypes
 from sparse_mpi.comm.runtime import on_uncaught, refuse_singletons, takes_device_pointers, time_limit
 from sparse_mpi.comm.staging import Staging
 from sparse_mpi.comm.watchdog import Watchdog
 
-# A patient rank polls without a pause, and then with ever longer ones
-SPIN_SECONDS, MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1e-4, 5e-5, 1e-3
-CHUNK = 2**30  # rows or elements of one MPI message
 MAX_ROWS = 2**31 - 1  # of one MPI_Allgatherv
 _SENDRECV, _ALLTOALLV = 1, 2  # tags
 
@@ -48,6 +47,8 @@ class MPIComm(CountingComm):
         ValueError: ``timeout`` or SPARSE_MPI_TIMEOUT is no number of seconds.
     """
 
+    _dog: Watchdog | None
+
     def __init__(
         self,
         comm: Any,
@@ -64,27 +65,35 @@ class MPIComm(CountingComm):
             raise TypeError(f"comm must be an mpi4py intracommunicator, a Comm or None, got {comm!r}")
         if bucket < 1:
             raise ValueError(f"bucket must be at least 1 peer, got {bucket}")
-        self._mpi = MPI
-        self._comm = comm.Dup()
-        super().__init__(self._comm.rank, self._comm.size)
-        wanted = takes_device_pointers(MPI, self._comm) if cuda_aware is None else cuda_aware
-        self.staged = not self._comm.allreduce(wanted, MPI.LAND)
-        self._staging = Staging()
+        limit, comm = time_limit(timeout), comm.Dup()
+        wanted = takes_device_pointers(MPI, comm) if cuda_aware is None else cuda_aware
+        self._set_up(MPI, comm, not comm.allreduce(wanted, MPI.LAND), bucket, patient)
+        # Watch over all ranks; what is made of this communicator has the same watchdog.
+        if parent is None:
+            self._watch(limit)
+            self.guard()
+        elif parent._dog is not None:
+            self._dog, self.watched = parent._dog, parent._dog.over(comm)
+
+    def _set_up(self, MPI: Any, comm: Any, staged: bool, bucket: int, patient: bool) -> None:
+        """Make a communicator of ``comm`` itself, without a message."""
+        super().__init__(comm.rank, comm.size)
+        self._mpi, self._comm, self.staged, self._staging = MPI, comm, staged, Staging()
         self._bucket, self._patient = bucket, patient
         self.concurrent = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._rowtypes: dict[int, Any] = {}
-        # Watch over all ranks; what is made of this communicator has the same watchdog.
-        limit, self._owns_dog = time_limit(timeout), parent is None and self.concurrent and self.size > 1
-        self._dog: Watchdog | None = None if parent is None else parent._dog
-        if self._owns_dog:
-            self._dog = Watchdog(MPI, self._comm, limit)
-            self.guard()
-        if self._dog is not None:
-            self.watched = self._dog.over(self._comm)
+        self._rowtypes = RowTypes(MPI)
+        self._dog = None
+        self._owns_dog = False
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
 
+    def _watch(self, timeout: float) -> None:
+        """Have a watchdog watch over all ranks. Collective."""
+        if self.concurrent and self.size > 1:
+            self._dog = Watchdog(self._mpi, self._comm, timeout)
+            self._owns_dog, self.watched = True, self._dog.over(self._comm)
+
     def duplicate(self, patient: bool = False) -> MPIComm:
-        return MPIComm(self._comm, not self.staged, self._bucket, patient, parent=self)
+        return type(self)(self._comm, not self.staged, self._bucket, patient, parent=self)
 
     def node(self) -> int:
         sharing = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
@@ -94,15 +103,13 @@ class MPIComm(CountingComm):
 
     def _split(self, color: int) -> MPIComm:
         part = self._comm.Split(color, self.rank)
-        made = MPIComm(part, not self.staged, self._bucket, self._patient, parent=self)
+        made = type(self)(part, not self.staged, self._bucket, self._patient, parent=self)
         part.Free()
         return made
 
     def free(self) -> None:
         """Free the duplicated communicator and the datatypes. Collective."""
-        for rowtype in self._rowtypes.values():
-            rowtype.Free()
-        self._rowtypes.clear()
+        self._rowtypes.free()
         if self._owns_dog and self._dog is not None:
             self._dog.free()
         self._comm.Free()
@@ -137,11 +144,11 @@ class MPIComm(CountingComm):
         return came
 
     def _allgather(self, send: Array) -> Array:
-        if send.size > CHUNK:
+        if send.size > rowtypes.CHUNK:
             gathered, _ = self._allgatherv(send.reshape(-1), np.full(self.size, send.size))
             return gathered.reshape(self.size, *send.shape)
         out = self._empty((self.size, *send.shape), send)
-        element = self._rowtype(send.itemsize)
+        element = self._rowtypes.of(send.itemsize)
         comm, mine = self._comm, [send, send.size, element]
         self._together(comm.Allgather, comm.Iallgather, mine, [out, send.size, element])
         return out
@@ -151,7 +158,7 @@ class MPIComm(CountingComm):
             counts = self._allgather(np.array(len(send), np.uint32)).astype(np.int64)
         total = int(counts.sum())
         out = self._empty((total, *send.shape[1:]), send)
-        rowtype = self._rowtype(row_bytes(send))
+        rowtype = self._rowtypes.of(row_bytes(send))
         if total <= MAX_ROWS:
             comm, mine = self._comm, [send, len(send), rowtype]
             self._together(comm.Allgatherv, comm.Iallgatherv, mine, [out, counts, rowtype])
@@ -191,7 +198,7 @@ class MPIComm(CountingComm):
                 (source, piece)
                 for source in sources
                 if len(arriving[source])
-                for piece in self._pieces(arriving[source])
+                for piece in self._rowtypes.pieces(arriving[source])
             ]
             requests = [self._comm.Irecv(piece, source, _ALLTOALLV) for source, piece in pieces]
             for step in steps:
@@ -209,8 +216,8 @@ class MPIComm(CountingComm):
     def _allreduce(self, send: Array, op: str) -> Array:
         out = self._empty(send.shape, send)
         flat, total = send.reshape(-1), out.reshape(-1)
-        for at in range(0, max(send.size, 1), CHUNK):
-            part = slice(at, at + CHUNK)
+        for at in range(0, max(send.size, 1), rowtypes.CHUNK):
+            part = slice(at, at + rowtypes.CHUNK)
             self._together(self._comm.Allreduce, self._comm.Iallreduce, flat[part], total[part], self._ops[op])
         return out
 
@@ -228,7 +235,7 @@ class MPIComm(CountingComm):
         self._together(self._comm.Barrier, self._comm.Ibarrier)
 
     def _bcast_rows(self, rows: Array, root: int) -> None:
-        for piece in self._pieces(rows):
+        for piece in self._rowtypes.pieces(rows):
             self._together(self._comm.Bcast, self._comm.Ibcast, piece, root)
 
     def _together(self, blocking: Callable[..., None], polled: Callable[..., Any], *args: Any) -> None:
@@ -237,30 +244,21 @@ class MPIComm(CountingComm):
 
     def _wait(self, requests: list[Any], statuses: list[Any] | None = None) -> None:
         if self._patient:
-            self._until(lambda: self._mpi.Request.Testall(requests, statuses))
+            until(lambda: self._mpi.Request.Testall(requests, statuses))
         else:
             self._mpi.Request.Waitall(requests, statuses)
-
-    def _until(self, arrived: Callable[[], Any]) -> Any:
-        """Return what ``arrived()`` returns once that is something, and sleep between calls."""
-        spinning, pause = perf_counter() + SPIN_SECONDS, MIN_PAUSE_SECONDS
-        while not (result := arrived()):
-            if perf_counter() > spinning:
-                sleep(pause)
-                pause = min(2 * pause, MAX_PAUSE_SECONDS)
-        return result
 
     def _buckets(self) -> list[range]:
         return [range(at, min(at + self._bucket, self.size)) for at in range(1, self.size, self._bucket)]
 
     def _start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
-        return [self._comm.Isend(piece, dest, tag) for piece in self._pieces(rows)]
+        return [self._comm.Isend(piece, dest, tag) for piece in self._rowtypes.pieces(rows)]
 
     def _receive(self, like: Array, source: int, tag: int) -> Array:
         """Return the rows that ``source`` sends, whose dtype and trailing shape are those of ``like``."""
-        rowtype, status = self._rowtype(row_bytes(like)), self._mpi.Status()
+        rowtype, status = self._rowtypes.of(row_bytes(like)), self._mpi.Status()
         pieces: list[Array] = []
-        while not pieces or len(pieces[-1]) == CHUNK:
+        while not pieces or len(pieces[-1]) == rowtypes.CHUNK:
             message = self._probe(source, tag, status)
             rows = status.Get_count(rowtype)
             if rows < 0:
@@ -273,7 +271,7 @@ class MPIComm(CountingComm):
     def _probe(self, source: int, tag: int, status: Any) -> Any:
         """Wait for the next message from ``source``, and return it matched but not received."""
         if self._patient:
-            return self._until(lambda: self._comm.Improbe(source, tag, status))
+            return until(lambda: self._comm.Improbe(source, tag, status))
         return self._comm.Mprobe(source, tag, status)
 
     def _join(self, parts: list[Array]) -> Array:
@@ -281,18 +279,3 @@ class MPIComm(CountingComm):
         first = parts[0]
         out = self._empty((sum(map(len, parts)), *first.shape[1:]), first)
         return namespace(first).concatenate(parts, out=out)
-
-    def _pieces(self, rows: Array) -> list[list[Any]]:
-        """Cut ``rows`` into MPI messages; the last one is shorter than ``CHUNK`` and may be empty."""
-        rowtype = self._rowtype(row_bytes(rows))
-        if len(rows) < CHUNK:
-            return [[rows, len(rows), rowtype]]
-        cuts = range(0, len(rows) + 1, CHUNK)
-        return [[rows[at : at + CHUNK], min(CHUNK, len(rows) - at), rowtype] for at in cuts]
-
-    def _rowtype(self, size: int) -> Any:
-        """Return the MPI datatype of ``size`` bytes."""
-        rowtype = self._rowtypes.get(size)
-        if rowtype is None:
-            rowtype = self._rowtypes[size] = self._mpi.BYTE.Create_contiguous(size).Commit()
-        return rowtype

@@ -6,6 +6,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.buffers import require_rank
 from sparse_mpi.comm.counting import CountingComm
 
 
@@ -19,7 +20,7 @@ class NullComm(CountingComm):
 
     def __init__(self, size: int = 1, rank: int = 0) -> None:
         super().__init__(rank, size)
-        self._check_rank("rank", rank)
+        require_rank(size, "rank", rank)
 
     def duplicate(self, patient: bool = False) -> NullComm:
         return NullComm(self.size, self.rank)

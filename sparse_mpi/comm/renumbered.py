@@ -85,6 +85,23 @@ class Renumbered:
     def begin_reduction(self) -> None:
         self._comm.begin_reduction()
 
+    @property
+    def elastic(self) -> bool:
+        """Say whether ``comm`` survives the loss of a rank."""
+        return self._comm.elastic
+
+    def broken(self) -> bool:
+        return self._comm.broken()
+
+    def fail_alone(self) -> None:
+        self._comm.fail_alone()
+
+    def revoke(self) -> None:
+        self._comm.revoke()
+
+    def shrink(self) -> Comm:
+        return self._comm.shrink()
+
     def guard(self) -> None:
         self._comm.guard()
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi.arrays import Array
+from sparse_mpi.comm.failure import RankFailure
 
 _MAX_GROUPS_SHOWN = 8  # groups of ranks in a deadlock report
 
@@ -29,6 +30,10 @@ class MismatchError(RuntimeError):
 
 class _Stopped(BaseException):
     """Ends the thread of a rank after the run has failed elsewhere."""
+
+
+class Departure(BaseException):
+    """Ends the thread of a rank that is to fail here, as if its process were killed."""
 
 
 class Call(NamedTuple):
@@ -63,6 +68,7 @@ class Run:
         self._ready = deque(range(size))
         self._waiting: dict[int, Callable[[], str]] = {}  # rank -> tells what for
         self._unfinished = size
+        self.departed: set[int] = set()  # ranks that have failed
         self._failure: BaseException | None = None
         self._over = threading.Event()
         self.everybody = Group(self, range(size))
@@ -95,6 +101,9 @@ class Run:
                 self._returned[rank] = self._fn(rank, self)
         except _Stopped:
             pass
+        except Departure:  # whoever waits looks again whether this rank is needed
+            self.departed.add(rank)
+            self.wake(sorted(self._waiting))
         except BaseException as error:
             self._fail(error, rank)
         self._unfinished -= 1
@@ -165,30 +174,77 @@ class Group:
         self.members = members  # ascending
         self.messages: dict[tuple[int, int], Array] = {}  # (source, dest) -> rows that were sent but not received
         self._rendezvous: _Rendezvous | None = None
+        self._shrinking: _Rendezvous | None = None
+        self._revoked = False
+        self._made: list[Group] = []  # by `split`
 
     def rendezvous(self, rank: int, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
         """Wait for the same call on all members; the last to call combines what all have given, in rank order."""
         self.run.check()
+        self.check()
         current = self._rendezvous
         if current is None:
             current = self._rendezvous = _Rendezvous(call, {}, [])
         elif current.call != call:
             raise MismatchError(f"rank {rank} called {call}, {_ranks(current.given)} called {current.call}")
         current.given[rank] = given
-        if len(current.given) < len(self.members):
-            self.run.wait(rank, lambda: bool(current.result), lambda: self._absent(current))
-        else:
+        if len(current.given) == len(self.members):
             current.result.append(combine([current.given[member] for member in self.members]))
             self._rendezvous = None
             self.run.wake(self.members)
+
+        def over() -> bool:
+            return bool(current.result) or self.broken(set(self.members).difference(current.given))
+
+        self.run.wait(rank, over, lambda: self._absent(current))
+        if not current.result:
+            self.check(self.members)
         return current.result[0]
+
+    def broken(self, needed: Iterable[int]) -> bool:
+        """Tell if the group is revoked, or one of the ranks that a call needs has failed."""
+        return self._revoked or not self.run.departed.isdisjoint(needed)
+
+    def check(self, needed: Iterable[int] = ()) -> None:
+        """Raise RankFailure if the group is `broken` for a call that needs these ranks."""
+        if self.broken(needed):
+            lost = self.run.departed.intersection(self.members)
+            raise RankFailure(f"{_ranks(lost) if lost else 'a communicator'} of {len(self.members)} ranks failed")
+
+    def revoke(self) -> None:
+        """Make every call on this group and on those made of it raise RankFailure, those in progress included."""
+        self._revoked = True
+        for group in self._made:
+            group.revoke()
+        self.run.wake(self.members)
+
+    def survivors(self, rank: int) -> Group:
+        """Wait for this call on all members that have not failed, and return the group of these."""
+        self.run.check()
+        calling = self._shrinking or _Rendezvous(Call("shrink"), {}, [])
+        self._shrinking = calling
+        calling.given[rank] = None
+
+        def over() -> bool:
+            alive = [member for member in self.members if member not in self.run.departed]
+            if not calling.result and calling.given.keys() >= set(alive):
+                calling.result.append(Group(self.run, alive))
+                self._shrinking = None
+                self.run.wake(alive)
+            return bool(calling.result)
+
+        self.run.wait(rank, over, lambda: self._absent(calling))
+        group: Group = calling.result[0]
+        return group
 
     def split(self, colors: Sequence[int]) -> dict[int, Group]:
         """Return for each colour the group of those members to which ``colors`` gives it."""
         members: dict[int, list[int]] = {}
         for member, color in zip(self.members, colors, strict=True):
             members.setdefault(color, []).append(member)
-        return {color: Group(self.run, some) for color, some in members.items()}
+        groups = {color: Group(self.run, some) for color, some in members.items()}
+        self._made += groups.values()
+        return groups
 
     def _absent(self, current: _Rendezvous) -> str:
         """Name the members that have not made the call, and the group where it is not all ranks of the run."""

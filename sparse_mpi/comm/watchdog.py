@@ -13,10 +13,8 @@ A process that is gone is the launcher's concern, which ends the job at once.
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
@@ -24,11 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparse_mpi.comm.kennel import KENNEL, LOOK
+
 CALLS = ("", "sendrecv", "allgather", "allgatherv", "alltoallv", "allreduce", "bcast", "barrier")
 SENDRECV = CALLS.index("sendrecv")
 NOBODY = -1
-LOOK = 0.25  # seconds between looks
-QUIET = 0.5  # seconds that a rank which has ended waits for the others before it tells them
 STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
 ANSWER = 1.0  # seconds in which a watchdog must answer
 SPEAKING = 1.0  # seconds between a report and the end of the job, in which other ranks can report too
@@ -95,7 +93,7 @@ class Watchdog:
         self._answers: dict[int, Place] = {}
         self._sending: list[Any] = []
         self._reductions = 0
-        _KENNEL.add(self)
+        KENNEL.add(self)
 
     def over(self, comm: Any) -> Watched:
         """Return what tells this watchdog about the calls on a communicator of some of its ranks. Collective there."""
@@ -121,13 +119,24 @@ class Watchdog:
 
     def free(self) -> None:
         """Stop watching. Collective, unless the program has ended."""
-        if _KENNEL.remove(self):
+        if KENNEL.remove(self):
             self._comm.Free()
+
+    def retire(self) -> None:
+        """Stop watching, alone: a rank has failed, and the others are about to go on without it."""
+        KENNEL.remove(self)
 
     def look(self) -> None:
         """Take in messages, and end the job if a call of this rank waits in vain."""
         if self._mpi.Is_finalized():
             return
+        try:
+            self._look()
+        except self._mpi.Exception:  # a rank has failed: the calls of this one will tell
+            return
+
+    def _look(self) -> None:
+        """Carry out `look`."""
         self._read()
         for place in self._places():
             for rank, numbers in self._ended.items():
@@ -211,7 +220,15 @@ class Watchdog:
         """Return a function that tells if the programs of all ranks have ended."""
         if self._mpi.Is_finalized():
             return lambda: True
-        return self._comm.Ibarrier().Test
+        barrier = self._comm.Ibarrier()
+
+        def passed() -> bool:
+            try:
+                return bool(barrier.Test())
+            except self._mpi.Exception:  # a rank has failed: nobody waits for it any more
+                return True
+
+        return passed
 
 
 class Watched(NamedTuple):
@@ -229,53 +246,3 @@ class Watched(NamedTuple):
     def leave(self) -> None:
         """Note that the call was left."""
         self.dog.leave()
-
-
-class _Kennel:
-    """The watchdogs of this process, and the thread that lets them look."""
-
-    def __init__(self) -> None:
-        self._dogs: list[Watchdog] = []
-        self._looking = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def add(self, dog: Watchdog) -> None:
-        """Let a watchdog look from now on."""
-        with self._looking:
-            self._dogs.append(dog)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="sparse_mpi watchdog", daemon=True)
-            self._thread.start()
-            atexit.register(self._end)
-
-    def remove(self, dog: Watchdog) -> bool:
-        """Let a watchdog look no longer; return False if none do."""
-        if self._stop.is_set():
-            return False
-        with self._looking:
-            self._dogs.remove(dog)
-        return True
-
-    def _watch(self) -> None:
-        while not self._stop.wait(LOOK):
-            with self._looking:
-                for dog in self._dogs:
-                    dog.look()
-
-    def _end(self) -> None:
-        """Wait until the programs of all ranks have ended, as MPI will, and tell those that have not."""
-        barriers, since, told = [dog.ended() for dog in self._dogs], time.monotonic(), False
-        while not all(passed() for passed in barriers):
-            if not told and time.monotonic() - since > QUIET:
-                told = True
-                with self._looking:
-                    for dog in self._dogs:
-                        dog.tell()
-            time.sleep(LOOK / 250)
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-
-
-_KENNEL = _Kennel()

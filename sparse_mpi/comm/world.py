@@ -1,11 +1,13 @@
 """Ranks in one process behind the same `Comm` as MPI's: for tests, for simulation and for a login node.
 
-The last rank to make a collective call works it out for all ranks at once, which keeps 1024 ranks affordable.
+The last rank to make a collective call works it out for all ranks at once, which keeps 1024 ranks affordable. Ranks can
+be told to fail at a given step and call, as if they were killed: what the others do then is the same in every run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,7 +16,7 @@ import numpy as np
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm.base import Counts
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.scheduler import Call, DeadlockError, Group, MismatchError, Run
+from sparse_mpi.comm.scheduler import Call, DeadlockError, Departure, Group, MismatchError, Run
 
 __all__ = ["DeadlockError", "MismatchError", "World"]
 
@@ -27,15 +29,29 @@ class World:
     """A world of 1 to 1024 ranks in this process, ``per_node`` of them on each pretended node (None: all on one).
 
     Sums are taken in rank order. `allgather` and `allgatherv` return one read-only array to all ranks.
+
+    Args:
+        ranks: P, how many there are.
+        per_node: ranks of a node.
+        leave: which ranks fail, and when: as their step (from 0, counted by `Comm.begin_reduction`) begins, or with a
+            pair, before that call of the step (from 0). `run` returns None for them.
+
+    Raises:
+        ValueError: no such number of ranks, or ``leave`` names a rank that there is not.
     """
 
-    def __init__(self, ranks: int, per_node: int | None = None) -> None:
+    def __init__(
+        self, ranks: int, per_node: int | None = None, leave: Mapping[int, int | tuple[int, int]] | None = None
+    ) -> None:
         if not 1 <= ranks <= MAX_RANKS:
             raise ValueError(f"ranks must be in [1, {MAX_RANKS}], got {ranks}")
         if per_node is not None and per_node < 1:
             raise ValueError(f"per_node must be at least 1 rank, got {per_node}; None puts all ranks on one node")
+        if wrong := sorted(set(leave or {}).difference(range(ranks))):
+            raise ValueError(f"leave must name ranks in [0, {ranks}), got {wrong[0]}")
         self.size = ranks
         self.per_node = per_node or ranks
+        self.leave = {rank: when if isinstance(when, tuple) else (when, -1) for rank, when in (leave or {}).items()}
 
     def run(self, fn: Callable[[CountingComm], T]) -> list[T]:
         """Run ``fn(comm)`` on every rank, side by side with new traffic counters, and return what each returned.
@@ -45,20 +61,68 @@ class World:
             MismatchError: ranks called different operations, or with data that does not fit.
             Exception: whatever ``fn`` raised on the first rank that failed.
         """
-        return Run(self.size, lambda rank, run: fn(_WorldComm(rank, run.everybody, self.per_node))).results()
+
+        def main(rank: int, run: Run) -> T:
+            return fn(_WorldComm(rank, run.everybody, self.per_node, _Fate(self.leave.get(rank))))
+
+        return Run(self.size, main).results()
+
+
+@dataclass
+class _Fate:
+    """Ends a rank when its time has come."""
+
+    when: tuple[int, int] | None  # the step and the call in it, -1 for its beginning; None: never
+    step: int = -1
+    call: int = -1
+
+    def begin_step(self) -> None:
+        """Note that a step begins."""
+        self.step, self.call = self.step + 1, -1
+        self._meet()
+
+    def begin_call(self) -> None:
+        """Note that a call begins."""
+        self.call += 1
+        self._meet()
+
+    def _meet(self) -> None:
+        if self.when == (self.step, self.call):
+            raise Departure(f"step {self.step}, call {self.call}")
 
 
 class _WorldComm(CountingComm):
     """The `Comm` of one rank of a run, or of a group of its ranks."""
 
-    def __init__(self, number: int, group: Group, per_node: int) -> None:
+    elastic = True
+
+    def __init__(self, number: int, group: Group, per_node: int, fate: _Fate) -> None:
         super().__init__(group.members.index(number), len(group.members))
         self._number = number  # of this rank in the run; `rank` is the one in the group
         self._group = group
         self._per_node = per_node
+        self._fate = fate
+
+    def begin_reduction(self) -> None:
+        self._fate.begin_step()
+
+    def broken(self) -> bool:
+        return self._group.broken(self._group.members)
+
+    def revoke(self) -> None:
+        self._group.revoke()
+
+    def shrink(self) -> _WorldComm:
+        self._fate.begin_call()
+        made = self._of(self._group.survivors(self._number))
+        made._ledger = self._ledger
+        return made
+
+    def _of(self, group: Group) -> _WorldComm:
+        return _WorldComm(self._number, group, self._per_node, self._fate)
 
     def duplicate(self, patient: bool = False) -> _WorldComm:
-        return _WorldComm(self._number, self._group, self._per_node)
+        return self._of(self._group)
 
     def node(self) -> int:
         nodes = [member // self._per_node for member in self._group.members]
@@ -66,11 +130,13 @@ class _WorldComm(CountingComm):
 
     def _split(self, color: int) -> _WorldComm:
         groups = self._rendezvous(Call("split"), color, self._group.split)
-        return _WorldComm(self._number, groups[color], self._per_node)
+        return self._of(groups[color])
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         """Exchange messages; return once the one sent was received, for which MPI does not wait if it is short."""
         run, members, messages, came = self._group.run, self._group.members, self._group.messages, None
+        self._fate.begin_call()
+        self._group.check()
         if dest is not None:
             out = (self._number, members[dest])
             run.check()
@@ -78,7 +144,7 @@ class _WorldComm(CountingComm):
             run.wake(out[1:])
         if source is not None:
             into = (members[source], self._number)
-            run.wait(self._number, lambda: into in messages, lambda: f"for a message from rank {into[0]}")
+            self._until(lambda: into in messages, into[0], lambda: f"for a message from rank {into[0]}")
             came = messages.pop(into).copy()
             run.wake(into[:1])
             if _rows_of(came) != _rows_of(send):
@@ -87,11 +153,19 @@ class _WorldComm(CountingComm):
                     f"to rank {into[1]}, which expects {Call('rows', *_rows_of(send))}"
                 )
         if dest is not None:
-            run.wait(self._number, lambda: out not in messages, lambda: f"for rank {out[1]} to take its message")
+            self._until(lambda: out not in messages, out[1], lambda: f"for rank {out[1]} to take its message")
         return came
+
+    def _until(self, done: Callable[[], bool], other: int, reason: Callable[[], str]) -> None:
+        """Wait until ``done()``; raise RankFailure if the ``other`` rank has failed before."""
+        group = self._group
+        group.run.wait(self._number, lambda: done() or group.broken([other]), reason)
+        if not done():
+            group.check([other])
 
     def _rendezvous(self, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
         """Make a collective call, which the last rank to make it works out by ``combine``."""
+        self._fate.begin_call()
         return self._group.rendezvous(self._number, call, given, combine)
 
     def _allgather(self, send: Array) -> Array:

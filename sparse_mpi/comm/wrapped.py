@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from sparse_mpi.comm.mpi import MPIComm
+from sparse_mpi.comm.ulfm import UlfmComm, available
 
 
 def wrapped(comm: Any = None) -> MPIComm:
@@ -17,7 +18,7 @@ def wrapped(comm: Any = None) -> MPIComm:
         return MPIComm(comm)
     kept: Any = comm.Get_attr(_attribute())
     if kept is None:
-        kept = MPIComm(comm)
+        kept = UlfmComm(comm) if available(MPI) else MPIComm(comm)
         comm.Set_attr(_attribute(), kept)
     return kept
 

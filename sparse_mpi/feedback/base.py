@@ -48,6 +48,11 @@ class Feedback(Protocol):
         return False
 
     @property
+    def divisible(self) -> bool:
+        """Return True if the others can go on without what one rank remembers, and any of them may take it over."""
+        return True
+
+    @property
     def residual(self) -> Array:
         """Return what has not been sent yet, ``(n,)``; zeros if there is nothing."""
 
@@ -59,6 +64,10 @@ class Feedback(Protocol):
         Raises:
             ValueError: this rule cannot work in place.
         """
+
+    def share_among(self, ranks: int) -> None:
+        """Take note that there are as many ``ranks`` from now on as this says; `start` told the number before."""
+        return
 
     def check_gradient(self, gradient: Array) -> None:
         """Raise ValueError or TypeError unless `accumulate` can take ``gradient``; change nothing."""

@@ -57,6 +57,11 @@ class EF21(Feedback):
         return fresh
 
     @property
+    def divisible(self) -> bool:
+        """Return False: H holds the h of every rank, which nobody else knows."""
+        return False
+
+    @property
     def momentum(self) -> float:
         """Return ``1 - weight``."""
         return 1 - self.weight

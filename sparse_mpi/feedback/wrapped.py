@@ -36,6 +36,10 @@ class WrappedFeedback(Feedback):
         """Return what has not been sent yet, ``(n,)``, as the rule has changed it."""
         return self._inner.residual
 
+    def share_among(self, ranks: int) -> None:
+        """Take note that there are as many ``ranks`` from now on as this says."""
+        self._ranks = ranks
+
     def check_gradient(self, gradient: Array) -> None:
         """Raise what `ErrorFeedback.check_gradient` or that of `AdoptedFeedback` raises."""
         self._inner.check_gradient(gradient)

@@ -83,14 +83,16 @@ def build(
     cores: int,
     environment: Mapping[str, str],
     library: Callable[[Mapping[str, str]], Library] = find_library,
+    elastic: bool = False,
 ) -> tuple[Line, Job]:
     """Return the line that starts ``command`` on so many ranks, and the job that it is; None: a rank for each core.
 
     Inside a Slurm allocation it is an srun if that fits the MPI, elsewhere the mpiexec that belongs to it. Values that
-    the user has set win.
+    the user has set win. The ranks of an ``elastic`` job survive the failure of others, for which mpiexec is needed.
 
     Raises:
-        LaunchError: there is no MPI, or nothing that starts its processes.
+        LaunchError: there is no MPI, or nothing that starts its processes, or its ranks cannot survive the failure of
+            others.
     """
     allocation = Allocation.of(environment)
     clean = surroundings.outside_of_jobs(environment)
@@ -98,17 +100,26 @@ def build(
     root = os.geteuid() == 0
     if allocation is not None:
         flavour = library(clean).flavour
-        if srun := srun_for(flavour, environment):
+        if not elastic and (srun := srun_for(flavour, environment)):
             job = Job(ranks or allocation.tasks or allocation.cores, allocation.cores, command, root, alone=False)
             return _line(slurm(srun, job, allocation, flavour), job, flavour, environment, ("SLURM_",), False), job
         if allocation.nodes > 1:
             raise LaunchError(
                 f"srun has no --mpi={flavour.plugin}, which {flavour.name} needs on {allocation.nodes} nodes: "
                 "start the job with the site's own mpiexec"
+                if not elastic
+                else f"--elastic starts no job on {allocation.nodes} nodes: do so with the site's own "
+                "`mpirun --with-ft ulfm`"
             )
     job = Job(ranks or cores, cores, command, root)
     found = find_mpiexec(clean)
-    words = (found.file, "-n", str(job.ranks), *command)
+    survival = found.library.flavour.elastic if elastic else ()
+    if survival is None:
+        raise LaunchError(
+            f"--elastic needs an MPI whose ranks survive the failure of others, as Open MPI 5, got "
+            f"{found.library.flavour.name}; without it a job ends with the first rank, and goes on from its checkpoint"
+        )
+    words = (found.file, *survival, "-n", str(job.ranks), *command)
     return _line(words, job, found.library.flavour, environment, (), True), job
 
 

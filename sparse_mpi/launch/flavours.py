@@ -62,6 +62,7 @@ class Flavour:
         leftovers: file names in /dev/shm of a job that was killed, beyond those in `Folders`.
         variables: environment variables that its ranks and its mpiexec need for a job.
         confine: environment variables by which temporary files go to `Folders`.
+        elastic: options of its mpiexec for ranks that survive the failure of others; None if they cannot.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Flavour:
     leftovers: tuple[str, ...]
     variables: Callable[[Job], dict[str, str]]
     confine: Callable[[Folders], dict[str, str]]
+    elastic: tuple[str, ...] | None = None
 
 
 def _open_mpi(job: Job) -> dict[str, str]:
@@ -124,6 +126,9 @@ def _confine_nothing(folders: Folders) -> dict[str, str]:
 _USER = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 _HYDRA = _USER | {signal.SIGINT, signal.SIGTERM}
 
+# The collectives han and cuda do not survive on several hosts
+_ULFM = ("--with-ft", "ulfm", "--mca", "coll", "^han,cuda")
+
 OPEN_MPI = Flavour(
     name="Open MPI",
     vendor="Open MPI",
@@ -135,6 +140,7 @@ OPEN_MPI = Flavour(
     leftovers=(),
     variables=_open_mpi,
     confine=_confine_open_mpi,
+    elastic=_ULFM,
 )
 MPICH = Flavour(
     name="MPICH",

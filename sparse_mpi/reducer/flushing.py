@@ -60,21 +60,31 @@ class Flushable(ABC):
     def _flush(self, like: Any, check: bool) -> Any:
         """Carry out `flush` on the current device and stream."""
         start, before = perf_counter(), self.comm.traffic.copy()
-        with same_on_all_ranks(self.comm) as say:
-            acc = self.feedback.owed()
-            say(call="flush", dtype=acc.dtype, check=check)
+        acc = self._agree_on_flush(check)
         try:
             initial_acc = acc.copy() if check else None
-            state = DENSE.init(self.layout, self.k, self.comm.size)
-            reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
+            reduction = self._reduce_all(acc)
             self.feedback.consume(reduction.sent, reduction.total)
-            self._state = self._instrumented.forget(self._state)
         except Exception as error:
             self.comm.abort(error)
         spent, traffic = perf_counter() - start, self.comm.traffic - before
         self.report = summarise(reduction, (), self.layout.size, spent, traffic)
         self._check_result(reduction, initial_acc, DENSE)
         return leave(self.feedback.outcome(reduction.total), like)
+
+    def _agree_on_flush(self, check: bool) -> Array:
+        """Return all that this rank owes ``(n,)``, once all ranks are about to flush."""
+        with same_on_all_ranks(self.comm) as say:
+            acc = self.feedback.owed()
+            say(call="flush", dtype=acc.dtype, check=check)
+        return acc
+
+    def _reduce_all(self, acc: Array) -> Reduction:
+        """Return the dense reduction of acc ``(n,)``, and have the algorithm forget what it knew of it."""
+        state = DENSE.init(self.layout, self.k, self.comm.size)
+        reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
+        self._state = self._instrumented.forget(self._state)
+        return reduction
 
     @abstractmethod
     def _check_result(self, reduction: Reduction, initial_acc: Array | None, algorithm: Algorithm) -> None:

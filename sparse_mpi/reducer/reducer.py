@@ -158,9 +158,7 @@ class SparseAllreduce(Flushable, Resumable):
         start, before = perf_counter(), self.comm.traffic.copy()
         self.comm.begin_reduction()
         # Check the arguments before any data moves: all ranks raise, or none.
-        with same_on_all_ranks(self.comm) as say:
-            flat, k_now = self._enter(gradient), self._resolve(k, density)
-            say(dtype=arrays.wide_type(flat), k=k_now, check=check)
+        flat, k_now = self._agree(gradient, k, density, check)
         try:
             # Prepare: what needs no gradient, unless it was done in the background.
             self._prepare()
@@ -169,8 +167,7 @@ class SparseAllreduce(Flushable, Resumable):
             acc, add = self._accumulate(flat, check or watched)
             initial_acc = acc.copy() if check or watched else None
             # Reduce: the only communication of the step.
-            reduction, self._state = self._instrumented.reduce(acc, k_now, self.comm, self._state, self.layout, add)
-            self._check_added(add)
+            reduction = self._reduce(acc, k_now, add)
             # Consume: what was sent leaves the residual.
             self.feedback.consume(reduction.sent, reduction.total)
             # Prepare the next step now if the next gradient will be added to the residual from outside.
@@ -179,13 +176,30 @@ class SparseAllreduce(Flushable, Resumable):
         except Exception as error:
             self.comm.abort(error)
         # Report what the step did, and check what it is asked to check.
-        spent, traffic = perf_counter() - start, self.comm.traffic - before + self._prepared
-        self._prepared = Traffic()
-        self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
+        self._report(reduction, start, before)
         if self.watch is not None:
             self.watch.note(initial_acc, reduction.total, k_now, self.comm)
         self._check_result(reduction, initial_acc if check else None, self.algorithm)
         return leave(self.feedback.outcome(reduction.total), gradient)
+
+    def _report(self, reduction: Reduction, start: float, before: Traffic) -> None:
+        """Put together the report of a step that began at the time ``start``, after the traffic ``before``."""
+        spent, traffic = perf_counter() - start, self.comm.traffic - before + self._prepared
+        self._prepared = Traffic()
+        self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
+
+    def _agree(self, gradient: Any, k: int | None, density: float | None, check: bool) -> tuple[Array, int]:
+        """Return the flat gradient ``(n,)`` and k of a step, once all ranks have good and equal arguments."""
+        with same_on_all_ranks(self.comm) as say:
+            flat, k_now = self._enter(gradient), self._resolve(k, density)
+            say(dtype=arrays.wide_type(flat), k=k_now, check=check)
+        return flat, k_now
+
+    def _reduce(self, acc: Array, k: int, add: Array | None) -> Reduction:
+        """Return the reduction of ``acc`` ``(n,)``, to which the selection still has to add ``add``, if anything."""
+        reduction, self._state = self._instrumented.reduce(acc, k, self.comm, self._state, self.layout, add)
+        self._check_added(add)
+        return reduction
 
     def _accumulate(self, flat: Array, check: bool) -> tuple[Array, Array | None]:
         """Return acc ``(n,)``, and what a selection must still add to it, or None."""

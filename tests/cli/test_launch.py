@@ -126,17 +126,32 @@ def test_wrong_usage_is_status_2_before_mpi_starts(monkeypatch, capsys, argument
 
 def test_modules_are_found_without_importing_them():
     assert cli_run.exists("sparse_mpi.cli.run") and cli_run.exists("json")
+    assert cli_run.exists("tests.elastic.chaos") and not cli_run.exists("tests.elastic.nothing")
     assert not cli_run.exists("json.nothing") and not cli_run.exists("json.decoder.nothing")
 
 
 def test_many_ranks_for_the_cores_are_warned_of(monkeypatch, capsys):
     monkeypatch.setattr(cli_run, "cores", lambda: 2)
-    monkeypatch.setattr(cli_run, "build", lambda ranks, words, found, given: fake_line(ranks, words, found))
+    monkeypatch.setattr(cli_run, "build", lambda ranks, words, found, given, elastic: fake_line(ranks, words, found))
     assert main(["run", "--dry-run", "-n", "9", __file__]) == 0
     assert "warning: 9 ranks share 2 cores" in capsys.readouterr().err
     assert main(["run", "--dry-run", "-n", "9", "--max-oversubscribe", "4.5", __file__]) == 0
     assert main(["run", "--dry-run", "-n", "8", __file__]) == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_survival_is_asked_of_an_mpi_that_has_it(tmp_path, monkeypatch, flavour):
+    mpiexec = executable(tmp_path / "mpiexec", flavour.marks[0])
+    monkeypatch.setattr(find, "find_library", lambda _: library(flavour))
+    monkeypatch.setattr(find, "candidates", lambda *_: [mpiexec])
+    given = {"PATH": str(tmp_path), "HOME": "/"}
+    if flavour.elastic:
+        line, _ = build(3, ("python", "x.py"), 4, given, elastic=True)
+        assert line.words[1:3] == ("--with-ft", "ulfm")
+    else:
+        with pytest.raises(LaunchError, match=f"--elastic needs an MPI whose ranks survive .* got {flavour.name}"):
+            build(3, ("python", "x.py"), 4, given, elastic=True)
 
 
 def fake_line(ranks, words, found):

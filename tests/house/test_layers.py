@@ -31,7 +31,7 @@ LAYERS = """
     comm
     costs  algorithms  checkpoint
     reducer
-    buckets  bench  launch
+    buckets  bench  launch  elastic
     optim  ddp
     plan  analysis
     doctor

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparse_mpi.comm import mpi, runtime
+from sparse_mpi.comm import patience, runtime
 from sparse_mpi.comm.mpi import MPIComm
 from sparse_mpi.comm.runtime import LAUNCHERS, refuse_singletons, takes_device_pointers
 
@@ -138,7 +138,7 @@ def test_a_patient_rank_spins_for_a_moment_and_then_sleeps_longer_and_longer(mon
     def arrived():
         nonlocal now
         looks.append(len(naps))
-        now += mpi.SPIN_SECONDS / 100
+        now += patience.SPIN_SECONDS / 100
         return len(naps) == 12
 
     def sleep(seconds):
@@ -146,11 +146,11 @@ def test_a_patient_rank_spins_for_a_moment_and_then_sleeps_longer_and_longer(mon
         naps.append(seconds)
         now += seconds
 
-    monkeypatch.setattr(mpi, "perf_counter", lambda: now)
-    monkeypatch.setattr(mpi, "sleep", sleep)
-    assert MPIComm._until(None, arrived) is True
+    monkeypatch.setattr(patience, "perf_counter", lambda: now)
+    monkeypatch.setattr(patience, "sleep", sleep)
+    assert patience.until(arrived) is True
     assert looks.count(0) in (100, 101, 102) and looks[-12:] == list(range(1, 13))
-    assert naps == [min(mpi.MIN_PAUSE_SECONDS * 2**nap, mpi.MAX_PAUSE_SECONDS) for nap in range(12)]
+    assert naps == [min(patience.MIN_PAUSE_SECONDS * 2**nap, patience.MAX_PAUSE_SECONDS) for nap in range(12)]
 
 
 @pytest.mark.parametrize("status", [0, 1])

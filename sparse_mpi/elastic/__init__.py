@@ -1,0 +1,9 @@
+"""Training that survives the loss of ranks: `ElasticAllreduce` is the reducer, the other files are its parts."""
+
+from __future__ import annotations
+
+from sparse_mpi.comm.failure import RankFailure
+from sparse_mpi.elastic.allreduce import ElasticAllreduce
+from sparse_mpi.elastic.departure import Departure, TooFewRanks
+
+__all__ = ["Departure", "ElasticAllreduce", "RankFailure", "TooFewRanks"]

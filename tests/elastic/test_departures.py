@@ -1,0 +1,227 @@
+"""Ranks that are lost at any call: what the survivors reduce is what a planned departure gives, and nothing is lost."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.scheduler import Departure
+from sparse_mpi.comm.world import World
+from sparse_mpi.elastic import ElasticAllreduce, RankFailure, TooFewRanks
+
+RANKS, SIZE, STEPS = 5, 300, 8
+
+
+def gradient(rank, step):
+    return np.random.default_rng([rank, step]).integers(-64, 64, SIZE).astype(np.float32)
+
+
+def train(leave, algorithm="oktopk", steps=STEPS, ranks=RANKS, **options):
+    """Totals, residuals and departures of the ranks that are left."""
+
+    def main(comm):
+        rank = comm.rank
+        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, algorithm=algorithm, **options)
+        totals = []
+        for step in range(steps):
+            total = reducer.step(gradient(rank, step))
+            totals.append((total if isinstance(total, np.ndarray) else total.to_dense(), reducer.ranks))
+        return totals, reducer.residual.copy(), reducer.departures
+
+    return World(ranks, leave=leave).run(main)
+
+
+def facts(result):
+    totals, residual, departures = result
+    return [(total.tobytes(), ranks) for total, ranks in totals], residual.tobytes(), [d[:4] for d in departures]
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_survivors_agree_to_the_bit(algorithm):
+    left = [result for result in train({2: 3}, algorithm) if result is not None]
+    assert len(left) == RANKS - 1
+    for totals, _, departures in left:
+        assert [total.tobytes() for total, _ in totals] == [total.tobytes() for total, _ in left[0][0]]
+        assert [ranks for _, ranks in totals] == [5] * 3 + [4] * 5
+        assert [departure[:3] for departure in departures] == [(3, (2,), 4)]
+
+
+def test_whatever_call_a_rank_is_lost_at_it_is_as_if_it_had_left_before_a_step():
+    planned = {step: [facts(r) for r in train({2: step}) if r] for step in (3, 4)}
+    seen = set()
+    for call in range(40):
+        left = [facts(r) for r in train({2: (3, call)}) if r]
+        if len(left) == RANKS:
+            break
+        matching = [step for step, expected in planned.items() if left == expected]
+        assert len(matching) == 1, f"call {call}"
+        seen.update(matching)
+    assert len(left) == RANKS, "the step has an end"
+    assert seen == {3}, "a rank that is lost within a step gave nothing to it: the last call is the meeting"
+
+
+def test_a_step_that_one_rank_has_completed_is_completed_on_all():
+    """Rank 2 is lost in the meeting: ranks 0 and 3 do not learn from it that the step is complete, ranks 1 and 4 do."""
+
+    def torn(comm):
+        meetings = iter(range(STEPS))
+
+        def meet():
+            comm_barrier()
+            if next(meetings) == 3:
+                if comm.rank == 2:
+                    raise Departure
+                if comm.rank in (0, 3):
+                    raise RankFailure
+
+        comm_barrier, comm.barrier = comm.barrier, meet
+        return run(comm)
+
+    def run(comm):
+        rank = comm.rank
+        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, copy_every=2)
+        totals = [(reducer.step(gradient(rank, step)).to_dense(), reducer.ranks) for step in range(STEPS)]
+        return totals, reducer.residual.copy(), reducer.departures
+
+    planned = [facts(result) for result in World(RANKS, leave={2: 4}).run(run) if result]
+    assert [facts(result) for result in World(RANKS).run(torn) if result] == planned
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ranks=st.sampled_from([2, 3, 5, 6, 7]),
+    leave=st.dictionaries(st.integers(0, 6), st.tuples(st.integers(0, STEPS - 1), st.integers(-1, 25)), max_size=4),
+    algorithm=st.sampled_from(["oktopk", "elect", "gtopk", "adtopk", "topkdsa", "dense", "spardl"]),
+    copy_every=st.sampled_from([0, 1, 3, 100]),
+)
+def test_any_schedule_of_departures_leaves_survivors_that_agree(ranks, leave, algorithm, copy_every):
+    leave = {rank: when for rank, when in leave.items() if rank < ranks - 1}  # one rank is left at least
+    left = [result for result in train(leave, algorithm, ranks=ranks, copy_every=copy_every) if result]
+    assert left
+    for totals, residual, departures in left:
+        assert [total.tobytes() for total, _ in totals] == [total.tobytes() for total, _ in left[0][0]]
+        assert [number for _, number in totals] == [number for _, number in left[0][0]]
+        assert sum(len(departure.ranks) for departure in departures) == ranks - len(left)
+        assert np.isfinite(residual).all()
+
+
+@pytest.mark.parametrize("algorithm", ["oktopk", "elect", "gtopk", "dense"])
+@pytest.mark.parametrize("rank", [0, 2, 4])
+def test_what_is_lost_is_what_the_documentation_says(algorithm, rank):
+    """It is what a rank added since the copy, and what it kept of entries that were in a result since then.
+
+    All values are whole numbers, so that sums are exact.
+    """
+    left = [result for result in train({rank: 5}, algorithm, copy_every=1, copy="exact") if result]
+    before, after = ([residual for _, residual, _ in train({}, algorithm, steps=steps)][rank] for steps in (4, 5))
+    copied = np.where(left[0][0][4][0] == 0, before, 0)
+    found = sum(total for total, _ in left[0][0]) + sum(residual for _, residual, _ in left)
+    put_in = sum(gradient(r, step) for r in range(RANKS) for step in range(STEPS) if r != rank or step < 5)
+    np.testing.assert_array_equal(put_in - found, after - copied)
+    assert [departure.inherited for _, _, (departure,) in left].count((rank,)) == 1
+
+
+def test_without_copies_the_residual_is_lost_and_nobody_inherits():
+    left = [result for result in train({2: 5}, copy_every=0) if result]
+    assert all(departure.inherited == () for _, _, (departure,) in left)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_the_copy_holds_nothing_that_was_sent(rank):
+    """What survivors reduce after the loss is within what all ranks ever put in."""
+    size = 50
+
+    def main(comm):
+        reducer = ElasticAllreduce(size, density=0.1, comm=comm, copy_every=7, copy="exact")
+        totals = sum(reducer.step(np.ones(size, np.float32)).to_dense() for _ in range(30))
+        return totals + (reducer.flush() if rank != comm.rank else 0)
+
+    totals = [result for result in World(4, leave={rank: 17}).run(main) if result is not None]
+    most = 3 * 30 + 17
+    assert (totals[0] <= most).all()
+    assert totals[0].sum() >= size * (most - 17)
+
+
+def test_fewer_ranks_than_wanted_is_an_error_on_all_survivors():
+    def main(comm):
+        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, min_ranks=4)
+        try:
+            for step in range(STEPS):
+                reducer.step(gradient(comm.rank, step))
+        except TooFewRanks as error:
+            return str(error), reducer.residual.copy()
+
+    left = [result for result in World(RANKS, leave={1: 2, 3: 4}).run(main) if result]
+    assert len(left) == 3
+    assert all("min_ranks is 4" in text and "lost before step 4; 3 ranks" in text for text, _ in left)
+
+
+@pytest.mark.parametrize("feedback", ["residual", "dgc", "gmc", "none"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_rules_survive(feedback, in_place):
+    if in_place and feedback in ("dgc", "none"):
+        pytest.skip("does not work in place")
+
+    def main(comm):
+        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, feedback=feedback, in_place=in_place)
+        buffer, totals = np.zeros(SIZE, np.float32), []
+        rank = comm.rank
+        for step in range(STEPS):
+            if in_place:
+                buffer += gradient(rank, step)
+            else:
+                buffer = gradient(rank, step)
+            totals.append(reducer.step(buffer).to_dense())
+        return np.array(totals)
+
+    for call in (-1, 2, 5):
+        left = [result for result in World(RANKS, leave={4: (3, call)}).run(main) if result is not None]
+        assert len(left) == 4
+        assert all(np.array_equal(totals, left[0]) for totals in left)
+
+
+def test_a_flush_survives():
+    def main(comm):
+        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, copy_every=1, copy="exact")
+        total = reducer.step(gradient(comm.rank, 0)).to_dense()
+        return total + reducer.flush()
+
+    left = [result for result in World(RANKS, leave={1: (1, 1)}).run(main) if result is not None]
+    assert all(np.array_equal(total, left[0]) for total in left)
+    survivors = sum(gradient(rank, 0) for rank in range(RANKS) if rank != 1)
+    assert (np.abs(left[0] - survivors) <= np.abs(gradient(1, 0))).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"copy_every": -1}, "copy_every must be at least 1 step, or 0 for no copies, got -1"),
+        ({"copy": "float16"}, "copy must be one of 'exact', 'bfloat16', got 'float16'"),
+        ({"min_ranks": 9}, r"min_ranks must be in \[1, 3\]"),
+        ({"clip_norm": 1.0}, "clip_norm must be None"),
+        ({"feedback": "ef21"}, "feedback must be a rule that can lose a rank"),
+    ],
+)
+def test_bad_arguments_are_refused_on_all_ranks(options, text):
+    def main(comm):
+        with pytest.raises(ValueError, match=text):
+            ElasticAllreduce(SIZE, density=0.05, comm=comm, **options)
+
+    World(3).run(main)
+
+
+def test_a_transport_that_does_not_survive_is_refused():
+    with pytest.raises(ValueError, match="comm must be one that survives the loss of a rank"):
+        ElasticAllreduce(SIZE, density=0.05, comm=NullComm())
+
+
+def test_steps_are_not_checked():
+    def main(comm):
+        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm)
+        with pytest.raises(ValueError, match="check must be False"):
+            reducer.step(gradient(comm.rank, 0), check=True)
+        return reducer.step(gradient(comm.rank, 0)).nnz
+
+    assert min(World(3).run(main)) > 0
