@@ -28,6 +28,7 @@ from sparse_mpi.buckets.momentum import (
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.elastic import Team
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.sparse import SparseVector
@@ -164,6 +165,7 @@ def DistributedOptimizer(
     bucket_cap_mb: float | None = 25.0,
     overlap: bool = True,
     scaler: Any = None,
+    team: Team | None = None,
     **options: Any,
 ) -> Any:
     """Return ``optimizer`` changed to step along the gradients of all ranks. Collective.
@@ -202,6 +204,8 @@ def DistributedOptimizer(
         scaler: the ``torch.amp.GradScaler`` in use, if any. Reductions then begin in ``synchronize()``, when it is
             known that no rank's gradient has overflowed. Call that before ``scaler.step``, and the latter within
             ``skip_synchronize()``.
+        team: the ranks in place of ``comm``, of which the others go on when some are lost, see `sparse_mpi.elastic`.
+            Options of `ElasticAllreduce` may be given too. Every survivor takes the same steps.
 
     From then on an exception that nobody catches ends the whole job: other ranks would wait for this one forever.
 
@@ -212,8 +216,9 @@ def DistributedOptimizer(
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
-    transport = as_comm(comm)
-    transport.guard()
+    transport = as_comm(comm) if team is None else team.comm
+    if team is None:
+        transport.guard()
     with same_on_all_ranks(transport) as say:
         if op not in OPS:
             raise ValueError(f"op must be one of {OPS}, got {op!r}")
@@ -237,7 +242,7 @@ def DistributedOptimizer(
         parameters,
         k=k,
         density=density,
-        comm=transport,
+        comm=transport if team is None else comm,
         algorithm=algorithm,
         feedback=rule,
         clip_norm=clip_norm,
@@ -248,6 +253,7 @@ def DistributedOptimizer(
         bucket_cap_mb=bucket_cap_mb,
         overlap=overlap,
         scaler=scaler,
+        team=team,
         **options,
     )
     return made

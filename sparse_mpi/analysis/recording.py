@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NoReturn
@@ -118,8 +119,14 @@ class RecordingComm:
     def broken(self) -> bool:
         return self._comm.broken()
 
-    def fail_alone(self) -> None:
-        self._comm.fail_alone()
+    def fail_alone(self, close: Callable[[], None]) -> None:
+        self._comm.fail_alone(close)
+
+    def wait_for_end(self) -> None:
+        self._comm.wait_for_end()
+
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        return self._comm.within(seconds)
 
     def revoke(self) -> None:
         self._comm.revoke()

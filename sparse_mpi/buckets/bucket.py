@@ -76,7 +76,7 @@ class Bucket:
         passes: the number of backward passes that add up to a gradient.
         in_place: gradients are accumulated in the residual's own memory, see `SparseAllreduce`; means come back in
             another buffer. Otherwise one buffer serves for both, beside the residual.
-        divisor: what sums are divided by.
+        average: sums are divided by the number of ranks whose gradients are in them.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Bucket:
         *,
         passes: int,
         in_place: bool,
-        divisor: float,
+        average: bool,
     ) -> None:
         self.parameters = list(parameters)
         self.reducer = make_reducer([tuple(p.shape) for p in parameters])
-        self.in_place, self.divisor = in_place, divisor
+        self.in_place, self._average = in_place, average
         self.handle: Handle[Any] | None = None
         self.watch: Watch | None = None  # of whichever reducer takes the next step
         self.seen = np.zeros(len(self.parameters), np.uint8)  # kinds of this rank's gradients: UNSEEN, DENSE or SPARSE
@@ -211,7 +211,7 @@ class Bucket:
         assert self.handle is not None, "finish follows start or start_flush"
         handle, self.handle = self.handle, None
         total = handle.wait()
-        self._write(total, self.divisor / scale)
+        self._write(total, (self.reducer.ranks if self._average else 1.0) / scale)
         for number, parameter in enumerate(self.parameters):
             parameter.grad = self._gradient(number) if parameter.requires_grad else None
         return total

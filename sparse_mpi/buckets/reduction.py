@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.buckets.agreeing import Agreeing
 from sparse_mpi.buckets.ahead import Previewing
 from sparse_mpi.buckets.bucket import Bucket, check_options, cut
 from sparse_mpi.buckets.flushing import Flushable
@@ -21,6 +22,7 @@ from sparse_mpi.buckets.watching import WatchedReduction
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.elastic import ElasticAllreduce, Team
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import check_clip_norm, resolve_k
@@ -30,7 +32,7 @@ from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.sparse import SparseVector
 
 
-class GradientReduction(Flushable, Previewing, ResumableReduction, WatchedReduction):
+class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, WatchedReduction):
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
     A bucket is started when all its gradients have arrived and all buckets before it are started, so that the order is
@@ -52,6 +54,8 @@ class GradientReduction(Flushable, Previewing, ResumableReduction, WatchedReduct
         overlap: start reductions before `synchronize`.
         scaler: the loss scaler of the training. Gradients are reduced, and residuals kept, without its scale, and a
             step in which a gradient of any rank overflows leaves no trace. Reductions begin in `synchronize`.
+        team: the ranks in place of ``comm``, of which the others go on when some are lost: each bucket is then reduced
+            by an `ElasticAllreduce`, whose options may be given too.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -75,6 +79,7 @@ class GradientReduction(Flushable, Previewing, ResumableReduction, WatchedReduct
         bucket_cap_mb: float | None = 25.0,
         overlap: bool = True,
         scaler: Any = None,
+        team: Team | None = None,
         **options: Any,
     ) -> None:
         self.buckets: list[Bucket] = []
@@ -83,27 +88,30 @@ class GradientReduction(Flushable, Previewing, ResumableReduction, WatchedReduct
         self._tracer: Tracer | None = None
         first = [p for p in parameters if p.requires_grad]
         elements = self._elements = sum(p.numel() for p in first)
-        transport = as_comm(comm)
+        transport = as_comm(comm) if team is None else team.comm
         with same_on_all_ranks(transport) as say:
             check_options(first, bucket_cap_mb, passes, in_place, scaler)
             check_clip_norm(clip_norm, in_place)
+            if team is not None and (comm is not None or clip_norm is not None):
+                raise ValueError(f"comm and clip_norm must be None with a team, got {comm!r} and {clip_norm}")
             self._k = resolve_k(elements, k, density)
             say(n=elements, k=self._k, bucket_cap_mb=bucket_cap_mb)
             say(overlap=overlap, passes=passes, average=average, scaled=scaler is not None, clip_norm=clip_norm)
         self._overlap = overlap and scaler is None
-        self.comm = transport.duplicate(patient=self._overlap)
+        self.team = team
+        self.comm = transport.duplicate(patient=self._overlap) if team is None else transport
         self._share = self._k / elements if k is not None else density
         self._max_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
         self._passes, self._in_place, self._scaler = passes, in_place, scaler
-        self._average, self._divisor = average, float(self.comm.size) if average else 1.0
-        most = None if clip_norm is None else clip_norm * self._divisor / self.comm.size
+        self._average = average
+        most = clip_norm if clip_norm is None or average else clip_norm / self.comm.size
         self._max_norm = None if self._overlap else most  # of the mean of all buckets together
         self._options: dict[str, Any] = {"algorithm": algorithm, "feedback": feedback, "in_place": in_place}
         self._options |= {"clip_norm": most if self._overlap else None, "nonfinite": nonfinite, **options}
         self._hooks: dict[Tensor, RemovableHandle] = {}
         self._next = 0  # the bucket to be started next
         self._scale: float | None = None  # the loss scale of the gradients under way
-        self._kinds_known = False  # all ranks know whose gradients are sparse tensors
+        self._kinds_known = False
         self._open = True
         self.add(first)
 
@@ -111,7 +119,7 @@ class GradientReduction(Flushable, Previewing, ResumableReduction, WatchedReduct
         """Reduce also the gradients of those ``parameters`` that need one and are new; collective if there are any."""
         known = {p for bucket in self.buckets for p in bucket.parameters}
         for members in cut([p for p in parameters if p.requires_grad and p not in known], self._max_bytes):
-            bucket = Bucket(members, self._reducer, passes=self._passes, in_place=self._in_place, divisor=self._divisor)
+            bucket = Bucket(members, self._reducer, passes=self._passes, in_place=self._in_place, average=self._average)
             self.buckets.append(bucket)
             self._kinds_known = False
         if self._open:
@@ -245,9 +253,10 @@ class GradientReduction(Flushable, Previewing, ResumableReduction, WatchedReduct
         """Make the reducer of a bucket of parameters of these shapes, on the progress thread."""
         whole = sum(map(int, map(np.prod, shapes))) == self._elements
         amount: dict[str, Any] = {"k": self._k} if whole else {"density": self._share}
-        make: Callable[[], SparseAllreduce] = partial(
-            SparseAllreduce, list(shapes), comm=self.comm, **amount, **self._options
-        )
+        kind: Callable[..., SparseAllreduce] = SparseAllreduce
+        if self.team is not None:
+            kind = partial(ElasticAllreduce, team=self.team)
+        make = partial(kind, list(shapes), comm=self.comm if self.team is None else None, **amount, **self._options)
         return progress_thread_of(self.comm).start(make).wait()
 
     def _arrived(self, bucket: Bucket, number: int, parameter: Tensor) -> None:
@@ -276,23 +285,3 @@ class GradientReduction(Flushable, Previewing, ResumableReduction, WatchedReduct
         if self._scale is None:
             self._scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
         return self._scale
-
-    def _overflowed(self) -> bool:
-        """Return True on all ranks if there is a loss scaler and any rank has a gradient that is not finite."""
-        if self._scaler is None:
-            return False
-        mine = np.array([not all(bool(bucket.flat.isfinite().all()) for bucket in self.buckets)], np.uint8)
-        return bool(self.comm.allreduce(mine, "max", control=True)[0])
-
-    def _agree_on_kinds(self) -> None:
-        """Make a gradient that is a sparse tensor on one rank a sparse tensor on all.
-
-        This ends once every gradient has been seen on some rank.
-        """
-        if self._kinds_known:
-            return
-        mine = np.concatenate([bucket.seen for bucket in self.buckets])
-        kinds = progress_thread_of(self.comm).start(lambda: self.comm.allreduce(mine, "max", control=True)).wait()
-        for bucket in self.buckets:
-            bucket.kinds, kinds = kinds[: len(bucket.seen)].copy(), kinds[len(bucket.seen) :]
-        self._kinds_known = all(bucket.kinds.all() for bucket in self.buckets)

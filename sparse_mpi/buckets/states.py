@@ -16,7 +16,6 @@ class ResumableReduction:
     comm: Comm
     buckets: list[Bucket]
     _average: bool
-    _divisor: float
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank's reducers need to continue, see `SparseAllreduce.state_dict`; between steps."""
@@ -45,7 +44,7 @@ class ResumableReduction:
             bucket.reducer.take_over(saved, ranks)
             rule = bucket.reducer.feedback
             for array in [*rule.state().values(), *rule.common().values()]:
-                array *= self._divisor / divisor
+                array *= (self.comm.size if self._average else 1) / divisor
 
     def _by_bucket(self, states: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         """Return, for every bucket, the list of its states in ``states``."""

@@ -7,6 +7,7 @@ import argparse
 from sparse_mpi.cli import (
     bench_allreduce,
     bench_compare,
+    bench_elastic,
     bench_energy,
     bench_interleaved,
     bench_network,
@@ -28,6 +29,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         bench_wire,
         bench_volume,
         bench_energy,
+        bench_elastic,
         bench_network,
     ):
         module.add_parser(kinds)

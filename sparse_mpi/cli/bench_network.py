@@ -34,6 +34,8 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     text = "of every link, in each direction, as tc writes it: 100mbit, 1gbit, ..., or none (default: 1gbit)"
     parser.add_argument("--rate", default="1gbit", help=text)
     parser.add_argument("--timeout", type=float, default=600, help="seconds the command may take (default: 600)")
+    text = "let the other ranks go on when one is lost, for commands that use sparse_mpi.elastic"
+    parser.add_argument("--elastic", action="store_true", help=text)
     text = "after a --: a path that ends in .py, or what follows python -m sparse_mpi, and its arguments"
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help=text)
     parser.set_defaults(run=run)
@@ -61,6 +63,6 @@ def run(args: argparse.Namespace) -> int:
                 f"{link.trip * 1e6:.0f} us round trip",
                 flush=True,
             )
-            return launch.run(emulated, launcher, command, args.timeout) if command else 0
+            return launch.run(emulated, launcher, command, args.timeout, args.elastic) if command else 0
     except RuntimeError as error:
         raise SystemExit(f"bench network cannot run here: {error}") from None

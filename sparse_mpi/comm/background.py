@@ -106,6 +106,9 @@ class ProgressThread:
         if not self.threaded or threading.current_thread() is self._thread:
             handle: Handle[T] = Handle()
             handle._do(work)
+            error = handle._future.exception()
+            if error is not None and not isinstance(error, Exception):  # this thread is to end, now
+                raise error
             return handle
         if self._thread is None:
             self._thread = threading.Thread(target=_serve, args=(self._given,), name="sparse_mpi progress", daemon=True)
@@ -134,6 +137,12 @@ def progress_thread_of(comm: Comm) -> ProgressThread:
     if thread is None:
         thread = comm.attributes[ProgressThread] = ProgressThread(comm)
     return thread
+
+
+def hand_over(old: Comm, new: Comm) -> None:
+    """Give ``new`` the progress thread of ``old``, if there is one, so that work for both stays in one order."""
+    if ProgressThread in old.attributes:
+        new.attributes[ProgressThread] = old.attributes[ProgressThread]
 
 
 def busy(comm: Comm) -> bool:

@@ -7,7 +7,8 @@ users have. What each call adds to its `Traffic` is told in `counting`. *Rows* a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
@@ -84,8 +85,20 @@ class Comm(Protocol):
     def broken(self) -> bool:
         """Tell if this rank knows that another one has failed, or has revoked the communicator."""
 
-    def fail_alone(self) -> None:
-        """Have an exception that nothing in this process catches end this rank only, where the others survive it."""
+    def fail_alone(self, close: Callable[[], None]) -> None:
+        """Have an exception that nothing in this process catches end this rank only, where the others survive it.
+
+        At the end of the program ``close()`` is called.
+        """
+
+    def wait_for_end(self) -> None:
+        """Wait until all ranks call this at the end of their programs, or until one is known to have failed.
+
+        A rank that waits in a call for one that is here says so, and ends the job.
+        """
+
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        """Return a context that, where `fail_alone` works, ends the process if it is not left in so many seconds."""
 
     def revoke(self) -> None:
         """Make every call here, and on what was split off or duplicated, raise RankFailure on all ranks."""

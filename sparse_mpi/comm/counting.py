@@ -36,6 +36,7 @@ from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synch
 from sparse_mpi.comm.base import Counts
 from sparse_mpi.comm.buffers import per_rank, require_equal, require_rank, row_bytes
 from sparse_mpi.comm.failure import RankFailure
+from sparse_mpi.comm.mortal import Mortal
 from sparse_mpi.comm.renumbered import Renumbered
 from sparse_mpi.comm.traffic import Ledger, Traffic
 from sparse_mpi.comm.watchdog import CALLS, Watched
@@ -74,7 +75,7 @@ def _timed(
     return call
 
 
-class CountingComm(ABC):
+class CountingComm(Mortal, ABC):
     """A communicator that checks, times and counts every call, and has its ``_call`` move contiguous arrays.
 
     A transport that does not take device arrays (``staged``) is given host copies of them.
@@ -82,7 +83,6 @@ class CountingComm(ABC):
 
     staged = True
     concurrent = False
-    elastic = False
     watched: Watched | None = None  # what tells the watchdog of this rank about calls, where there is one
 
     def __init__(self, rank: int, size: int) -> None:
@@ -192,22 +192,6 @@ class CountingComm(ABC):
     def begin_reduction(self) -> None:
         if self.watched is not None:
             self.watched.dog.begin_reduction()
-
-    def _tells_of_failure(self, error: Exception) -> bool:
-        """Tell if an error of the transport means that a rank has failed."""
-        return False
-
-    def broken(self) -> bool:
-        return False
-
-    def fail_alone(self) -> None:
-        return
-
-    def revoke(self) -> None:
-        return
-
-    def shrink(self) -> CountingComm:
-        raise RuntimeError(f"{type(self).__name__} does not survive the loss of a rank; comm.elastic tells which does")
 
     def guard(self) -> None:
         """Do nothing, where the ranks are threads of one process; see `Comm.guard`."""

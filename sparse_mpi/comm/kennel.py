@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 LOOK = 0.25  # seconds between looks
@@ -57,18 +57,22 @@ class Kennel:
                 for dog in self._dogs:
                     dog.look()
 
-    def rest(self) -> None:
-        """Wait until the programs of all ranks have ended, as MPI will, and tell those that have not."""
-        if self._stop.is_set():
-            return
-        barriers, since, told = [dog.ended() for dog in self._dogs], time.monotonic(), False
-        while not all(passed() for passed in barriers):
+    def wait(self, dogs: Sequence[Dog], stop: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the programs of all ranks have ended, or ``stop()``; tell those that have not ended theirs."""
+        barriers, since, told = [dog.ended() for dog in dogs], time.monotonic(), False
+        while not all(passed() for passed in barriers) and not stop():
             if not told and time.monotonic() - since > QUIET:
                 told = True
                 with self._looking:
-                    for dog in self._dogs:
+                    for dog in dogs:
                         dog.tell()
             time.sleep(LOOK / 250)
+
+    def rest(self) -> None:
+        """Wait until the programs of all ranks have ended, as MPI will, and let no watchdog look any more."""
+        if self._stop.is_set():
+            return
+        self.wait(self._dogs)
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -66,6 +66,8 @@ class MPIComm(CountingComm):
         if bucket < 1:
             raise ValueError(f"bucket must be at least 1 peer, got {bucket}")
         limit, comm = time_limit(timeout), comm.Dup()
+        if parent is not None:
+            parent._note_part(comm)
         wanted = takes_device_pointers(MPI, comm) if cuda_aware is None else cuda_aware
         self._set_up(MPI, comm, not comm.allreduce(wanted, MPI.LAND), bucket, patient)
         # Watch over all ranks; what is made of this communicator has the same watchdog.
@@ -92,17 +94,21 @@ class MPIComm(CountingComm):
             self._dog = Watchdog(self._mpi, self._comm, timeout)
             self._owns_dog, self.watched = True, self._dog.over(self._comm)
 
+    def _note_part(self, part: Any) -> Any:
+        """Return ``part``, one of MPI's communicators of some ranks of this one, which is needed to make another."""
+        return part
+
     def duplicate(self, patient: bool = False) -> MPIComm:
         return type(self)(self._comm, not self.staged, self._bucket, patient, parent=self)
 
     def node(self) -> int:
-        sharing = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        sharing = self._note_part(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED))
         lowest: int = sharing.allreduce(self.rank, self._mpi.MIN)
         sharing.Free()
         return lowest
 
     def _split(self, color: int) -> MPIComm:
-        part = self._comm.Split(color, self.rank)
+        part = self._note_part(self._comm.Split(color, self.rank))
         made = type(self)(part, not self.staged, self._bucket, self._patient, parent=self)
         part.Free()
         return made
@@ -140,6 +146,8 @@ class MPIComm(CountingComm):
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         requests = [] if dest is None else self._start_sending(send, dest, _SENDRECV)
         came = None if source is None else self._receive(send, source, _SENDRECV)
+        if self.watched is not None:
+            self.watched.received()
         self._wait(requests)
         return came
 

@@ -5,7 +5,8 @@ Algorithms in which rank 0 has a part of its own deal that part out over the ran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -93,8 +94,14 @@ class Renumbered:
     def broken(self) -> bool:
         return self._comm.broken()
 
-    def fail_alone(self) -> None:
-        self._comm.fail_alone()
+    def fail_alone(self, close: Callable[[], None]) -> None:
+        self._comm.fail_alone(close)
+
+    def wait_for_end(self) -> None:
+        self._comm.wait_for_end()
+
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        return self._comm.within(seconds)
 
     def revoke(self) -> None:
         self._comm.revoke()

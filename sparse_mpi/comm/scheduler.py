@@ -32,7 +32,7 @@ class _Stopped(BaseException):
     """Ends the thread of a rank after the run has failed elsewhere."""
 
 
-class Departure(BaseException):
+class Killed(BaseException):
     """Ends the thread of a rank that is to fail here, as if its process were killed."""
 
 
@@ -101,7 +101,7 @@ class Run:
                 self._returned[rank] = self._fn(rank, self)
         except _Stopped:
             pass
-        except Departure:  # whoever waits looks again whether this rank is needed
+        except Killed:  # whoever waits looks again whether this rank is needed
             self.departed.add(rank)
             self.wake(sorted(self._waiting))
         except BaseException as error:

@@ -9,7 +9,10 @@ import atexit
 import os
 import signal
 import sys
+import threading
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from sparse_mpi.comm.kennel import KENNEL
@@ -33,22 +36,24 @@ class _End:
     def __init__(self) -> None:
         self._exit, self._leave = os._exit, sys.exit
         self._status: Any = None
-        self._alone = self._survived = False
+        self._process = 0  # that ends alone; a child that it forks does not
+        self.skips_finalize = False  # some rank has failed
 
-    def alone(self) -> None:
-        """Have an exception that nothing catches, and `os._exit`, end this process only."""
-        if not self._alone:
-            self._alone = True
+    @property
+    def alone(self) -> bool:
+        """Tell if an exception that nothing catches ends this process only."""
+        return self._process == os.getpid()
+
+    def be_alone(self, close: Callable[[], None]) -> None:
+        """Have an exception that nothing catches, and `os._exit`, end this process only, and ``close()`` called."""
+        if not self.alone:
+            self._process = os.getpid()
             on_uncaught(self._die)
-            os._exit = lambda status: self._kill()
-
-    def survived(self) -> None:
-        """Have the program end without MPI_Finalize, with the status that `sys.exit` is given."""
-        if not self._survived:
-            self._survived = True
+            os._exit = lambda status: self._kill() if self.alone else self._exit(status)
             sys.exit = self._note
-            # What was registered before would run after this: mpi4py's end, but also that of other modules
-            atexit.register(self._end)
+            # Last of all: what is registered runs in reverse order
+            atexit.register(self.end)
+        atexit.register(close)
 
     def _die(self, error: BaseException) -> None:
         traceback.print_exception(type(error), error, error.__traceback__)
@@ -64,8 +69,17 @@ class _End:
         self._status = status
         self._leave(status)
 
-    def _end(self) -> None:
-        KENNEL.rest()
+    def end(self) -> None:
+        """End the process with the status that `sys.exit` was given, without MPI_Finalize, if some rank has failed."""
+        if not (self.alone and self.skips_finalize):
+            return
+        atexit.unregister(self.end)
+        atexit.unregister(KENNEL.rest)
+        atexit._run_exitfuncs()
+        self.now()
+
+    def now(self) -> NoReturn:
+        """End the process at once, with that status."""
         status = self._status
         if status is not None and not isinstance(status, int):
             print(status, file=sys.stderr)
@@ -86,6 +100,7 @@ class UlfmComm(MPIComm):
     def _set_up(self, MPI: Any, comm: Any, staged: bool, bucket: int, patient: bool) -> None:
         super()._set_up(MPI, comm, staged, bucket, patient)
         self._made: list[UlfmComm] = []  # of this one, to be revoked with it
+        self._parts: list[Any] = []  # likewise, MPI's own of which one is being made
 
     def duplicate(self, patient: bool = False) -> MPIComm:
         return self._noted(super().duplicate(patient))
@@ -107,17 +122,41 @@ class UlfmComm(MPIComm):
     def broken(self) -> bool:
         return bool(self._comm.Is_revoked() or self._comm.Get_failed().size)
 
-    def fail_alone(self) -> None:
-        _END.alone()
+    def fail_alone(self, close: Callable[[], None]) -> None:
+        _END.be_alone(close)
+
+    def wait_for_end(self) -> None:
+        if self._dog is not None:
+            KENNEL.wait([self._dog], self.broken)
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        timer = threading.Timer(seconds, _END.now)
+        timer.daemon = True
+        timer.start()
+        yield
+        timer.cancel()
+
+    def guard(self) -> None:
+        if not _END.alone:
+            super().guard()
+
+    def _note_part(self, part: Any) -> Any:
+        self._parts = [other for other in self._parts if other != self._mpi.COMM_NULL]
+        self._parts.append(part)
+        return part
 
     def revoke(self) -> None:
         for made in self._made:
             made.revoke()
+        for part in self._parts:
+            if part != self._mpi.COMM_NULL and not part.Is_revoked():
+                part.Revoke()
         if self._comm != self._mpi.COMM_NULL and not self._comm.Is_revoked():
             self._comm.Revoke()
 
     def shrink(self) -> UlfmComm:
-        _END.survived()
+        _END.skips_finalize = True
         timeout, made = 0.0 if self._dog is None else self._dog.timeout, self
         while True:
             if made._dog is not None:

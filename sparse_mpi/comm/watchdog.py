@@ -17,6 +17,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -108,6 +109,12 @@ class Watchdog:
         noted = (call, family, self._numbers[family], awaited, time.time(), self._reductions, next(self._calls))
         self._entered[get_ident()] = noted
 
+    def received(self) -> None:
+        """Note that this thread has its message, and waits for nobody but those who take its own."""
+        thread = get_ident()
+        call, family, number, _, entered, reduction, noted = self._entered[thread]
+        self._entered[thread] = call, family, number, NOBODY, entered, reduction, noted
+
     def leave(self) -> None:
         """Note that this thread has left its call."""
         thread = get_ident()
@@ -137,7 +144,10 @@ class Watchdog:
 
     def _look(self) -> None:
         """Carry out `look`."""
-        self._read()
+        try:
+            self._read()
+        except self._mpi.Exception:  # a rank has failed: the calls of this one will tell
+            pass
         for place in self._places():
             for rank, numbers in self._ended.items():
                 if place.waits_for(rank, numbers) and place.seconds > STUCK:
@@ -169,8 +179,9 @@ class Watchdog:
     def _places(self) -> list[Place]:
         """Return where each thread is."""
         places = []
-        for thread, (call, family, number, awaited, entered, reduction, noted) in list(self._entered.items()):
-            last, left = self._left.get(thread, (-1, 0.0))
+        # Read what was left first: a call that was entered since then is a new one
+        for thread, (last, left) in [(thread, self._left.get(thread, (-1, 0.0))) for thread in list(self._entered)]:
+            call, family, number, awaited, entered, reduction, noted = self._entered[thread]
             inside = last != noted
             since = int(1e3 * (entered if inside else left))
             places.append(Place(call, int(inside), family, number, awaited, since, reduction))
@@ -206,7 +217,10 @@ class Watchdog:
     def _give_up(self, why: str) -> None:
         """Say why, leave others the time to do so too, and end the job."""
         print(f"sparse_mpi: rank {self.rank} of {self.size} {why}; the job ends", file=sys.stderr, flush=True)
-        time.sleep(SPEAKING)
+        until = time.monotonic() + SPEAKING
+        while time.monotonic() < until:
+            self._read()  # others may ask where this rank is
+            time.sleep(LOOK / 25)
         self._comm.Abort(1)
 
     def tell(self) -> None:
@@ -214,17 +228,20 @@ class Watchdog:
         words = [word for pair in self._numbers.items() for word in pair]
         for rank in range(self.size):
             if rank != self.rank:
-                self._send(words, rank, ENDED)
+                with suppress(self._mpi.Exception):  # it has failed
+                    self._send(words, rank, ENDED)
 
     def ended(self) -> Callable[[], bool]:
         """Return a function that tells if the programs of all ranks have ended."""
         if self._mpi.Is_finalized():
             return lambda: True
-        barrier = self._comm.Ibarrier()
+        barrier: list[Any] = []
 
         def passed() -> bool:
             try:
-                return bool(barrier.Test())
+                if not barrier:
+                    barrier.append(self._comm.Ibarrier())
+                return bool(barrier[0].Test())
             except self._mpi.Exception:  # a rank has failed: nobody waits for it any more
                 return True
 
@@ -242,6 +259,10 @@ class Watched(NamedTuple):
         """Note that a call is entered; a sendrecv expects a message from ``source``, if from anybody."""
         awaited = self.ranks[source] if call == SENDRECV and source is not None else NOBODY
         self.dog.enter(call, self.family, awaited)
+
+    def received(self) -> None:
+        """Note that the message of a sendrecv is there."""
+        self.dog.received()
 
     def leave(self) -> None:
         """Note that the call was left."""

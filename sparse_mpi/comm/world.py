@@ -16,7 +16,7 @@ import numpy as np
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm.base import Counts
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.scheduler import Call, DeadlockError, Departure, Group, MismatchError, Run
+from sparse_mpi.comm.scheduler import Call, DeadlockError, Group, Killed, MismatchError, Run
 
 __all__ = ["DeadlockError", "MismatchError", "World"]
 
@@ -88,7 +88,7 @@ class _Fate:
 
     def _meet(self) -> None:
         if self.when == (self.step, self.call):
-            raise Departure(f"step {self.step}, call {self.call}")
+            raise Killed(f"step {self.step}, call {self.call}")
 
 
 class _WorldComm(CountingComm):

@@ -5,5 +5,6 @@ from __future__ import annotations
 from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.elastic.allreduce import ElasticAllreduce
 from sparse_mpi.elastic.departure import Departure, TooFewRanks
+from sparse_mpi.elastic.team import Team
 
-__all__ = ["Departure", "ElasticAllreduce", "RankFailure", "TooFewRanks"]
+__all__ = ["Departure", "ElasticAllreduce", "RankFailure", "Team", "TooFewRanks"]

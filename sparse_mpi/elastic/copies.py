@@ -1,21 +1,36 @@
 """Copies of residuals with the next rank, which adds them to its own where their owner is lost.
 
 Any division of what is owed among the ranks is legal, so a copy may simply be added to another residual. A part of the
-copy is renewed in each step, so that all of it is in ``every`` steps. Between two renewals the owner sends some of what
-was copied: where an entry was in a result, its copy is set to 0, for nothing may be sent twice. What is lost with a
-rank is thus what it added to its residual since the last renewal, and what it kept back of entries of the results.
+copy is renewed in each step, so that all of it is in ``every`` steps. What was copied may be sent before that part's
+next turn, and nothing may be sent twice: entries of the result, and those that the owner sends without their being in
+the result, are set to 0 in the copy. What is lost with a rank is thus what it added to its residual since the last
+renewal, and what it kept back of entries of the results.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
+from typing import NamedTuple
+
 import numpy as np
 
 from sparse_mpi import kernels
+from sparse_mpi.algorithms import Reduction
 from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import SparseVector
 
 ROUNDINGS = ("exact", "bfloat16")
+
+
+class _Staged(NamedTuple):
+    """What came from the rank before in a step that is not complete yet."""
+
+    owner: int  # by its number at the start
+    place: slice  # of the residual
+    values: Array  # what is left there after the step
+    given: Array  # (m,) int32 or int64, entries that the owner sent and that are not in the result
+    total: SparseVector | Array
 
 
 class Copies:
@@ -30,51 +45,109 @@ class Copies:
         self.every, self.rounding = every, rounding
         self.owner: int | None = None  # by its number at the start
         self._held: Array | None = None  # (n,)
+        self._taken = np.zeros(every, np.int64)  # the step before which each part was renewed
+        self._steps = 0  # that were completed
         self._whole = False  # whether only a part need be sent
-        self._staged: tuple[int, slice, Array] | None = None  # owner, place and values of what came in this step
+        self._staged: _Staged | None = None
 
-    def exchange(self, residual: Array, step: int, members: list[int], comm: Comm) -> None:
-        """Send a part of this rank's ``residual`` ``(n,)`` to the next one, and stage what comes from the one before.
+    def exchange(self, acc: Array, staged: Reduction, members: list[int], comm: Comm) -> None:
+        """Send a part of what a step will leave in the residual to the next rank, and stage what comes from before.
 
-        In the first step, and in the one after a loss, all of it is sent. Collective.
+        In the first step, and in the first that is completed after a loss, all of it is sent. Collective.
+
+        Args:
+            acc: ``(n,)``, with which the step began.
+            staged: the step's reduction.
+            members: the ranks of ``comm``, by their numbers at the start.
+            comm: the ranks that are left.
         """
         self._staged = None
         if comm.size == 1:
             return
-        n, part = len(residual), step % self.every
+        n, part = len(acc), self._steps % self.every
         place = slice(part * n // self.every, (part + 1) * n // self.every) if self._whole else slice(0, n)
         before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
-        received = comm.sendrecv(self._rounded(residual[place]), after, before)
+        values, given = self._rounded(_left(acc, staged.sent, place)), _not_in(staged.total, staged.sent)
+        xp = namespace(values)
+        received = comm.sendrecv(xp.concatenate([values.view(np.uint8), given.view(np.uint8)]), after, before)
         assert received is not None, "a message was expected"
-        self._staged = members[before], place, received
+        cut = values.nbytes
+        parts = xp.ascontiguousarray(received[:cut]), xp.ascontiguousarray(received[cut:])
+        self._staged = _Staged(
+            members[before], place, parts[0].view(values.dtype), parts[1].view(given.dtype), staged.total
+        )
 
-    def commit(self, total: SparseVector | Array) -> None:
-        """Keep what came in this step, and set to 0 what the step's result has: its owner may have sent it."""
-        if self._staged is not None:
-            self.owner, place, received = self._staged
-            if self._held is None or not self._whole:
-                self._held, self._whole = received.copy(), True
-            else:
-                self._held[place] = received
-            self._staged = None
-        if self._held is not None:
-            self._held[total.indices if isinstance(total, SparseVector) else slice(None)] = 0
+    def commit(self) -> None:
+        """Keep what came in this step, which is complete."""
+        self._steps += 1
+        staged, self._staged = self._staged, None
+        if staged is None:
+            return
+        self.owner = staged.owner
+        if not self._whole or self._held is None:
+            self._held, self._whole = staged.values.copy(), True
+            self._taken[:] = self._steps - 1
+            return
+        if isinstance(staged.total, SparseVector):
+            self._held[staged.total.indices] = 0
+        else:
+            self._held[staged.total != 0] = 0
+        self._held[staged.given] = 0
+        self._held[staged.place] = staged.values
+        self._taken[(self._steps - 1) % self.every] = self._steps - 1
 
-    def inherit(self, lost: set[int]) -> tuple[int, Array] | None:
+    def inherit(self, lost: Set[int], leak: float) -> tuple[int, Array] | None:
         """Return the owner of the copy, if it is among the ``lost``, and the copy ``(n,)``, which is given away.
 
         After any loss a copy is sent whole again: ranks have other neighbours.
+
+        Args:
+            lost: ranks, by their numbers at the start.
+            leak: the share of a residual that is lost in each step.
         """
         self._whole, self._staged = False, None
         if self.owner is None or self.owner not in lost:
             return None
         owner, held = self.owner, self._held
-        self.owner = self._held = None
+        self.forget()
         assert held is not None, "an owner has a copy"
-        return owner, widened(held) if self.rounding == "bfloat16" else held
+        copy = widened(held) if self.rounding == "bfloat16" else held
+        n = len(copy)
+        for part, taken in enumerate(self._taken.tolist() if leak else ()):
+            place = slice(part * n // self.every, (part + 1) * n // self.every)
+            copy[place] *= copy.dtype.type((1 - leak) ** (self._steps - taken))
+        return owner, copy
+
+    def forget(self) -> None:
+        """Hold nothing any more; send all in the next step."""
+        self.owner, self._held, self._whole, self._staged = None, None, False, None
 
     def _rounded(self, part: Array) -> Array:
         """Return ``part`` of a residual as it is sent."""
         if self.rounding == "exact":
             return part
         return kernels.of(part).to_bfloat16(namespace(part).ascontiguousarray(part, np.float32))
+
+
+def _left(acc: Array, sent: SparseVector | Array, place: slice) -> Array:
+    """Return what is left of acc in a ``place`` when ``sent`` has left it; 0 where that is no number."""
+    part = acc[place].copy()
+    with np.errstate(invalid="ignore"):
+        if isinstance(sent, SparseVector):
+            low, high = namespace(sent.indices).searchsorted(sent.indices, np.array([place.start, place.stop])).tolist()
+            part[sent.indices[low:high] - place.start] -= sent.values[low:high].astype(part.dtype, copy=False)
+        else:
+            part -= sent[place]
+    part[~namespace(part).isfinite(part)] = 0
+    return part
+
+
+def _not_in(total: SparseVector | Array, sent: SparseVector | Array) -> Array:
+    """Return the indices ``(m,)`` of ``sent`` that ``total`` does not have."""
+    if not isinstance(sent, SparseVector):
+        return namespace(sent).zeros(0, np.int32)
+    if not isinstance(total, SparseVector):
+        return sent.indices[total[sent.indices] == 0]
+    if sent.indices is total.indices:
+        return sent.indices[:0]
+    return sent.indices[~kernels.of(sent.indices).contains(total.indices, sent.indices)]

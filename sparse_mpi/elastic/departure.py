@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 
 class Departure(NamedTuple):
-    """Ranks that were lost at the same time. All but ``seconds`` and ``inherited`` is the same on all survivors."""
+    """Ranks that were lost at the same time. All but ``seconds`` is the same on all survivors."""
 
-    step: int  # the first step, from 0, to which they gave nothing
+    step: int  # the first transaction, from 0, to which they gave nothing: of a single reducer, the first step
     ranks: tuple[int, ...]  # by their numbers at the start
     survivors: int  # how many ranks are left
-    inherited: tuple[int, ...]  # those of them whose residual this rank takes over
     seconds: float  # from the failed call on this rank until it could go on
 
     def __str__(self) -> str:

@@ -61,7 +61,7 @@ def open_mpi(hosts: Hosts, files: Files) -> list[str]:
         "btl_tcp_eager_limit": "1048576",
         "btl_tcp_max_send_size": "1048576",
         "mpi_yield_when_idle": "1",
-        "coll": "^han",
+        "coll": "^han,cuda",
         "coll_tuned_use_dynamic_rules": "1",
         "coll_tuned_dynamic_rules_filename": str(files.rules),
     }
@@ -91,6 +91,7 @@ class Launcher(NamedTuple):
 
     mpiexec: str
     options: Options
+    elastic: tuple[str, ...] | None  # options for ranks that survive the failure of others; None if they cannot
 
 
 def find_launcher() -> Launcher:
@@ -100,7 +101,7 @@ def find_launcher() -> Launcher:
         RuntimeError: there is none, or it is of an MPI that cannot be held to the links.
     """
     found = find_mpiexec(environment())
-    return Launcher(found.file, options_for(found.library.flavour))
+    return Launcher(found.file, options_for(found.library.flavour), found.library.flavour.elastic)
 
 
 def options_for(flavour: Flavour) -> Options:
@@ -130,16 +131,23 @@ def program(command: Sequence[str]) -> list[str]:
     return [sys.executable, *([] if file else ["-m", "sparse_mpi"]), *command]
 
 
-def run(hosts: Hosts, launcher: Launcher, command: Sequence[str], seconds: float) -> int:
+def run(hosts: Hosts, launcher: Launcher, command: Sequence[str], seconds: float, elastic: bool = False) -> int:
     """Run ``command`` (see `program`) with a rank on every host, for at most ``seconds``; returns its exit code.
 
-    However this ends, the launcher and its ranks have ended, too. Temporary files go to the hosts' folder.
+    However this ends, the launcher and its ranks have ended, too. Temporary files go to the hosts' folder. The ranks
+    of an ``elastic`` job survive the failure of others.
+
+    Raises:
+        RuntimeError: they cannot.
     """
+    survival = launcher.elastic if elastic else ()
+    if survival is None:
+        raise RuntimeError("--elastic needs an MPI whose ranks survive the failure of others, as Open MPI 5")
     files = Files(hosts.folder / "agent", hosts.folder / "allreduce-rules")
     files.agent.write_text(AGENT.replace("PREFIX", hosts.prefix))
     files.agent.chmod(0o700)
     files.rules.write_text(ALLREDUCE_RULES)
-    line = [launcher.mpiexec, *launcher.options(hosts, files), *program(command)]
+    line = [launcher.mpiexec, *survival, *launcher.options(hosts, files), *program(command)]
     job = subprocess.Popen(
         hosts.inside(SWITCH, *line),
         env=environment() | {"TMPDIR": str(hosts.folder)},

@@ -111,7 +111,7 @@ def build(
                 else f"--elastic starts no job on {allocation.nodes} nodes: do so with the site's own "
                 "`mpirun --with-ft ulfm`"
             )
-    job = Job(ranks or cores, cores, command, root)
+    job = Job(ranks or cores, cores, command, root, elastic=elastic)
     found = find_mpiexec(clean)
     survival = found.library.flavour.elastic if elastic else ()
     if survival is None:

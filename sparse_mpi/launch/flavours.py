@@ -21,6 +21,7 @@ class Job:
         command: the command line of a rank.
         root: True if the launcher runs as root.
         alone: True if all ranks run on this machine, so that no network hardware is of use.
+        elastic: True if ranks are to survive the failure of others.
     """
 
     ranks: int
@@ -28,6 +29,7 @@ class Job:
     command: tuple[str, ...]
     root: bool
     alone: bool = True
+    elastic: bool = False
 
     @property
     def threads(self) -> int:
@@ -93,6 +95,8 @@ def _open_mpi(job: Job) -> dict[str, str]:
         found["OMPI_MCA_btl"] = "^ofi"  # looks for network hardware, and complains where there is none
     if job.oversubscribed:
         found["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    if job.elastic:
+        found["OMPI_MCA_coll"] = "^han,cuda"  # reported to hang on several hosts where a rank fails (issue 13915)
     return found
 
 
@@ -126,9 +130,6 @@ def _confine_nothing(folders: Folders) -> dict[str, str]:
 _USER = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 _HYDRA = _USER | {signal.SIGINT, signal.SIGTERM}
 
-# The collectives han and cuda do not survive on several hosts
-_ULFM = ("--with-ft", "ulfm", "--mca", "coll", "^han,cuda")
-
 OPEN_MPI = Flavour(
     name="Open MPI",
     vendor="Open MPI",
@@ -140,7 +141,7 @@ OPEN_MPI = Flavour(
     leftovers=(),
     variables=_open_mpi,
     confine=_confine_open_mpi,
-    elastic=_ULFM,
+    elastic=("--with-ft", "ulfm"),
 )
 MPICH = Flavour(
     name="MPICH",

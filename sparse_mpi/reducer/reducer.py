@@ -80,6 +80,7 @@ class SparseAllreduce(Flushable, Resumable):
             self.algorithm: Algorithm = chosen or choose(self.layout, self.k, self.comm)
         except Exception as error:
             self.comm.abort(error)
+        self.ranks = self.comm.size  # whose gradients are in the last result
         self.clip_norm, self.in_place = clip_norm, in_place
         self.report: StepReport | None = None
         self.watch: Watch | None = None  # measures the quality of some steps, if set

@@ -26,7 +26,7 @@ from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm.world import World
 from sparse_mpi.sparse import Layout
 
-from .victim import FAULTS, SIZE, train
+from .victim import FAULTS, KINDS, SIZE
 
 STEPS = 60
 LIMIT = 60  # seconds of a job
@@ -41,6 +41,7 @@ def draw(random_: random.Random, victims: int = 2) -> dict[str, Any]:
     lost = random_.sample(range(ranks), min(random_.choice([1, 1, 2]), ranks - 1, victims))
     return {
         "ranks": ranks,
+        "kind": random_.choice(sorted(KINDS)),
         "algorithm": random_.choice(sorted(ALGORITHMS)),
         "fault": random_.choice(sorted(FAULTS)),
         "victims": lost,
@@ -50,7 +51,7 @@ def draw(random_: random.Random, victims: int = 2) -> dict[str, Any]:
 
 def lose(job: dict[str, Any]) -> dict[str, Any]:
     """Run a job and return what became of it: ``problem`` is None if all is as promised."""
-    options = ["--algo", job["algorithm"], "--steps", str(STEPS), "--fault", job["fault"]]
+    options = ["--kind", job["kind"], "--algo", job["algorithm"], "--steps", str(STEPS), "--fault", job["fault"]]
     options += ["--victims", *map(str, job["victims"]), "--after", *map(str, job["after"])]
     start = time.monotonic()
     try:
@@ -79,7 +80,7 @@ def problem(job: dict[str, Any], found: list[dict[str, Any]]) -> str | None:
     if job["algorithm"] in INEXACT:
         return None
     leave = {rank: step for step, ranks, _ in found[0]["departures"] for rank in ranks}
-    planned = World(job["ranks"], leave=leave).run(lambda comm: train(comm, job["algorithm"], STEPS))
+    planned = World(job["ranks"], leave=leave).run(lambda comm: KINDS[job["kind"]](comm, job["algorithm"], STEPS))
     if found[0]["digest"] not in {result[0] for result in planned if result is not None}:
         return "survivors differ from the planned departure"
     return None

@@ -13,8 +13,8 @@ from .chaos import draw, lose
 
 pytestmark = [needs_mpi, pytest.mark.jobs]
 DRAWN = random.Random(14)
-JOBS = [{"ranks": 4, "algorithm": "oktopk", "fault": "kill", "victims": [0], "after": [0.1]}]
-JOBS += [{"ranks": 3, "algorithm": "elect", "fault": "exit", "victims": [2], "after": [0.05]}]
+JOBS = [{"ranks": 4, "kind": "reducer", "algorithm": "oktopk", "fault": "kill", "victims": [0], "after": [0.1]}]
+JOBS += [{"ranks": 3, "kind": "optimizer", "algorithm": "elect", "fault": "exit", "victims": [2], "after": [0.05]}]
 PROGRAM = """
 from sparse_mpi.elastic import ElasticAllreduce
 try:

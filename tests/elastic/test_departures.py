@@ -1,5 +1,7 @@
 """Ranks that are lost at any call: what the survivors reduce is what a planned departure gives, and nothing is lost."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,42 +9,18 @@ from hypothesis import strategies as st
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm import NullComm
-from sparse_mpi.comm.scheduler import Departure
+from sparse_mpi.comm.scheduler import Killed
 from sparse_mpi.comm.world import World
-from sparse_mpi.elastic import ElasticAllreduce, RankFailure, TooFewRanks
+from sparse_mpi.elastic import ElasticAllreduce, RankFailure, Team, TooFewRanks
 
-RANKS, SIZE, STEPS = 5, 300, 8
-
-
-def gradient(rank, step):
-    return np.random.default_rng([rank, step]).integers(-64, 64, SIZE).astype(np.float32)
-
-
-def train(leave, algorithm="oktopk", steps=STEPS, ranks=RANKS, **options):
-    """Totals, residuals and departures of the ranks that are left."""
-
-    def main(comm):
-        rank = comm.rank
-        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, algorithm=algorithm, **options)
-        totals = []
-        for step in range(steps):
-            total = reducer.step(gradient(rank, step))
-            totals.append((total if isinstance(total, np.ndarray) else total.to_dense(), reducer.ranks))
-        return totals, reducer.residual.copy(), reducer.departures
-
-    return World(ranks, leave=leave).run(main)
-
-
-def facts(result):
-    totals, residual, departures = result
-    return [(total.tobytes(), ranks) for total, ranks in totals], residual.tobytes(), [d[:4] for d in departures]
+from .survivors import RANKS, SIZE, STEPS, facts, gradient, train
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_survivors_agree_to_the_bit(algorithm):
     left = [result for result in train({2: 3}, algorithm) if result is not None]
     assert len(left) == RANKS - 1
-    for totals, _, departures in left:
+    for totals, _, departures, _ in left:
         assert [total.tobytes() for total, _ in totals] == [total.tobytes() for total, _ in left[0][0]]
         assert [ranks for _, ranks in totals] == [5] * 3 + [4] * 5
         assert [departure[:3] for departure in departures] == [(3, (2,), 4)]
@@ -72,7 +50,7 @@ def test_a_step_that_one_rank_has_completed_is_completed_on_all():
             comm_barrier()
             if next(meetings) == 3:
                 if comm.rank == 2:
-                    raise Departure
+                    raise Killed
                 if comm.rank in (0, 3):
                     raise RankFailure
 
@@ -83,7 +61,7 @@ def test_a_step_that_one_rank_has_completed_is_completed_on_all():
         rank = comm.rank
         reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, copy_every=2)
         totals = [(reducer.step(gradient(rank, step)).to_dense(), reducer.ranks) for step in range(STEPS)]
-        return totals, reducer.residual.copy(), reducer.departures
+        return totals, reducer.residual.copy(), reducer.departures, reducer.inherited
 
     planned = [facts(result) for result in World(RANKS, leave={2: 4}).run(run) if result]
     assert [facts(result) for result in World(RANKS).run(torn) if result] == planned
@@ -100,48 +78,11 @@ def test_any_schedule_of_departures_leaves_survivors_that_agree(ranks, leave, al
     leave = {rank: when for rank, when in leave.items() if rank < ranks - 1}  # one rank is left at least
     left = [result for result in train(leave, algorithm, ranks=ranks, copy_every=copy_every) if result]
     assert left
-    for totals, residual, departures in left:
+    for totals, residual, departures, _ in left:
         assert [total.tobytes() for total, _ in totals] == [total.tobytes() for total, _ in left[0][0]]
         assert [number for _, number in totals] == [number for _, number in left[0][0]]
         assert sum(len(departure.ranks) for departure in departures) == ranks - len(left)
         assert np.isfinite(residual).all()
-
-
-@pytest.mark.parametrize("algorithm", ["oktopk", "elect", "gtopk", "dense"])
-@pytest.mark.parametrize("rank", [0, 2, 4])
-def test_what_is_lost_is_what_the_documentation_says(algorithm, rank):
-    """It is what a rank added since the copy, and what it kept of entries that were in a result since then.
-
-    All values are whole numbers, so that sums are exact.
-    """
-    left = [result for result in train({rank: 5}, algorithm, copy_every=1, copy="exact") if result]
-    before, after = ([residual for _, residual, _ in train({}, algorithm, steps=steps)][rank] for steps in (4, 5))
-    copied = np.where(left[0][0][4][0] == 0, before, 0)
-    found = sum(total for total, _ in left[0][0]) + sum(residual for _, residual, _ in left)
-    put_in = sum(gradient(r, step) for r in range(RANKS) for step in range(STEPS) if r != rank or step < 5)
-    np.testing.assert_array_equal(put_in - found, after - copied)
-    assert [departure.inherited for _, _, (departure,) in left].count((rank,)) == 1
-
-
-def test_without_copies_the_residual_is_lost_and_nobody_inherits():
-    left = [result for result in train({2: 5}, copy_every=0) if result]
-    assert all(departure.inherited == () for _, _, (departure,) in left)
-
-
-@pytest.mark.parametrize("rank", [0, 1, 3])
-def test_the_copy_holds_nothing_that_was_sent(rank):
-    """What survivors reduce after the loss is within what all ranks ever put in."""
-    size = 50
-
-    def main(comm):
-        reducer = ElasticAllreduce(size, density=0.1, comm=comm, copy_every=7, copy="exact")
-        totals = sum(reducer.step(np.ones(size, np.float32)).to_dense() for _ in range(30))
-        return totals + (reducer.flush() if rank != comm.rank else 0)
-
-    totals = [result for result in World(4, leave={rank: 17}).run(main) if result is not None]
-    most = 3 * 30 + 17
-    assert (totals[0] <= most).all()
-    assert totals[0].sum() >= size * (most - 17)
 
 
 def test_fewer_ranks_than_wanted_is_an_error_on_all_survivors():
@@ -217,6 +158,24 @@ def test_a_transport_that_does_not_survive_is_refused():
         ElasticAllreduce(SIZE, density=0.05, comm=NullComm())
 
 
+def test_a_second_team_of_the_same_ranks_is_refused():
+    def main(comm):
+        first = ElasticAllreduce(SIZE, density=0.05, comm=comm)
+        with pytest.raises(ValueError, match="comm must not have a team already"):
+            ElasticAllreduce(SIZE, density=0.05, comm=comm)
+        return ElasticAllreduce(SIZE, density=0.05, team=first.team).step(gradient(comm.rank, 0)).nnz
+
+    assert min(World(3).run(main)) > 0
+
+
+def test_a_sibling_is_refused():
+    def main(comm):
+        with pytest.raises(ValueError, match="algorithm must stay"):
+            ElasticAllreduce(SIZE, density=0.05, comm=comm).sibling("dense")
+
+    World(2).run(main)
+
+
 def test_steps_are_not_checked():
     def main(comm):
         reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm)
@@ -225,3 +184,31 @@ def test_steps_are_not_checked():
         return reducer.step(gradient(comm.rank, 0)).nnz
 
     assert min(World(3).run(main)) > 0
+
+
+def test_reducers_of_a_team_share_what_becomes_of_it():
+    """Three reducers take turns; what one of them meets, the others catch up with, also after several losses."""
+
+    def main(comm):
+        team, rank = Team(comm, min_ranks=2), comm.rank
+        reducers = [
+            ElasticAllreduce(SIZE, density=0.05, team=team, algorithm=name, copy_every=2, copy="exact")
+            for name in ("oktopk", "elect", "oktopk-2level")
+        ]
+        digest = []
+        for step in range(STEPS):
+            for number, reducer in enumerate(reducers):
+                total = reducer.step(gradient(rank, 10 * step + number))
+                digest.append((total.to_dense().tobytes(), reducer.ranks))
+            together = team.transaction(lambda: team.comm.allreduce(np.ones(1)))
+            digest.append((together.tobytes(), len(team.members)))
+        return digest, sorted(owner for reducer in reducers for owner in reducer.inherited), team.members
+
+    for leave in ({1: (4, 3)}, {1: 4, 3: 4}, {0: (7, 1), 3: (13, 2)}):
+        left = [result for result in World(RANKS, leave=leave).run(main) if result is not None]
+        members = [rank for rank in range(RANKS) if rank not in leave]
+        assert len(left) == len(members)
+        for digest, _, found in left:
+            assert digest == left[0][0] and found == members
+        inherited = sorted(owner for _, owners, _ in left for owner in owners)
+        assert inherited == sorted(3 * list(leave)), "each reducer's residual of each lost rank has one heir"

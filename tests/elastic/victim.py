@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.elastic import ElasticAllreduce
+from sparse_mpi.elastic import ElasticAllreduce, Team
 
 SIZE = 20_000
 FAULTS = {"kill": lambda: os.kill(os.getpid(), signal.SIGKILL), "exit": lambda: os._exit(3)}
@@ -46,9 +46,46 @@ def train(
     return digest.hexdigest(), [departure[:3] for departure in reducer.departures], spent
 
 
+def train_model(
+    comm: Any, algorithm: str, steps: int, seconds: float = 0.0, ready: Callable[[], None] = lambda: None
+) -> tuple[str, list[Any], list[float]]:
+    """Train a model by a `DistributedOptimizer` in several buckets; return what `train` does, of its parameters."""
+    import torch
+
+    from sparse_mpi.optim import DistributedOptimizer
+
+    torch.set_num_threads(1)
+    team = Team(comm)
+    model = torch.nn.Sequential(torch.nn.Linear(40, 100), torch.nn.ReLU(), torch.nn.Linear(100, 30))
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            parameter.copy_(torch.from_numpy(gradient(0, number)[: parameter.numel()].reshape(parameter.shape) / 9))
+    optimizer = DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        model.named_parameters(), team=team, density=0.05, algorithm=algorithm, bucket_cap_mb=0.01, momentum="global",
+        copy_every=5,
+    )  # fmt: skip
+    digest, spent = sha256(), []
+    ready()
+    for step in range(steps):
+        time.sleep(seconds)
+        drawn = torch.from_numpy(gradient(team.number, 1000 + step)[:1120].reshape(16, 70))
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(drawn[:, :40]), drawn[:, 40:]).backward()
+        start = time.perf_counter()
+        optimizer.step()
+        spent.append(time.perf_counter() - start)
+        digest.update(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
+    return digest.hexdigest(), [departure[:3] for departure in team.departures], spent
+
+
+KINDS = {"reducer": train, "optimizer": train_model}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--algo", default="oktopk")
+    parser.add_argument("--kind", choices=KINDS, default="reducer")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--fault", choices=FAULTS, default="kill")
     parser.add_argument("--victims", type=int, nargs="+", default=[])
@@ -59,7 +96,8 @@ def main() -> None:
 
     comm: Comm = as_comm()
     # Compile what there is to compile, so that faults come while ranks talk to each other
-    train(comm.duplicate(), args.algo, 2)
+    work = KINDS[args.kind]
+    work(comm.duplicate(), args.algo, 2)
 
     def ready() -> None:
         comm.barrier()
@@ -69,7 +107,7 @@ def main() -> None:
                 timer.daemon = True
                 timer.start()
 
-    digest, departures, spent = train(comm, args.algo, args.steps, 0.002, ready)
+    digest, departures, spent = work(comm, args.algo, args.steps, 0.002, ready)
     facts = {"rank": comm.rank, "digest": digest, "departures": departures, "longest": max(spent), "all": sum(spent)}
     print(json.dumps(facts), flush=True)
 

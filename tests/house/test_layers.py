@@ -31,7 +31,8 @@ LAYERS = """
     comm
     costs  algorithms  checkpoint
     reducer
-    buckets  bench  launch  elastic
+    elastic
+    buckets  bench  launch
     optim  ddp
     plan  analysis
     doctor

@@ -1,0 +1,167 @@
+"""The ranks that are left of a job, and what they do together so that all of it is done, or nothing: `Team`.
+
+A transaction is attempted, and then all ranks meet once more: a rank that leaves this meeting knows that every other
+one has its result too. If a rank is lost before, the survivors shrink the communicator and attempt it again. If it is
+lost after some have left the meeting, the others learn that from them, and keep the result that they have.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from time import perf_counter
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.background import hand_over
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.comm.failure import RankFailure
+from sparse_mpi.elastic.departure import Departure, TooFewRanks
+
+T = TypeVar("T")
+LAST_SECONDS = 5.0  # after which a rank ends that has nothing left to do
+
+
+class Team:
+    """The ranks of a communicator, as many as are left. Making one is collective.
+
+    All that the ranks do with ``comm`` from then on must be in a `transaction`, in the same order on all ranks.
+
+    Args:
+        comm: the ranks at the start; it must be elastic: MPI's where it was started with ``mpirun --with-ft ulfm``, or
+            a rank of a `World`.
+        min_ranks: the fewest ranks with which to go on.
+
+    Attributes:
+        comm: the ranks that are left.
+        number: of this rank at the start.
+        members: the ranks of ``comm``, by their numbers at the start.
+        departures: the losses so far, in their order.
+
+    Raises:
+        ValueError: a rank's loss would end the job, or min_ranks is none of 1 to P; raised on every rank.
+    """
+
+    def __init__(self, comm: Any = None, *, min_ranks: int = 1) -> None:
+        self.comm: Comm = as_comm(comm)
+        with same_on_all_ranks(self.comm) as say:
+            if not self.comm.elastic:
+                raise ValueError(
+                    "comm must be one that survives the loss of a rank, got one that does not; start with "
+                    "`mpirun --with-ft ulfm` of Open MPI 5, or take SparseAllreduce"
+                )
+            if Team in self.comm.attributes:
+                raise ValueError(
+                    "comm must not have a team already, whose steps would mix with others; share that team"
+                )
+            if not 1 <= min_ranks <= self.comm.size:
+                raise ValueError(f"min_ranks must be in [1, {self.comm.size}], the number of ranks, got {min_ranks}")
+            say(min_ranks=min_ranks)
+        self.comm.attributes[Team] = self
+        self.comm.fail_alone(self.close)
+        self.min_ranks, self.number = min_ranks, self.comm.rank
+        self.members = list(range(self.comm.size))
+        self.departures: list[Departure] = []
+        self.completed = 0  # transactions
+        self._closed = False
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """Return the ranks that were lost, by their numbers at the start."""
+        return frozenset(rank for departure in self.departures for rank in departure.ranks)
+
+    def transaction(self, attempt: Callable[[], T]) -> T:
+        """Return what ``attempt()`` does, once all ranks that are left have done it.
+
+        Args:
+            attempt: collective on ``comm``; changes nothing that another attempt would not find as it was.
+
+        Raises:
+            TooFewRanks: there are fewer than ``min_ranks``; on all survivors.
+        """
+        self.comm.begin_reduction()
+        while True:
+            staged: list[T] = []
+            try:
+                staged.append(attempt())
+                # Meet: whoever leaves here knows that all others have the result too.
+                self.comm.barrier()
+            except Exception as error:
+                # A message that a failure has cut short can raise anything.
+                if not isinstance(error, RankFailure) and not self.comm.broken():
+                    raise
+            else:
+                self.completed += 1
+                return staged[0]
+            completed = self._go_on()
+            # Another rank has left the meeting: then this one has the result too.
+            if completed > self.completed:
+                assert staged, "a transaction is complete only if all ranks have its result"
+                self.completed += 1
+                return staged[0]
+
+    def close(self) -> None:
+        """Wait until all ranks that are left have come here. Collective; the end of the program does it by itself.
+
+        A rank that left without it would be waited for where another one is lost at the end.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._meet_at_the_end()
+        # By now all ranks have done all there is to do. None may leave while others still wait for it in the meeting:
+        # they meet once more, and that may fail.
+        with self.comm.within(LAST_SECONDS):
+            self._meet_at_the_end()
+
+    def _meet_at_the_end(self) -> None:
+        """Return when all ranks that are left have called this; help those that recover from a loss before."""
+        while True:
+            completed = self.completed
+            with suppress(TooFewRanks):
+                try:
+                    self.comm.wait_for_end()
+                    self.comm.barrier()
+                    completed += 1
+                except RankFailure:
+                    completed = self._go_on()
+            if completed > self.completed:
+                self.completed += 1
+                return
+
+    def _go_on(self) -> int:
+        """Go on with the ranks that are left; return how many transactions any of them has completed."""
+        began, former = perf_counter(), self.comm
+        while True:
+            # Revoke: no rank shall wait for one that has come here.
+            self.comm.revoke()
+            self.comm = self.comm.shrink()
+            try:
+                facts = self.comm.allgather(np.array([self.number, self.completed], np.int64), control=True)
+                break
+            except RankFailure:  # another rank is lost here
+                continue
+        hand_over(former, self.comm)
+        self.comm.attributes[Team] = self
+        numbers, completed = facts[:, 0].tolist(), int(facts[:, 1].max())
+        lost = set(self.members).difference(numbers)
+        self.members = numbers
+        if lost:  # otherwise this rank knew of the loss
+            self._note(Departure(completed, tuple(sorted(lost)), len(numbers), perf_counter() - began))
+        return completed
+
+    def _note(self, departure: Departure) -> None:
+        """Remember a departure, print it, and raise TooFewRanks if that was one too many."""
+        last = self.departures[-1] if self.departures else None
+        if last is not None and last.step == departure.step:  # others may have noticed both at once
+            both = tuple(sorted({*last.ranks, *departure.ranks}))
+            self.departures[-1] = departure._replace(ranks=both, seconds=last.seconds + departure.seconds)
+        else:
+            self.departures.append(departure)
+        if self.comm.rank == 0:
+            print(f"sparse_mpi: {departure}", file=sys.stderr, flush=True)
+        if self.comm.size < self.min_ranks:
+            raise TooFewRanks(f"{departure}, but min_ranks is {self.min_ranks}")
