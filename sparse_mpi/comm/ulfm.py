@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from sparse_mpi.comm.mpi import MPIComm
 from sparse_mpi.comm.runtime import on_uncaught
 
 SWITCH = "OMPI_MCA_mpi_ft_enable"  # which mpirun sets
+WAIT = 0.75  # seconds that a rank with an exception waits for news that others have one too
 
 
 def available(MPI: Any) -> bool:
@@ -36,6 +38,7 @@ class _End:
     def __init__(self) -> None:
         self._exit, self._leave = os._exit, sys.exit
         self._status: Any = None
+        self.comm: UlfmComm | None = None  # of the ranks that are left
         self._process = 0  # that ends alone; a child that it forks does not
         self.skips_finalize = False  # some rank has failed
 
@@ -56,7 +59,11 @@ class _End:
         atexit.register(close)
 
     def _die(self, error: BaseException) -> None:
+        """End this process; or the job, if all ranks have an exception: mpirun would call it a success."""
         traceback.print_exception(type(error), error, error.__traceback__)
+        sys.stderr.flush()
+        if self.comm is not None and self.comm.all_die(WAIT):
+            self.comm.abort(error)
         self._kill()
 
     def _kill(self) -> NoReturn:
@@ -122,7 +129,21 @@ class UlfmComm(MPIComm):
     def broken(self) -> bool:
         return bool(self._comm.Is_revoked() or self._comm.Get_failed().size)
 
+    def all_die(self, seconds: float) -> bool:
+        """Tell the others that this rank has an exception, and tell if all have one, or have failed, by then."""
+        dog = self._dog
+        if dog is None:
+            return self.size == 1
+        dog.tell(dying=True)
+        until = time.monotonic() + seconds
+        while len(dog.dying) + self._comm.Get_failed().size < self.size - 1:
+            if time.monotonic() > until:
+                return False
+            time.sleep(seconds / 20)
+        return True
+
     def fail_alone(self, close: Callable[[], None]) -> None:
+        _END.comm = self
         _END.be_alone(close)
 
     def wait_for_end(self) -> None:
@@ -166,6 +187,7 @@ class UlfmComm(MPIComm):
             made._ledger = self._ledger
             try:
                 made._watch(timeout)
+                _END.comm = made
                 return made
             except self._mpi.Exception as error:
                 if not made._tells_of_failure(error):

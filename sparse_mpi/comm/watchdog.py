@@ -31,7 +31,7 @@ NOBODY = -1
 STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
 ANSWER = 1.0  # seconds in which a watchdog must answer
 SPEAKING = 1.0  # seconds between a report and the end of the job, in which other ranks can report too
-ENDED, WHERE, HERE = 1, 2, 3  # tags: calls of a rank that has ended, a question, its answer
+ENDED, WHERE, HERE, DYING = 1, 2, 3, 4  # tags: calls of a rank that has ended, a question, its answer, an exception
 
 
 def now() -> int:
@@ -92,6 +92,7 @@ class Watchdog:
         self._numbers: dict[int, int] = {}  # family -> collective calls that this rank has entered
         self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
         self._answers: dict[int, Place] = {}
+        self.dying: set[int] = set()  # other ranks that have an exception which nothing catches
         self._sending: list[Any] = []
         self._reductions = 0
         KENNEL.add(self)
@@ -164,6 +165,8 @@ class Watchdog:
             message.Recv([words, self._mpi.INT64_T])
             if tag == ENDED:
                 self._ended[source] = {int(family): int(number) for family, number in words.reshape(-1, 2)}
+            elif tag == DYING:
+                self.dying.add(source)
             elif tag == WHERE:
                 place = self._whereabouts()
                 self._send(place._replace(since=now() - place.since), source, HERE)  # clocks of hosts differ
@@ -223,13 +226,13 @@ class Watchdog:
             time.sleep(LOOK / 25)
         self._comm.Abort(1)
 
-    def tell(self) -> None:
-        """Tell all other ranks that this one has ended its program, and which calls it took part in."""
+    def tell(self, dying: bool = False) -> None:
+        """Tell all other ranks that this one has ended, and which calls it took part in; or that it is ``dying``."""
         words = [word for pair in self._numbers.items() for word in pair]
         for rank in range(self.size):
             if rank != self.rank:
                 with suppress(self._mpi.Exception):  # it has failed
-                    self._send(words, rank, ENDED)
+                    self._send(words, rank, DYING if dying else ENDED)
 
     def ended(self) -> Callable[[], bool]:
         """Return a function that tells if the programs of all ranks have ended."""

@@ -85,7 +85,9 @@ def program(tmp_path):
 )
 def test_a_job_ends_when_a_rank_does(python, program, tmp_path, way, what, reason):
     status, out, error = finish(start(python, tmp_path, "-n", 3, program, way, *what), tmp_path)
-    assert status != 0 and reason in error and "is done" not in out
+    assert reason in error and "is done" not in out
+    # MPICH's mpiexec ends the others too, but its status is that of the process that has vanished
+    assert status != 0 or (what == ("vanish", "0") and "mpich" in str(python))
 
 
 @pytest.mark.parametrize("way", ["part", *(pytest.param(way, marks=LESS) for way in ("background", "ring"))])

@@ -46,3 +46,26 @@ def test_survivors_of_a_real_job_are_those_of_a_planned_departure(job):
 def test_ranks_that_cannot_survive_are_told_so():
     done = launch(2, "-c", PROGRAM)
     assert done.stdout.splitlines() == ["comm must be one that survives "] * 2
+
+
+ALL_FAIL = """
+import sys
+import numpy as np
+from sparse_mpi.elastic import ElasticAllreduce
+reducer = ElasticAllreduce(100, k=9)
+for step in range(4):
+    if step == 2 and (sys.argv[1] == "all" or reducer.team.number == 1):
+        raise ValueError("for the test")
+    reducer.step(np.ones(100, np.float32))
+print("done", reducer.ranks)
+sys.exit(0 if sys.argv[1] == "all" else 5)
+"""
+
+
+@pytest.mark.parametrize(("who", "status", "ended"), [("all", 1, 0), ("one", 5, 2)])
+def test_an_exception_is_the_loss_of_that_rank_and_of_the_job_if_all_have_it(tmp_path, who, status, ended):
+    program = tmp_path / "program.py"
+    program.write_text(ALL_FAIL)
+    done = launch(None, "-m", "sparse_mpi", "run", "--elastic", "-n", "3", str(program), who)
+    assert done.returncode == status and done.stdout.splitlines() == ["done 2"] * ended
+    assert done.stderr.count("ValueError: for the test") >= (3 if who == "all" else 1)

@@ -39,7 +39,7 @@ def train(
     for step in range(steps):
         time.sleep(seconds)
         start = time.perf_counter()
-        total = reducer.step(gradient(reducer.number, step))
+        total = reducer.step(gradient(reducer.team.number, step))
         spent.append(time.perf_counter() - start)
         parts = [total] if isinstance(total, np.ndarray) else [total.indices, total.values]
         digest.update(b"".join(part.tobytes() for part in parts) + bytes([reducer.ranks]))
