@@ -89,10 +89,10 @@ class Copies:
             self._taken[:] = self._steps - 1
             return
         if isinstance(staged.total, SparseVector):
-            self._held[staged.total.indices] = 0
+            kernels.of(self._held).clear(self._held, staged.total.indices)
         else:
             self._held[staged.total != 0] = 0
-        self._held[staged.given] = 0
+        kernels.of(self._held).clear(self._held, staged.given)
         self._held[staged.place] = staged.values
         self._taken[(self._steps - 1) % self.every] = self._steps - 1
 
