@@ -30,7 +30,7 @@ SENDRECV = CALLS.index("sendrecv")
 NOBODY = -1
 STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
 ANSWER = 1.0  # seconds in which a watchdog must answer
-SPEAKING = 1.0  # seconds between a report and the end of the job, in which other ranks can report too
+SPEAKING, LATE = 1.0, 2.5  # seconds between a report and the end of the job, for others to report too; of a time limit
 ENDED, WHERE, HERE, DYING = 1, 2, 3, 4  # tags: calls of a rank that has ended, a question, its answer, an exception
 
 
@@ -206,7 +206,8 @@ class Watchdog:
             time.sleep(LOOK / 25)
         missing = [rank for rank in others if self._is_late(place, rank)]
         seen = [f"rank {rank} {self._answers.get(rank, 'does not answer')}" for rank in missing]
-        self._give_up(f"{place}, longer than {self.timeout:g} s, and waits for others: {'; '.join(seen) or 'unknown'}")
+        why = f"{place}, longer than {self.timeout:g} s, and waits for others: {'; '.join(seen) or 'unknown'}"
+        self._give_up(why, LATE)
 
     def _is_late(self, place: Place, rank: int) -> bool:
         """Tell if another rank does not answer, or is not yet in the call in which this one waits."""
@@ -217,10 +218,10 @@ class Watchdog:
             return rank == place.awaited
         return not (other.inside and other.family == place.family and other.number >= place.number)
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, why: str, speaking: float = SPEAKING) -> None:
         """Say why, leave others the time to do so too, and end the job."""
         print(f"sparse_mpi: rank {self.rank} of {self.size} {why}; the job ends", file=sys.stderr, flush=True)
-        until = time.monotonic() + SPEAKING
+        until = time.monotonic() + speaking
         while time.monotonic() < until:
             self._read()  # others may ask where this rank is
             time.sleep(LOOK / 25)

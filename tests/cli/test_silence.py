@@ -73,7 +73,6 @@ def program(tmp_path):
     return file
 
 
-@pytest.mark.parametrize("way", ["reducer", pytest.param("once", marks=pytest.mark.full("as the reducer does"))])
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
@@ -83,14 +82,14 @@ def program(tmp_path):
         *(pytest.param(way, reason, marks=pytest.mark.full("much as the others")) for way, reason in OTHERS),
     ],
 )
-def test_a_job_ends_when_a_rank_does(python, program, tmp_path, way, what, reason):
-    status, out, error = finish(start(python, tmp_path, "-n", 3, program, way, *what), tmp_path)
+def test_a_job_ends_when_a_rank_does(python, program, tmp_path, what, reason):
+    status, out, error = finish(start(python, tmp_path, "-n", 3, program, "reducer", *what), tmp_path)
     assert reason in error and "is done" not in out
     # MPICH's mpiexec ends the others too, but its status is that of the process that has vanished
     assert status != 0 or (what == ("vanish", "0") and "mpich" in str(python))
 
 
-@pytest.mark.parametrize("way", ["part", *(pytest.param(way, marks=LESS) for way in ("background", "ring"))])
+@pytest.mark.parametrize("way", ["part", *(pytest.param(way, marks=LESS) for way in ("background", "ring", "once"))])
 def test_whoever_waits_for_it_says_so(program, python, tmp_path, way):
     """Rank 2 waits in a part of the job, or in a ring, and those that wait for rank 2 are not mistaken."""
     status, _, error = finish(start(python, tmp_path, "-n", 4, program, way, "exit", "0"), tmp_path)

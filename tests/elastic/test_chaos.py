@@ -22,7 +22,7 @@ try:
 except ValueError as error:
     print(str(error)[:31])
 """
-MORE = [draw(DRAWN, victims=1) for _ in range(6)]
+MORE = [draw(DRAWN, victims=1) for _ in range(3)]
 
 
 @pytest.fixture(scope="module", autouse=True)
