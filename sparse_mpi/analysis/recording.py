@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, Counts, Traffic
 from sparse_mpi.comm.buffers import row_bytes
+from sparse_mpi.comm.passing import Passing
 from sparse_mpi.comm.renumbered import Renumbered
 
 
@@ -38,7 +38,7 @@ class Call:
         return f"{self.where}: {self.name}"
 
 
-class RecordingComm:
+class RecordingComm(Passing):
     """A wrapper that behaves like ``comm`` and appends every call to ``record``.
 
     Communicators split off it append to the same record. ``members`` are the ranks of ``comm`` within the communicator
@@ -104,38 +104,6 @@ class RecordingComm:
         before = self.traffic.copy()
         self._comm.barrier()
         self._note("barrier", before)
-
-    def abort(self, error: BaseException) -> NoReturn:
-        self._comm.abort(error)
-
-    def begin_reduction(self) -> None:
-        self._comm.begin_reduction()
-
-    @property
-    def elastic(self) -> bool:
-        """Say whether ``comm`` survives the loss of a rank."""
-        return self._comm.elastic
-
-    def broken(self) -> bool:
-        return self._comm.broken()
-
-    def fail_alone(self, close: Callable[[], None]) -> None:
-        self._comm.fail_alone(close)
-
-    def wait_for_end(self) -> None:
-        self._comm.wait_for_end()
-
-    def within(self, seconds: float) -> AbstractContextManager[None]:
-        return self._comm.within(seconds)
-
-    def revoke(self) -> None:
-        self._comm.revoke()
-
-    def shrink(self) -> Comm:
-        return self._comm.shrink()
-
-    def guard(self) -> None:
-        self._comm.guard()
 
     def duplicate(self, patient: bool = False) -> RecordingComm:
         return RecordingComm(self._comm.duplicate(patient))

@@ -5,18 +5,18 @@ Algorithms in which rank 0 has a part of its own deal that part out over the ran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm.base import Comm, Counts
+from sparse_mpi.comm.passing import Passing
 from sparse_mpi.comm.traffic import Traffic
 
 
-class Renumbered:
+class Renumbered(Passing):
     """A view of ``comm`` with rank ``first`` as number 0, ``first + 1`` as 1, and so on. ``comm`` counts its calls."""
 
     def __init__(self, comm: Comm, first: int) -> None:
@@ -79,38 +79,6 @@ class Renumbered:
 
     def barrier(self) -> None:
         self._comm.barrier()
-
-    def abort(self, error: BaseException) -> NoReturn:
-        self._comm.abort(error)
-
-    def begin_reduction(self) -> None:
-        self._comm.begin_reduction()
-
-    @property
-    def elastic(self) -> bool:
-        """Say whether ``comm`` survives the loss of a rank."""
-        return self._comm.elastic
-
-    def broken(self) -> bool:
-        return self._comm.broken()
-
-    def fail_alone(self, close: Callable[[], None]) -> None:
-        self._comm.fail_alone(close)
-
-    def wait_for_end(self) -> None:
-        self._comm.wait_for_end()
-
-    def within(self, seconds: float) -> AbstractContextManager[None]:
-        return self._comm.within(seconds)
-
-    def revoke(self) -> None:
-        self._comm.revoke()
-
-    def shrink(self) -> Comm:
-        return self._comm.shrink()
-
-    def guard(self) -> None:
-        self._comm.guard()
 
     def duplicate(self, patient: bool = False) -> Comm:
         return self._comm.duplicate(patient).renumbered(self._first)

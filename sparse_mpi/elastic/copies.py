@@ -64,8 +64,7 @@ class Copies:
         self._staged = None
         if comm.size == 1:
             return
-        n, part = len(acc), self._steps % self.every
-        place = slice(part * n // self.every, (part + 1) * n // self.every) if self._whole else slice(0, n)
+        place = self._place(self._steps % self.every, len(acc)) if self._whole else slice(0, len(acc))
         before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
         values, given = self._rounded(_left(acc, staged.sent, place)), _not_in(staged.total, staged.sent)
         xp = namespace(values)
@@ -112,15 +111,17 @@ class Copies:
         self.forget()
         assert held is not None, "an owner has a copy"
         copy = widened(held) if self.rounding == "bfloat16" else held
-        n = len(copy)
         for part, taken in enumerate(self._taken.tolist() if leak else ()):
-            place = slice(part * n // self.every, (part + 1) * n // self.every)
-            copy[place] *= copy.dtype.type((1 - leak) ** (self._steps - taken))
+            copy[self._place(part, len(copy))] *= copy.dtype.type((1 - leak) ** (self._steps - taken))
         return owner, copy
 
     def forget(self) -> None:
         """Hold nothing any more; send all in the next step."""
         self.owner, self._held, self._whole, self._staged = None, None, False, None
+
+    def _place(self, part: int, size: int) -> slice:
+        """Return where a ``part``, of as many as there are, lies in a residual of this ``size``."""
+        return slice(part * size // self.every, (part + 1) * size // self.every)
 
     def _rounded(self, part: Array) -> Array:
         """Return ``part`` of a residual as it is sent."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sparse_mpi.emulation.hosts import BRIDGE, NETWORK, SWITCH, Hosts
 from sparse_mpi.launch.environment import outside_of_jobs
-from sparse_mpi.launch.find import find_mpiexec
+from sparse_mpi.launch.find import find_mpiexec, survival
 from sparse_mpi.launch.flavours import MPICH, OPEN_MPI, Flavour
 
 SUBNET = f"{NETWORK}.0/24"
@@ -91,7 +91,7 @@ class Launcher(NamedTuple):
 
     mpiexec: str
     options: Options
-    elastic: tuple[str, ...] | None  # options for ranks that survive the failure of others; None if they cannot
+    flavour: Flavour
 
 
 def find_launcher() -> Launcher:
@@ -101,7 +101,7 @@ def find_launcher() -> Launcher:
         RuntimeError: there is none, or it is of an MPI that cannot be held to the links.
     """
     found = find_mpiexec(environment())
-    return Launcher(found.file, options_for(found.library.flavour), found.library.flavour.elastic)
+    return Launcher(found.file, options_for(found.library.flavour), found.library.flavour)
 
 
 def options_for(flavour: Flavour) -> Options:
@@ -140,14 +140,12 @@ def run(hosts: Hosts, launcher: Launcher, command: Sequence[str], seconds: float
     Raises:
         RuntimeError: they cannot.
     """
-    survival = launcher.elastic if elastic else ()
-    if survival is None:
-        raise RuntimeError("--elastic needs an MPI whose ranks survive the failure of others, as Open MPI 5")
+    survive = survival(launcher.flavour) if elastic else ()
     files = Files(hosts.folder / "agent", hosts.folder / "allreduce-rules")
     files.agent.write_text(AGENT.replace("PREFIX", hosts.prefix))
     files.agent.chmod(0o700)
     files.rules.write_text(ALLREDUCE_RULES)
-    line = [launcher.mpiexec, *survival, *launcher.options(hosts, files), *program(command)]
+    line = [launcher.mpiexec, *survive, *launcher.options(hosts, files), *program(command)]
     job = subprocess.Popen(
         hosts.inside(SWITCH, *line),
         env=environment() | {"TMPDIR": str(hosts.folder)},

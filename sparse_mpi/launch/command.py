@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sparse_mpi.launch import environment as surroundings
-from sparse_mpi.launch.find import LIMIT, LaunchError, Library, find_library, find_mpiexec
+from sparse_mpi.launch.find import LIMIT, LaunchError, Library, find_library, find_mpiexec, survival
 from sparse_mpi.launch.flavours import Flavour, Job
 
 
@@ -113,13 +113,7 @@ def build(
             )
     job = Job(ranks or cores, cores, command, root, elastic=elastic)
     found = find_mpiexec(clean)
-    survival = found.library.flavour.elastic if elastic else ()
-    if survival is None:
-        raise LaunchError(
-            f"--elastic needs an MPI whose ranks survive the failure of others, as Open MPI 5, got "
-            f"{found.library.flavour.name}; without it a job ends with the first rank, and goes on from its checkpoint"
-        )
-    words = (found.file, *survival, "-n", str(job.ranks), *command)
+    words = (found.file, *(survival(found.library.flavour) if elastic else ()), "-n", str(job.ranks), *command)
     return _line(words, job, found.library.flavour, environment, (), True), job
 
 

@@ -125,3 +125,17 @@ def _call(command: list[str], environment: Mapping[str, str]) -> subprocess.Comp
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+def survival(flavour: Flavour) -> tuple[str, ...]:
+    """Return the options of mpiexec with which ranks survive the failure of others.
+
+    Raises:
+        LaunchError: this MPI has none.
+    """
+    if flavour.elastic is None:
+        raise LaunchError(
+            f"--elastic needs an MPI whose ranks survive the failure of others, as Open MPI 5, got {flavour.name}; "
+            "without it a job ends with the first rank, and goes on from its checkpoint"
+        )
+    return flavour.elastic
