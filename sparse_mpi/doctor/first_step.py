@@ -42,6 +42,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "subtract": lambda cpu: cpu.subtract(x.copy(), indices, values),
         "gather": lambda cpu: cpu.gather(x, indices),
         "clear": lambda cpu: cpu.clear(x.copy(), indices),
+        "mark": lambda cpu: cpu.mark(np.zeros(n // 8 + 1, np.uint8), indices),
         "merge": lambda cpu: cpu.merge(pairs, x[pairs], n),
         "contains": lambda cpu: cpu.contains(indices, indices[1::2]),
         "truncate": lambda cpu: cpu.truncate(indices, values, 100),

@@ -18,6 +18,7 @@ from sparse_mpi import kernels
 from sparse_mpi.algorithms import Reduction
 from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.comm import Comm
+from sparse_mpi.elastic.held import WORD, Held
 from sparse_mpi.sparse import SparseVector
 
 ROUNDINGS = ("exact", "bfloat16")
@@ -44,7 +45,7 @@ class Copies:
     def __init__(self, every: int, rounding: str) -> None:
         self.every, self.rounding = every, rounding
         self.owner: int | None = None  # by its number at the start
-        self._held: Array | None = None  # (n,)
+        self._held: Held | None = None
         self._taken = np.zeros(every, np.int64)  # the step before which each part was renewed
         self._steps = 0  # that were completed
         self._whole = False  # whether only a part need be sent
@@ -84,15 +85,13 @@ class Copies:
             return
         self.owner = staged.owner
         if not self._whole or self._held is None:
-            self._held, self._whole = staged.values.copy(), True
+            self._held, self._whole = Held(staged.values.copy()), True
             self._taken[:] = self._steps - 1
             return
-        if isinstance(staged.total, SparseVector):
-            kernels.of(self._held).clear(self._held, staged.total.indices)
-        else:
-            self._held[staged.total != 0] = 0
-        kernels.of(self._held).clear(self._held, staged.given)
-        self._held[staged.place] = staged.values
+        total = staged.total
+        self._held.drop(total.indices if isinstance(total, SparseVector) else namespace(total).flatnonzero(total))
+        self._held.drop(staged.given)
+        self._held.renew(staged.place, staged.values)
         self._taken[(self._steps - 1) % self.every] = self._steps - 1
 
     def inherit(self, lost: Set[int], leak: float) -> tuple[int, Array] | None:
@@ -110,7 +109,7 @@ class Copies:
         owner, held = self.owner, self._held
         self.forget()
         assert held is not None, "an owner has a copy"
-        copy = widened(held) if self.rounding == "bfloat16" else held
+        copy = widened(held.values()) if self.rounding == "bfloat16" else held.values()
         for part, taken in enumerate(self._taken.tolist() if leak else ()):
             copy[self._place(part, len(copy))] *= copy.dtype.type((1 - leak) ** (self._steps - taken))
         return owner, copy
@@ -121,7 +120,9 @@ class Copies:
 
     def _place(self, part: int, size: int) -> slice:
         """Return where a ``part``, of as many as there are, lies in a residual of this ``size``."""
-        return slice(part * size // self.every, (part + 1) * size // self.every)
+        words = -(-size // WORD)
+        bounds = [number * words // self.every * WORD for number in (part, part + 1)]
+        return slice(min(bounds[0], size), min(bounds[1], size))
 
     def _rounded(self, part: Array) -> Array:
         """Return ``part`` of a residual as it is sent."""

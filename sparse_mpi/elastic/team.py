@@ -73,6 +73,14 @@ class Team:
         """Return the ranks that were lost, by their numbers at the start."""
         return frozenset(rank for departure in self.departures for rank in departure.ranks)
 
+    @property
+    def settled(self) -> list[Departure]:
+        """Return the departures that all ranks know of when this many transactions are complete.
+
+        The newest may be known to some ranks only, until the next transaction.
+        """
+        return [departure for departure in self.departures if departure.step < self.completed]
+
     def transaction(self, attempt: Callable[[], T]) -> T:
         """Return what ``attempt()`` does, once all ranks that are left have done it.
 

@@ -17,6 +17,7 @@ __all__ = [
     "from_int8",
     "gather",
     "histogram",
+    "mark",
     "merge",
     "moments",
     "read_messages",
@@ -188,6 +189,12 @@ def gather(x: Array, indices: Array) -> Array:
 def clear(x: Array, indices: Array) -> None:
     """See `base.Kernels.clear`."""
     x[indices] = 0
+
+
+def mark(bits: Array, indices: Array) -> None:
+    """See `base.Kernels.mark`."""
+    xp = namespace(bits)
+    xp.bitwise_or.at(bits, indices >> 3, xp.left_shift(1, indices & 7).astype(np.uint8))
 
 
 def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:

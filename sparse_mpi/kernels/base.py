@@ -153,6 +153,9 @@ class Kernels(Protocol):
     def clear(self, x: Array, indices: Array) -> None:
         """Set ``x[indices]`` to 0 in place."""
 
+    def mark(self, bits: Array, indices: Array) -> None:
+        """Set bit ``i % 8`` of ``bits[i // 8]``, of uint8, to 1 for every i of ``indices``."""
+
     def merge(self, indices: Array, values: Array, size: int) -> tuple[Array, Array]:
         """Return the distinct ``indices``, ascending, and for each the sum of its ``values``.
 

@@ -257,6 +257,15 @@ def test_gather_and_clear(dtype):
         assert not left[::3].any() and same([left[1::3], left[2::3]], [x[1::3], x[2::3]])
 
 
+@pytest.mark.parametrize("kernel_set", [cpu, array], ids=["cpu", "array"])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_mark(kernel_set, dtype):
+    bits = np.zeros(4, np.uint8)
+    for indices in ([0, 9, 10, 31], [9, 30]):
+        kernel_set.mark(bits, np.array(indices, dtype))
+    assert np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist() == [0, 9, 10, 30, 31]
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("kernel_set", [cpu, array], ids=["cpu", "array"])
 def test_add_and_subtract_are_inverse_where_finite(kernel_set):

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
 from data import Images
 from data.batches import Batches
+from data.share import share_of
 from records.journal import Outcome
 from records.metrics import FILE
 from sparse_mpi import World
@@ -51,7 +52,7 @@ def make(args, comm) -> Struck:
     """Make a small network with dropout, which learns which half of an image is brighter."""
     model = network(args.seed)
     model.insert(4, torch.nn.Dropout(0.2))
-    batches = Batches(Images(two_classes(80), two_classes(60), 2), args.batch_size, comm.rank, comm.size, args.seed)
+    batches = Batches(Images(two_classes(80), two_classes(60), 2), args.batch_size, share_of(args, comm), args.seed)
     return Struck(model, batches, comm.rank)
 
 

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
 from data import Images, Split
 from data.batches import Batches
+from data.share import Share
 from records.metrics import Metrics
 from sparse_mpi.optim import DistributedOptimizer
 from tasks.images import ImageTask
@@ -55,13 +56,14 @@ def settings(**changes):
         "plot": False,
         "timeline": None,
         "out": None,
+        "min_ranks": 1,
     }
     return SimpleNamespace(**(values | changes))
 
 
 def task(comm):
     """Make a task of 240 images to train on and 60 to test, 10 a step on this rank."""
-    batches = Batches(Images(two_classes(240), two_classes(60), 2), 10, comm.rank, comm.size, seed=1)
+    batches = Batches(Images(two_classes(240), two_classes(60), 2), 10, Share(comm.rank, comm.size), seed=1)
     return ImageTask(network(seed=comm.rank), batches)
 
 
@@ -71,7 +73,7 @@ def train(comm, args, folder=None, momentum=0.5, task=task, **options):
     optimizer = torch.optim.SGD(made.model.parameters(), 0.1, momentum, weight_decay=1e-3, fused=True)
     options = {"bucket_cap_mb": None, "compression": options.pop("algorithm", "oktopk")} | options
     distributed = DistributedOptimizer(optimizer, comm=comm, **options)
-    metrics = Metrics(folder if comm.rank == 0 else None)
+    metrics = Metrics(folder, comm)
     return Training(made, distributed, args, comm, metrics).run(), made.model
 
 
@@ -97,7 +99,7 @@ class Slope:
     def __init__(self, comm, seed=1):
         self.model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.Linear(8, 1))
         self.steps = 5
-        self._seed, self._rank = seed, comm.rank
+        self._seed, self._rank, self.share = seed, comm.rank, Share(comm.rank, comm.size)
 
     def train(self, epoch, first=0):
         for step in range(first, self.steps):

@@ -15,6 +15,7 @@ import torch
 
 from data import DATASETS, Images, Split, cifar, digits, fashion_mnist
 from data.batches import Batches, crop, mirror, shard
+from data.share import Share
 
 
 def idx(array):
@@ -175,7 +176,7 @@ def test_missing_files_are_named_with_the_remedy(tmp_path, name):
 
 @pytest.mark.parametrize(("count", "batch", "size"), [(1437, 16, 4), (100, 16, 4), (17, 4, 3), (8, 16, 4), (64, 8, 1)])
 def test_shards_are_a_partition_of_equal_steps(count, batch, size):
-    shards = [shard(count, batch, rank, size, seed=3, epoch=5) for rank in range(size)]
+    shards = list(zip(*shard(count, batch, size, seed=3, epoch=5), strict=True))
     assert len({len(mine) for mine in shards}) == 1
     assert sorted(np.concatenate([part for mine in shards for part in mine])) == list(range(count))
     lengths = {len(part) for mine in shards for part in mine}
@@ -186,7 +187,7 @@ def test_sorted_shards_are_a_partition_by_label_in_a_new_order_each_epoch():
     labels = np.random.default_rng(0).integers(0, 10, 103)
 
     def shards(epoch):
-        return [np.concatenate(shard(103, 4, rank, 5, 3, epoch, labels)) for rank in range(5)]
+        return [np.concatenate(parts) for parts in zip(*shard(103, 4, 5, 3, epoch, labels), strict=True)]
 
     first, second = shards(0), shards(1)
     assert sorted(np.concatenate(first)) == list(range(103))
@@ -197,12 +198,12 @@ def test_sorted_shards_are_a_partition_by_label_in_a_new_order_each_epoch():
 
 def test_shards_depend_on_seed_and_epoch_alone():
     def order(seed, epoch):
-        return np.concatenate(shard(100, 5, 1, 4, seed, epoch)).tolist()
+        return np.concatenate([parts[1] for parts in shard(100, 5, 4, seed, epoch)]).tolist()
 
     assert order(1, 0) == order(1, 0)
     assert order(1, 0) != order(1, 1) != order(2, 1)
     with pytest.raises(ValueError, match="7 training samples are too few for 4 ranks"):
-        shard(7, 2, 0, 4, 1, 0)
+        shard(7, 2, 4, 1, 0)
 
 
 def small_images(train=20, test=7):
@@ -215,7 +216,7 @@ def test_batches_are_normalised_and_cover_train_and_test():
     images = small_images()
     seen = {"train": [], "test": []}
     for rank in range(3):
-        batches = Batches(images, 3, rank, 3, seed=1)
+        batches = Batches(images, 3, Share(rank, 3), seed=1)
         seen["train"] += batches.train(0)
         seen["test"] += batches.test()
         assert batches.channels == 3 and batches.steps == 2
@@ -229,7 +230,7 @@ def test_batches_are_normalised_and_cover_train_and_test():
 
 
 def test_batches_are_resized_and_varied_alike_each_time():
-    batches = Batches(small_images(), 4, 0, 1, seed=1, image_size=12, padding=2, flip=True)
+    batches = Batches(small_images(), 4, Share(0, 1), seed=1, image_size=12, padding=2, flip=True)
     first, again, later = (next(batches.train(epoch))[0] for epoch in (0, 0, 1))
     assert first.shape == (4, 3, 12, 12)
     assert torch.equal(first, again) and not torch.equal(first, later)
@@ -239,7 +240,7 @@ def test_batches_are_resized_and_varied_alike_each_time():
 def test_each_step_is_varied_by_itself():
     images = small_images()
     images = images._replace(train=Split(np.repeat(images.train.images[:1], 20, 0), images.train.labels))
-    per_rank = [Batches(images, 5, rank, 2, seed=1, padding=3, flip=True) for rank in range(2)]
+    per_rank = [Batches(images, 5, Share(rank, 2), seed=1, padding=3, flip=True) for rank in range(2)]
     whole = [[x for x, _ in batches.train(3)] for batches in per_rank]
     assert torch.equal(next(per_rank[0].train(3, 1))[0], whole[0][1])
     drawn = [x.numpy().tobytes() for steps in whole for x in steps]

@@ -12,6 +12,7 @@ from torch import nn
 from data.corpus import encoded, gathered
 from data.fingerprint import fingerprint
 from data.reference import documents
+from data.share import Share
 from data.speech import Clip, Speech
 from data.squad import Answer, Question
 from data.wordpiece import WordPiece, trained
@@ -24,7 +25,7 @@ from tasks.squad import Answering
 from tasks.windows import Windows
 
 TEXTS = documents()[:45]
-ARGS = Namespace(batch_size=2, seed=1)
+ARGS = Namespace(batch_size=2, seed=1, spares=0)
 MODEL = nn.Identity()
 
 
@@ -86,7 +87,7 @@ def test_vocabulary_questions_and_contexts_count():
 
 def speech(count=3, length=800, text="AB", rank=0):
     clip = Clip(np.zeros(length, np.int16), 8000, text)
-    return SpeechTask(MODEL, Speech((clip,) * count, (clip,)), 2, rank, 2, seed=1).fingerprint
+    return SpeechTask(MODEL, Speech((clip,) * count, (clip,)), 2, Share(rank, 2), seed=1).fingerprint
 
 
 def test_clips_and_what_is_said_in_them_count():

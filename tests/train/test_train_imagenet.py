@@ -12,6 +12,7 @@ import torch
 
 from data import DATASETS
 from data.imagenet import DEVIATION, MEAN, FolderBatches, ahead, cut, middle, read_image
+from data.share import Share
 from sparse_mpi.comm.world import World
 
 Image = pytest.importorskip("PIL.Image")
@@ -41,7 +42,7 @@ def tree(tmp_path):
 def test_ranks_share_the_images_and_labels_fit(tree, size):
     labels = {"train": [], "test": []}
     for rank in range(size):
-        batches = FolderBatches(tree, 2, rank, size, seed=1, image_size=16)
+        batches = FolderBatches(tree, 2, Share(rank, size), seed=1, image_size=16)
         assert (batches.classes, batches.channels, batches.steps) == (3, 3, 6 // size)
         for name in labels:
             for images, these in batches.train(0) if name == "train" else batches.test():
@@ -57,7 +58,7 @@ def test_batches_depend_on_seed_and_epoch_and_can_start_anywhere(tree):
         Image.fromarray(pixels).save(path)
 
     def run(seed, epoch, first=0, **options):
-        batches = FolderBatches(tree, 2, 1, 2, seed, image_size=16, **options)
+        batches = FolderBatches(tree, 2, Share(1, 2), seed, image_size=16, **options)
         return torch.stack([images for images, _ in batches.train(epoch, first)])
 
     whole = run(1, 0)
@@ -68,7 +69,9 @@ def test_batches_depend_on_seed_and_epoch_and_can_start_anywhere(tree):
 
 @pytest.mark.parametrize(("wanted", "size"), [(None, 224), (32, 32)])
 def test_the_data_set_imagenet_is_such_a_tree(tree, wanted, size):
-    args = Namespace(data_dir=tree, batch_size=3, seed=1, image_size=wanted, augment=True, threads=1, shards="shuffled")
+    args = Namespace(
+        data_dir=tree, batch_size=3, seed=1, image_size=wanted, augment=True, threads=1, shards="shuffled", spares=0
+    )
     (batches,) = World(1).run(lambda comm: DATASETS["imagenet"].batches(args, comm))
     assert (batches.steps, batches.classes, batches.image_size) == (4, 3, size)
     assert next(batches.test())[0].shape == (6, 3, size, size)
@@ -116,7 +119,7 @@ def test_the_next_batch_is_read_while_one_is_used():
 
 def test_leaving_an_epoch_early_leaves_no_thread(tree):
     before = threading.active_count()
-    batches = FolderBatches(tree, 2, 0, 1, seed=1, image_size=16, threads=2).train(0)
+    batches = FolderBatches(tree, 2, Share(0, 1), seed=1, image_size=16, threads=2).train(0)
     next(batches)
     assert threading.active_count() > before
     batches.close()
@@ -128,17 +131,17 @@ def test_an_unreadable_image_is_named(tree, content):
     path = tree / "train" / CLASSES[1] / f"{CLASSES[1]}_2.JPEG"
     path.write_bytes(path.read_bytes()[:-100] if content is None else content)
     with pytest.raises(ValueError, match=rf"cannot read the image .*{path.name} "):
-        list(FolderBatches(tree, 2, 0, 1, seed=1, image_size=16).train(0))
+        list(FolderBatches(tree, 2, Share(0, 1), seed=1, image_size=16).train(0))
 
 
 def test_a_tree_that_is_none_is_refused_with_the_remedy(tree):
     def refused(error, match, folder=tree):
         with pytest.raises(error, match=match):
-            FolderBatches(folder, 2, 0, 1, seed=1)
+            FolderBatches(folder, 2, Share(0, 1), seed=1)
 
     refused(FileNotFoundError, "no train in .*absent; --data-dir must name", tree / "absent")
     with pytest.raises(ValueError, match="12 training samples are too few for 7 ranks"):
-        FolderBatches(tree, 2, 0, 7, seed=1)
+        FolderBatches(tree, 2, Share(0, 7), seed=1)
     (tree / "val" / CLASSES[0]).rename(tree / "val" / "n0")
     refused(ValueError, f"2 are in one alone: n0, {CLASSES[0]}")
     (tree / "train" / CLASSES[0]).rename(tree / "train" / "n0")
@@ -154,4 +157,4 @@ def test_a_tree_that_is_none_is_refused_with_the_remedy(tree):
 def test_without_pillow_the_remedy_is_said(tree, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(ImportError, match="pip install pillow"):
-        FolderBatches(tree, 2, 0, 1, seed=1)
+        FolderBatches(tree, 2, Share(0, 1), seed=1)

@@ -16,7 +16,9 @@ from tasks.images import extend, image_task
 
 def digits(comm, **changes):
     values = {"data": "digits", "data_dir": Path("nowhere"), "batch_size": 16, "seed": 1}
-    args = SimpleNamespace(**(values | {"augment": True, "image_size": None, "shards": "shuffled"} | changes))
+    args = SimpleNamespace(
+        **(values | {"augment": True, "image_size": None, "shards": "shuffled", "spares": 0} | changes)
+    )
     return image_task(args, comm, lambda seen: nn.Sequential(nn.Flatten(), nn.Linear(64 * seen.channels, seen.classes)))
 
 

@@ -11,6 +11,7 @@ from ranks import job
 from records.journal import Outcome, conclude
 from records.metrics import Metrics, plot
 from sparse_mpi import World
+from sparse_mpi.comm.null import NullComm
 
 from .small_training import settings, train
 
@@ -70,13 +71,13 @@ def test_different_replicas_are_refused_in_the_end(capsys):
         "accuracy", 0.5, 1.0, identical=False, steps=3, seconds=1.0, step_seconds=0.3, predicted_seconds=0.33, digest=""
     )
     with pytest.raises(job.JobError, match="replicas differ"):
-        World(1).run(lambda comm: conclude(outcome, settings(), comm, Metrics(None)))
+        World(1).run(lambda comm: conclude(outcome, settings(), comm, Metrics(None, comm)))
     assert "replicas DIFFER" in capsys.readouterr().out
 
 
 def test_without_tensorboard_records_are_still_written(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    metrics = Metrics(tmp_path)
+    metrics = Metrics(tmp_path, NullComm())
     metrics.write("step", step=1, loss=0.5)
     metrics.close()
     assert "tensorboard is not installed" in capsys.readouterr().out

@@ -34,7 +34,7 @@ BLOCK = 4
 
 def options(**more):
     return Namespace(
-        **{"data": "python-reference", "data_dir": Path(), "seed": 3, "batch_size": 2, "tiny": True} | more
+        **{"data": "python-reference", "data_dir": Path(), "seed": 3, "batch_size": 2, "tiny": True, "spares": 0} | more
     )
 
 

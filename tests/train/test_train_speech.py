@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from data.share import Share
 from data.spectrogram import log_spectrogram
 from data.speech import Clip, Speech, decode, encode
 from models.speech_lstm import SpeechLSTM
@@ -23,7 +24,7 @@ def noise(seed, count):
 def test_ranks_see_each_clip_once_and_clips_of_a_length_together(count, batch, size):
     seconds = np.random.default_rng(1).random(count)
     for epoch in range(3):
-        shares = [buckets(seconds, batch, rank, size, 1, epoch) for rank in range(size)]
+        shares = list(zip(*buckets(seconds, batch, size, 1, epoch), strict=True))
         assert {len(share) for share in shares} == {max(1, count // (batch * size))}
         steps = [np.concatenate(step) for step in zip(*shares, strict=True)]
         assert sorted(np.concatenate(steps)) == list(range(count))
@@ -36,11 +37,11 @@ def test_ranks_see_each_clip_once_and_clips_of_a_length_together(count, batch, s
 
 def test_orders_depend_on_seed_and_epoch_alone():
     def order(seed, epoch):
-        return np.concatenate(buckets(np.arange(50.0), 2, 1, 2, seed, epoch)).tolist()
+        return np.concatenate([parts[1] for parts in buckets(np.arange(50.0), 2, 2, seed, epoch)]).tolist()
 
     assert order(1, 1) == order(1, 1) != order(1, 2) != order(2, 2)
     with pytest.raises(ValueError, match="2 training clips are too few for 3 ranks"):
-        buckets(np.ones(2), 2, 0, 3, 1, 0)
+        buckets(np.ones(2), 2, 3, 1, 0)
 
 
 def some_speech(train=7, test=5):
@@ -52,7 +53,7 @@ def some_speech(train=7, test=5):
 def small_task(rank=0, size=1):
     torch.manual_seed(3)
     model = SpeechLSTM(channels=2, convolutions=1, hidden=8, layers=2)
-    return SpeechTask(model, some_speech(), 2, rank, size, seed=1)
+    return SpeechTask(model, some_speech(), 2, Share(rank, size), seed=1)
 
 
 def test_batches_are_padded_spectrograms_and_texts_end_to_end():

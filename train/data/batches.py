@@ -10,20 +10,20 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from data.base import Images, Split
+from data.share import Parts, Share
 
 TEST_BATCH = 250  # images evaluated at once; bounds memory only
 SAMPLE = 5000  # training images from which mean and standard deviation of the channels are taken
 
 
 def shard(
-    count: int, batch_size: int, rank: int, size: int, seed: int, epoch: int, labels: np.ndarray | None = None
-) -> list[np.ndarray]:
-    """Return the positions that ``rank`` trains on in ``epoch``, one array a step.
+    count: int, batch_size: int, size: int, seed: int, epoch: int, labels: np.ndarray | None = None
+) -> list[Parts]:
+    """Return the positions that each of ``size`` ranks trains on in each step of an epoch.
 
     All ranks draw the same order from ``seed`` and ``epoch``, cut it into equal steps and those into equal
-    parts: together they see each of ``count`` samples once, in the same number of steps. A batch has
-    ``batch_size`` samples, or a few more where ``count`` is no multiple of them; never one alone, which batch
-    normalisation cannot take.
+    parts: together they see each of ``count`` samples once. A batch has ``batch_size`` samples, or a few more where
+    ``count`` is no multiple of them; never one alone, which batch normalisation cannot take.
 
     With ``labels`` ``(count,)`` shards are sorted by them: a rank only ever sees its part of the classes, in an order
     that is new in every epoch.
@@ -36,9 +36,14 @@ def shard(
     steps = max(1, count // (batch_size * size))
     rng = np.random.default_rng((seed, epoch))
     if labels is None:
-        return np.array_split(rng.permutation(count), steps * size)[rank::size]
-    own = np.array_split(np.argsort(labels, kind="stable"), size)[rank]
-    return np.array_split(rng.permutation(own), steps)
+        parts = np.array_split(rng.permutation(count), steps * size)
+        return [parts[at : at + size] for at in range(0, len(parts), size)]
+    drawn = rng.bit_generator.state
+    own = []
+    for part in np.array_split(np.argsort(labels, kind="stable"), size):
+        rng.bit_generator.state = drawn  # each rank draws as if there were no others
+        own.append(np.array_split(rng.permutation(part), steps))
+    return list(zip(*own, strict=True))
 
 
 class Batches:
@@ -47,7 +52,7 @@ class Batches:
     Args:
         images: the whole data set, the same on all ranks.
         batch_size: images a step on each rank.
-        rank, size: this rank, and how many there are.
+        share: which samples are this rank's.
         seed: what the order and the variations depend on; the same on all ranks.
         image_size: height and width that images are resized to; None leaves them as they are.
         padding, flip: see `data.source.InMemory`; 0 and False vary nothing.
@@ -58,21 +63,15 @@ class Batches:
         self,
         images: Images,
         batch_size: int,
-        rank: int,
-        size: int,
+        share: Share,
         seed: int,
         image_size: int | None = None,
         padding: int = 0,
         flip: bool = False,
         by_label: bool = False,
     ) -> None:
-        self._images, self._batch_size, self._rank, self._size, self._seed = (
-            images,
-            batch_size,
-            rank,
-            size,
-            seed,
-        )
+        self._images, self._batch_size, self._seed = images, batch_size, seed
+        self.share = share
         self._labels = images.train.labels if by_label else None
         self._resizes, self._padding, self._flip = image_size is not None, padding, flip
         pixels = images.train.images
@@ -83,17 +82,18 @@ class Batches:
         self.image_size: int = image_size or pixels.shape[2]
         self.steps = len(self._shard(0))  # a training epoch, on every rank
 
-    def _shard(self, epoch: int) -> list[np.ndarray]:
+    def _shard(self, epoch: int) -> list[Parts]:
         count = len(self._images.train.labels)
-        return shard(count, self._batch_size, self._rank, self._size, self._seed, epoch, self._labels)
+        return shard(count, self._batch_size, self.share.ranks, self._seed, epoch, self._labels)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's training batches of ``epoch`` from step ``first`` on, varied as in that epoch.
 
         Each step draws from a random stream of its own, so that it does not matter which steps were taken before.
         """
-        for step, positions in enumerate(self._shard(epoch)[first:], first):
-            rng = np.random.default_rng((self._seed, epoch, step, self._rank + 1))  # 0, 0 would be the shards' stream
+        for step, positions in enumerate(self.share.take(self._shard(epoch), epoch, first), first):
+            # 0, 0 would be the shards' stream
+            rng = np.random.default_rng((self._seed, epoch, step, self.share.rank + 1))
             images, labels = self._take(self._images.train, positions)
             if self._padding:
                 images = crop(images, self._padding, rng)
@@ -103,7 +103,7 @@ class Batches:
 
     def test(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's share of the test images, which may be empty."""
-        mine = np.arange(self._rank, len(self._images.test.labels), self._size)
+        mine = np.arange(self.share.place, len(self._images.test.labels), self.share.places)
         for start in range(0, len(mine), TEST_BATCH):
             images, labels = self._take(self._images.test, mine[start : start + TEST_BATCH])
             yield self._resize(images), labels

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from data.batches import shard
+from data.share import Parts, Share
 
 SUFFIXES = (".jpeg", ".jpg", ".png")
 SIZE = 224  # height and width of what a model sees
@@ -52,7 +53,7 @@ class FolderBatches:
     Args:
         folder: holds ``train`` and ``val``.
         batch_size: images a step on each rank.
-        rank, size: this rank, and how many there are.
+        share: which samples are this rank's.
         seed: what the order and the variations depend on; the same on all ranks.
         image_size: height and width of the batches.
         augment: False trains on the middle of images, too.
@@ -70,8 +71,7 @@ class FolderBatches:
         self,
         folder: Path,
         batch_size: int,
-        rank: int,
-        size: int,
+        share: Share,
         seed: int,
         image_size: int = SIZE,
         augment: bool = True,
@@ -79,7 +79,7 @@ class FolderBatches:
         by_label: bool = False,
     ) -> None:
         _pillow()
-        self._batch_size, self._rank, self._size, self._seed = batch_size, rank, size, seed
+        self._batch_size, self._seed, self.share = batch_size, seed, share
         self.image_size, self._augment, self._threads = image_size, augment, threads
         names = [_classes(folder, part) for part in ("train", "val")]
         if names[0] != names[1]:
@@ -93,9 +93,9 @@ class FolderBatches:
         self._labels = self._train.labels if by_label else None
         self.steps = len(self._shard(0))  # a training epoch, on every rank
 
-    def _shard(self, epoch: int) -> list[np.ndarray]:
+    def _shard(self, epoch: int) -> list[Parts]:
         count = len(self._train.paths)
-        return shard(count, self._batch_size, self._rank, self._size, self._seed, epoch, self._labels)
+        return shard(count, self._batch_size, self.share.ranks, self._seed, epoch, self._labels)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's training batches of ``epoch``, from step ``first`` on.
@@ -108,7 +108,7 @@ class FolderBatches:
             rng = np.random.default_rng((self._seed, epoch, position + 1)) if self._augment else None
             return read_image(self._train.paths[position], self.image_size, rng)
 
-        return self._batches(self._train, self._shard(epoch)[first:], read)
+        return self._batches(self._train, self.share.take(self._shard(epoch), epoch, first), read)
 
     def test(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's share of the images under ``val``, which may be empty.
@@ -116,7 +116,7 @@ class FolderBatches:
         Raises:
             ValueError: an image cannot be read.
         """
-        mine = np.arange(self._rank, len(self._test.paths), self._size)
+        mine = np.arange(self.share.place, len(self._test.paths), self.share.places)
         steps = [mine[start : start + TEST_BATCH] for start in range(0, len(mine), TEST_BATCH)]
         return self._batches(
             self._test, steps, lambda position: read_image(self._test.paths[position], self.image_size)

@@ -13,6 +13,7 @@ from torch import Tensor
 from data.base import Images
 from data.batches import Batches
 from data.imagenet import SIZE, FolderBatches
+from data.share import Share, share_of
 from sparse_mpi.comm import Comm
 
 Batch = tuple[Tensor, Tensor]  # (B, channels, height, width) float32, (B,) int64
@@ -25,6 +26,7 @@ class ImageBatches(Protocol):
     channels: int
     image_size: int  # height and width
     steps: int  # of a training epoch, the same on all ranks
+    share: Share  # of the samples, this rank's
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yield this rank's training batches of ``epoch``, from step ``first`` on."""
@@ -62,7 +64,7 @@ class InMemory:
         padding, flip = (self.padding, self.flip) if args.augment else (0, False)
         images = self.load(args.data_dir)
         varied = (args.image_size, padding, flip, args.shards == "sorted")
-        return Batches(images, args.batch_size, comm.rank, comm.size, args.seed, *varied)
+        return Batches(images, args.batch_size, share_of(args, comm), args.seed, *varied)
 
 
 @dataclass(frozen=True)
@@ -74,4 +76,4 @@ class OnDisk:
     def batches(self, args: Namespace, comm: Comm) -> FolderBatches:
         """Return this rank's share, see `Source.batches`."""
         how = (args.image_size or SIZE, args.augment, args.threads, args.shards == "sorted")
-        return FolderBatches(args.data_dir, args.batch_size, comm.rank, comm.size, args.seed, *how)
+        return FolderBatches(args.data_dir, args.batch_size, share_of(args, comm), args.seed, *how)

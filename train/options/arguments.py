@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from options import checkpoints, reduction
+from options import checkpoints, elastic, reduction
 from options.converters import figure, integer, number
 from options.optimizers import OPTIMIZERS
 from options.schedule import SCHEDULES
@@ -86,6 +86,7 @@ def parse(
     _add_training(parser, settings)
     _add_run(parser)
     checkpoints.extend(parser)
+    elastic.extend(parser)
     args = parser.parse_args(argv)
     reduction.resolve_names(parser, args)
     reduction.resolve_algorithm(parser, args)
@@ -95,6 +96,7 @@ def parse(
     args.data_dir = args.data_dir or Path(folders[args.data])
     new = Path("runs") / file_name(f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}")
     checkpoints.resolve(parser, args, new)
+    elastic.resolve(parser, args)
     return args
 
 

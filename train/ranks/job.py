@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.elastic import team_of
 
 T = TypeVar("T")
 MAX_CPUS = 4096  # logical CPUs of a host
@@ -42,15 +43,26 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
         program(args, comm)
     except JobError as error:
         print(f"error on rank {comm.rank}: {error}", file=sys.stderr, flush=True)
-        comm.barrier()  # a launcher ends the job at the first exit: let everybody speak before
+        _meet(comm)  # a launcher ends the job at the first exit: let everybody speak before
         sys.exit(1)
     except Preempted as preempted:
-        if comm.rank == 0:
+        if (team.comm if (team := team_of(comm)) else comm).rank == 0:
             print(preempted, flush=True)
-        comm.barrier()
+        _meet(comm)
         sys.exit(os.EX_TEMPFAIL)
     except Exception as error:
+        if team_of(comm):  # the others go on
+            raise
         comm.abort(error)
+
+
+def _meet(comm: Comm) -> None:
+    """Wait until all ranks that are left have come here."""
+    team = team_of(comm)
+    if team is None:
+        comm.barrier()
+    else:
+        team.close()
 
 
 def agreed(comm: Comm, work: Callable[[], T]) -> T:

@@ -20,9 +20,10 @@ def average_buffers(model: nn.Module, comm: Comm) -> None:
     buffers = [b for b in model.buffers() if b.is_floating_point()]
     if not buffers:
         return
-    flat = torch.cat([b.reshape(-1) for b in buffers])
-    mean = torch.from_numpy(comm.allreduce(flat.numpy(), control=True)) / comm.size
-    for buffer, part in zip(buffers, mean.split([b.numel() for b in buffers]), strict=True):
+    flat = torch.cat([*(b.reshape(-1) for b in buffers), torch.ones(1)])
+    total = torch.from_numpy(comm.allreduce(flat.numpy(), control=True))
+    *sums, ranks = total.split([*(b.numel() for b in buffers), 1])
+    for buffer, part in zip(buffers, (part / ranks for part in sums), strict=True):
         buffer.copy_(part.view_as(buffer))
 
 

@@ -51,9 +51,18 @@ class Journal:
     def __init__(self, task: Task, args: Namespace, comm: Comm, metrics: Metrics, steps: int) -> None:
         self._task, self._args, self._comm, self._metrics = task, args, comm, metrics
         self.coverages: deque[float] = deque(maxlen=2)  # see `cover`
-        hidden = comm.rank != 0 or not args.progress
         self._watched = ""  # beside the bar: the quality that was last measured
-        self.bar = tqdm(total=steps, disable=hidden, mininterval=0.5, unit="step")
+        self._steps = steps
+        self.bar = self._bar(0)
+
+    def _bar(self, step: int) -> tqdm:
+        """Return a bar that stands at a step, for rank 0 to show."""
+        hidden = self._comm.rank != 0 or not self._args.progress
+        return tqdm(total=self._steps, initial=step, disable=hidden, mininterval=0.5, unit="step")
+
+    def close(self) -> None:
+        """End the bar."""
+        self.bar.close()
 
     def first_step(self) -> None:
         """Show on the bar why the first step may take long, until the first `step` replaces it."""
@@ -86,6 +95,8 @@ class Journal:
             scores = known(self._task.scores(step.sums))
             covered = float(np.mean(self.coverages))
             self._metrics.write("step", **now, coverage=covered, **scores, **step.means())
+        if self.bar.disable and self._args.progress and self._comm.rank == 0:  # the ranks before this one are lost
+            self.bar = self._bar(now["step"] - 1)
         self.bar.set_description(f"epoch {now['epoch']}/{self._args.epochs}", refresh=False)
         self.bar.set_postfix_str(self._bar_text(step, epoch, seconds), refresh=False)
         self.bar.update()

@@ -7,7 +7,7 @@ import math
 from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm import Comm
@@ -35,31 +35,38 @@ class Metrics:
 
     Args:
         folder: made if need be; holds ``metrics.jsonl`` and TensorBoard's events. None records nothing.
+        comm: between the ranks, of which the first records. Another one goes on with the file where that is lost.
         resumed: where a run is resumed, whose records stay up to there; None starts new ones.
 
     Raises:
         OSError: the folder cannot be made or written to.
     """
 
-    def __init__(self, folder: Path | None, resumed: Resumed | None = None) -> None:
-        self._file = self._board = None
-        if folder is None:
+    def __init__(self, folder: Path | None, comm: Comm, resumed: Resumed | None = None) -> None:
+        self._folder, self._comm = folder, comm
+        self._file: TextIO | None = None
+        self._board: Any = None
+        if folder is None or comm.rank:
             return
         folder.mkdir(parents=True, exist_ok=True)
         if resumed:
             retain(folder / FILE, resumed)
-        self._file = (folder / FILE).open("a" if resumed else "w")
+        self._open(folder, resumed is not None, min(resumed.step, resumed.before) + 1 if resumed else None)
+
+    def _open(self, folder: Path, goes_on: bool, purged: int | None = None) -> None:
+        """Open the files; TensorBoard drops events from step ``purged`` on."""
+        self._file = (folder / FILE).open("a" if goes_on else "w")
         try:
-            self._board = import_module("torch.utils.tensorboard").SummaryWriter(
-                str(folder), purge_step=min(resumed.step, resumed.before) + 1 if resumed else None
-            )
+            self._board = import_module("torch.utils.tensorboard").SummaryWriter(str(folder), purge_step=purged)
         except ImportError:
             print("no TensorBoard events, because the package tensorboard is not installed")
 
     def write(self, event: str, **values: Any) -> None:
         """Append ``{"event": event, **values}``; TensorBoard gets the numbers of what has a ``step``."""
-        if self._file is None:
+        if self._folder is None or self._comm.rank:
             return
+        if self._file is None:  # the ranks before this one are lost
+            self._open(self._folder, True)
         print(json.dumps({"event": event, **values}), file=self._file, flush=True)
         if self._board is not None and "step" in values:
             for name, value in values.items():
@@ -107,7 +114,7 @@ def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: 
     if args.timeline and comm.rank == 0:
         _check_writable(args.timeline, "--timeline")
     begun = resumed is not None and (args.out / FILE).exists()
-    metrics = Metrics(args.out if comm.rank == 0 else None, resumed)
+    metrics = Metrics(args.out, comm, resumed)
     options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     more |= {"ranks": comm.size, "resumed": resumed and resumed._asdict()}
     metrics.write("resume" if begun else "config", **(options | more), **provenance())

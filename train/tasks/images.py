@@ -59,6 +59,7 @@ class ImageTask:
     def __init__(self, model: nn.Module, batches: ImageBatches) -> None:
         self.model: nn.Module = model
         self.steps: int = batches.steps
+        self.share = batches.share
         self._batches = batches
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:

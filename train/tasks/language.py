@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from data.batches import shard
 from data.fingerprint import fingerprint
+from data.share import Parts, share_of
 from data.text import TEXTS, Text
 from data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Words, train_byte_pairs
 from models.word_lstm import WordLSTM
@@ -70,24 +71,24 @@ class LanguageTask:
     ) -> None:
         self.model = model
         self._train, self._test, self._block = train, test, block
-        self._batch_size, self._seed, self._rank, self._size = args.batch_size, args.seed, comm.rank, comm.size
-        for name, tokens, least in (("training", train, 2 * comm.size), ("test", test, 1)):
+        self._batch_size, self._seed, self.share = args.batch_size, args.seed, share_of(args, comm)
+        for name, tokens, least in (("training", train, 2 * self.share.ranks), ("test", test, 1)):
             if self._blocks(tokens) < least:
                 raise ValueError(
-                    f"block must leave at least {least} blocks of the {name} text for {comm.size} ranks, but {block} "
-                    f"leaves {self._blocks(tokens)} of its {len(tokens)} tokens; take a smaller --block"
+                    f"block must leave at least {least} blocks of the {name} text for {self.share.ranks} ranks, but "
+                    f"{block} leaves {self._blocks(tokens)} of its {len(tokens)} tokens; take a smaller --block"
                 )
         self.steps = len(self._shard(0))
         self.fingerprint = fingerprint((), train)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yield training batches of blocks, see `task.Task`."""
-        for positions in self._shard(epoch)[first:]:
+        for positions in self.share.take(self._shard(epoch), epoch, first):
             yield self._take(self._train, positions)
 
     def test(self) -> Iterator[Batch]:
         """Yield test batches of blocks, see `task.Task`."""
-        mine = np.arange(self._rank, self._blocks(self._test), self._size)
+        mine = np.arange(self.share.place, self._blocks(self._test), self.share.places)
         for start in range(0, len(mine), self._batch_size):
             yield self._take(self._test, mine[start : start + self._batch_size])
 
@@ -106,8 +107,8 @@ class LanguageTask:
     def _blocks(self, tokens: np.ndarray) -> int:
         return (len(tokens) - 1) // self._block
 
-    def _shard(self, epoch: int) -> list[np.ndarray]:
-        return shard(self._blocks(self._train), self._batch_size, self._rank, self._size, self._seed, epoch)
+    def _shard(self, epoch: int) -> list[Parts]:
+        return shard(self._blocks(self._train), self._batch_size, self.share.ranks, self._seed, epoch)
 
     def _take(self, tokens: np.ndarray, positions: np.ndarray) -> Batch:
         places = positions[:, None] * self._block + np.arange(self._block + 1)

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from data.batches import shard
 from data.corpus import Corpus, is_test
 from data.fingerprint import fingerprint
+from data.share import Parts, share_of
 from data.wordpiece import WordPiece
 from sparse_mpi.comm import Comm
 from tasks.task import Sums
@@ -125,25 +126,24 @@ class Pretraining:
 
     def __init__(self, model: Any, examples: Examples, args: Namespace, comm: Comm) -> None:
         self.model: nn.Module = model
-        self._bert, self._examples, self._args, self._comm = model, examples, args, comm
+        self._bert, self._examples, self._args, self.share = model, examples, args, share_of(args, comm)
         self.steps, self.fingerprint = len(self._shard(0)), examples.fingerprint
 
-    def _shard(self, epoch: int) -> list[np.ndarray]:
-        args, comm = self._args, self._comm
-        return shard(len(self._examples.train), args.batch_size, comm.rank, comm.size, args.seed, epoch)
+    def _shard(self, epoch: int) -> list[Parts]:
+        return shard(len(self._examples.train), self._args.batch_size, self.share.ranks, self._args.seed, epoch)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Masked]:
         """Yield training batches; texts are cut and masked anew in every epoch."""
         make = self._examples
-        for step, positions in enumerate(self._shard(epoch)[first:], first):
+        for step, positions in enumerate(self.share.take(self._shard(epoch), epoch, first), first):
             # 0, 0 would be the shards' stream
-            rng = np.random.default_rng((self._args.seed, epoch, step, self._comm.rank + 1))
+            rng = np.random.default_rng((self._args.seed, epoch, step, self.share.rank + 1))
             yield make.batch([make.example(run, rng) for run in make.train[positions]])
 
     def test(self) -> Iterator[Masked]:
         """Yield test batches; texts are cut and masked in the same way every time, on any number of ranks."""
         make = self._examples
-        mine = make.test[self._comm.rank :: self._comm.size]
+        mine = make.test[self.share.place :: self.share.places]
         for start in range(0, len(mine), TEST_BATCH):
             runs = mine[start : start + TEST_BATCH]
             yield make.batch([make.example(run, np.random.default_rng((TEST, run))) for run in runs])

@@ -15,6 +15,7 @@ from torch.nn.functional import ctc_loss, log_softmax
 
 from data import an4, asterisk, espeak
 from data.fingerprint import fingerprint
+from data.share import Parts, Share, share_of
 from data.spectrogram import BINS, log_spectrogram
 from data.speech import Clip, Speech, decode, encode
 from models.speech_lstm import SpeechLSTM
@@ -66,32 +67,33 @@ class SpeechTask:
         model: see `SpeechLSTM`.
         speech: the whole data set, the same on all ranks.
         batch_size: clips a step on each rank.
-        rank, size: this rank, and how many there are.
+        share: which samples are this rank's.
         seed: what the order depends on; the same on all ranks.
     """
 
     items = "clips"
     headline = "wer"
 
-    def __init__(self, model: nn.Module, speech: Speech, batch_size: int, rank: int, size: int, seed: int) -> None:
+    def __init__(self, model: nn.Module, speech: Speech, batch_size: int, share: Share, seed: int) -> None:
         self.model, self._speech = model, speech
-        self._batch_size, self._rank, self._size, self._seed = batch_size, rank, size, seed
+        self._batch_size, self._seed, self.share = batch_size, seed, share
         self._seconds = np.array([len(clip.samples) / clip.rate for clip in speech.train])
         self.steps = len(self._buckets(0))
         lengths = np.array([len(clip.samples) for clip in speech.train])
         self.fingerprint = fingerprint((clip.text for clip in speech.train), lengths)
 
-    def _buckets(self, epoch: int) -> list[np.ndarray]:
-        return buckets(self._seconds, self._batch_size, self._rank, self._size, self._seed, epoch)
+    def _buckets(self, epoch: int) -> list[Parts]:
+        return buckets(self._seconds, self._batch_size, self.share.ranks, self._seed, epoch)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yield training batches in the order of `buckets`."""
-        for positions in self._buckets(epoch)[first:]:
+        for positions in self.share.take(self._buckets(epoch), epoch, first):
             yield collate([self._speech.train[i] for i in positions])
 
     def test(self) -> Iterator[Batch]:
         """Yield test batches of clips of similar length."""
-        mine = sorted(self._speech.test, key=lambda clip: len(clip.samples) / clip.rate)[self._rank :: self._size]
+        by_length = sorted(self._speech.test, key=lambda clip: len(clip.samples) / clip.rate)
+        mine = by_length[self.share.place :: self.share.places]
         for start in range(0, len(mine), TEST_BATCH):
             yield collate(mine[start : start + TEST_BATCH])
 
@@ -124,11 +126,11 @@ def speech_task(args: Namespace, comm: Comm) -> SpeechTask:
     """Make the task of this rank: the clips that ``args`` asks for, and a model, small if ``args.tiny``."""
     speech = LOADERS[args.data](args.data_dir)
     model = SpeechLSTM(channels=8, convolutions=1, hidden=64, layers=2) if args.tiny else SpeechLSTM()
-    return SpeechTask(model, speech, args.batch_size, comm.rank, comm.size, args.seed)
+    return SpeechTask(model, speech, args.batch_size, share_of(args, comm), args.seed)
 
 
-def buckets(seconds: np.ndarray, batch_size: int, rank: int, size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Return the positions of the clips that ``rank`` trains on in ``epoch``, one array a step.
+def buckets(seconds: np.ndarray, batch_size: int, size: int, seed: int, epoch: int) -> list[Parts]:
+    """Return the positions of the clips that each of ``size`` ranks trains on in each step of an epoch.
 
     A step has clips of similar length, so that little is padding and no rank waits for another: clips are sorted and
     cut into equal steps. The first epoch goes from short to long (SortaGrad of DeepSpeech 2); later ones shuffle the
@@ -138,7 +140,6 @@ def buckets(seconds: np.ndarray, batch_size: int, rank: int, size: int, seed: in
     Args:
         seconds: ``(N,)`` lengths of the clips.
         batch_size: clips a step on each rank.
-        rank: this rank.
         size: how many ranks there are.
         seed: with ``epoch``, what the order depends on.
         epoch: from 0.
@@ -152,7 +153,7 @@ def buckets(seconds: np.ndarray, batch_size: int, rank: int, size: int, seed: in
     if epoch:
         rng = np.random.default_rng((seed, epoch))
         steps = [rng.permutation(steps[i]) for i in rng.permutation(len(steps))]
-    return [np.array_split(step, size)[rank] for step in steps]
+    return [np.array_split(step, size) for step in steps]
 
 
 def collate(clips: Sequence[Clip]) -> Batch:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from data.batches import shard
+from data.share import Parts, share_of
 from sparse_mpi.comm import Comm
 from tasks.task import Sums
 from tasks.windows import Read, Window, Windows
@@ -46,23 +47,22 @@ class Answering:
 
     def __init__(self, model: Any, train: Windows, test: Windows, args: Namespace, comm: Comm) -> None:
         self.model: nn.Module = model
-        self._train, self._test, self._args, self._comm = train, test, args, comm
+        self._train, self._test, self._args, self.share = train, test, args, share_of(args, comm)
         self.steps, self.fingerprint = len(self._shard(0)), train.fingerprint
 
-    def _shard(self, epoch: int) -> list[np.ndarray]:
-        args, comm = self._args, self._comm
-        return shard(len(self._train.all), args.batch_size, comm.rank, comm.size, args.seed, epoch)
+    def _shard(self, epoch: int) -> list[Parts]:
+        return shard(len(self._train.all), self._args.batch_size, self.share.ranks, self._args.seed, epoch)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Read]:
         """Yield training batches of windows, see `task.Task`."""
-        for positions in self._shard(epoch)[first:]:
+        for positions in self.share.take(self._shard(epoch), epoch, first):
             yield self._train.batch([self._train.all[position] for position in positions])
 
     def test(self) -> Iterator[Read]:
         """Yield test batches; all windows of a question are in one batch."""
         batch: list[Window] = []
         for number, windows in groupby(self._test.all, lambda window: window.question):
-            if number % self._comm.size == self._comm.rank:
+            if number % self.share.places == self.share.place:
                 batch += windows
             if len(batch) >= TEST_BATCH:
                 yield self._test.batch(batch)

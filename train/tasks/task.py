@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
+from data.share import Share
+
 Sums = np.ndarray  # (any,) float64: sums over items, to be added up over batches and ranks; the first is their number
 
 
@@ -16,6 +18,7 @@ class Task(Protocol):
 
     model: nn.Module
     steps: int  # of a training epoch, the same on all ranks
+    share: Share  # of the samples, this rank's
     items: str  # what throughput counts: "images", "tokens", "clips"
     headline: str  # the most important score: "accuracy", "perplexity", "wer", "f1"
     # A digest that tells the data, or a vocabulary, from others that the model would fit as well; "" where the model's

@@ -6,7 +6,7 @@ import io
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from records.metrics import FILE, Metrics, Resumed
 from sparse_mpi import checkpoint
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
+from sparse_mpi.elastic import together
 from trainer.identity import options_of
 
 
@@ -66,26 +67,35 @@ class Checkpoints:
         """Return whether a checkpoint is due after ``step``."""
         return step % self._every == 0
 
-    def write(self, step: int, state: State) -> Path | None:
+    def write(self, step: int, state: Callable[[], State]) -> Path | None:
         """Write a checkpoint and return its path; collective.
 
         A failure is reported and returns None, so that training goes on: older checkpoints are intact.
+
+        Args:
+            step: after which the run is.
+            state: returns what it needs to go on. It is called again if ranks are lost meanwhile.
         """
-        began, lead = time.perf_counter(), self._comm.rank == 0
-        model = io.BytesIO()
-        if lead:
-            torch.save(state.shared | {"options": self._options}, model)
-        try:
-            path = checkpoint.save(
-                self._folder, step, self._identity, model.getbuffer(), state.own, self._comm, self._keep
-            )
-        except checkpoint.CheckpointError as error:
-            self._metrics.write("checkpoint", step=step, error=str(error))
-            if lead:
-                tqdm.write(f"WARNING: {error}", file=sys.stderr)
+        began = time.perf_counter()
+        path = together(self._comm, lambda: self._saved(step, state()))
+        if isinstance(path, checkpoint.CheckpointError):
+            self._metrics.write("checkpoint", step=step, error=str(path))
+            if self._comm.rank == 0:
+                tqdm.write(f"WARNING: {path}", file=sys.stderr)
             return None
         self._metrics.write("checkpoint", step=step, path=str(path), seconds=time.perf_counter() - began)
         return path
+
+    def _saved(self, step: int, state: State) -> Path | checkpoint.CheckpointError:
+        """Return the path of the checkpoint, or why there is none: the same on all ranks."""
+        model = io.BytesIO()
+        if self._comm.rank == 0:
+            torch.save(state.shared | {"options": self._options}, model)
+        where = self._folder, step, self._identity
+        try:
+            return checkpoint.save(*where, model.getbuffer(), state.own, self._comm, self._keep)
+        except checkpoint.CheckpointError as error:
+            return error
 
 
 def agree_on_folders(args: Namespace, comm: Comm) -> None:

@@ -7,19 +7,25 @@ import torch
 
 from ranks.replicas import average_buffers
 from sparse_mpi.comm import Comm
+from sparse_mpi.elastic import together
 from tasks.task import Task
 
 
 @torch.no_grad()
 def evaluate(task: Task, comm: Comm) -> dict[str, float]:
-    """Return the scores of the model on the test data of all ranks; collective.
+    """Return the scores of the model on the test data of all ranks, or of all that are left; collective.
 
     The model keeps the mean of all ranks' buffers, and is left in evaluation mode.
     """
     average_buffers(task.model, comm)
     task.model.eval()
-    sums = np.zeros(1)
-    for batch in task.test():
-        sums = sums + task.judge(batch)[1]
-    length = int(comm.allgather(np.array([len(sums)]), control=True).max())  # a rank without batches cannot know it
-    return task.scores(comm.allreduce(np.pad(sums, (0, length - len(sums))), control=True))
+
+    def judged() -> np.ndarray:
+        task.share.place, task.share.places = comm.rank, comm.size
+        sums = np.zeros(1)
+        for batch in task.test():
+            sums = sums + task.judge(batch)[1]
+        length = int(comm.allgather(np.array([len(sums)]), control=True).max())  # a rank without batches has no sums
+        return comm.allreduce(np.pad(sums, (0, length - len(sums))), control=True)
+
+    return task.scores(together(comm, judged))

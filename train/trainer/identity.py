@@ -44,6 +44,10 @@ HARMLESS = (  # options that may change without a message: where things are, whe
     "checkpoint_dir",
     "keep",
     "resume",
+    "elastic",
+    "copy_every",
+    "min_ranks",
+    "spares",
 )
 
 

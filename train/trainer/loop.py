@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,15 @@ from sparse_mpi import SparseAllreduce
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
-from sparse_mpi.plan import store
 from tasks.task import Task
-from trainer.checkpoints import Checkpoints, State, step_of
+from trainer.checkpoints import Checkpoints
 from trainer.evaluation import evaluate
 from trainer.planning import Planning
+from trainer.resumable import Resumable
+from trainer.survivors import Survivors
 
 
-class Training:
+class Training(Resumable):
     """One replica of a model, in training.
 
     Args:
@@ -64,6 +66,8 @@ class Training:
         self.durations: list[float] = []  # seconds of each step with these reducers
         self.recorder = Recorder(self.reduction, args.timeline) if args.timeline and comm.rank == 0 else None
         self.journal = Journal(task, args, comm, metrics, int(self.limit))
+        self.ranks = task.share.ranks  # at the start: a step has the samples of so many
+        self.survivors = Survivors(comm, task.share, args.min_ranks, metrics)
         broadcast_parameters(task.model.state_dict(), comm=comm)
         self.final_density = sum(r.k for r in self.reducers) / sum(r.layout.size for r in self.reducers)
         self.algorithms = self.reduction.algorithms  # those after a dense warm-up
@@ -76,7 +80,7 @@ class Training:
     def run(self) -> Outcome:
         """Train for ``args.epochs`` epochs or ``args.max_steps`` steps, whichever ends first."""
         began = time.perf_counter()
-        with self.journal.bar:
+        with closing(self.journal):
             if self.steps < self.limit:
                 self.journal.first_step()
             if self.args.watch_every:
@@ -104,8 +108,7 @@ class Training:
         self.task.model.train()
         start = time.perf_counter()
         began = start - self.seconds
-        numbers = range(first, int(min(self.task.steps, first + self.limit - self.steps)))
-        for number, batch in zip(numbers, self.task.train(epoch, first), strict=False):
+        for number, batch in self._batches(epoch, first):
             self._prepare(epoch + number / self.task.steps)
             step = self._step(batch, start)
             self.meter.add(step)
@@ -119,6 +122,18 @@ class Training:
             if self.steps % self.task.steps:  # at the end of an epoch the test comes first
                 self._save()
 
+    def _batches(self, epoch: int, first: int) -> Iterator[tuple[int, Any]]:
+        """Yield the steps of an epoch from ``first`` on, as far as the limit, and this rank's batch in each."""
+        last = int(min(self.task.steps, first + self.limit - self.steps))
+        self.survivors.regroup(epoch, first)
+        while first < last:
+            for number, batch in zip(range(first, last), self.task.train(epoch, first), strict=False):
+                yield number, batch
+                first = number + 1
+                # Begin anew where samples are dealt to fewer ranks from here on.
+                if first < last and self.survivors.regroup(epoch, first):
+                    break
+
     def _save(self) -> None:
         """Write a checkpoint if it is time for one.
 
@@ -126,71 +141,19 @@ class Training:
             JobError: loss or weights are not finite, see `Journal.check`.
             Preempted: the job is to end.
         """
+        few, ended = self.survivors.too_few(), self.steps == self.limit
         if self.checkpoints is None:
+            if few and not ended:
+                raise Preempted(f"{few}; there is no checkpoint of step {self.steps} without --checkpoint-every")
             return
-        ended, interrupted = self.steps == self.limit, self.checkpoints.interrupted(self.steps)
+        interrupted = bool(few) or self.checkpoints.interrupted(self.steps)
         if ended or interrupted or self.checkpoints.due(self.steps):
             self.journal.check(self.steps, self.meter)
-            written = self.checkpoints.write(self.steps, self.state())
+            written = self.checkpoints.write(self.steps, self.state)
             if interrupted and not ended:
                 lost = "but there is no checkpoint of it, see above"
                 then = f"--resume {written} goes on from there" if written else lost
-                raise Preempted(f"stopped after step {self.steps} as told; {then}")
-
-    def state(self) -> State:
-        """Return copies of all that `resume` needs to go on to the same bits."""
-        epoch, first = divmod(self.steps, self.task.steps)
-        plan = self.planning and self.planning.plan
-        shared = {
-            "model": self.task.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "plan": store.dumps(plan) if plan else "",
-            "choices": self.planning.choices if self.planning else [],
-            "epoch": epoch,
-            "first": first,
-            "epoch_steps": self.task.steps,
-            "recorded": self.recorded,
-            "flushed": self.flushed == self.steps > 0,
-            "sums": len(self.meter.sums),
-            "scores": {name: float(score) for name, score in self.scores.items()},
-            "coverages": list(self.journal.coverages),
-        }
-        self._finish_warmup()
-        own = {
-            "reduction": self.reduction.state_dict(),
-            "buffers": {name: buffer.numpy().copy() for name, buffer in self.task.model.named_buffers()},
-            "meter": vars(self.meter).copy(),
-            "seconds": self.seconds,
-        }
-        return State(shared, own)
-
-    def resume(self, shared: Mapping[str, Any], own: Sequence[Mapping[str, Any]], ranks: int) -> None:
-        """Go on where a run was when it had this `state`.
-
-        Args:
-            shared: what was the same on all its ranks.
-            own: what ranks r, r + P, r + 2 P, ... had of their own on rank r of P.
-            ranks: how many there were. On another number, the epoch goes on at the same share of its steps.
-        """
-        self.task.model.load_state_dict(shared["model"])
-        chosen = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(shared["optimizer"])
-        for group, options in zip(self.optimizer.param_groups, chosen, strict=True):
-            group.update(options)  # those of this run
-        if own:
-            for name, buffer in self.task.model.named_buffers():
-                buffer.copy_(torch.from_numpy(own[0]["buffers"][name]))
-        lasted = own[0]["seconds"] if own else 0.0
-        self.seconds = float(self.comm.allreduce(np.array([lasted]), "max", control=True)[0])
-        self.meter = Meter(np.zeros(shared["sums"]))
-        for state in own:
-            self.meter.add(Meter(**state["meter"]))
-        self.steps = step_of(shared, self.task.steps)
-        self._finish_warmup()
-        self.reduction.take_over([state["reduction"] for state in own], ranks)
-        self.recorded, self.scores = shared["recorded"], shared["scores"]
-        self.flushed = self.steps if shared.get("flushed") else 0
-        self.journal.resume(self.steps, shared["coverages"])
+                raise Preempted(f"stopped after step {self.steps} {f'because {few}' if few else 'as told'}; {then}")
 
     def _prepare(self, epoch: float) -> None:
         """Set learning rate, density and random seed for the next step, ``epoch`` epochs into training.
@@ -201,8 +164,8 @@ class Training:
         self.reduction.check = self._is_checked(self.steps + 1)
         self._warm_up()
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(epoch, self.args, self.comm.size)
-        torch.manual_seed(step_seed(self.args.seed, self.steps, self.comm.rank))
+            group["lr"] = learning_rate(epoch, self.args, self.ranks)
+        torch.manual_seed(step_seed(self.args.seed, self.steps, self.task.share.rank))
 
     def _warm_up(self) -> None:
         """Reduce densely in the steps of the warm-up, and as asked to after it."""
@@ -212,15 +175,6 @@ class Training:
             self.reduction.use("dense")
         else:
             self._finish_warmup()
-
-    def _finish_warmup(self) -> None:
-        """Return to the algorithms of the time after a dense warm-up; without one, change nothing.
-
-        Checkpoints are made and loaded with these: they share their residuals with the dense ones, which have no other
-        state, so that a resumed run may end its warm-up earlier or later.
-        """
-        if self.args.dense_warmup:
-            self.reduction.use(self.algorithms)
 
     def _step(self, batch: Any, start: float) -> Meter:
         """Take a step, and return its measurements; ``start`` is when the batch began to be made."""
@@ -285,7 +239,8 @@ class Training:
         if not self.durations:
             return None
         usual = np.median(self.durations[2:] or self.durations)
-        return float(self.comm.allreduce(np.array([usual]), control=True)[0]) / self.comm.size
+        total, ranks = self.comm.allreduce(np.array([usual, 1]), control=True)
+        return float(total / ranks)
 
     def _now(self, epoch: int) -> dict[str, Any]:
         """Return epoch, step and learning rate, for records."""

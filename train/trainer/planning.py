@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from options.elastic import reducing_ranks
 from options.reduction import AUTO, algorithm_and_options, feedback_options, momentum_line
 from ranks.job import agreed
 from records.meter import Stamps
@@ -129,7 +130,7 @@ class Planning:
             self._model.named_parameters(),
             k=args.k,
             density=args.density,
-            comm=self._comm,
+            **reducing_ranks(args, self._comm),
             bucket_cap_mb=args.bucket_mb or None,
             overlap=args.overlap,
             **feedback_options(args),

@@ -13,9 +13,11 @@ from options import arguments
 from options.arguments import Settings, Tiny
 from options.optimizers import OPTIMIZERS
 from ranks import job
+from ranks.job import JobError
 from records.journal import Outcome, conclude
 from records.metrics import Metrics, record
 from sparse_mpi.comm import Comm
+from sparse_mpi.elastic import Team, comm_of
 from tasks.task import Task
 from trainer.checkpoints import Checkpoints, agree_on_folders, find, resumed
 from trainer.identity import changes, check_identity, identity_of
@@ -64,6 +66,7 @@ class Program:
             JobError: on all ranks, when the job cannot be done as asked for, diverges, or ends in different replicas.
             Preempted: on all ranks, when one of them was told to end; there is a checkpoint to resume from.
         """
+        comm = self._team(args, comm)
         agree_on_folders(args, comm)
         args.threads = args.threads or job.threads_per_rank(comm)
         torch.set_num_threads(args.threads)
@@ -72,6 +75,23 @@ class Program:
             outcome = training.run()
             conclude(outcome, args, comm, metrics)
         return outcome
+
+    def _team(self, args: Namespace, comm: Comm) -> Comm:
+        """Return ``comm`` as one of whose ranks some may be lost, if that is asked for.
+
+        Raises:
+            JobError: it is asked for, and impossible.
+        """
+        if not args.elastic:
+            return comm
+        if not comm.elastic:
+            raise JobError(
+                "--elastic needs an MPI whose ranks survive the loss of others, got one that ends the job; start with "
+                "python -m sparse_mpi run --elastic (Open MPI 5), or leave out --elastic"
+            )
+        if args.min_ranks > comm.size:
+            raise JobError(f"--min-ranks must be at most {comm.size}, the number of ranks, got {args.min_ranks}")
+        return comm_of(Team(comm))
 
     def _prepared(self, args: Namespace, comm: Comm) -> tuple[Training, Metrics]:
         """Set up task, reducers, records and checkpoints; return the training, resumed if there is a checkpoint."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sparse_mpi.kernels.cpu.bits import read_messages, write_messages
 from sparse_mpi.kernels.cpu.counts import count, histogram, moments
-from sparse_mpi.kernels.cpu.pairs import add, clear, contains, gather, merge, subtract, truncate
+from sparse_mpi.kernels.cpu.pairs import add, clear, contains, gather, mark, merge, subtract, truncate
 from sparse_mpi.kernels.cpu.rounding import from_int8, to_bfloat16, to_float16, to_int8
 from sparse_mpi.kernels.cpu.rows import top_k_rows
 from sparse_mpi.kernels.cpu.select import accumulate_select, select
@@ -22,6 +22,7 @@ __all__ = [
     "from_int8",
     "gather",
     "histogram",
+    "mark",
     "merge",
     "moments",
     "read_messages",

@@ -74,6 +74,18 @@ def _clear(x, indices):
         x[indices[i]] = 0
 
 
+def mark(bits: Array, indices: Array) -> None:
+    """See `base.Kernels.mark`."""
+    _mark(bits, indices)
+
+
+@compiled
+def _mark(bits, indices):
+    """Set the bits one by one."""
+    for i in range(indices.size):
+        bits[indices[i] >> 3] |= np.uint8(1 << (indices[i] & 7))
+
+
 def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
     """See `base.Kernels.merge`.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, widened
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.array import clear, contains, count, gather, to_bfloat16, to_float16, truncate
+from sparse_mpi.kernels.array import clear, contains, count, gather, mark, to_bfloat16, to_float16, truncate
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments, index_dtype
 from sparse_mpi.kernels.cuda.bits import from_int8, read_messages, to_int8, write_messages
 from sparse_mpi.kernels.cuda.program import blocks_for, kernel, start
@@ -27,6 +27,7 @@ __all__ = [
     "from_int8",
     "gather",
     "histogram",
+    "mark",
     "merge",
     "moments",
     "read_messages",

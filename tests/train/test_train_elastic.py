@@ -1,0 +1,87 @@
+"""Training programs that lose ranks: the others go on, agree, and end as a planned departure does."""
+
+from __future__ import annotations
+
+import pytest
+
+from ranks.job import JobError, Preempted
+from sparse_mpi import World
+from sparse_mpi.checkpoint import latest
+
+from .small_program import LOG, PROGRAM, records
+
+pytestmark = pytest.mark.usefixtures("no_signals")
+
+
+def train(ranks, folder, *options, leave=None):
+    """Outcomes of the ranks that are left."""
+    args = [PROGRAM.parse(["--out", str(folder), *LOG, "--elastic", *options]) for _ in range(ranks)]
+    found = World(ranks, leave=leave or {}).run(lambda comm: PROGRAM.train(args[comm.rank], comm))
+    return [outcome for outcome in found if outcome is not None]
+
+
+def test_nobody_lost_is_training_as_ever(tmp_path):
+    args = [PROGRAM.parse(["--out", str(tmp_path / "plain"), *LOG]) for _ in range(2)]
+    plain = World(2).run(lambda comm: PROGRAM.train(args[comm.rank], comm))
+    elastic = train(2, tmp_path / "elastic", "--copy-every", "3")
+    assert {outcome.digest for outcome in elastic} == {outcome.digest for outcome in plain}
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+@pytest.mark.parametrize("step", [20, 24, 33])
+def test_survivors_end_alike(rank, step, tmp_path):
+    """Of the program's transactions some are steps; others are of set-up, evaluation and records."""
+    outcomes = train(4, tmp_path, leave={rank: step})
+    assert len(outcomes) == 3 and len({outcome.digest for outcome in outcomes}) == 1
+    assert all(outcome.identical and outcome.steps == 6 for outcome in outcomes)
+    if found := records(tmp_path, "loss"):
+        assert found[0]["lost"] == [rank] and found[0]["ranks"] == 3
+
+
+@pytest.mark.parametrize("call", range(4))
+def test_a_rank_lost_within_any_step_leaves_the_records_to_the_next(call, tmp_path):
+    outcomes = train(3, tmp_path, "--epochs", "5", "--max-steps", "8", leave={0: (22, call)})
+    assert len(outcomes) == 2 and outcomes[0].digest == outcomes[1].digest
+    steps = [record["step"] for record in records(tmp_path, "step")]
+    assert steps == sorted(set(steps)) and steps[-1] == 8 and len(steps) >= 7
+    assert len(records(tmp_path, "config")) == len(records(tmp_path, "final")) == 1
+
+
+def test_too_few_ranks_write_a_checkpoint_from_which_all_go_on(tmp_path):
+    with pytest.raises(Preempted, match="2 ranks are left, fewer than --min-ranks 3"):
+        train(3, tmp_path, "--min-ranks", "3", "--checkpoint-every", "100", leave={1: 22})
+    assert latest(tmp_path / "checkpoints")
+    outcomes = train(3, tmp_path, "--min-ranks", "3", "--checkpoint-every", "100", "--resume")
+    assert len(outcomes) == 3 and outcomes[0].identical
+
+
+def test_a_rank_lost_in_a_checkpoint_has_no_part_in_it(tmp_path):
+    """Whichever call it is, there is a whole checkpoint of those that are left."""
+    for step in range(18, 40, 3):
+        folder = tmp_path / str(step)
+        outcomes = train(3, folder, "--checkpoint-every", "2", "--max-steps", "6", leave={2: (step, 1)})
+        assert len(outcomes) == 2 and outcomes[0].identical
+        assert (latest(folder / "checkpoints") / "rank-00001-of-00002.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--min-ranks", "2"], "without --elastic"),
+        (["--copy-every", "5"], "without --elastic"),
+        (["--elastic", "--algo", "auto"], "--algo auto needs all ranks to stay"),
+        (["--elastic", "--plan", "auto"], "--plan auto needs all ranks to stay"),
+        (["--elastic", "--dense-warmup", "3"], "--dense-warmup 3 needs all ranks to stay"),
+        (["--elastic", "--check-every", "3"], "--check-every 3 needs all ranks to stay"),
+        (["--elastic", "--min-ranks", "0"], "min-ranks"),
+    ],
+)
+def test_what_cannot_go_on_is_refused(options, said, capsys):
+    with pytest.raises(SystemExit):
+        PROGRAM.parse(options)
+    assert said in capsys.readouterr().err
+
+
+def test_more_ranks_wanted_than_there_are(tmp_path):
+    with pytest.raises(JobError, match="--min-ranks must be at most 2, the number of ranks, got 3"):
+        train(2, tmp_path, "--min-ranks", "3")

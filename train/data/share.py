@@ -1,0 +1,70 @@
+"""A rank's share of each step's samples, of which ranks that are left take those of ranks that were lost: `Share`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sparse_mpi.comm import Comm
+
+Parts = Sequence[np.ndarray]  # of a step: the positions of its samples, one array for each rank of the start
+
+
+def share_of(args: Namespace, comm: Comm) -> Share:
+    """Return the share of this rank; the last ``args.spares`` ranks have none yet."""
+    return Share(comm.rank, comm.size - args.spares)
+
+
+class Deal(NamedTuple):
+    """Who trains, from a step on."""
+
+    epoch: int
+    first: int  # step of that epoch
+    ranks: tuple[int, ...]  # by their numbers at the start
+    missed: tuple[tuple[int, int], ...]  # a step before, and a rank whose samples of it nobody has trained on
+
+
+class Share:
+    """The samples that one rank takes of those that all ranks get in a step.
+
+    While nobody is lost, a rank takes its part. Later the samples of a step are cut anew, into as many parts as there
+    are ranks left; those that a lost rank did not get to are in the first step that is dealt that way. So an epoch
+    still has each sample once, but for what is lost in the last steps of an epoch, which is in none.
+
+    Args:
+        rank: this rank's number at the start.
+        ranks: how many parts a step has.
+
+    Attributes:
+        place, places: this rank, and how many there are, for test samples.
+    """
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.rank, self.ranks = rank, ranks
+        self.place, self.places = rank, ranks
+        self._deals = [Deal(0, 0, tuple(range(ranks)), ())]
+
+    def deal(self, epoch: int, first: int, ranks: Sequence[int], missed: Sequence[tuple[int, int]]) -> None:
+        """Deal samples to these ``ranks`` from step ``first`` of an epoch on; see `Deal`."""
+        last = self._deals[-1]
+        if (last.epoch, last.first) == (epoch, first):
+            self._deals.pop()
+            missed = (*last.missed, *missed)
+        self._deals.append(Deal(epoch, first, tuple(ranks), tuple(missed)))
+
+    def take(self, steps: Sequence[Parts], epoch: int, first: int = 0) -> list[np.ndarray]:
+        """Return the positions of this rank's samples in each of an epoch's ``steps``, from step ``first`` on."""
+        return [self._dealt(steps, epoch, step)[self.rank] for step in range(first, len(steps))]
+
+    def _dealt(self, steps: Sequence[Parts], epoch: int, step: int) -> dict[int, np.ndarray]:
+        """Return what each rank takes in a step."""
+        deal = next(deal for deal in reversed(self._deals) if (deal.epoch, deal.first) <= (epoch, step))
+        late = deal.missed if (deal.epoch, deal.first) == (epoch, step) else ()
+        parts: Sequence[np.ndarray] = steps[step]
+        if late or len(deal.ranks) != self.ranks:
+            missed = [self._dealt(steps, epoch, before)[rank] for before, rank in late]
+            parts = np.array_split(np.concatenate([*missed, *parts]), len(deal.ranks))
+        return dict(zip(deal.ranks, parts, strict=True))

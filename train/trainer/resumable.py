@@ -1,0 +1,102 @@
+"""What a training run needs to go on: in its checkpoints, and on ranks that join it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from records.journal import Journal
+from records.meter import Meter
+from sparse_mpi.buckets.reduction import GradientReduction
+from sparse_mpi.comm import Comm
+from sparse_mpi.plan import store
+from tasks.task import Task
+from trainer.checkpoints import State, step_of
+from trainer.planning import Planning
+
+
+class Resumable:
+    """The part of `Training` that tells where it is, and goes on from there."""
+
+    task: Task
+    optimizer: Any
+    args: Namespace
+    comm: Comm
+    planning: Planning | None
+    reduction: GradientReduction
+    journal: Journal
+    algorithms: Sequence[Any]  # those after a dense warm-up
+    meter: Meter
+    seconds: float
+    steps: int
+    recorded: bool
+    flushed: int
+    scores: dict[str, float]
+
+    def state(self) -> State:
+        """Return copies of all that `resume` needs to go on to the same bits."""
+        epoch, first = divmod(self.steps, self.task.steps)
+        plan = self.planning and self.planning.plan
+        shared = {
+            "model": self.task.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "plan": store.dumps(plan) if plan else "",
+            "choices": self.planning.choices if self.planning else [],
+            "epoch": epoch,
+            "first": first,
+            "epoch_steps": self.task.steps,
+            "recorded": self.recorded,
+            "flushed": self.flushed == self.steps > 0,
+            "sums": len(self.meter.sums),
+            "scores": {name: float(score) for name, score in self.scores.items()},
+            "coverages": list(self.journal.coverages),
+        }
+        self._finish_warmup()
+        own = {
+            "reduction": self.reduction.state_dict(),
+            "buffers": {name: buffer.numpy().copy() for name, buffer in self.task.model.named_buffers()},
+            "meter": vars(self.meter).copy(),
+            "seconds": self.seconds,
+        }
+        return State(shared, own)
+
+    def resume(self, shared: Mapping[str, Any], own: Sequence[Mapping[str, Any]], ranks: int) -> None:
+        """Go on where a run was when it had this `state`.
+
+        Args:
+            shared: what was the same on all its ranks.
+            own: what ranks r, r + P, r + 2 P, ... had of their own on rank r of P.
+            ranks: how many there were. On another number, the epoch goes on at the same share of its steps.
+        """
+        self.task.model.load_state_dict(shared["model"])
+        chosen = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(shared["optimizer"])
+        for group, options in zip(self.optimizer.param_groups, chosen, strict=True):
+            group.update(options)  # those of this run
+        if own:
+            for name, buffer in self.task.model.named_buffers():
+                buffer.copy_(torch.from_numpy(own[0]["buffers"][name]))
+        lasted = own[0]["seconds"] if own else 0.0
+        self.seconds = float(self.comm.allreduce(np.array([lasted]), "max", control=True)[0])
+        self.meter = Meter(np.zeros(shared["sums"]))
+        for state in own:
+            self.meter.add(Meter(**state["meter"]))
+        self.steps = step_of(shared, self.task.steps)
+        self._finish_warmup()
+        self.reduction.take_over([state["reduction"] for state in own], ranks)
+        self.recorded, self.scores = shared["recorded"], shared["scores"]
+        self.flushed = self.steps if shared.get("flushed") else 0
+        self.journal.resume(self.steps, shared["coverages"])
+
+    def _finish_warmup(self) -> None:
+        """Return to the algorithms of the time after a dense warm-up; without one, change nothing.
+
+        Checkpoints are made and loaded with these: they share their residuals with the dense ones, which have no other
+        state, so that a resumed run may end its warm-up earlier or later.
+        """
+        if self.args.dense_warmup:
+            self.reduction.use(self.algorithms)
