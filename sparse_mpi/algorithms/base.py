@@ -59,6 +59,9 @@ class Part(Protocol):
         """Return the numbers of the tensors in the layout."""
 
 
+GIVING = ("owner", "keeper")  # values of the option ``residual``: who keeps what was sent and is in no result
+
+
 class Algorithm(ABC):
     """The base class of all algorithms, which are frozen dataclasses of hyperparameters.
 
@@ -149,6 +152,11 @@ class Algorithm(ABC):
     def conserves(self) -> bool:
         """Tell if the second law holds; False declares the algorithm exempt from it."""
         return True
+
+    @property
+    def gives_away(self) -> bool:
+        """Tell if ``sent`` may have entries that are not in ``total``: another rank keeps them."""
+        return getattr(self, "residual", "") in GIVING or any(part.algorithm.gives_away for part in self.parts)
 
     @property
     def normwise(self) -> bool:

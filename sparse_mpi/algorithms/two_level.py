@@ -64,6 +64,11 @@ class TwoLevel(Algorithm):
     normwise: ClassVar[bool] = True  # an owner's part is the difference of what it had and what its node keeps
 
     @property
+    def gives_away(self) -> bool:
+        """Tell that one rank of a node keeps what the others sent and is in no result."""
+        return True
+
+    @property
     def conserves(self) -> bool:
         """Tell if ``inner`` does."""
         return self.inner.conserves

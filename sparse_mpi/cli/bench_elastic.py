@@ -25,7 +25,7 @@ Time a step of a reducer that survives the loss of ranks over one that does not,
 turns on the same Gaussian gradients. Needs Open MPI 5 with its failure mitigation.
 
   python -m sparse_mpi run --elastic -n 4 -m sparse_mpi bench elastic --n 1000000
-  python -m sparse_mpi bench network --elastic --ranks 8 --rate 1gbit -- bench elastic --copy-every 100
+  python -m sparse_mpi bench network --elastic --ranks 8 --rate 1gbit -- bench elastic --copy-every 200
 """
 
 
@@ -43,7 +43,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     )
     add("--n", type=int, default=14_728_266, help="elements of the gradient (default: 14728266, those of VGG-16)")
     add("--density", type=spelling.density, default=0.01, help="k over n (default: 0.01)")
-    add("--copy-every", type=int, default=100, metavar="T", help="steps in which residuals are copied (default: 100)")
+    add("--copy-every", type=int, default=200, metavar="T", help="steps in which residuals are copied (default: 200)")
     add("--steps", type=int, default=20, help="steps of each that count, after --warmup more (default: 20)")
     add("--warmup", type=int, default=5, help="steps of each that do not count (default: 5)")
     add("--seed", type=int, default=0)

@@ -26,7 +26,7 @@ class ElasticAllreduce(SparseAllreduce):
     Args:
         layout, options: as for `SparseAllreduce`. ``clip_norm`` is not possible yet.
         team: the ranks; None makes a `Team` of ``comm`` and ``min_ranks``.
-        copy_every: T, the steps in which each rank's residual is copied to the next rank, a part in each step. What a
+        copy_every: T, the steps in which each rank's residual is copied to the next rank, in up to 25 parts. What a
             rank has put into its residual for longer is not lost with it. 0 copies nothing, and all of it is lost.
         copy: ``"bfloat16"`` copies in two bytes an entry, 2 n / T bytes a step; ``"exact"`` in as many as it has.
 
@@ -44,7 +44,7 @@ class ElasticAllreduce(SparseAllreduce):
         *,
         comm: Any = None,
         team: Team | None = None,
-        copy_every: int = 100,
+        copy_every: int = 200,
         copy: str = "bfloat16",
         min_ranks: int = 1,
         **options: Any,
@@ -126,7 +126,7 @@ class ElasticAllreduce(SparseAllreduce):
             reduction = self._reduce(accumulate(flat), k_now, add)
             if self._copies is not None:
                 assert acc is not None, "it was reduced"
-                self._copies.exchange(acc, reduction, self.team.members, self.comm)
+                self._copies.exchange(acc, reduction, self.algorithm.gives_away, self.team.members, self.comm)
             return reduction
 
         try:
@@ -152,7 +152,7 @@ class ElasticAllreduce(SparseAllreduce):
             self._inherit(acc, None)
             reduction = self._reduce_all(acc)
             if self._copies is not None:
-                self._copies.exchange(acc, reduction, self.team.members, self.comm)
+                self._copies.exchange(acc, reduction, self.algorithm.gives_away, self.team.members, self.comm)
             return reduction
 
         reduction = self._complete(self.team.transaction(attempt))

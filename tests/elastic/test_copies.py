@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm.world import World
 from sparse_mpi.elastic import ElasticAllreduce, TooFewRanks
@@ -120,3 +121,23 @@ def test_after_too_few_ranks_the_gradient_is_in_the_residual(call):
 def stepped(comm, steps):
     reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, copy_every=1, copy="exact")
     return [reducer.step(gradient(comm.rank, step)) for step in range(steps)]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_gives_nothing_away_sends_nothing_but_the_result(rule):
+    """In steps without a part of a copy the next rank is told nothing."""
+    options = {"algorithm": rule} | RULES[rule]
+    kept = []
+
+    def main(comm):
+        reducer = SparseAllreduce(SIZE, density=0.03, comm=comm, **options)
+        for step in range(6):
+            drawn = np.random.default_rng([comm.rank, step]).standard_normal(SIZE).astype(np.float32)  # none cancel
+            before = reducer.residual + drawn
+            total = reducer.step(drawn)
+            total = total if isinstance(total, np.ndarray) else total.to_dense()
+            kept.append(not ((reducer.residual != before) & (total == 0)).any())
+        return reducer.algorithm.gives_away
+
+    gives_away = World(RANKS).run(main)[0]
+    assert gives_away or all(kept) or not ALGORITHMS[options["algorithm"]]().conserves

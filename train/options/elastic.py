@@ -11,7 +11,7 @@ from sparse_mpi.elastic import team_of
 
 # Options that take messages beside a step, which nothing would repeat
 EXCLUDED = ("plan", "dense_warmup", "watch_every", "check_every", "clip_norm")
-COPY_EVERY = 100  # steps
+COPY_EVERY = 200  # steps
 
 
 def extend(parser: ArgumentParser) -> None:
