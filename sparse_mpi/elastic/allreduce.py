@@ -171,6 +171,8 @@ class ElasticAllreduce(SparseAllreduce):
         if self.comm is not self.team.comm:
             # The algorithm's state belongs to the ranks that were.
             self.comm = self.team.comm
+            if self._copies is not None:
+                self._copies.send_all()
             self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
         self.ranks = self.comm.size
         self.feedback.share_among(self.ranks)

@@ -112,16 +112,17 @@ class Copies:
             if renewal.part is not None:
                 self._taken[renewal.part] = self._steps - 1
 
+    def send_all(self) -> None:
+        """Send all of the next copy: the ranks have other neighbours."""
+        self._whole, self._staged = False, None
+
     def inherit(self, lost: Set[int], leak: float) -> tuple[int, Array] | None:
         """Return the owner of the copy, if it is among the ``lost``, and the copy ``(n,)``, which is given away.
-
-        After any loss a copy is sent whole again: ranks have other neighbours.
 
         Args:
             lost: ranks, by their numbers at the start.
             leak: the share of a residual that is lost in each step.
         """
-        self._whole, self._staged = False, None
         if self.owner is None or self.owner not in lost:
             return None
         owner, held = self.owner, self._held

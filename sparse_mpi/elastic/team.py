@@ -20,12 +20,13 @@ from sparse_mpi.comm.background import hand_over
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.elastic.departure import Departure, TooFewRanks
+from sparse_mpi.elastic.spares import Spares
 
 T = TypeVar("T")
 LAST_SECONDS = 5.0  # after which a rank ends that has nothing left to do
 
 
-class Team:
+class Team(Spares):
     """The ranks of a communicator, as many as are left. Making one is collective.
 
     All that the ranks do with ``comm`` from then on must be in a `transaction`, in the same order on all ranks.
@@ -34,18 +35,20 @@ class Team:
         comm: the ranks at the start; it must be elastic: MPI's where it was started with ``mpirun --with-ft ulfm``, or
             a rank of a `World`.
         min_ranks: the fewest ranks with which to go on.
+        spares: how many of the last ranks wait from `stand_by` on, until they take the places of lost ones.
 
     Attributes:
-        comm: the ranks that are left.
+        comm: the ranks that are left, of a spare that waits those that wait.
         number: of this rank at the start.
         members: the ranks of ``comm``, by their numbers at the start.
         departures: the losses so far, in their order.
 
     Raises:
-        ValueError: a rank's loss would end the job, or min_ranks is none of 1 to P; raised on every rank.
+        ValueError: a rank's loss would end the job, or there are too few ranks for ``spares``, or for ``min_ranks``
+            beside them; raised on every rank.
     """
 
-    def __init__(self, comm: Any = None, *, min_ranks: int = 1) -> None:
+    def __init__(self, comm: Any = None, *, min_ranks: int = 1, spares: int = 0) -> None:
         self.comm: Comm = as_comm(comm)
         with same_on_all_ranks(self.comm) as say:
             if not self.comm.elastic:
@@ -57,29 +60,22 @@ class Team:
                 raise ValueError(
                     "comm must not have a team already, whose steps would mix with others; share that team"
                 )
-            if not 1 <= min_ranks <= self.comm.size:
-                raise ValueError(f"min_ranks must be in [1, {self.comm.size}], the number of ranks, got {min_ranks}")
-            say(min_ranks=min_ranks)
+            if not 0 <= spares < self.comm.size:
+                raise ValueError(f"spares must be in [0, {self.comm.size - 1}], for one rank must train, got {spares}")
+            if not 1 <= min_ranks <= self.comm.size - spares:
+                most = f"[1, {self.comm.size - spares}], the number of ranks without spares"
+                raise ValueError(f"min_ranks must be in {most}, got {min_ranks}")
+            say(min_ranks=min_ranks, spares=spares)
         self.comm.attributes[Team] = self
         self.comm.fail_alone(self.close)
         self.min_ranks, self.number = min_ranks, self.comm.rank
         self.members = list(range(self.comm.size))
         self.departures: list[Departure] = []
+        self._everybody = self.comm  # with the spares
+        self._spares = self.members[self.comm.size - spares :]  # by their numbers; those that have not joined
+        self._places, self._all_spares = self.comm.size - spares, spares
         self.completed = 0  # transactions
         self._closed = False
-
-    @property
-    def lost(self) -> frozenset[int]:
-        """Return the ranks that were lost, by their numbers at the start."""
-        return frozenset(rank for departure in self.departures for rank in departure.ranks)
-
-    @property
-    def settled(self) -> list[Departure]:
-        """Return the departures that all ranks know of when this many transactions are complete.
-
-        The newest may be known to some ranks only, until the next transaction.
-        """
-        return [departure for departure in self.departures if departure.step < self.completed]
 
     def transaction(self, attempt: Callable[[], T]) -> T:
         """Return what ``attempt()`` does, once all ranks that are left have done it.
@@ -90,16 +86,21 @@ class Team:
         Raises:
             TooFewRanks: there are fewer than ``min_ranks``; on all survivors.
         """
+        return self._transact(attempt, lambda: self.comm)
+
+    def _transact(self, attempt: Callable[[], T], meeting: Callable[[], Comm]) -> T:
+        """Carry out `transaction` by the ranks of ``meeting()``."""
         self.comm.begin_reduction()
         while True:
             staged: list[T] = []
+            self._joining, self._called = (), False
             try:
                 staged.append(attempt())
                 # Meet: whoever leaves here knows that all others have the result too.
-                self.comm.barrier()
+                meeting().barrier()
             except Exception as error:
                 # A message that a failure has cut short can raise anything.
-                if not isinstance(error, RankFailure) and not self.comm.broken():
+                if not isinstance(error, RankFailure) and not meeting().broken():
                     raise
             else:
                 self.completed += 1
@@ -131,8 +132,9 @@ class Team:
             completed = self.completed
             with suppress(TooFewRanks):
                 try:
-                    self.comm.wait_for_end()
-                    self.comm.barrier()
+                    self._dismiss()
+                    self._everybody.wait_for_end()
+                    self._everybody.barrier()
                     completed += 1
                 except RankFailure:
                     completed = self._go_on()
@@ -142,24 +144,36 @@ class Team:
 
     def _go_on(self) -> int:
         """Go on with the ranks that are left; return how many transactions any of them has completed."""
-        began, former = perf_counter(), self.comm
+        began, former, known = perf_counter(), self.comm, {*self.members, *self._spares} - self.lost
         while True:
             # Revoke: no rank shall wait for one that has come here.
-            self.comm.revoke()
-            self.comm = self.comm.shrink()
+            self._everybody.revoke()
+            self._everybody = self._everybody.shrink()
             try:
-                facts = self.comm.allgather(np.array([self.number, self.completed], np.int64), control=True)
+                facts = self._everybody.allgather(np.array([self.number, self.completed], np.int64), control=True)
+                numbers, completed = facts[:, 0].tolist(), int(facts[:, 1].max())
+                if self.waits and not self._called:
+                    self.completed = completed  # a spare has no part in the one that is under way
+                # Another rank has left the meeting of an admission: those who were to join are in.
+                if completed > self.completed:
+                    self._admit(self._joining)
+                lost = known.difference(numbers)
+                self.members = [number for number in self.members if number in numbers]
+                self.comm, self._next = self._separated(), None
                 break
-            except RankFailure:  # another rank is lost here
-                continue
-        hand_over(former, self.comm)
-        self.comm.attributes[Team] = self
-        numbers, completed = facts[:, 0].tolist(), int(facts[:, 1].max())
-        lost = set(self.members).difference(numbers)
-        self.members = numbers
+            except Exception as error:
+                if not isinstance(error, RankFailure) and not self._everybody.broken():
+                    raise
+        self._move(former)
         if lost:  # otherwise this rank knew of the loss
-            self._note(Departure(completed, tuple(sorted(lost)), len(numbers), perf_counter() - began))
+            self._note(Departure(completed, tuple(sorted(lost)), len(self.members), perf_counter() - began))
         return completed
+
+    def _move(self, former: Comm) -> None:
+        """Have all that belonged to the ``former`` communicator belong to this one."""
+        if self.comm is not former:
+            hand_over(former, self.comm)
+            self.comm.attributes[Team] = self
 
     def _note(self, departure: Departure) -> None:
         """Remember a departure, print it, and raise TooFewRanks if that was one too many."""
@@ -169,7 +183,7 @@ class Team:
             self.departures[-1] = departure._replace(ranks=both, seconds=last.seconds + departure.seconds)
         else:
             self.departures.append(departure)
-        if self.comm.rank == 0:
+        if self.members and self.number == self.members[0]:
             print(f"sparse_mpi: {departure}", file=sys.stderr, flush=True)
-        if self.comm.size < self.min_ranks:
+        if len(self.members) + len(self._waiting(self.lost)) < self.min_ranks:
             raise TooFewRanks(f"{departure}, but min_ranks is {self.min_ranks}")
