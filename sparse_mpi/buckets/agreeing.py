@@ -39,6 +39,16 @@ class Agreeing:
         mine = np.array([not all(bool(bucket.flat.isfinite().all()) for bucket in self.buckets)], np.uint8)
         return bool(self._any(mine)[0])
 
+    def kinds(self) -> list[list[int]]:
+        """Return, by bucket, what all ranks know of the kinds of gradients, for `know_kinds` on one that joins them."""
+        return [bucket.kinds.tolist() for bucket in self.buckets]
+
+    def know_kinds(self, kinds: list[list[int]]) -> None:
+        """Take over what other ranks know, see `kinds`."""
+        for bucket, known in zip(self.buckets, kinds, strict=True):
+            bucket.kinds[:] = known
+        self._kinds_known = all(bucket.kinds.all() for bucket in self.buckets)
+
     def _agree_on_kinds(self) -> None:
         """Make a gradient that is a sparse tensor on one rank a sparse tensor on all.
 

@@ -8,6 +8,7 @@ from typing import Any
 from sparse_mpi.buckets.bucket import Bucket
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.elastic.team import Team
 
 
 class ResumableReduction:
@@ -15,6 +16,7 @@ class ResumableReduction:
 
     comm: Comm
     buckets: list[Bucket]
+    team: Team | None
     _average: bool
 
     def state_dict(self) -> dict[str, Any]:
@@ -30,6 +32,11 @@ class ResumableReduction:
         for bucket, (saved,) in zip(self.buckets, self._by_bucket([state]), strict=True):
             bucket.reducer.load_state_dict(saved)
 
+    @property
+    def _ranks_now(self) -> Comm:
+        """Return the ranks that are there."""
+        return self.comm if self.team is None else self.team.comm
+
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore what ``ranks`` ranks saved, on any number of ranks, see `SparseAllreduce.take_over`. Collective.
 
@@ -39,16 +46,16 @@ class ResumableReduction:
         Raises:
             ValueError: a state is of other buckets, or as for `SparseAllreduce.take_over`; raised on every rank.
         """
-        divisor = ranks if self._average else 1
+        divisor, ranks_now = ranks if self._average else 1, self._ranks_now
         for bucket, saved in zip(self.buckets, self._by_bucket(states), strict=True):
             bucket.reducer.take_over(saved, ranks)
             rule = bucket.reducer.feedback
             for array in [*rule.state().values(), *rule.common().values()]:
-                array *= (self.comm.size if self._average else 1) / divisor
+                array *= (ranks_now.size if self._average else 1) / divisor
 
     def _by_bucket(self, states: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         """Return, for every bucket, the list of its states in ``states``."""
-        with same_on_all_ranks(self.comm) as say:
+        with same_on_all_ranks(self._ranks_now) as say:
             say(call="load_state_dict")
             return cut_states(states, len(self.buckets))
 

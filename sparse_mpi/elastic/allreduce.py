@@ -6,6 +6,7 @@ that is attempted again begins with the same acc.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -92,6 +93,16 @@ class ElasticAllreduce(SparseAllreduce):
             acc = self.feedback.owed()
             self._inherit(acc, None)
         return super().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state, see `SparseAllreduce.load_state_dict`. Collective among the ranks that are there."""
+        self._catch_up()
+        super().load_state_dict(state)
+
+    def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
+        """Restore states, see `SparseAllreduce.take_over`. Collective among the ranks that are there."""
+        self._catch_up()
+        super().take_over(states, ranks)
 
     def _load(self, owed: dict[str, Any]) -> None:
         if self._copies is not None:

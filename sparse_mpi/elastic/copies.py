@@ -57,6 +57,7 @@ class Copies:
         self._parts = min(every, PARTS)
         self._taken = np.zeros(self._parts, np.int64)  # the step before which each part was renewed
         self._steps = 0  # that were completed
+        self._since = 0  # likewise, when there was a whole copy
         self._whole = False  # whether only a part need be sent
         self._staged: _Staged | None = None
 
@@ -99,7 +100,7 @@ class Copies:
         # A whole copy
         if renewal is not None and not self._whole:
             self.owner, self._held, self._whole = renewal.owner, Held(renewal.values.copy()), True
-            self._taken[:] = self._steps - 1
+            self._taken[:], self._since = self._steps - 1, self._steps
             return
         if self._held is None:
             return
@@ -139,7 +140,7 @@ class Copies:
 
     def _due(self) -> int | None:
         """Return the part to renew in the next step, if it is the turn of one."""
-        part, since = divmod(self._steps * self._parts, self.every)
+        part, since = divmod((self._steps - self._since) * self._parts, self.every)
         return part % self._parts if since < self._parts else None
 
     def _place(self, part: int | None, size: int) -> slice:

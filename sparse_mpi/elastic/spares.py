@@ -34,6 +34,7 @@ class Spares:
     members: list[int]
     completed: int
     departures: list[Departure]
+    recruits: list[int]
     _everybody: Comm  # with the spares
     _spares: list[int]  # by their numbers at the start: those that have not joined, lost ones included
     _places: int  # ranks wanted
@@ -85,8 +86,8 @@ class Spares:
         """Return whether this rank is a spare that was not called."""
         return self._separate and self.number in self._spares
 
-    def recruit(self, give: Callable[[], bytes]) -> list[int]:
-        """Have spares take the places of lost ranks, and return their numbers. Collective among ranks that train.
+    def recruit(self, give: Callable[[], bytes]) -> None:
+        """Have spares take the places of lost ranks, if there are any of both. Collective among ranks that train.
 
         Call it between steps.
 
@@ -95,10 +96,9 @@ class Spares:
         """
         settled = frozenset(rank for departure in self.settled for rank in departure.ranks)
         if not (self._separate and self._chosen(settled)):
-            return []
+            return
         _, joined = self._together(lambda: self._admission(give))
         self._admit(joined)
-        return list(joined)
 
     def _together(self, attempt: Callable[[], T]) -> T:
         """Return ``attempt()``, a transaction of all ranks, spares included, after which ``comm`` may be another."""
@@ -177,6 +177,7 @@ class Spares:
 
     def _admit(self, joining: Sequence[int]) -> None:
         """Count spares among those that train."""
+        self.recruits += [spare for spare in joining if spare in self._spares]
         self.members = sorted({*self.members, *joining})
         self._spares = [spare for spare in self._spares if spare not in joining]
 

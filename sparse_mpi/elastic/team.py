@@ -42,6 +42,7 @@ class Team(Spares):
         number: of this rank at the start.
         members: the ranks of ``comm``, by their numbers at the start.
         departures: the losses so far, in their order.
+        recruits: the spares that have joined so far, in their order.
 
     Raises:
         ValueError: a rank's loss would end the job, or there are too few ranks for ``spares``, or for ``min_ranks``
@@ -73,6 +74,7 @@ class Team(Spares):
         self.departures: list[Departure] = []
         self._everybody = self.comm  # with the spares
         self._spares = self.members[self.comm.size - spares :]  # by their numbers; those that have not joined
+        self.recruits: list[int] = []
         self._places, self._all_spares = self.comm.size - spares, spares
         self.completed = 0  # transactions
         self._closed = False

@@ -57,6 +57,7 @@ def settings(**changes):
         "timeline": None,
         "out": None,
         "min_ranks": 1,
+        "spares": 0,
     }
     return SimpleNamespace(**(values | changes))
 

@@ -85,3 +85,43 @@ def test_what_cannot_go_on_is_refused(options, said, capsys):
 def test_more_ranks_wanted_than_there_are(tmp_path):
     with pytest.raises(JobError, match="--min-ranks must be at most 2, the number of ranks, got 3"):
         train(2, tmp_path, "--min-ranks", "3")
+
+
+@pytest.mark.parametrize("step", [20, 23, 26, 30])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_spare_takes_a_lost_place_in_training(rank, step, tmp_path):
+    outcomes = train(4, tmp_path, "--spares", "1", "--epochs", "5", leave={rank: step})
+    assert len(outcomes) == 3 and len({outcome.digest for outcome in outcomes}) == 1
+    assert all(outcome.identical and outcome.steps == 10 for outcome in outcomes)
+    (loss,) = [record for record in records(tmp_path, "loss") if record["joined"]]
+    assert loss["joined"] == [3] and loss["ranks"] == 3
+    assert records(tmp_path, "config")[0]["ranks"] == 3
+
+
+def test_a_spare_that_nobody_needs_changes_nothing(tmp_path):
+    with_spare = train(3, tmp_path / "spare", "--spares", "1")
+    assert len(with_spare) == 2
+    assert {outcome.digest for outcome in with_spare} == {outcome.digest for outcome in train(2, tmp_path / "none")}
+
+
+def test_a_run_with_a_spare_is_resumed_to_the_same_bits(tmp_path):
+    whole = train(3, tmp_path / "whole", "--spares", "1")
+    train(3, tmp_path / "part", "--spares", "1", "--checkpoint-every", "5", "--max-steps", "5")
+    rest = train(3, tmp_path / "part", "--spares", "1", "--checkpoint-every", "50", "--resume")
+    assert {outcome.digest for outcome in rest} == {outcome.digest for outcome in whole}
+    with pytest.raises(JobError, match="--spares must be at most 1, for .* has the residuals of 2 ranks, got 2"):
+        train(3, tmp_path / "part", "--spares", "2", "--checkpoint-every", "50", "--resume")
+
+
+def test_two_losses_two_spares_and_a_batch_that_nobody_has_missed(tmp_path):
+    outcomes = train(6, tmp_path, "--spares", "2", "--epochs", "6", leave={1: 22, 3: (30, 0)})
+    assert len(outcomes) == 4 and outcomes[0].identical
+    assert [sorted(record["joined"]) for record in records(tmp_path, "loss")] == [[4], [5]]
+
+
+def test_spares_are_for_elastic_jobs(capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        PROGRAM.parse(["--spares", "1"])
+    assert "no rank may be lost without --elastic" in capsys.readouterr().err
+    with pytest.raises(JobError, match="--spares must be at most 1, for one rank must train, got 2"):
+        train(2, tmp_path, "--spares", "2")

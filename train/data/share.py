@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,6 +54,14 @@ class Share:
             self._deals.pop()
             missed = (*last.missed, *missed)
         self._deals.append(Deal(epoch, first, tuple(ranks), tuple(missed)))
+
+    def state(self) -> list[Any]:
+        """Return how samples were dealt so far, for `join` on a rank that gets some from now on."""
+        return [(deal.epoch, deal.first, list(deal.ranks), list(deal.missed)) for deal in self._deals]
+
+    def join(self, state: Sequence[Any]) -> None:
+        """Have samples dealt as on other ranks, see `state`."""
+        self._deals = [Deal(epoch, first, tuple(ranks), tuple(missed)) for epoch, first, ranks, missed in state]
 
     def take(self, steps: Sequence[Parts], epoch: int, first: int = 0) -> list[np.ndarray]:
         """Return the positions of this rank's samples in each of an epoch's ``steps``, from step ``first`` on."""

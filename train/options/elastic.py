@@ -26,11 +26,13 @@ def extend(parser: ArgumentParser) -> None:
     add("--copy-every", type=integer(0), metavar="N", help=text)
     text = "with fewer ranks than N left, write a checkpoint and end with status 75 (default: 1)"
     add("--min-ranks", type=integer(1), metavar="N", help=text)
+    text = "have the last N of the ranks wait, and take the places of lost ones (default: 0)"
+    add("--spares", type=integer(0), metavar="N", help=text)
 
 
 def resolve(parser: ArgumentParser, args: Namespace) -> None:
     """Fill in defaults, and reject what has no effect, or cannot go on."""
-    for option in ("copy_every", "min_ranks"):
+    for option in ("copy_every", "min_ranks", "spares"):
         if getattr(args, option) is not None and not args.elastic:
             parser.error(f"argument --{option.replace('_', '-')}: no rank may be lost without --elastic; add it")
     if args.elastic:
@@ -40,7 +42,7 @@ def resolve(parser: ArgumentParser, args: Namespace) -> None:
             parser.error(f"argument --elastic: {what} needs all ranks to stay; leave out one of them")
     args.copy_every = COPY_EVERY if args.copy_every is None else args.copy_every
     args.min_ranks = args.min_ranks or 1
-    args.spares = 0
+    args.spares = args.spares or 0
 
 
 def reducing_ranks(args: Namespace, comm: Comm) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: 
     begun = resumed is not None and (args.out / FILE).exists()
     metrics = Metrics(args.out, comm, resumed)
     options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-    more |= {"ranks": comm.size, "resumed": resumed and resumed._asdict()}
+    more |= {"ranks": comm.size - args.spares, "resumed": resumed and resumed._asdict()}
     metrics.write("resume" if begun else "config", **(options | more), **provenance())
     return metrics
 

@@ -47,7 +47,7 @@ class ByTask:
         argv = sys.argv[1:] if argv is None else argv
         return self.chosen(argv).parse(argv)
 
-    def train(self, args: Namespace, comm: Comm) -> Outcome:
+    def train(self, args: Namespace, comm: Comm) -> Outcome | None:
         """Train on this rank; see `Program.train`."""
         return self.programs[args.task].train(args, comm)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -67,7 +67,7 @@ class Training(Resumable):
         self.recorder = Recorder(self.reduction, args.timeline) if args.timeline and comm.rank == 0 else None
         self.journal = Journal(task, args, comm, metrics, int(self.limit))
         self.ranks = task.share.ranks  # at the start: a step has the samples of so many
-        self.survivors = Survivors(comm, task.share, args.min_ranks, metrics)
+        self.survivors = Survivors(comm, task.share, args.min_ranks, metrics, self.given)
         broadcast_parameters(task.model.state_dict(), comm=comm)
         self.final_density = sum(r.k for r in self.reducers) / sum(r.layout.size for r in self.reducers)
         self.algorithms = self.reduction.algorithms  # those after a dense warm-up
@@ -76,6 +76,18 @@ class Training(Resumable):
     def reducers(self) -> list[SparseAllreduce]:
         """Return the buckets' reducers in the next step."""
         return [bucket.reducer for bucket in self.reduction.buckets]
+
+    def start(self, resume: Callable[[], None]) -> bool:
+        """Return False on a spare, which has waited here, if it was never needed. Collective.
+
+        Others go on where the run is when they join it, or where ``resume()`` brings it.
+        """
+        state = self.survivors.stand_by()
+        if state is not None:
+            self.join(state)
+        elif not self.survivors.waits:
+            resume()
+        return not self.survivors.waits
 
     def run(self) -> Outcome:
         """Train for ``args.epochs`` epochs or ``args.max_steps`` steps, whichever ends first."""

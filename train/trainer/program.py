@@ -17,7 +17,7 @@ from ranks.job import JobError
 from records.journal import Outcome, conclude
 from records.metrics import Metrics, record
 from sparse_mpi.comm import Comm
-from sparse_mpi.elastic import Team, comm_of
+from sparse_mpi.elastic import Team, comm_of, team_of
 from tasks.task import Task
 from trainer.checkpoints import Checkpoints, agree_on_folders, find, resumed
 from trainer.identity import changes, check_identity, identity_of
@@ -59,8 +59,8 @@ class Program:
         """Return the options, see `arguments.parse`; a bad one ends the process with a line on stderr."""
         return arguments.parse(self.name, self.description, self.settings, self.folders, self.tiny, self.extend, argv)
 
-    def train(self, args: Namespace, comm: Comm) -> Outcome:
-        """Train on this rank, one of ``comm.size``, and return the outcome.
+    def train(self, args: Namespace, comm: Comm) -> Outcome | None:
+        """Train on this rank, one of ``comm.size``, and return the outcome; None on a spare that nobody needed.
 
         Raises:
             JobError: on all ranks, when the job cannot be done as asked for, diverges, or ends in different replicas.
@@ -70,10 +70,14 @@ class Program:
         agree_on_folders(args, comm)
         args.threads = args.threads or job.threads_per_rank(comm)
         torch.set_num_threads(args.threads)
-        training, metrics = self._prepared(args, comm)
+        training, metrics, resume = self._prepared(args, comm)
+        outcome = None
         with closing(metrics):
-            outcome = training.run()
-            conclude(outcome, args, comm, metrics)
+            if training.start(resume):
+                outcome = training.run()
+                conclude(outcome, args, comm, metrics)
+        if team := team_of(comm):
+            team.close()
         return outcome
 
     def _team(self, args: Namespace, comm: Comm) -> Comm:
@@ -89,13 +93,25 @@ class Program:
                 "--elastic needs an MPI whose ranks survive the loss of others, got one that ends the job; start with "
                 "python -m sparse_mpi run --elastic (Open MPI 5), or leave out --elastic"
             )
-        if args.min_ranks > comm.size:
-            raise JobError(f"--min-ranks must be at most {comm.size}, the number of ranks, got {args.min_ranks}")
-        return comm_of(Team(comm))
+        ranks = comm.size - args.spares
+        if ranks < 1:
+            raise JobError(f"--spares must be at most {comm.size - 1}, for one rank must train, got {args.spares}")
+        if args.min_ranks > ranks:
+            raise JobError(f"--min-ranks must be at most {ranks}, the number of ranks, got {args.min_ranks}")
+        return comm_of(Team(comm, spares=args.spares))
 
-    def _prepared(self, args: Namespace, comm: Comm) -> tuple[Training, Metrics]:
-        """Set up task, reducers, records and checkpoints; return the training, resumed if there is a checkpoint."""
-        found = find(args, comm)
+    def _prepared(self, args: Namespace, comm: Comm) -> tuple[Training, Metrics, Callable[[], None]]:
+        """Set up task, reducers, records and checkpoints.
+
+        Returns:
+            The training, its records, and what resumes it if there is a checkpoint.
+        """
+        found, ranks = find(args, comm), comm.size - args.spares
+        if found and args.spares and found.ranks > ranks:
+            raise JobError(
+                f"--spares must be at most {max(comm.size - found.ranks, 0)}, for {found.path} has the residuals of "
+                f"{found.ranks} ranks, got {args.spares}"
+            )
         torch.manual_seed(args.seed)
         task = job.agreed(comm, lambda: self.make(args, comm))
         identity = job.agreed(comm, lambda: identity_of(self.name, args, task))
@@ -120,9 +136,12 @@ class Program:
         metrics = job.agreed(comm, lambda: record(args, comm, position, **facts))
         checkpoints = Checkpoints(args, identity, comm, metrics) if args.checkpoint_every else None
         training = Training(task, optimizer, args, comm, metrics, planning, checkpoints)
-        if found:
-            job.agreed(comm, lambda: training.resume(found.shared, found.own, found.ranks))
-        return training, metrics
+
+        def resume() -> None:
+            if found:
+                job.agreed(comm, lambda: training.resume(found.shared, found.own, found.ranks))
+
+        return training, metrics, resume
 
     def run(self) -> None:
         """Read the command line and train on the ranks that MPI started; failure is an exit status other than 0."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from sparse_mpi.plan import store
 from tasks.task import Task
 from trainer.checkpoints import State, step_of
 from trainer.planning import Planning
+from trainer.survivors import Survivors
 
 
 class Resumable:
@@ -29,6 +31,7 @@ class Resumable:
     planning: Planning | None
     reduction: GradientReduction
     journal: Journal
+    survivors: Survivors
     algorithms: Sequence[Any]  # those after a dense warm-up
     meter: Meter
     seconds: float
@@ -41,19 +44,12 @@ class Resumable:
         """Return copies of all that `resume` needs to go on to the same bits."""
         epoch, first = divmod(self.steps, self.task.steps)
         plan = self.planning and self.planning.plan
-        shared = {
-            "model": self.task.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+        shared = self._shared() | {
             "plan": store.dumps(plan) if plan else "",
             "choices": self.planning.choices if self.planning else [],
             "epoch": epoch,
             "first": first,
             "epoch_steps": self.task.steps,
-            "recorded": self.recorded,
-            "flushed": self.flushed == self.steps > 0,
-            "sums": len(self.meter.sums),
-            "scores": {name: float(score) for name, score in self.scores.items()},
-            "coverages": list(self.journal.coverages),
         }
         self._finish_warmup()
         own = {
@@ -64,6 +60,44 @@ class Resumable:
         }
         return State(shared, own)
 
+    def given(self) -> bytes:
+        """Return what `join` needs on a rank that trains from the next step on: all but what this rank owes."""
+        state = {"steps": self.steps, "seconds": self.seconds, "kinds": self.reduction.kinds()}
+        file = io.BytesIO()
+        torch.save(self._shared() | state | {"survivors": self.survivors.state()}, file)
+        return file.getvalue()
+
+    def join(self, state: bytes) -> None:
+        """Go on where another rank is that has `given` this."""
+        shared = torch.load(io.BytesIO(state), weights_only=True)
+        self._load(shared)
+        self.meter, self.seconds, self.steps = Meter(np.zeros(shared["sums"])), shared["seconds"], shared["steps"]
+        self.flushed = self.steps if shared["flushed"] else 0
+        self.reduction.know_kinds(shared["kinds"])
+        self.survivors.join(shared["survivors"])
+        self.journal.resume(self.steps, shared["coverages"])
+
+    def _shared(self) -> dict[str, Any]:
+        """Return what is the same on all ranks, but for buffers."""
+        return {
+            "model": self.task.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "recorded": self.recorded,
+            "flushed": self.flushed == self.steps > 0,
+            "sums": len(self.meter.sums),
+            "scores": {name: float(score) for name, score in self.scores.items()},
+            "coverages": list(self.journal.coverages),
+        }
+
+    def _load(self, shared: Mapping[str, Any]) -> None:
+        """Take over model, optimizer and scores; the optimizer's options stay those of this run."""
+        self.task.model.load_state_dict(shared["model"])
+        chosen = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(shared["optimizer"])
+        for group, options in zip(self.optimizer.param_groups, chosen, strict=True):
+            group.update(options)
+        self.recorded, self.scores = shared["recorded"], shared["scores"]
+
     def resume(self, shared: Mapping[str, Any], own: Sequence[Mapping[str, Any]], ranks: int) -> None:
         """Go on where a run was when it had this `state`.
 
@@ -72,11 +106,7 @@ class Resumable:
             own: what ranks r, r + P, r + 2 P, ... had of their own on rank r of P.
             ranks: how many there were. On another number, the epoch goes on at the same share of its steps.
         """
-        self.task.model.load_state_dict(shared["model"])
-        chosen = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(shared["optimizer"])
-        for group, options in zip(self.optimizer.param_groups, chosen, strict=True):
-            group.update(options)  # those of this run
+        self._load(shared)
         if own:
             for name, buffer in self.task.model.named_buffers():
                 buffer.copy_(torch.from_numpy(own[0]["buffers"][name]))
@@ -88,7 +118,6 @@ class Resumable:
         self.steps = step_of(shared, self.task.steps)
         self._finish_warmup()
         self.reduction.take_over([state["reduction"] for state in own], ranks)
-        self.recorded, self.scores = shared["recorded"], shared["scores"]
         self.flushed = self.steps if shared.get("flushed") else 0
         self.journal.resume(self.steps, shared["coverages"])
 
