@@ -37,9 +37,10 @@ from sparse_mpi.comm.base import Counts
 from sparse_mpi.comm.buffers import per_rank, require_equal, require_rank, row_bytes
 from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.comm.mortal import Mortal
+from sparse_mpi.comm.place import CALLS
 from sparse_mpi.comm.renumbered import Renumbered
 from sparse_mpi.comm.traffic import Ledger, Traffic
-from sparse_mpi.comm.watchdog import CALLS, Watched
+from sparse_mpi.comm.watchdog import Watched
 
 OPS = ("sum", "max")
 REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")

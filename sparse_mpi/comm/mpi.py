@@ -91,7 +91,7 @@ class MPIComm(CountingComm):
     def _watch(self, timeout: float) -> None:
         """Have a watchdog watch over all ranks. Collective."""
         if self.concurrent and self.size > 1:
-            self._dog = Watchdog(self._mpi, self._comm, timeout)
+            self._dog = Watchdog(self._mpi, self._comm, timeout, self.elastic)
             self._owns_dog, self.watched = True, self._dog.over(self._comm)
 
     def _note_part(self, part: Any) -> Any:

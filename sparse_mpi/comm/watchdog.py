@@ -6,7 +6,8 @@ own rank is. That costs a microsecond a call, and no message. Messages are sent 
 - A rank that ends its program waits until all others have ended theirs, as MPI does, but after half a second it tells
   them in which calls it took part. A rank that is in a later one would wait for ever: it says so, and ends the job.
 - If there is a time limit, a rank that has waited for so long asks the others where they are, says for whom it waits
-  and where that rank was seen last, or that it does not answer, and ends the job.
+  and where that rank was seen last, or that it does not answer, and ends the job. Where ranks survive the loss of
+  others, a rank that does not answer is killed instead, by any other on its machine: it cannot come back by accident.
 
 A process that is gone is the launcher's concern, which ends the job at once.
 """
@@ -23,53 +24,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparse_mpi.comm import frozen
 from sparse_mpi.comm.kennel import KENNEL, LOOK
+from sparse_mpi.comm.place import NOBODY, SENDRECV, Place, now
 
-CALLS = ("", "sendrecv", "allgather", "allgatherv", "alltoallv", "allreduce", "bcast", "barrier")
-SENDRECV = CALLS.index("sendrecv")
-NOBODY = -1
 STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
 ANSWER = 1.0  # seconds in which a watchdog must answer
+PATIENCE = 5.0  # seconds in which the others must hear that a rank was killed
 SPEAKING, LATE = 1.0, 2.5  # seconds between a report and the end of the job, for others to report too; of a time limit
-ENDED, WHERE, HERE, DYING = 1, 2, 3, 4  # tags: calls of a rank that has ended, a question, its answer, an exception
-
-
-def now() -> int:
-    """Return the time in milliseconds."""
-    return int(1e3 * time.time())
-
-
-class Place(NamedTuple):
-    """Where a thread of a rank is: in a call, or after it."""
-
-    call: int = 0  # index into `CALLS`; 0 before the first
-    inside: int = 0  # 1 within the call, 0 after it
-    family: int = 0  # number of the communicator, the same on all of its ranks
-    number: int = 0  # of the collective calls there, this one included; sendrecv is not counted
-    awaited: int = NOBODY  # the rank from which a sendrecv expects a message
-    since: int = 0  # when the call was entered or left, as `now` had it
-    reduction: int = 0  # how many the rank had begun, this one included
-
-    @property
-    def seconds(self) -> float:
-        """Return how long ago that was."""
-        return max(now() - self.since, 0) / 1e3
-
-    def __str__(self) -> str:
-        if not self.call:
-            return "has made no call yet"
-        of = f" of reduction {self.reduction}" if self.reduction else ""
-        if self.inside:
-            return f"has been in {CALLS[self.call]}{of} for {self.seconds:.0f} s"
-        return f"left {CALLS[self.call]}{of} {self.seconds:.0f} s ago, and has made no call since"
-
-    def waits_for(self, rank: int, numbers: dict[int, int]) -> bool:
-        """Tell if this call needs one of ``rank``, which has entered ``numbers``, family -> collective calls."""
-        if not self.inside:
-            return False
-        if self.call == SENDRECV:
-            return self.awaited == rank
-        return self.family in numbers and self.number > numbers[self.family]
+# Tags: calls of a rank that has ended, a question, its answer, an exception, and a frozen rank to be killed
+ENDED, WHERE, HERE, DYING, KILL = 1, 2, 3, 4, 5
 
 
 class Watchdog:
@@ -79,9 +43,10 @@ class Watchdog:
         MPI: the module of mpi4py, which must allow calls from several threads.
         comm: the ranks.
         timeout: seconds that a call may take; 0: any number.
+        survives: whether the others go on where a rank is killed.
     """
 
-    def __init__(self, MPI: Any, comm: Any, timeout: float = 0.0) -> None:
+    def __init__(self, MPI: Any, comm: Any, timeout: float = 0.0, survives: bool = False) -> None:
         self._mpi, self._comm, self.timeout = MPI, comm.Dup(), timeout
         self.rank, self.size = self._comm.rank, self._comm.size
         self._group, self._families = self._comm.Get_group(), itertools.count()
@@ -93,6 +58,8 @@ class Watchdog:
         self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
         self._answers: dict[int, Place] = {}
         self.dying: set[int] = set()  # other ranks that have an exception which nothing catches
+        self._processes = np.array(self._comm.allgather(frozen.identity())) if survives else None
+        self._killed: dict[int, float] = {}  # frozen ranks that someone was asked to kill -> when
         self._sending: list[Any] = []
         self._reductions = 0
         KENNEL.add(self)
@@ -153,8 +120,13 @@ class Watchdog:
             for rank, numbers in self._ended.items():
                 if place.waits_for(rank, numbers) and place.seconds > STUCK:
                     self._give_up(f"waits for rank {rank}, which has ended its program: it {place}")
-            if self.timeout and place.inside and place.seconds > self.timeout:
+            if self.timeout and place.inside and place.seconds > self._limit:
                 self._report(place)
+
+    @property
+    def _limit(self) -> float:
+        """Return after how many seconds to ask where others are: who is to be killed must not answer until the end."""
+        return self.timeout if self._processes is None else max(self.timeout - ANSWER, self.timeout / 2)
 
     def _read(self) -> None:
         """Take in all messages there are, and answer questions."""
@@ -167,6 +139,8 @@ class Watchdog:
                 self._ended[source] = {int(family): int(number) for family, number in words.reshape(-1, 2)}
             elif tag == DYING:
                 self.dying.add(source)
+            elif tag == KILL:
+                self._kill(int(words[0]))
             elif tag == WHERE:
                 place = self._whereabouts()
                 self._send(place._replace(since=now() - place.since), source, HERE)  # clocks of hosts differ
@@ -198,6 +172,7 @@ class Watchdog:
     def _report(self, place: Place) -> None:
         """Ask where the others are, say for whom this rank waits, and end the job."""
         others = [rank for rank in range(self.size) if rank != self.rank]
+        self._answers.clear()
         for rank in others:
             self._send((), rank, WHERE)
         until = time.monotonic() + ANSWER
@@ -205,9 +180,33 @@ class Watchdog:
             self._read()
             time.sleep(LOOK / 25)
         missing = [rank for rank in others if self._is_late(place, rank)]
+        if self._ends_frozen([rank for rank in missing if rank not in self._answers]):
+            return
         seen = [f"rank {rank} {self._answers.get(rank, 'does not answer')}" for rank in missing]
         why = f"{place}, longer than {self.timeout:g} s, and waits for others: {'; '.join(seen) or 'unknown'}"
         self._give_up(why, LATE)
+
+    def _ends_frozen(self, ranks: list[int]) -> bool:
+        """Have ``ranks`` killed, which do not answer; return False if there are none, or nobody can or did."""
+        if self._processes is None or not ranks:
+            return False
+        able = [self.rank, *self._answers]
+        for rank in ranks:
+            reach = [other for other in able if frozen.within_reach(self._processes[rank], self._processes[other])]
+            if not reach or time.monotonic() - self._killed.setdefault(rank, time.monotonic()) > PATIENCE:
+                return False
+            if reach[0] == self.rank:
+                self._kill(rank)
+            else:
+                self._send([rank], reach[0], KILL)
+        return True
+
+    def _kill(self, rank: int) -> None:
+        """Kill a frozen rank, and say so."""
+        assert self._processes is not None, "ranks survive that"
+        text = f"rank {rank} of {self.size} does not come to a call, and does not answer: it is killed"
+        print(f"sparse_mpi: {text}", file=sys.stderr, flush=True)
+        frozen.end(self._processes[rank])
 
     def _is_late(self, place: Place, rank: int) -> bool:
         """Tell if another rank does not answer, or is not yet in the call in which this one waits."""

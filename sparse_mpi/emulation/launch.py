@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from sparse_mpi.emulation.hosts import BRIDGE, NETWORK, SWITCH, Hosts
 from sparse_mpi.launch.environment import outside_of_jobs
@@ -131,11 +131,18 @@ def program(command: Sequence[str]) -> list[str]:
     return [sys.executable, *([] if file else ["-m", "sparse_mpi"]), *command]
 
 
-def run(hosts: Hosts, launcher: Launcher, command: Sequence[str], seconds: float, elastic: bool = False) -> int:
+def run(
+    hosts: Hosts,
+    launcher: Launcher,
+    command: Sequence[str],
+    seconds: float,
+    elastic: bool = False,
+    output: IO[str] | None = None,
+) -> int:
     """Run ``command`` (see `program`) with a rank on every host, for at most ``seconds``; returns its exit code.
 
     However this ends, the launcher and its ranks have ended, too. Temporary files go to the hosts' folder. The ranks
-    of an ``elastic`` job survive the failure of others.
+    of an ``elastic`` job survive the failure of others. What is printed goes to ``output``, if there is one.
 
     Raises:
         RuntimeError: they cannot.
@@ -150,6 +157,8 @@ def run(hosts: Hosts, launcher: Launcher, command: Sequence[str], seconds: float
         hosts.inside(SWITCH, *line),
         env=environment() | {"TMPDIR": str(hosts.folder)},
         stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output and subprocess.STDOUT,
         start_new_session=True,  # so that Ctrl-C reaches it through us, in order
     )
     try:

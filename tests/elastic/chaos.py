@@ -1,10 +1,13 @@
 """Lose ranks of real MPI jobs at random instants, and compare the survivors with a planned departure.
 
     python -m tests.elastic.chaos --jobs 50 --seed 1 --json runs/chaos.json
+    python -m tests.elastic.chaos --jobs 50 --hosts 8 --rate 1gbit
 
-In each job one or two ranks are killed, or leave by ``os._exit``, at instants that the seed draws. Survivors must end,
-all with the same results; for algorithms that sum in an exact order these must be, byte for byte, the ones of a `World`
-in which the ranks leave before the step that the survivors name. The record has a line for each job.
+In each job one rank or many are killed, leave by ``os._exit``, have an exception in a gradient, freeze for good or for
+half a second, at instants that the seed draws; up to two spares wait. Survivors must end, all with the same results;
+for algorithms that sum in an exact order these must be, byte for byte, the ones of a `World` in which the ranks leave
+before the transaction that the survivors name. With ``--hosts`` each rank is on an emulated host of its own. The record
+has a line for each job.
 """
 
 from __future__ import annotations
@@ -15,7 +18,10 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,86 +30,139 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm.world import World
+from sparse_mpi.emulation import hosts, launch, rate
 from sparse_mpi.sparse import Layout
 
-from .victim import FAULTS, KINDS, SIZE
+from .victim import KINDS, SIZE, Options
 
 STEPS = 60
-LIMIT = 60  # seconds of a job
-LAUNCH = (sys.executable, "-m", "sparse_mpi", "run", "--elastic")
+LIMIT = 75  # seconds of a job
+FROZEN = 3  # seconds after which a frozen rank is given up
+LAUNCH = (sys.executable, "-m", "sparse_mpi", "run", "--max-oversubscribe", "99", "--elastic")
 # Their results are sums that MPI takes in an order of its own
 INEXACT = {name for name, kind in ALGORITHMS.items() if not kind().exact_order(Layout.of(SIZE), SIZE // 100)}
+PASSING = ("pause",)  # faults after which a rank goes on
+
+Start = Callable[[int, list[str], Path], int | None]  # ranks, command, file for what it prints -> status
 
 
-def draw(random_: random.Random, victims: int = 2) -> dict[str, Any]:
-    """Return a job: how many ranks, which algorithm, who is lost, how, and when; ``victims`` are the most there are."""
-    ranks = random_.choice([2, 3, 4, 5, 6])
-    lost = random_.sample(range(ranks), min(random_.choice([1, 1, 2]), ranks - 1, victims))
+def draw(random_: random.Random, most: int = 2, ranks: int | None = None) -> dict[str, Any]:
+    """Return a job: how many ranks, what they do, who is lost, how, and when; ``most`` victims there are."""
+    size = ranks or random_.choice([2, 3, 4, 5, 6])
+    kind = random_.choice(sorted(KINDS))
+    spares = 0 if kind == "optimizer" or size < 3 else random_.choice([0, 0, 1, 2])
+    lost = random_.sample(range(size), min(random_.randint(1, most), size - spares - 1))
+    faults = random_.choices(["kill", "exit", "raise", "stop", "pause"], [5, 2, 2, 1, 1], k=len(lost))
     return {
-        "ranks": ranks,
-        "kind": random_.choice(sorted(KINDS)),
+        "ranks": size,
+        "spares": spares,
+        "kind": kind,
         "algorithm": random_.choice(sorted(ALGORITHMS)),
-        "fault": random_.choice(sorted(FAULTS)),
+        "faults": faults,
         "victims": lost,
-        "after": [round(random_.uniform(0, 0.25), 4) for _ in lost],
+        "after": [round(random_.uniform(0, 0.1 + 0.15 * len(lost)), 4) for _ in lost],
     }
 
 
-def lose(job: dict[str, Any]) -> dict[str, Any]:
+def here(ranks: int, command: list[str], said: Path) -> int | None:
+    """Start a job on this host; return its status, or None if it did not end."""
+    with said.open("w") as file:
+        try:
+            line = [*LAUNCH, "-n", str(ranks), *command]
+            return subprocess.run(line, stdout=file, stderr=file, timeout=LIMIT, check=False).returncode
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def emulated(there: hosts.Hosts) -> Start:
+    """Return what starts a job on emulated hosts, one rank on each."""
+    launcher = launch.find_launcher()
+
+    def start(ranks: int, command: list[str], said: Path) -> int | None:
+        assert ranks == there.count, "jobs are drawn for as many ranks as there are hosts"
+        with said.open("w") as file:
+            status = launch.run(there, launcher, command, LIMIT, elastic=True, output=file)
+        return None if status == launch.OUT_OF_TIME else status
+
+    return start
+
+
+def lose(job: dict[str, Any], start: Start = here) -> dict[str, Any]:
     """Run a job and return what became of it: ``problem`` is None if all is as promised."""
-    options = ["--kind", job["kind"], "--algo", job["algorithm"], "--steps", str(STEPS), "--fault", job["fault"]]
-    options += ["--victims", *map(str, job["victims"]), "--after", *map(str, job["after"])]
-    start = time.monotonic()
-    try:
-        done = subprocess.run(
-            [*LAUNCH, "-n", str(job["ranks"]), "-m", "tests.elastic.victim", *options],
-            capture_output=True, text=True, timeout=LIMIT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as late:
-        said = (late.stderr or b"").decode()[-2000:] if isinstance(late.stderr, bytes) else str(late.stderr)[-2000:]
-        return job | {"problem": f"no end within {LIMIT} s", "said": said}
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    result = job | {"seconds": round(time.monotonic() - start, 2), "status": done.returncode}
-    if found:
-        result |= {"departures": found[0]["departures"], "longest": round(max(fact["longest"] for fact in found), 3)}
-    return result | {"problem": problem(job, found), "said": done.stderr[-2000:] if problem(job, found) else ""}
+    command = [str(Path(__file__).with_name("victim.py")), "--kind", job["kind"], "--algo", job["algorithm"]]
+    command += ["--steps", str(STEPS), "--spares", str(job["spares"])]
+    for name in ("faults", "victims", "after"):
+        command += [f"--{name}", *map(str, job[name])]
+    os.environ |= {"OMP_NUM_THREADS": "1", "SPARSE_MPI_TIMEOUT": str(FROZEN)}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        said = Path(folder) / "said"
+        status = start(job["ranks"], [*command, "--folder", folder], said)
+        text = said.read_text(errors="replace")
+        found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        result = job | {"seconds": round(time.monotonic() - began, 2), "status": status}
+        trained = [fact for fact in found if "digest" in fact]
+        if trained:
+            lost = {rank for _, ranks, _ in trained[0]["departures"] for rank in ranks}
+            result |= {"departures": trained[0]["departures"], "pauses": trained[0]["pauses"]}
+            result |= {"more": sorted(lost - set(job["victims"]))}
+            result |= {"longest": round(max(fact["longest"] for fact in trained), 3)}
+        wrong = f"no end within {LIMIT} s" if status is None else problem(job, found, f"{folder}/planned")
+    return result | {"problem": wrong, "said": text[-3000:] if wrong else ""}
 
 
-def problem(job: dict[str, Any], found: list[dict[str, Any]]) -> str | None:
+def problem(job: dict[str, Any], found: list[dict[str, Any]], folder: str) -> str | None:
     """Return what is wrong with what the survivors found, or None."""
-    lost = {rank for _, ranks, _ in (found[0]["departures"] if found else []) for rank in ranks}
+    trained = [fact for fact in found if "digest" in fact]
+    lost = {rank for _, ranks, _ in (trained[0]["departures"] if trained else []) for rank in ranks}
     survivors = {fact["rank"] for fact in found}
-    if not found or survivors | lost != set(range(job["ranks"])) or not lost <= set(job["victims"]):
+    passing = {rank for rank, fault in zip(job["victims"], job["faults"], strict=True) if fault in PASSING}
+    if not trained or survivors | lost != set(range(job["ranks"])) or lost & survivors:
         return f"survivors {sorted(survivors)}, lost {sorted(lost)}"
-    if len({fact["digest"] for fact in found}) > 1:
+    if lost & passing:
+        return f"ranks {sorted(lost & passing)} were lost though they went on"
+    if len({fact["digest"] for fact in trained}) > 1:
         return "survivors disagree"
-    if job["algorithm"] in INEXACT:
+    # A spare that has joined counts transactions from then on only: its loss cannot be planned.
+    planable = all(rank < job["ranks"] - job["spares"] for rank in lost)
+    if job["algorithm"] in INEXACT or not planable:
         return None
-    leave = {rank: step for step, ranks, _ in found[0]["departures"] for rank in ranks}
-    planned = World(job["ranks"], leave=leave).run(lambda comm: KINDS[job["kind"]](comm, job["algorithm"], STEPS))
-    if found[0]["digest"] not in {result[0] for result in planned if result is not None}:
+    leave = {rank: step for step, ranks, _ in trained[0]["departures"] for rank in ranks}
+    options = Options(job["algorithm"], STEPS, job["spares"], folder=folder)
+    planned = World(job["ranks"], leave=leave).run(lambda comm: KINDS[job["kind"]](comm, options))
+    if trained[0]["digest"] not in {result[0] for result in planned if result is not None}:
         return "survivors differ from the planned departure"
     return None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", metavar="FILE", type=Path)
+    add = parser.add_argument
+    add("--jobs", type=int, default=10)
+    add("--seed", type=int, default=0)
+    add("--ranks", type=int, help="of each job (default: 2 to 6)")
+    add("--most", type=int, default=2, help="victims of a job at most (default: 2)")
+    add("--hosts", type=int, help="emulated ones, with a rank each (default: none; needs root)")
+    add("--rate", default="1gbit", help="of their links (default: 1gbit)")
+    add("--json", metavar="FILE", type=Path)
     args = parser.parse_args()
     random_, results = random.Random(args.seed), []
-    with Bar(args.jobs, "jobs") as bar:
+    with ExitStack() as stack:
+        start: Start = here
+        if args.hosts:
+            start = emulated(stack.enter_context(hosts.emulate(args.hosts, rate.parse(args.rate))))
+        bar = stack.enter_context(Bar(args.jobs, "jobs"))
         for _ in range(args.jobs):
-            results.append(lose(draw(random_)))
+            results.append(lose(draw(random_, args.most, args.hosts or args.ranks), start))
             bar.update()
             if results[-1]["problem"]:
                 print(results[-1], flush=True)
             if args.json:
-                records.write_cases(args.json, {"seed": args.seed} | provenance() | {"cases": results})
+                records.write_cases(args.json, records.options(args) | provenance() | {"cases": results})
     wrong = sum(result["problem"] is not None for result in results)
-    lost = sum(bool(result.get("departures")) for result in results)
-    print(f"{args.jobs} jobs, of which {lost} lost ranks on the way; {wrong} not as promised")
+    lost = sum(len(ranks) for result in results for _, ranks, _ in result.get("departures", []))
+    faults = sum(len(result["victims"]) for result in results)
+    print(f"{args.jobs} jobs with {faults} faults, {lost} ranks lost on the way; {wrong} jobs not as promised")
     return 1 if wrong else 0
 
 

@@ -13,8 +13,10 @@ from .chaos import draw, lose
 
 pytestmark = [needs_mpi, pytest.mark.jobs]
 DRAWN = random.Random(14)
-JOBS = [{"ranks": 4, "kind": "reducer", "algorithm": "oktopk", "fault": "kill", "victims": [0], "after": [0.1]}]
-JOBS += [{"ranks": 3, "kind": "optimizer", "algorithm": "elect", "fault": "exit", "victims": [2], "after": [0.05]}]
+BASE = {"ranks": 4, "spares": 0, "kind": "reducer", "algorithm": "oktopk"}
+JOBS = [BASE | {"spares": 1, "faults": ["kill"], "victims": [0], "after": [0.1]}]
+JOBS += [BASE | {"kind": "optimizer", "algorithm": "elect", "faults": ["exit"], "victims": [2], "after": [0.05]}]
+JOBS += [BASE | {"kind": "program", "faults": ["stop"], "victims": [1], "after": [0.1]}]
 PROGRAM = """
 from sparse_mpi.elastic import ElasticAllreduce
 try:
@@ -22,7 +24,7 @@ try:
 except ValueError as error:
     print(str(error)[:31])
 """
-MORE = [draw(DRAWN, victims=1) for _ in range(3)]
+MORE = [draw(DRAWN) for _ in range(4)]
 
 
 @pytest.fixture(scope="module", autouse=True)

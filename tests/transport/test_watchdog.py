@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sparse_mpi.comm.place import CALLS, NOBODY, SENDRECV, Place, now
 from sparse_mpi.comm.runtime import TIMEOUT, time_limit
-from sparse_mpi.comm.watchdog import CALLS, NOBODY, SENDRECV, Place, now
 
 ALLREDUCE = CALLS.index("allreduce")
 

@@ -1,0 +1,48 @@
+"""Where a rank is: in a call, or after it."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+CALLS = ("", "sendrecv", "allgather", "allgatherv", "alltoallv", "allreduce", "bcast", "barrier")
+SENDRECV = CALLS.index("sendrecv")
+NOBODY = -1
+
+
+def now() -> int:
+    """Return the time in milliseconds."""
+    return int(1e3 * time.time())
+
+
+class Place(NamedTuple):
+    """Where a thread of a rank is: in a call, or after it."""
+
+    call: int = 0  # index into `CALLS`; 0 before the first
+    inside: int = 0  # 1 within the call, 0 after it
+    family: int = 0  # number of the communicator, the same on all of its ranks
+    number: int = 0  # of the collective calls there, this one included; sendrecv is not counted
+    awaited: int = NOBODY  # the rank from which a sendrecv expects a message
+    since: int = 0  # when the call was entered or left, as `now` had it
+    reduction: int = 0  # how many the rank had begun, this one included
+
+    @property
+    def seconds(self) -> float:
+        """Return how long ago that was."""
+        return max(now() - self.since, 0) / 1e3
+
+    def __str__(self) -> str:
+        if not self.call:
+            return "has made no call yet"
+        of = f" of reduction {self.reduction}" if self.reduction else ""
+        if self.inside:
+            return f"has been in {CALLS[self.call]}{of} for {self.seconds:.0f} s"
+        return f"left {CALLS[self.call]}{of} {self.seconds:.0f} s ago, and has made no call since"
+
+    def waits_for(self, rank: int, numbers: dict[int, int]) -> bool:
+        """Tell if this call needs one of ``rank``, which has entered ``numbers``, family -> collective calls."""
+        if not self.inside:
+            return False
+        if self.call == SENDRECV:
+            return self.awaited == rank
+        return self.family in numbers and self.number > numbers[self.family]
