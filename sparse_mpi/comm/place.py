@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-CALLS = ("", "sendrecv", "allgather", "allgatherv", "alltoallv", "allreduce", "bcast", "barrier")
-SENDRECV = CALLS.index("sendrecv")
+CALLS = ("", "sendrecv", "allgather", "allgatherv", "alltoallv", "allreduce", "bcast", "barrier", "shrink", "close")
+SENDRECV, SHRINK, CLOSE = CALLS.index("sendrecv"), CALLS.index("shrink"), CALLS.index("close")
+UNCOUNTED = (SENDRECV, SHRINK, CLOSE)  # calls that are not counted: the last two are of all ranks that are left
 NOBODY = -1
 
 
@@ -21,7 +22,7 @@ class Place(NamedTuple):
     call: int = 0  # index into `CALLS`; 0 before the first
     inside: int = 0  # 1 within the call, 0 after it
     family: int = 0  # number of the communicator, the same on all of its ranks
-    number: int = 0  # of the collective calls there, this one included; sendrecv is not counted
+    number: int = 0  # of the collective calls there, this one included; see `UNCOUNTED`
     awaited: int = NOBODY  # the rank from which a sendrecv expects a message
     since: int = 0  # when the call was entered or left, as `now` had it
     reduction: int = 0  # how many the rank had begun, this one included
@@ -43,6 +44,6 @@ class Place(NamedTuple):
         """Tell if this call needs one of ``rank``, which has entered ``numbers``, family -> collective calls."""
         if not self.inside:
             return False
-        if self.call == SENDRECV:
-            return self.awaited == rank
+        if self.call in UNCOUNTED:
+            return self.call == SENDRECV and self.awaited == rank
         return self.family in numbers and self.number > numbers[self.family]

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from sparse_mpi.comm.kennel import KENNEL
 from sparse_mpi.comm.mpi import MPIComm
+from sparse_mpi.comm.place import CLOSE, SHRINK
 from sparse_mpi.comm.runtime import on_uncaught
 
 SWITCH = "OMPI_MCA_mpi_ft_enable"  # which mpirun sets
@@ -148,7 +149,8 @@ class UlfmComm(MPIComm):
 
     def wait_for_end(self) -> None:
         if self._dog is not None:
-            KENNEL.wait([self._dog], self.broken)
+            with self._dog.during(CLOSE):
+                KENNEL.wait([self._dog], self.broken)
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -178,10 +180,18 @@ class UlfmComm(MPIComm):
 
     def shrink(self) -> UlfmComm:
         _END.skips_finalize = True
-        timeout, made = 0.0 if self._dog is None else self._dog.timeout, self
+        if self._dog is None:
+            return self._shrunk(0.0)
+        timeout = self._dog.timeout
+        with self._dog.during(SHRINK):
+            made = self._shrunk(timeout)
+        self._dog.retire()
+        return made
+
+    def _shrunk(self, timeout: float) -> UlfmComm:
+        """Return a communicator of the ranks that are left, with a watchdog that has this time limit."""
+        made = self
         while True:
-            if made._dog is not None:
-                made._dog.retire()
             raw, made = made._comm.Shrink(), object.__new__(UlfmComm)
             made._set_up(self._mpi, raw, self.staged, self._bucket, self._patient)
             made._ledger = self._ledger

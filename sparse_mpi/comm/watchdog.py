@@ -17,8 +17,8 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ import numpy as np
 
 from sparse_mpi.comm import frozen
 from sparse_mpi.comm.kennel import KENNEL, LOOK
-from sparse_mpi.comm.place import NOBODY, SENDRECV, Place, now
+from sparse_mpi.comm.place import CLOSE, NOBODY, SENDRECV, SHRINK, UNCOUNTED, Place, now
 
 STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
 ANSWER = 1.0  # seconds in which a watchdog must answer
@@ -59,6 +59,7 @@ class Watchdog:
         self._answers: dict[int, Place] = {}
         self.dying: set[int] = set()  # other ranks that have an exception which nothing catches
         self._processes = np.array(self._comm.allgather(frozen.identity())) if survives else None
+        self._next = 0.0  # when to ask again
         self._killed: dict[int, float] = {}  # frozen ranks that someone was asked to kill -> when
         self._sending: list[Any] = []
         self._reductions = 0
@@ -72,7 +73,7 @@ class Watchdog:
 
     def enter(self, call: int, family: int, awaited: int) -> None:
         """Note that this thread enters a call on the communicator ``family``; see `Place`."""
-        if call != SENDRECV:
+        if call not in UNCOUNTED:
             self._numbers[family] += 1
         noted = (call, family, self._numbers[family], awaited, time.time(), self._reductions, next(self._calls))
         self._entered[get_ident()] = noted
@@ -98,29 +99,37 @@ class Watchdog:
             self._comm.Free()
 
     def retire(self) -> None:
-        """Stop watching, alone: a rank has failed, and the others are about to go on without it."""
-        KENNEL.remove(self)
+        """Do no more than answer: the ranks that are left have another watchdog, but some may not know of it yet."""
+        self.timeout = 0.0
+
+    @contextmanager
+    def during(self, call: int) -> Iterator[None]:
+        """Watch, within the context, over a call of all ranks that is not on a communicator of ours."""
+        self.enter(call, next(iter(self._numbers)), NOBODY)
+        try:
+            yield
+        finally:
+            self.leave()
 
     def look(self) -> None:
         """Take in messages, and end the job if a call of this rank waits in vain."""
         if self._mpi.Is_finalized():
             return
-        try:
+        with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
             self._look()
-        except self._mpi.Exception:  # a rank has failed: the calls of this one will tell
-            return
 
     def _look(self) -> None:
         """Carry out `look`."""
         try:
             self._read()
         except self._mpi.Exception:  # a rank has failed: the calls of this one will tell
-            pass
+            if self._processes is not None:
+                self._comm.Ack_failed()  # to hear of the others
         for place in self._places():
             for rank, numbers in self._ended.items():
                 if place.waits_for(rank, numbers) and place.seconds > STUCK:
                     self._give_up(f"waits for rank {rank}, which has ended its program: it {place}")
-            if self.timeout and place.inside and place.seconds > self._limit:
+            if self.timeout and place.inside and place.seconds > self._limit and time.monotonic() > self._next:
                 self._report(place)
 
     @property
@@ -150,8 +159,15 @@ class Watchdog:
 
     def _send(self, words: Iterable[int], rank: int, tag: int) -> None:
         """Start sending a few numbers, which stay in memory until they are on their way."""
-        self._sending = [request for request in self._sending if not request.Test()]
+        self._sending = [request for request in self._sending if not self._sent(request)]
         self._sending.append(self._comm.Isend([np.array(list(words), np.int64), self._mpi.INT64_T], rank, tag))
+
+    def _sent(self, request: Any) -> bool:
+        """Tell if a message is on its way, or never will be."""
+        try:
+            return bool(request.Test())
+        except self._mpi.Exception:  # its receiver has failed
+            return True
 
     def _places(self) -> list[Place]:
         """Return where each thread is."""
@@ -171,10 +187,11 @@ class Watchdog:
 
     def _report(self, place: Place) -> None:
         """Ask where the others are, say for whom this rank waits, and end the job."""
-        others = [rank for rank in range(self.size) if rank != self.rank]
+        others = sorted({*range(self.size)} - {self.rank, *self._failed()})
         self._answers.clear()
         for rank in others:
-            self._send((), rank, WHERE)
+            with suppress(self._mpi.Exception):  # it has failed
+                self._send((), rank, WHERE)
         until = time.monotonic() + ANSWER
         while len(self._answers) < len(others) and time.monotonic() < until:
             self._read()
@@ -182,9 +199,18 @@ class Watchdog:
         missing = [rank for rank in others if self._is_late(place, rank)]
         if self._ends_frozen([rank for rank in missing if rank not in self._answers]):
             return
+        if place.call == CLOSE:  # others may take any time to come to their end, but must answer
+            self._next = time.monotonic() + self.timeout
+            return
         seen = [f"rank {rank} {self._answers.get(rank, 'does not answer')}" for rank in missing]
         why = f"{place}, longer than {self.timeout:g} s, and waits for others: {'; '.join(seen) or 'unknown'}"
         self._give_up(why, LATE)
+
+    def _failed(self) -> list[int]:
+        """Return the ranks that are known to have failed."""
+        if self._processes is None:
+            return []
+        return list(self._mpi.Group.Translate_ranks(self._comm.Get_failed(), None, self._group))
 
     def _ends_frozen(self, ranks: list[int]) -> bool:
         """Have ``ranks`` killed, which do not answer; return False if there are none, or nobody can or did."""
@@ -213,6 +239,8 @@ class Watchdog:
         other = self._answers.get(rank)
         if other is None:
             return True
+        if place.call in (SHRINK, CLOSE):
+            return not (other.inside and other.call == place.call)
         if place.call == SENDRECV:
             return rank == place.awaited
         return not (other.inside and other.family == place.family and other.number >= place.number)

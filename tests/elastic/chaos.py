@@ -50,7 +50,7 @@ def draw(random_: random.Random, most: int = 2, ranks: int | None = None) -> dic
     """Return a job: how many ranks, what they do, who is lost, how, and when; ``most`` victims there are."""
     size = ranks or random_.choice([2, 3, 4, 5, 6])
     kind = random_.choice(sorted(KINDS))
-    spares = 0 if kind == "optimizer" or size < 3 else random_.choice([0, 0, 1, 2])
+    spares = 0 if kind == "optimizer" or size < 3 else min(random_.choice([0, 0, 1, 2]), size - 2)
     lost = random_.sample(range(size), min(random_.randint(1, most), size - spares - 1))
     faults = random_.choices(["kill", "exit", "raise", "stop", "pause"], [5, 2, 2, 1, 1], k=len(lost))
     return {
