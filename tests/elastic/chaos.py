@@ -39,8 +39,8 @@ STEPS = 60
 LIMIT = 75  # seconds of a job
 FROZEN = 3  # seconds after which a frozen rank is given up
 LAUNCH = (sys.executable, "-m", "sparse_mpi", "run", "--max-oversubscribe", "99", "--elastic")
-# Their results are sums that MPI takes in an order of its own
-INEXACT = {name for name, kind in ALGORITHMS.items() if not kind().exact_order(Layout.of(SIZE), SIZE // 100)}
+# What each kind of job reduces: algorithms whose sums MPI takes in an order of its own there have no planned result
+LAYOUTS = {"reducer": Layout.of(SIZE), "optimizer": Layout(((100, 40),)), "program": Layout(((8, 4), (8,), (2, 8)))}
 PASSING = ("pause",)  # faults after which a rank goes on
 
 Start = Callable[[int, list[str], Path], int | None]  # ranks, command, file for what it prints -> status
@@ -125,7 +125,8 @@ def problem(job: dict[str, Any], found: list[dict[str, Any]], folder: str) -> st
         return "survivors disagree"
     # A spare that has joined counts transactions from then on only: its loss cannot be planned.
     planable = all(rank < job["ranks"] - job["spares"] for rank in lost)
-    if job["algorithm"] in INEXACT or not planable:
+    layout = LAYOUTS[job["kind"]]
+    if not ALGORITHMS[job["algorithm"]]().exact_order(layout, layout.size // 5) or not planable:
         return None
     leave = {rank: step for step, ranks, _ in trained[0]["departures"] for rank in ranks}
     options = Options(job["algorithm"], STEPS, job["spares"], folder=folder)
