@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from sparse_mpi.buckets.bucket import Bucket
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.elastic.team import Team
+
+T = TypeVar("T")
 
 
 class Agreeing:
@@ -22,13 +25,15 @@ class Agreeing:
     _kinds_known: bool  # all ranks know whose gradients are sparse tensors
 
     def _any(self, mine: np.ndarray) -> np.ndarray:
-        """Return the largest value over the ranks of each entry of ``mine``, once what is under way is done."""
+        """Return the largest value over the ranks of each entry of ``mine``."""
+        return self._asked(lambda comm: np.asarray(comm.allreduce(mine, "max", control=True)))
 
-        def work() -> np.ndarray:
+    def _asked(self, question: Callable[[Comm], T]) -> T:
+        """Return ``question(comm)`` of the ranks that are there, once what is under way is done."""
+
+        def work() -> T:
             team = self.team
-            if team is None:
-                return np.asarray(self.comm.allreduce(mine, "max", control=True))
-            return np.asarray(team.transaction(lambda: team.comm.allreduce(mine, "max", control=True)))
+            return question(self.comm) if team is None else team.transaction(lambda: question(team.comm))
 
         return progress_thread_of(self.comm).start(work).wait()
 

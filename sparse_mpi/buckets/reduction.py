@@ -92,8 +92,10 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
         with same_on_all_ranks(transport) as say:
             check_options(first, bucket_cap_mb, passes, in_place, scaler)
             check_clip_norm(clip_norm, in_place)
-            if team is not None and (comm is not None or clip_norm is not None):
-                raise ValueError(f"comm and clip_norm must be None with a team, got {comm!r} and {clip_norm}")
+            if team is not None and comm is not None:
+                raise ValueError(f"comm must be None with a team, which has one, got {comm!r}")
+            if team is not None and clip_norm is not None and not average:
+                raise ValueError(f"clip_norm must be None with a team and average=False, got {clip_norm}")
             self._k = resolve_k(elements, k, density)
             say(n=elements, k=self._k, bucket_cap_mb=bucket_cap_mb)
             say(overlap=overlap, passes=passes, average=average, scaled=scaler is not None, clip_norm=clip_norm)
@@ -269,7 +271,9 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
     def _clipping_factor(self) -> float:
         """Return what all ranks multiply the whole gradient by, to clip its mean; 1 where there is nothing to clip."""
         flats, most = [bucket.flat for bucket in self.buckets], self._max_norm
-        return 1.0 if most is None else clipping_factor(sketched(flats, self.comm.size), most, self.comm)
+        if most is None:
+            return 1.0
+        return self._asked(lambda comm: clipping_factor(sketched(flats, comm.size), most, comm))
 
     def _start(self, bucket: Bucket, factor: float = 1.0) -> None:
         """Begin to reduce a bucket, the next one in order, times ``factor``."""

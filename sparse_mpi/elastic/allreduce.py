@@ -25,7 +25,7 @@ class ElasticAllreduce(SparseAllreduce):
     """A `SparseAllreduce` whose steps survive the loss of ranks. Making one is collective.
 
     Args:
-        layout, options: as for `SparseAllreduce`. ``clip_norm`` is not possible yet.
+        layout, options: as for `SparseAllreduce`. With ``clip_norm`` a step is two transactions.
         team: the ranks; None makes a `Team` of ``comm`` and ``min_ranks``.
         copy_every: T, the steps in which each rank's residual is copied to the next rank, in up to 25 parts. What a
             rank has put into its residual for longer is not lost with it. 0 copies nothing, and all of it is lost.
@@ -58,6 +58,7 @@ class ElasticAllreduce(SparseAllreduce):
         self.inherited: list[int] = []
         self._copies = Copies(copy_every, copy) if copy_every else None
         self._heritage: list[Array] = []  # copies of the residuals of lost ranks, not yet added to this rank's
+        self._factor = 1.0  # that clips the gradient of the running step
         self._known = self.team.lost  # ranks whose loss this reducer has taken note of
 
     @property
@@ -71,8 +72,6 @@ class ElasticAllreduce(SparseAllreduce):
             raise ValueError(f"copy_every must be at least 1 step, or 0 for no copies, got {copy_every}")
         if copy not in ROUNDINGS:
             raise ValueError(f"copy must be one of {', '.join(map(repr, ROUNDINGS))}, got {copy!r}")
-        if self.clip_norm is not None:
-            raise ValueError(f"clip_norm must be None where ranks may be lost, got {self.clip_norm}")
         if not self.feedback.divisible:
             raise ValueError(
                 f"feedback must be a rule that can lose a rank, got {self._rule!r}, whose ranks need what the lost "
@@ -115,6 +114,12 @@ class ElasticAllreduce(SparseAllreduce):
         acc: Array | None = None
         add: Array | None = None
 
+        def clipped() -> float:
+            self._catch_up()
+            flat, _ = self._agree(gradient, k, density, check)
+            assert self.clip_norm is not None, "it is clipped to something"
+            return super(ElasticAllreduce, self)._clipping_factor(flat, self.clip_norm)
+
         def accumulate(flat: Array) -> Array:
             """Return acc, in which the gradient and what lost ranks owed are or, by ``add``, will be."""
             nonlocal acc, add
@@ -141,6 +146,10 @@ class ElasticAllreduce(SparseAllreduce):
             return reduction
 
         try:
+            self._factor = 1.0
+            if self.clip_norm is not None:
+                # All must have the same factor before anybody accumulates.
+                self._factor = self.team.transaction(clipped)
             reduction = self._complete(self.team.transaction(attempt))
         except TooFewRanks:
             # The gradient is in the residual, for whoever goes on from here, on every rank
@@ -205,6 +214,10 @@ class ElasticAllreduce(SparseAllreduce):
         """Return the flat gradient ``(n,)`` and k, see `SparseAllreduce`."""
         self._refuse(check)
         return super()._agree(gradient, k, density, check)
+
+    def _clipping_factor(self, flat: Array, clip_norm: float) -> float:
+        """Return what was found before the step."""
+        return self._factor
 
     def _inherit(self, acc: Array, add: Array | None) -> None:
         """Make acc complete, see `_join`, and add to it what lost ranks owed."""

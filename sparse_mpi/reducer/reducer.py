@@ -205,13 +205,16 @@ class SparseAllreduce(Flushable, Resumable):
     def _accumulate(self, flat: Array, check: bool) -> tuple[Array, Array | None]:
         """Return acc ``(n,)``, and what a selection must still add to it, or None."""
         if self.clip_norm is not None:
-            factor = clipping_factor(sketched([flat], self.comm.size), self.clip_norm, self.comm)
-            flat = scaled(arrays.widened(flat), factor)
+            flat = scaled(arrays.widened(flat), self._clipping_factor(flat, self.clip_norm))
         acc, add = self.feedback.accumulate(flat)
         if add is not None and (check or not self.algorithm.accumulates):
             kernels.accumulate(acc, add)
             add = None
         return acc, add
+
+    def _clipping_factor(self, flat: Array, clip_norm: float) -> float:
+        """Return what all ranks multiply their gradients by. Collective."""
+        return clipping_factor(sketched([flat], self.comm.size), clip_norm, self.comm)
 
     def _check_added(self, add: Array | None) -> None:
         """Raise RuntimeError unless the selectors added ``add`` to acc exactly once."""

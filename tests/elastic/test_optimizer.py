@@ -80,7 +80,7 @@ def test_two_ways_to_name_the_ranks_are_an_error():
     def main(comm):
         model = torch.nn.Linear(3, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with pytest.raises(ValueError, match="comm and clip_norm must be None with a team, got"):
+        with pytest.raises(ValueError, match="comm must be None with a team, which has one, got"):
             DistributedOptimizer(optimizer, team=Team(comm), comm=comm)
 
     World(2).run(main)

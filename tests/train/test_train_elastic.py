@@ -125,3 +125,10 @@ def test_spares_are_for_elastic_jobs(capsys, tmp_path):
     assert "no rank may be lost without --elastic" in capsys.readouterr().err
     with pytest.raises(JobError, match="--spares must be at most 1, for one rank must train, got 2"):
         train(2, tmp_path, "--spares", "2")
+
+
+@pytest.mark.parametrize("options", [["--clip-norm", "0.5"], ["--optimizer", "adam"], ["--no-overlap", "--flush"]])
+def test_survivors_end_alike_whatever_is_trained(options, tmp_path):
+    outcomes = train(3, tmp_path, *options, leave={1: 27})
+    assert len(outcomes) == 2 and len({outcome.digest for outcome in outcomes}) == 1
+    assert outcomes[0].identical and records(tmp_path, "loss")

@@ -10,7 +10,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.elastic import team_of
 
 # Options that take messages beside a step, which nothing would repeat
-EXCLUDED = ("plan", "dense_warmup", "watch_every", "check_every", "clip_norm")
+EXCLUDED = ("plan", "dense_warmup", "watch_every", "check_every")
 COPY_EVERY = 200  # steps
 
 
