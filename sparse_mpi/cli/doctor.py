@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from pathlib import Path
 
 from sparse_mpi.bench.provenance import versions
-from sparse_mpi.doctor import Finding, examine, probes
+from sparse_mpi.doctor import Finding, examine, job, probes
 
 PATIENCE = 900.0  # seconds that compiling all kernels may take, on a slow and busy machine
 MARKS = {"fine": " ", "advice": "*", "broken": "!"}
@@ -25,6 +27,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--cold", action="store_true", help="time the first step with an empty cache of kernels")
     text = "only compile the kernels into their cache, which takes some ten seconds once per installation"
     parser.add_argument("--compile", action="store_true", help=text)
+    text = "explain the output of a job that hung or lost ranks, in FILE, - for standard input; MPI is not started"
+    parser.add_argument("--job", metavar="FILE", help=text)
     parser.set_defaults(run=run)
 
 
@@ -32,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     """Examine, and print on rank 0."""
     if args.compile:
         return compile_kernels()
+    if args.job is not None:
+        return explain_job(args.job)
     examined = examine(args.cold)
     if examined is None:
         return 0
@@ -40,6 +46,17 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"findings": [finding._asdict() for finding in found], "ranks": ranks}, indent=1))
     else:
         print(render(found))
+    return int(any(finding.grade == "broken" for finding in found))
+
+
+def explain_job(file: str) -> int:
+    """Print what became of the ranks of a job whose output is in ``file``; return 1 if it ended because of them."""
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace")
+    except OSError as error:
+        raise SystemExit(f"doctor: --job {file} cannot be read: {error.strerror}; name the job's output") from None
+    found = job.explain(text.splitlines())
+    print(render(found))
     return int(any(finding.grade == "broken" for finding in found))
 
 

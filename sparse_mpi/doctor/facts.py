@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparse_mpi.bench.provenance import versions
+from sparse_mpi.comm import ulfm
 from sparse_mpi.comm.runtime import LAUNCHERS, asked_for_device_pointers
 from sparse_mpi.kernels import threads
 
@@ -17,6 +18,7 @@ SETTINGS = (
     "OMP_NUM_THREADS",
     "OMPI_MCA_mpi_yield_when_idle",
     "SPARSE_MPI_CUDA_AWARE",
+    "SPARSE_MPI_TIMEOUT",
     "CUDA_VISIBLE_DEVICES",
     "NUMBA_CACHE_DIR",
     "SLURM_JOB_ID",
@@ -59,6 +61,7 @@ def _of_mpi(MPI: Any) -> dict[str, Any]:
         "thread level": names[MPI.Query_thread()],
         "device pointers": takes,  # None: the variable that decides it is set to nonsense
         "device pointers because": because,
+        "survives": ulfm.available(MPI),
     }
 
 

@@ -54,7 +54,20 @@ def launch(ranks: Facts) -> list[Finding]:
         started = Finding("ranks", f"singletons: {text}", "broken", _launcher_for(first))
     else:
         started = Finding("ranks", text)
-    return [mpi, started, _thread_level([rank["thread level"] for rank in ranks])]
+    return [mpi, started, _thread_level([rank["thread level"] for rank in ranks]), _loss(first)]
+
+
+def _loss(first: dict[str, Any]) -> Finding:
+    """Return what becomes of the job when a rank is lost, or frozen."""
+    if first["survives"]:
+        text = "the others can go on, in programs that use sparse_mpi.elastic, as train/ with --elastic"
+    elif first["mpi"].startswith(f"{OPEN_MPI} v5"):
+        text = "ends the job; started by python -m sparse_mpi run --elastic the others could go on"
+    else:
+        text = "ends the job, for this MPI can do no other; training goes on from its last checkpoint (--resume)"
+    limit = first["settings"].get("SPARSE_MPI_TIMEOUT", "0")
+    frozen = f"named after {limit} s" if limit not in ("", "0") else "waited for, as SPARSE_MPI_TIMEOUT is not set"
+    return Finding("loss of a rank", f"{text}; a frozen one is {frozen}")
 
 
 def _launcher_for(first: dict[str, Any]) -> str:

@@ -30,6 +30,7 @@ HEALTHY = {
     "size": 2,
     "vendor": "Open MPI",
     "mpi": "Open MPI v5",
+    "survives": False,
     "standard": "3.1",
     "thread level": "multiple",
     "device pointers": False,

@@ -188,6 +188,7 @@ def main() -> None:
     add("--victims", type=int, nargs="+", default=[])
     add("--after", type=float, nargs="+", default=[], help="seconds after the first step, of each")
     args = parser.parse_args()
+    faulthandler.enable()
     faulthandler.dump_traceback_later(50)  # says where a rank hangs
     comm: Comm = as_comm()
     # Compile what there is to compile, so that faults come while ranks talk to each other
