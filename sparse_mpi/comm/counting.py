@@ -60,7 +60,9 @@ def _timed(
             self.watched.enter(number, args[2] if len(args) > 2 else kwargs.get("source"))
         start = perf_counter()
         try:
-            return method(self, *args, **kwargs)
+            result = method(self, *args, **kwargs)
+            self._confirm()
+            return result
         except Exception as error:
             if self._tells_of_failure(error):
                 raise RankFailure(f"a rank of {self.size} failed in {method.__name__}: {error}") from error

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.comm.kennel import KENNEL
 from sparse_mpi.comm.mpi import MPIComm
 from sparse_mpi.comm.place import CLOSE, SHRINK
@@ -126,6 +127,11 @@ class UlfmComm(MPIComm):
             _KEPT.append(error)
             return True
         return False
+
+    def _confirm(self) -> None:
+        # Where a rank fails within it, a collective call of Open MPI may return without its part of the data
+        if self.broken():
+            raise RankFailure(f"a rank of {self.size} failed within a call that returned")
 
     def broken(self) -> bool:
         return bool(self._comm.Is_revoked() or self._comm.Get_failed().size)

@@ -86,6 +86,15 @@ class Spares:
         """Return whether this rank is a spare that was not called."""
         return self._separate and self.number in self._spares
 
+    @property
+    def reserve(self) -> int:
+        """Return how many spares wait, as all ranks know when this many transactions are complete."""
+        return len(self._waiting(self._settled_losses)) if self._separate else 0
+
+    @property
+    def _settled_losses(self) -> frozenset[int]:
+        return frozenset(rank for departure in self.settled for rank in departure.ranks)
+
     def recruit(self, give: Callable[[], bytes]) -> None:
         """Have spares take the places of lost ranks, if there are any of both. Collective among ranks that train.
 
@@ -94,8 +103,7 @@ class Spares:
         Args:
             give: returns what a spare needs that begins here; it is called on one rank.
         """
-        settled = frozenset(rank for departure in self.settled for rank in departure.ranks)
-        if not (self._separate and self._chosen(settled)):
+        if not (self._separate and self._chosen(self._settled_losses)):
             return
         _, joined = self._together(lambda: self._admission(give))
         self._admit(joined)

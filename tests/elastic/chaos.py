@@ -108,7 +108,7 @@ def lose(job: dict[str, Any], start: Start = here) -> dict[str, Any]:
             result |= {"more": sorted(lost - set(job["victims"]))}
             result |= {"longest": round(max(fact["longest"] for fact in trained), 3)}
         wrong = f"no end within {LIMIT} s" if status is None else problem(job, found, f"{folder}/planned")
-    return result | {"problem": wrong, "said": text[-3000:] if wrong else ""}
+    return result | {"problem": wrong, "said": text[-20000:] if wrong else ""}
 
 
 def problem(job: dict[str, Any], found: list[dict[str, Any]], folder: str) -> str | None:

@@ -119,6 +119,11 @@ def test_two_losses_two_spares_and_a_batch_that_nobody_has_missed(tmp_path):
     assert [sorted(record["joined"]) for record in records(tmp_path, "loss")] == [[4], [5]]
 
 
+def test_a_spare_counts_for_the_smallest_number_of_ranks(tmp_path):
+    outcomes = train(4, tmp_path, "--spares", "1", "--min-ranks", "3", "--epochs", "5", leave={1: 22})
+    assert len(outcomes) == 3 and outcomes[0].identical
+
+
 def test_spares_are_for_elastic_jobs(capsys, tmp_path):
     with pytest.raises(SystemExit):
         PROGRAM.parse(["--spares", "1"])

@@ -82,7 +82,7 @@ class Survivors:
 
     def too_few(self) -> str:
         """Return what is wrong if the run must end because too few ranks are left; the same on all of them."""
-        left = len(self._ranks) - len(self._lost())
+        left = len(self._ranks) - len(self._lost()) + (0 if self._team is None else self._team.reserve)
         return f"{left} ranks are left, fewer than --min-ranks {self._least}" if left < self._least else ""
 
     def _lost(self) -> dict[int, int]:
