@@ -1,4 +1,4 @@
-"""Processes of other ranks, and the end of one that is frozen, from another process of its machine."""
+"""Processes of other ranks, and the end of one that is stopped, from another process of its machine."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ def within_reach(process: np.ndarray, mine: np.ndarray) -> bool:
     return bool(process[0] and process[0] == mine[0])
 
 
+def stopped(process: np.ndarray) -> bool:
+    """Tell if a process of this machine is stopped, as by SIGSTOP or a debugger."""
+    _, number, began = process.tolist()
+    try:
+        return _fields(number)[0] in "Tt" and _began(number) == began
+    except OSError:  # it has ended
+        return False
+
+
 def end(process: np.ndarray) -> None:
     """Kill a process of this machine, see `identity`, unless it has ended."""
     _, number, began = process.tolist()
@@ -46,5 +55,14 @@ def _began(number: int) -> int:
     Raises:
         OSError: there is none.
     """
-    # The name of the program, in brackets, may have spaces; the time is the 20th field after it
-    return int((PROC / str(number) / "stat").read_text().rpartition(")")[2].split()[19])
+    return int(_fields(number)[19])
+
+
+def _fields(number: int) -> list[str]:
+    """Return what the system tells of a process, from its state on.
+
+    Raises:
+        OSError: there is none.
+    """
+    # The name of the program, in brackets, may have spaces
+    return (PROC / str(number) / "stat").read_text().rpartition(")")[2].split()

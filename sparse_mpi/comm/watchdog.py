@@ -7,7 +7,7 @@ own rank is. That costs a microsecond a call, and no message. Messages are sent 
   them in which calls it took part. A rank that is in a later one would wait for ever: it says so, and ends the job.
 - If there is a time limit, a rank that has waited for so long asks the others where they are, says for whom it waits
   and where that rank was seen last, or that it does not answer, and ends the job. Where ranks survive the loss of
-  others, a rank that does not answer is killed instead, by any other on its machine: it cannot come back by accident.
+  others, a process of this machine that is stopped is killed instead: it cannot come back by accident.
 
 A process that is gone is the launcher's concern, which ends the job at once.
 """
@@ -26,14 +26,14 @@ import numpy as np
 
 from sparse_mpi.comm import frozen
 from sparse_mpi.comm.kennel import KENNEL, LOOK
-from sparse_mpi.comm.place import CLOSE, NOBODY, SENDRECV, SHRINK, UNCOUNTED, Place, now
+from sparse_mpi.comm.place import NOBODY, SENDRECV, SHRINK, UNCOUNTED, Place, now
 
 STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
 ANSWER = 1.0  # seconds in which a watchdog must answer
-PATIENCE = 5.0  # seconds in which the others must hear that a rank was killed
+RECENT = 0.5  # seconds in a call for which a watchdog whose ranks survive failures leaves MPI alone
+RECOVERY = 30.0  # seconds that ranks may take to go on without one that has failed
 SPEAKING, LATE = 1.0, 2.5  # seconds between a report and the end of the job, for others to report too; of a time limit
-# Tags: calls of a rank that has ended, a question, its answer, an exception, and a frozen rank to be killed
-ENDED, WHERE, HERE, DYING, KILL = 1, 2, 3, 4, 5
+ENDED, WHERE, HERE, DYING = 1, 2, 3, 4  # tags: calls of a rank that has ended, a question, its answer, an exception
 
 
 class Watchdog:
@@ -59,8 +59,6 @@ class Watchdog:
         self._answers: dict[int, Place] = {}
         self.dying: set[int] = set()  # other ranks that have an exception which nothing catches
         self._processes = np.array(self._comm.allgather(frozen.identity())) if survives else None
-        self._next = 0.0  # when to ask again
-        self._killed: dict[int, float] = {}  # frozen ranks that someone was asked to kill -> when
         self._sending: list[Any] = []
         self._reductions = 0
         KENNEL.add(self)
@@ -99,8 +97,8 @@ class Watchdog:
             self._comm.Free()
 
     def retire(self) -> None:
-        """Do no more than answer: the ranks that are left have another watchdog, but some may not know of it yet."""
-        self.timeout = 0.0
+        """Stop watching, alone: a rank has failed, and those that are left have another watchdog."""
+        KENNEL.remove(self)
 
     @contextmanager
     def during(self, call: int) -> Iterator[None]:
@@ -120,22 +118,32 @@ class Watchdog:
 
     def _look(self) -> None:
         """Carry out `look`."""
-        try:
+        places = self._places()
+        if self._processes is not None:
+            self._look_for_stopped(places, self._processes)
+            # A failure that MPI hears of in two threads at once may crash it: leave it to a call that has just begun.
+            if any(place.inside and (place.seconds < RECENT or place.call in UNCOUNTED[1:]) for place in places):
+                return
+        with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
             self._read()
-        except self._mpi.Exception:  # a rank has failed: the calls of this one will tell
-            if self._processes is not None:
-                self._comm.Ack_failed()  # to hear of the others
-        for place in self._places():
+        for place in places:
             for rank, numbers in self._ended.items():
                 if place.waits_for(rank, numbers) and place.seconds > STUCK:
                     self._give_up(f"waits for rank {rank}, which has ended its program: it {place}")
-            if self.timeout and place.inside and place.seconds > self._limit and time.monotonic() > self._next:
+            if self.timeout and place.inside and place.seconds > self.timeout:
                 self._report(place)
 
-    @property
-    def _limit(self) -> float:
-        """Return after how many seconds to ask where others are: who is to be killed must not answer until the end."""
-        return self.timeout if self._processes is None else max(self.timeout - ANSWER, self.timeout / 2)
+    def _look_for_stopped(self, places: list[Place], processes: np.ndarray) -> None:
+        """Kill stopped processes of this machine for which this rank has waited too long; no message is needed."""
+        waited = [place for place in places if place.inside and self.timeout and place.seconds > self.timeout]
+        for rank in range(self.size) if waited else ():
+            if frozen.within_reach(processes[rank], processes[self.rank]) and frozen.stopped(processes[rank]):
+                text = f"rank {rank} of {self.size} does not come to a call, for it is stopped: it is killed"
+                print(f"sparse_mpi: {text}", file=sys.stderr, flush=True)
+                frozen.end(processes[rank])
+        for place in waited:
+            if place.call == SHRINK and place.seconds > max(RECOVERY, 2 * self.timeout):
+                self._give_up(f"cannot go on without the ranks that have failed: it {place}")
 
     def _read(self) -> None:
         """Take in all messages there are, and answer questions."""
@@ -148,8 +156,6 @@ class Watchdog:
                 self._ended[source] = {int(family): int(number) for family, number in words.reshape(-1, 2)}
             elif tag == DYING:
                 self.dying.add(source)
-            elif tag == KILL:
-                self._kill(int(words[0]))
             elif tag == WHERE:
                 place = self._whereabouts()
                 self._send(place._replace(since=now() - place.since), source, HERE)  # clocks of hosts differ
@@ -187,7 +193,7 @@ class Watchdog:
 
     def _report(self, place: Place) -> None:
         """Ask where the others are, say for whom this rank waits, and end the job."""
-        others = sorted({*range(self.size)} - {self.rank, *self._failed()})
+        others = [rank for rank in range(self.size) if rank != self.rank]
         self._answers.clear()
         for rank in others:
             with suppress(self._mpi.Exception):  # it has failed
@@ -197,50 +203,15 @@ class Watchdog:
             self._read()
             time.sleep(LOOK / 25)
         missing = [rank for rank in others if self._is_late(place, rank)]
-        if self._ends_frozen([rank for rank in missing if rank not in self._answers]):
-            return
-        if place.call == CLOSE:  # others may take any time to come to their end, but must answer
-            self._next = time.monotonic() + self.timeout
-            return
         seen = [f"rank {rank} {self._answers.get(rank, 'does not answer')}" for rank in missing]
         why = f"{place}, longer than {self.timeout:g} s, and waits for others: {'; '.join(seen) or 'unknown'}"
         self._give_up(why, LATE)
-
-    def _failed(self) -> list[int]:
-        """Return the ranks that are known to have failed."""
-        if self._processes is None:
-            return []
-        return list(self._mpi.Group.Translate_ranks(self._comm.Get_failed(), None, self._group))
-
-    def _ends_frozen(self, ranks: list[int]) -> bool:
-        """Have ``ranks`` killed, which do not answer; return False if there are none, or nobody can or did."""
-        if self._processes is None or not ranks:
-            return False
-        able = [self.rank, *self._answers]
-        for rank in ranks:
-            reach = [other for other in able if frozen.within_reach(self._processes[rank], self._processes[other])]
-            if not reach or time.monotonic() - self._killed.setdefault(rank, time.monotonic()) > PATIENCE:
-                return False
-            if reach[0] == self.rank:
-                self._kill(rank)
-            else:
-                self._send([rank], reach[0], KILL)
-        return True
-
-    def _kill(self, rank: int) -> None:
-        """Kill a frozen rank, and say so."""
-        assert self._processes is not None, "ranks survive that"
-        text = f"rank {rank} of {self.size} does not come to a call, and does not answer: it is killed"
-        print(f"sparse_mpi: {text}", file=sys.stderr, flush=True)
-        frozen.end(self._processes[rank])
 
     def _is_late(self, place: Place, rank: int) -> bool:
         """Tell if another rank does not answer, or is not yet in the call in which this one waits."""
         other = self._answers.get(rank)
         if other is None:
             return True
-        if place.call in (SHRINK, CLOSE):
-            return not (other.inside and other.call == place.call)
         if place.call == SENDRECV:
             return rank == place.awaited
         return not (other.inside and other.family == place.family and other.number >= place.number)

@@ -12,7 +12,7 @@ LINE = re.compile(r"sparse_mpi: rank (?P<rank>\d+) of (?P<size>\d+) (?P<says>.*)
 TIMED = re.compile(r"has been in (?P<call>\w+).*longer than \S+ s, and waits for others: (?P<others>.*)$")
 ENDED = re.compile(r"waits for rank (?P<rank>\d+), which has ended its program: it has been in (?P<call>\w+)")
 OTHER = re.compile(r"rank (?P<rank>\d+) (?P<where>[^;]*)")
-KILLED = re.compile(r"sparse_mpi: rank (?P<rank>\d+) of \d+ does not come to a call, and does not answer: it is killed")
+KILLED = re.compile(r"sparse_mpi: rank (?P<rank>\d+) of \d+ does not come to a call, for it is stopped: it is killed")
 LOST = re.compile(r"sparse_mpi: (?P<says>ranks? [\d, ]+ lost before step \d+; .*)$")
 SILENT = "does not answer"
 
@@ -47,7 +47,7 @@ def explain(lines: Iterable[str]) -> list[Finding]:
     lines = list(lines)
     said, findings = reports(lines), []
     for match in filter(None, map(KILLED.search, lines)):
-        text = "was frozen, and another rank killed it; the others went on"
+        text = "was stopped, and another rank killed it; the others went on"
         findings.append(Finding(f"rank {match['rank']}", text, "advice", "look at its host: memory, disk, a debugger"))
     findings += [Finding("loss", match["says"]) for match in filter(None, map(LOST.search, lines))]
     where = {rank: place for report in said for rank, place in report.awaited.items()}

@@ -52,7 +52,7 @@ def test_a_rank_that_ended_before_the_others():
 def test_losses_that_a_team_survived_break_nothing():
     found = job.explain(
         [
-            "sparse_mpi: rank 3 of 8 does not come to a call, and does not answer: it is killed",
+            "sparse_mpi: rank 3 of 8 does not come to a call, for it is stopped: it is killed",
             "sparse_mpi: ranks 3, 5 lost before step 12; 6 ranks go on after 0.03 s",
         ]
     )

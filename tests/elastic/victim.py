@@ -37,12 +37,18 @@ def pause() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def link() -> None:
+    """Take the link of this emulated host down for a while."""
+    subprocess.Popen(["sh", "-c", f"ip link set eth0 down; sleep {PAUSE}; ip link set eth0 up"])
+
+
 FAULTS = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exit": lambda: os._exit(3),
     "raise": lambda: DUE.append(True),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "pause": pause,
+    "link": link,
 }
 
 

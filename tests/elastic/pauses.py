@@ -1,0 +1,89 @@
+"""Sum up records of `chaos`, in a table and a figure: faults, what became of them, and how long training paused.
+
+python -m tests.elastic.pauses docs/results/chaos-*.json --plot docs/results/chaos.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from sparse_mpi.cli import figures
+
+ENDS = ("kill", "exit", "raise")  # faults after which a process ends by itself
+GROUPS = ("ended", "frozen for good", "frozen or cut off for half a second")
+
+
+def group_of(job: dict[str, Any]) -> str:
+    """Return which kind of fault a job paused for longest."""
+    faults = set(job["faults"])
+    return GROUPS[1] if "stop" in faults else GROUPS[2] if faults & {"pause", "link"} else GROUPS[0]
+
+
+def longest_steps(jobs: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return by group the longest step of each job that lost ranks; whole programs do not time their steps."""
+    steps: dict[str, list[float]] = {group: [] for group in GROUPS}
+    for job in jobs:
+        if job["kind"] != "program" and not job["problem"] and (job["departures"] or group_of(job) == GROUPS[2]):
+            steps[group_of(job)].append(job["longest"])
+    return steps
+
+
+def table(jobs: list[dict[str, Any]]) -> str:
+    """Return what is to be read."""
+    faults = Counter(fault for job in jobs for fault in job["faults"])
+    lost = sum(len(ranks) for job in jobs for _, ranks, _ in job.get("departures", []))
+    wrong = [job["problem"] for job in jobs if job["problem"]]
+    more = sum(len(job.get("more", [])) for job in jobs)
+    lines = [
+        f"{len(jobs)} jobs, {faults.total()} faults: {', '.join(f'{count} {name}' for name, count in faults.items())}",
+        f"{lost} ranks lost while they trained, {more} of them not by a fault of ours",
+        f"{len(wrong)} jobs not as promised" + "".join(f"; {text}" for text in wrong),
+    ]
+    pauses = [seconds for job in jobs for seconds in job.get("pauses", [])]
+    shown = {"from the failed call until the others go on": pauses}
+    shown |= {f"longest step, ranks {group}": steps for group, steps in longest_steps(jobs).items()}
+    lines += ["", "| seconds | number | median | 95 % | most |", "| --- | ---: | ---: | ---: | ---: |"]
+    for name, values in shown.items():
+        if values:
+            ordered = sorted(values)
+            late = ordered[int(0.95 * (len(ordered) - 1))]
+            numbers = statistics.median(ordered), late, ordered[-1]
+            lines.append(f"| {name} | {len(ordered)} | {' | '.join(f'{number:.3f}' for number in numbers)} |")
+    return "\n".join(lines)
+
+
+def draw(jobs: list[dict[str, Any]], file: str) -> None:
+    """Draw the share of jobs whose longest step took at most so long, by group."""
+    figure = figures.matplotlib("figure").Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for group, steps in longest_steps(jobs).items():
+        if steps:
+            ordered = sorted(steps)
+            share = [(place + 1) / len(ordered) for place in range(len(ordered))]
+            axes.step(ordered, share, where="post", label=f"{group}: {len(ordered)} jobs")
+    axes.set(xscale="log", xlabel="longest step of a job, seconds", ylabel="share of jobs", ylim=(0, 1.02))
+    axes.grid(alpha=0.3)
+    axes.legend(title="ranks that", loc="lower right")
+    figures.save(figure, file)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", nargs="+", type=Path)
+    parser.add_argument("--plot", metavar="FILE")
+    args = parser.parse_args()
+    jobs = [job for file in args.records for job in json.loads(file.read_text())["cases"]]
+    print(table(jobs))
+    if args.plot:
+        draw(jobs, args.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
