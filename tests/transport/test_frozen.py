@@ -1,0 +1,64 @@
+"""A stopped process is known by its state, and is ended; another process that has its id by then is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from sparse_mpi.comm import frozen
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+@pytest.fixture
+def child():
+    """A process that sleeps, and its identity as another rank would tell it."""
+    process = subprocess.Popen(["sleep", "60"])
+    yield process, np.array([frozen.identity()[0], process.pid, frozen._began(process.pid)], np.int64)
+    process.kill()
+    process.wait()
+
+
+def wait_until(holds):
+    until = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_process_is_stopped_only_while_it_is(child):
+    process, identity = child
+    assert not frozen.stopped(identity)
+    os.kill(process.pid, signal.SIGSTOP)
+    wait_until(lambda: frozen.stopped(identity))
+    os.kill(process.pid, signal.SIGCONT)
+    wait_until(lambda: not frozen.stopped(identity))
+
+
+def test_a_stopped_process_is_ended(child):
+    process, identity = child
+    os.kill(process.pid, signal.SIGSTOP)
+    frozen.end(identity)
+    assert process.wait(10) == -signal.SIGKILL
+    assert not frozen.stopped(identity)
+    frozen.end(identity)  # it is gone: nothing happens
+
+
+def test_a_later_process_with_the_same_id_is_left_alone(child):
+    process, identity = child
+    frozen.end(identity - [0, 0, 1])
+    assert process.poll() is None and not frozen.stopped(identity - [0, 0, 1])
+
+
+def test_processes_of_other_machines_are_out_of_reach():
+    mine = frozen.identity()
+    assert mine[1] == os.getpid() and frozen.within_reach(mine, mine)
+    assert not frozen.within_reach(mine + [1, 0, 0], mine)
+    unknown = np.zeros(3, np.int64)
+    assert not frozen.within_reach(unknown, unknown)
