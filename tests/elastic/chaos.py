@@ -90,8 +90,8 @@ def emulated(there: hosts.Hosts) -> Start:
     return start
 
 
-def lose(job: dict[str, Any], start: Start = here) -> dict[str, Any]:
-    """Run a job and return what became of it: ``problem`` is None if all is as promised."""
+def lose(job: dict[str, Any], start: Start = here, per_node: int | None = None) -> dict[str, Any]:
+    """Run a job, with so many ranks a node, and return what became of it: ``problem`` is None if all is as promised."""
     command = [str(Path(__file__).with_name("victim.py")), "--kind", job["kind"], "--algo", job["algorithm"]]
     command += ["--steps", str(STEPS), "--spares", str(job["spares"])]
     for name in ("faults", "victims", "after"):
@@ -110,11 +110,11 @@ def lose(job: dict[str, Any], start: Start = here) -> dict[str, Any]:
             result |= {"departures": trained[0]["departures"], "pauses": trained[0]["pauses"]}
             result |= {"more": sorted(lost - set(job["victims"]))}
             result |= {"longest": round(max(fact["longest"] for fact in trained), 3)}
-        wrong = f"no end within {LIMIT} s" if status is None else problem(job, found, f"{folder}/planned")
+        wrong = f"no end within {LIMIT} s" if status is None else problem(job, found, f"{folder}/planned", per_node)
     return result | {"problem": wrong, "said": text[-20000:] if wrong else ""}
 
 
-def problem(job: dict[str, Any], found: list[dict[str, Any]], folder: str) -> str | None:
+def problem(job: dict[str, Any], found: list[dict[str, Any]], folder: str, per_node: int | None) -> str | None:
     """Return what is wrong with what the survivors found, or None."""
     trained = [fact for fact in found if "digest" in fact]
     lost = {rank for _, ranks, _ in (trained[0]["departures"] if trained else []) for rank in ranks}
@@ -133,7 +133,7 @@ def problem(job: dict[str, Any], found: list[dict[str, Any]], folder: str) -> st
         return None
     leave = {rank: step for step, ranks, _ in trained[0]["departures"] for rank in ranks}
     options = Options(job["algorithm"], STEPS, job["spares"], folder=folder)
-    planned = World(job["ranks"], leave=leave).run(lambda comm: KINDS[job["kind"]](comm, options))
+    planned = World(job["ranks"], per_node, leave).run(lambda comm: KINDS[job["kind"]](comm, options))
     if trained[0]["digest"] not in {result[0] for result in planned if result is not None}:
         return "survivors differ from the planned departure"
     return None
@@ -153,11 +153,12 @@ def main() -> int:
     random_, results = random.Random(args.seed), []
     with ExitStack() as stack:
         start: Start = here
+        per_node = 1 if args.hosts else None
         if args.hosts:
             start = emulated(stack.enter_context(hosts.emulate(args.hosts, rate.parse(args.rate))))
         bar = stack.enter_context(Bar(args.jobs, "jobs"))
         for _ in range(args.jobs):
-            results.append(lose(draw(random_, args.most, args.hosts or args.ranks, bool(args.hosts)), start))
+            results.append(lose(draw(random_, args.most, args.hosts or args.ranks, bool(args.hosts)), start, per_node))
             bar.update()
             if results[-1]["problem"]:
                 print(results[-1], flush=True)
