@@ -15,6 +15,7 @@ A process that is gone is the launcher's concern, which ends the job at once.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,6 +48,8 @@ class Watchdog:
     """
 
     def __init__(self, MPI: Any, comm: Any, timeout: float = 0.0, survives: bool = False) -> None:
+        # Ask on the communicator itself: where a rank fails here, others revoke that, and know nothing of the duplicate
+        self._processes = _processes(comm) if survives else None
         self._mpi, self._comm, self.timeout = MPI, comm.Dup(), timeout
         self.rank, self.size = self._comm.rank, self._comm.size
         self._group, self._families = self._comm.Get_group(), itertools.count()
@@ -58,7 +61,6 @@ class Watchdog:
         self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
         self._answers: dict[int, Place] = {}
         self.dying: set[int] = set()  # other ranks that have an exception which nothing catches
-        self._processes = np.array(self._comm.allgather(frozen.identity())) if survives else None
         self._sending: list[Any] = []
         self._reductions = 0
         KENNEL.add(self)
@@ -223,7 +225,9 @@ class Watchdog:
         while time.monotonic() < until:
             self._read()  # others may ask where this rank is
             time.sleep(LOOK / 25)
-        self._comm.Abort(1)
+        with suppress(self._mpi.Exception):
+            self._comm.Abort(1)
+        os._exit(1)  # where ranks survive the loss of others, MPI may leave this one alive
 
     def tell(self, dying: bool = False) -> None:
         """Tell all other ranks that this one has ended, and which calls it took part in; or that it is ``dying``."""
@@ -248,6 +252,13 @@ class Watchdog:
                 return True
 
         return passed
+
+
+def _processes(comm: Any) -> np.ndarray:
+    """Return the processes of all ranks ``(P, 3)``, see `frozen.identity`. Collective."""
+    found = np.empty((comm.size, 3), np.int64)
+    comm.Allgather(frozen.identity(), found)
+    return found
 
 
 class Watched(NamedTuple):
