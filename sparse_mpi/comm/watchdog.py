@@ -223,7 +223,8 @@ class Watchdog:
         print(f"sparse_mpi: rank {self.rank} of {self.size} {why}; the job ends", file=sys.stderr, flush=True)
         until = time.monotonic() + speaking
         while time.monotonic() < until:
-            self._read()  # others may ask where this rank is
+            with suppress(self._mpi.Exception):  # a rank has failed
+                self._read()  # others may ask where this rank is
             time.sleep(LOOK / 25)
         with suppress(self._mpi.Exception):
             self._comm.Abort(1)
