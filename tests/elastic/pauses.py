@@ -69,7 +69,7 @@ def draw(jobs: list[dict[str, Any]], file: str) -> None:
             axes.step(ordered, share, where="post", label=f"{group}: {len(ordered)} jobs")
     axes.set(xscale="log", xlabel="longest step of a job, seconds", ylabel="share of jobs", ylim=(0, 1.02))
     axes.grid(alpha=0.3)
-    axes.legend(title="ranks that", loc="lower right")
+    axes.legend(title="ranks that", loc="upper left")
     figures.save(figure, file)
 
 
