@@ -60,7 +60,7 @@ def table(jobs: list[dict[str, Any]]) -> str:
 
 def draw(jobs: list[dict[str, Any]], file: str) -> None:
     """Draw the share of jobs whose longest step took at most so long, by group."""
-    figure = figures.matplotlib("figure").Figure(figsize=(7, 3.6), layout="constrained")
+    figure = figures.matplotlib("figure").Figure(figsize=(8.4, 4), layout="constrained")
     axes = figure.subplots()
     for group, steps in longest_steps(jobs).items():
         if steps:
@@ -69,7 +69,7 @@ def draw(jobs: list[dict[str, Any]], file: str) -> None:
             axes.step(ordered, share, where="post", label=f"{group}: {len(ordered)} jobs")
     axes.set(xscale="log", xlabel="longest step of a job, seconds", ylabel="share of jobs", ylim=(0, 1.02))
     axes.grid(alpha=0.3)
-    axes.legend(title="ranks that", loc="upper left")
+    figure.legend(title="ranks that", loc="outside upper center", ncols=3, fontsize="small")
     figures.save(figure, file)
 
 
