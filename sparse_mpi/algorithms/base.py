@@ -59,9 +59,6 @@ class Part(Protocol):
         """Return the numbers of the tensors in the layout."""
 
 
-GIVING = ("owner", "keeper")  # values of the option ``residual``: who keeps what was sent and is in no result
-
-
 class Algorithm(ABC):
     """The base class of all algorithms, which are frozen dataclasses of hyperparameters.
 
@@ -156,7 +153,7 @@ class Algorithm(ABC):
     @property
     def gives_away(self) -> bool:
         """Tell if ``sent`` may have entries that are not in ``total``: another rank keeps them."""
-        return getattr(self, "residual", "") in GIVING or any(part.algorithm.gives_away for part in self.parts)
+        return any(part.algorithm.gives_away for part in self.parts)
 
     @property
     def normwise(self) -> bool:

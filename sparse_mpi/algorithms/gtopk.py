@@ -51,6 +51,11 @@ class GTopk(Algorithm):
         return {"": {"residual": "published"}}
 
     @property
+    def gives_away(self) -> bool:
+        """Tell if whoever drops a partial sum keeps it."""
+        return self.residual == "keeper"
+
+    @property
     def conserves(self) -> bool:
         """Tell if the residual rule is not the published one, which loses mass."""
         return self.residual == "keeper"

@@ -110,6 +110,11 @@ class SparDL(Algorithm):
         return {"": {"selector": AllDim(), **rules}}
 
     @property
+    def gives_away(self) -> bool:
+        """Tell if whoever prunes an entry keeps it."""
+        return self.residual == "keeper"
+
+    @property
     def conserves(self) -> bool:
         """Tell if the residual rule is not the published one, which loses mass."""
         return self.residual == "keeper"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,7 +48,7 @@ class Agreeing:
         """Return, by bucket, what all ranks know of the kinds of gradients, for `know_kinds` on one that joins them."""
         return [bucket.kinds.tolist() for bucket in self.buckets]
 
-    def know_kinds(self, kinds: list[list[int]]) -> None:
+    def know_kinds(self, kinds: Sequence[Sequence[int] | np.ndarray]) -> None:
         """Take over what other ranks know, see `kinds`."""
         for bucket, known in zip(self.buckets, kinds, strict=True):
             bucket.kinds[:] = known
@@ -62,6 +62,4 @@ class Agreeing:
         if self._kinds_known:
             return
         kinds = self._any(np.concatenate([bucket.seen for bucket in self.buckets]))
-        for bucket in self.buckets:
-            bucket.kinds, kinds = kinds[: len(bucket.seen)].copy(), kinds[len(bucket.seen) :]
-        self._kinds_known = all(bucket.kinds.all() for bucket in self.buckets)
+        self.know_kinds(np.split(kinds, np.cumsum([len(bucket.seen) for bucket in self.buckets])[:-1]))

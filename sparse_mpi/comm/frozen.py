@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 PROC = Path("/proc")
+STATE, BEGAN = 0, 19  # fields of /proc/N/stat, from the state on
 
 
 def identity() -> np.ndarray:
@@ -34,9 +35,10 @@ def stopped(process: np.ndarray) -> bool:
     """Tell if a process of this machine is stopped, as by SIGSTOP or a debugger."""
     _, number, began = process.tolist()
     try:
-        return _fields(number)[0] in "Tt" and _began(number) == began
+        fields = _fields(number)
     except OSError:  # it has ended
         return False
+    return fields[STATE] in "Tt" and int(fields[BEGAN]) == began
 
 
 def end(process: np.ndarray) -> None:
@@ -55,7 +57,7 @@ def _began(number: int) -> int:
     Raises:
         OSError: there is none.
     """
-    return int(_fields(number)[19])
+    return int(_fields(number)[BEGAN])
 
 
 def _fields(number: int) -> list[str]:

@@ -27,7 +27,7 @@ import numpy as np
 
 from sparse_mpi.comm import frozen
 from sparse_mpi.comm.kennel import KENNEL, LOOK
-from sparse_mpi.comm.place import NOBODY, SENDRECV, SHRINK, UNCOUNTED, Place, now
+from sparse_mpi.comm.place import CLOSE, NOBODY, SENDRECV, SHRINK, UNCOUNTED, Place, now
 
 STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
 ANSWER = 1.0  # seconds in which a watchdog must answer
@@ -124,7 +124,7 @@ class Watchdog:
         if self._processes is not None:
             self._look_for_stopped(places, self._processes)
             # A failure that MPI hears of in two threads at once may crash it: leave it to a call that has just begun.
-            if any(place.inside and (place.seconds < RECENT or place.call in UNCOUNTED[1:]) for place in places):
+            if any(place.inside and (place.seconds < RECENT or place.call in (CLOSE, SHRINK)) for place in places):
                 return
         with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
             self._read()

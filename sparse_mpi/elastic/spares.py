@@ -26,6 +26,11 @@ class _Over(Exception):
     """Ends a spare's waiting."""
 
 
+def _ranks_of(departures: Sequence[Departure]) -> frozenset[int]:
+    """Return the ranks that were lost in ``departures``."""
+    return frozenset(rank for departure in departures for rank in departure.ranks)
+
+
 class Spares:
     """The part of `Team` that has ranks stand by, and calls them."""
 
@@ -37,8 +42,7 @@ class Spares:
     recruits: list[int]
     _everybody: Comm  # with the spares
     _spares: list[int]  # by their numbers at the start: those that have not joined, lost ones included
-    _places: int  # ranks wanted
-    _all_spares: int  # how many there were
+    _places: int  # ranks wanted: how many trained at first
     _next: Comm | None = None  # the ranks that train, or wait, when the running transaction is complete
     _joining: tuple[int, ...] = ()  # spares that are in when the running transaction is complete
     _called: bool = False  # this spare takes part in the running transaction
@@ -52,7 +56,7 @@ class Spares:
     @property
     def lost(self) -> frozenset[int]:
         """Return the ranks that were lost, by their numbers at the start."""
-        return frozenset(rank for departure in self.departures for rank in departure.ranks)
+        return _ranks_of(self.departures)
 
     @property
     def settled(self) -> list[Departure]:
@@ -89,11 +93,7 @@ class Spares:
     @property
     def reserve(self) -> int:
         """Return how many spares wait, as all ranks know when this many transactions are complete."""
-        return len(self._waiting(self._settled_losses)) if self._separate else 0
-
-    @property
-    def _settled_losses(self) -> frozenset[int]:
-        return frozenset(rank for departure in self.settled for rank in departure.ranks)
+        return len(self._waiting(_ranks_of(self.settled))) if self._separate else 0
 
     def recruit(self, give: Callable[[], bytes]) -> None:
         """Have spares take the places of lost ranks, if there are any of both. Collective among ranks that train.
@@ -103,15 +103,14 @@ class Spares:
         Args:
             give: returns what a spare needs that begins here; it is called on one rank.
         """
-        if not (self._separate and self._chosen(self._settled_losses)):
-            return
-        _, joined = self._together(lambda: self._admission(give))
-        self._admit(joined)
+        if self._separate and self._chosen(_ranks_of(self.settled)):
+            self._together(lambda: self._admission(give))
 
     def _together(self, attempt: Callable[[], T]) -> T:
         """Return ``attempt()``, a transaction of all ranks, spares included, after which ``comm`` may be another."""
         former = self.comm
         result: T = self._transact(attempt, lambda: self._everybody)
+        self._admit(self._joining)
         if self._next is not None:  # otherwise ranks were lost in its meeting, and ``comm`` is as it must be
             self.comm, self._next = self._next, None
         self._move(former)
@@ -120,22 +119,20 @@ class Spares:
     def _wait(self) -> bytes | None:
         """Wait, as a spare, to be called; return what a rank that trains has given, or None if it never comes."""
 
-        def attempt() -> tuple[bytes, tuple[int, ...]]:
+        def attempt() -> bytes:
             self._answer()
             return self._admission(lambda: b"")
 
         state = b""
         while self.waits:
             try:
-                state, joined = self._together(attempt)
+                state = self._together(attempt)
             except _Over:
                 self._dismissed = True
                 return None
             except TooFewRanks:
                 if not self.members:
                     raise
-            else:
-                self._admit(joined)
         return state
 
     def _answer(self) -> None:
@@ -166,8 +163,8 @@ class Spares:
         else:
             self._call(OVER)
 
-    def _admission(self, give: Callable[[], bytes]) -> tuple[bytes, tuple[int, ...]]:
-        """Make a communicator with the ranks that train and those that join; return what these get, and who."""
+    def _admission(self, give: Callable[[], bytes]) -> bytes:
+        """Choose who joins, make a communicator with them and the ranks that train, and return what they get."""
         if self.number not in self._spares:
             self._call(self.completed)
         joining = self._joining = tuple(self._chosen(self.lost))
@@ -181,7 +178,7 @@ class Spares:
         elif self.number in joining:
             came = comm.sendrecv(np.empty(0, np.uint8), None, inside.index(lead))
             state = b"" if came is None else came.tobytes()
-        return state, joining
+        return state
 
     def _admit(self, joining: Sequence[int]) -> None:
         """Count spares among those that train."""
@@ -195,8 +192,7 @@ class Spares:
 
     def _chosen(self, lost: frozenset[int]) -> list[int]:
         """Return the spares whose turn it is to take the places of ranks that are ``lost``."""
-        joined = [number for number in range(self._places + self._all_spares) if number not in self._spares]
-        missing = self._places - len([number for number in joined if number not in lost])
+        missing = self._places - len({*range(self._places), *self.recruits} - lost)
         return self._waiting(lost)[: max(missing, 0)]
 
     def _separated(self) -> Comm:

@@ -75,7 +75,7 @@ class Team(Spares):
         self._everybody = self.comm  # with the spares
         self._spares = self.members[self.comm.size - spares :]  # by their numbers; those that have not joined
         self.recruits: list[int] = []
-        self._places, self._all_spares = self.comm.size - spares, spares
+        self._places = self.comm.size - spares
         self.completed = 0  # transactions
         self._closed = False
 

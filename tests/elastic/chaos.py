@@ -106,19 +106,22 @@ def lose(job: dict[str, Any], start: Start = here, per_node: int | None = None) 
         result = job | {"seconds": round(time.monotonic() - began, 2), "status": status}
         trained = [fact for fact in found if "digest" in fact]
         if trained:
-            lost = {rank for _, ranks, _ in trained[0]["departures"] for rank in ranks}
             result |= {"departures": trained[0]["departures"], "pauses": trained[0]["pauses"]}
-            result |= {"more": sorted(lost - set(job["victims"]))}
+            result |= {"more": sorted(lost_of(trained) - set(job["victims"]))}
             result |= {"longest": round(max(fact["longest"] for fact in trained), 3)}
         wrong = f"no end within {LIMIT} s" if status is None else problem(job, found, f"{folder}/planned", per_node)
     return result | {"problem": wrong, "said": text[-20000:] if wrong else ""}
 
 
+def lost_of(trained: list[dict[str, Any]]) -> set[int]:
+    """Return the ranks whose loss the survivors have noted."""
+    return {rank for _, ranks, _ in (trained[0]["departures"] if trained else []) for rank in ranks}
+
+
 def problem(job: dict[str, Any], found: list[dict[str, Any]], folder: str, per_node: int | None) -> str | None:
     """Return what is wrong with what the survivors found, or None."""
     trained = [fact for fact in found if "digest" in fact]
-    lost = {rank for _, ranks, _ in (trained[0]["departures"] if trained else []) for rank in ranks}
-    survivors = {fact["rank"] for fact in found}
+    lost, survivors = lost_of(trained), {fact["rank"] for fact in found}
     passing = {rank for rank, fault in zip(job["victims"], job["faults"], strict=True) if fault in PASSING}
     if not trained or survivors | lost != set(range(job["ranks"])) or lost & survivors:
         return f"survivors {sorted(survivors)}, lost {sorted(lost)}"

@@ -25,7 +25,8 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 
-LAUNCH = (sys.executable, "-m", "sparse_mpi", "run", "--max-oversubscribe", "99", "--elastic")
+from .chaos import LAUNCH
+
 LIMIT = 1800  # seconds of a run
 RANK = b"PMIX_RANK="  # in the environment of a process that mpirun has started
 

@@ -46,7 +46,7 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
         _meet(comm)  # a launcher ends the job at the first exit: let everybody speak before
         sys.exit(1)
     except Preempted as preempted:
-        if (team.comm if (team := team_of(comm)) else comm).rank == 0:
+        if _leads(comm):
             print(preempted, flush=True)
         _meet(comm)
         sys.exit(os.EX_TEMPFAIL)
@@ -54,6 +54,12 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
         if team_of(comm):  # the others go on
             raise
         comm.abort(error)
+
+
+def _leads(comm: Comm) -> bool:
+    """Tell if this is the first of the ranks that are left."""
+    team = team_of(comm)
+    return (comm if team is None else team.comm).rank == 0
 
 
 def _meet(comm: Comm) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from data.share import Share
 from records.metrics import Metrics
 from sparse_mpi.comm import Comm
-from sparse_mpi.elastic import team_of
+from sparse_mpi.elastic import Team, team_of
 
 
 class Survivors:
@@ -70,31 +70,25 @@ class Survivors:
             self._team.recruit(self._give)
         self._fresh = False
         # Deal to those that are left, and to those.
-        lost, joined = self._lost(), self._team.recruits[self._recruits :]
+        lost, joined = self._lost(self._team), self._team.recruits[self._recruits :]
         if lost or joined:
             missed = [(before, rank) for rank, at in lost.items() for before, when in self._began.items() if when >= at]
             self._ranks = [rank for rank in self._ranks if rank not in lost] + joined
             self._recruits += len(joined)
             self._share.deal(epoch, step, self._ranks, sorted(missed))
-            self._note(epoch, step, lost, joined)
+            spent = sum(departure.seconds for departure in self._team.settled if {*departure.ranks} & {*lost})
+            ranks = {"lost": sorted(lost), "joined": joined, "ranks": len(self._ranks)}
+            self._metrics.write("loss", epoch=epoch + 1, after=step, **ranks, seconds=spent)
         self._began[step] = self._team.completed
         return bool(lost or joined)
 
     def too_few(self) -> str:
         """Return what is wrong if the run must end because too few ranks are left; the same on all of them."""
-        left = len(self._ranks) - len(self._lost()) + (0 if self._team is None else self._team.reserve)
+        if self._team is None:
+            return ""
+        left = len(self._ranks) - len(self._lost(self._team)) + self._team.reserve
         return f"{left} ranks are left, fewer than --min-ranks {self._least}" if left < self._least else ""
 
-    def _lost(self) -> dict[int, int]:
+    def _lost(self, team: Team) -> dict[int, int]:
         """Return the ranks that were lost since samples were dealt, and the first transaction that each was not in."""
-        if self._team is None:
-            return {}
-        departures = self._team.settled
-        return {rank: d.step for d in departures for rank in d.ranks if rank in self._ranks}
-
-    def _note(self, epoch: int, step: int, lost: dict[int, int], joined: list[int]) -> None:
-        """Write a record of ranks ``lost`` and ``joined`` before a step."""
-        assert self._team is not None, "ranks are lost from a team only"
-        spent = sum(departure.seconds for departure in self._team.settled if {*departure.ranks} & {*lost})
-        ranks = {"lost": sorted(lost), "joined": joined, "ranks": len(self._ranks)}
-        self._metrics.write("loss", epoch=epoch + 1, after=step, **ranks, seconds=spent)
+        return {rank: d.step for d in team.settled for rank in d.ranks if rank in self._ranks}

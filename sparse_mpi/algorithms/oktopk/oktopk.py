@@ -100,6 +100,11 @@ class OkTopk(Algorithm):
         if self.threshold_period < 1:
             raise ValueError(f"threshold_period must be at least 1 step, got {self.threshold_period}")
 
+    @property
+    def gives_away(self) -> bool:
+        """Tell if the owner of an entry keeps what is in no result."""
+        return self.residual == "owner"
+
     @classmethod
     def presets(cls) -> dict[str, dict[str, Any]]:
         """Return what the published program has for each of its workloads; it starts dense, see `DENSE_STEPS`.
