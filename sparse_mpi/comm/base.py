@@ -116,6 +116,9 @@ class Comm(Protocol):
         A ``patient`` one leaves the core to other threads while it waits, at the price of some latency.
         """
 
+    def patient(self) -> Comm:
+        """Return a view for messages that may take any time: it leaves the core to others, and is not watched over."""
+
     def split(self, color: int) -> Comm:
         """Return a communicator of the ranks that give the same ``color``, in their order here. Collective.
 

@@ -25,6 +25,9 @@ class Mortal:
     def fail_alone(self, close: Callable[[], None]) -> None:
         return
 
+    def patient(self) -> Any:
+        return self
+
     def wait_for_end(self) -> None:
         return
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
+from copy import copy
 from typing import Any, NoReturn
 
 import numpy as np
@@ -39,7 +40,7 @@ class MPIComm(CountingComm):
 
     Where MPI allows calls from several threads, a `Watchdog` ends the job when a rank waits for one that has ended its
     program, and when a call takes longer than ``timeout`` seconds (0: any time; None: as the variable
-    SPARSE_MPI_TIMEOUT has it). What is made of a ``parent`` shares its watchdog.
+    SPARSE_MPI_TIMEOUT has it). What is made of this communicator shares its watchdog.
 
     Raises:
         TypeError: ``comm`` is no intracommunicator.
@@ -56,7 +57,6 @@ class MPIComm(CountingComm):
         bucket: int = 8,
         patient: bool = False,
         timeout: float | None = None,
-        parent: MPIComm | None = None,
     ) -> None:
         from mpi4py import MPI
 
@@ -66,16 +66,10 @@ class MPIComm(CountingComm):
         if bucket < 1:
             raise ValueError(f"bucket must be at least 1 peer, got {bucket}")
         limit, comm = time_limit(timeout), comm.Dup()
-        if parent is not None:
-            parent._note_part(comm)
         wanted = takes_device_pointers(MPI, comm) if cuda_aware is None else cuda_aware
         self._set_up(MPI, comm, not comm.allreduce(wanted, MPI.LAND), bucket, patient)
-        # Watch over all ranks; what is made of this communicator has the same watchdog.
-        if parent is None:
-            self._watch(limit)
-            self.guard()
-        elif parent._dog is not None:
-            self._dog, self.watched = parent._dog, parent._dog.over(comm)
+        self._watch(limit)
+        self.guard()
 
     def _set_up(self, MPI: Any, comm: Any, staged: bool, bucket: int, patient: bool) -> None:
         """Make a communicator of ``comm`` itself, without a message."""
@@ -95,11 +89,24 @@ class MPIComm(CountingComm):
             self._owns_dog, self.watched = True, self._dog.over(self._comm)
 
     def _note_part(self, part: Any) -> Any:
-        """Return ``part``, one of MPI's communicators of some ranks of this one, which is needed to make another."""
+        """Return ``part``, one of MPI's communicators of some ranks of this one."""
         return part
 
+    def _over(self, part: Any, patient: bool) -> MPIComm:
+        """Return the communicator over a ``part``, which has the watchdog of this one. Collective there."""
+        made = object.__new__(type(self))
+        made._set_up(self._mpi, self._note_part(part), self.staged, self._bucket, patient)
+        if self._dog is not None:
+            made._dog, made.watched = self._dog, self._dog.over(part)
+        return made
+
     def duplicate(self, patient: bool = False) -> MPIComm:
-        return type(self)(self._comm, not self.staged, self._bucket, patient, parent=self)
+        return self._over(self._comm.Dup(), patient)
+
+    def patient(self) -> MPIComm:
+        view = copy(self)
+        view._patient, view.watched = True, None
+        return view
 
     def node(self) -> int:
         sharing = self._note_part(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED))
@@ -108,10 +115,7 @@ class MPIComm(CountingComm):
         return lowest
 
     def _split(self, color: int) -> MPIComm:
-        part = self._note_part(self._comm.Split(color, self.rank))
-        made = type(self)(part, not self.staged, self._bucket, self._patient, parent=self)
-        part.Free()
-        return made
+        return self._over(self._comm.Split(color, self.rank), self._patient)
 
     def free(self) -> None:
         """Free the duplicated communicator and the datatypes. Collective."""

@@ -34,6 +34,9 @@ class Passing:
     def fail_alone(self, close: Callable[[], None]) -> None:
         self._comm.fail_alone(close)
 
+    def patient(self) -> Comm:
+        return self._comm.patient()
+
     def wait_for_end(self) -> None:
         self._comm.wait_for_end()
 

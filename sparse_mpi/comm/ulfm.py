@@ -147,6 +147,7 @@ class UlfmComm(MPIComm):
             if time.monotonic() > until:
                 return False
             time.sleep(seconds / 20)
+            dog.read()
         return True
 
     def fail_alone(self, close: Callable[[], None]) -> None:

@@ -31,10 +31,11 @@ from sparse_mpi.comm.place import CLOSE, NOBODY, SENDRECV, SHRINK, UNCOUNTED, Pl
 
 STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
 ANSWER = 1.0  # seconds in which a watchdog must answer
-RECENT = 0.5  # seconds in a call for which a watchdog whose ranks survive failures leaves MPI alone
+SETTLED = 3.0  # seconds in or after a call from which on a watchdog whose ranks survive failures asks MPI
 RECOVERY = 30.0  # seconds that ranks may take to go on without one that has failed
 SPEAKING, LATE = 1.0, 2.5  # seconds between a report and the end of the job, for others to report too; of a time limit
-ENDED, WHERE, HERE, DYING = 1, 2, 3, 4  # tags: calls of a rank that has ended, a question, its answer, an exception
+# Tags, none of which is one of `MPIComm`: calls of a rank that has ended, a question, its answer, an exception
+ENDED, WHERE, HERE, DYING = TAGS = range(11, 15)
 
 
 class Watchdog:
@@ -48,9 +49,9 @@ class Watchdog:
     """
 
     def __init__(self, MPI: Any, comm: Any, timeout: float = 0.0, survives: bool = False) -> None:
-        # Ask on the communicator itself: where a rank fails here, others revoke that, and know nothing of the duplicate
+        # Where ranks may fail, share their communicator: it is revoked then, and MPI may crash if one fails in a Dup.
         self._processes = _processes(comm) if survives else None
-        self._mpi, self._comm, self.timeout = MPI, comm.Dup(), timeout
+        self._mpi, self._comm, self.timeout = MPI, comm if survives else comm.Dup(), timeout
         self.rank, self.size = self._comm.rank, self._comm.size
         self._group, self._families = self._comm.Get_group(), itertools.count()
         # What threads note, in one assignment each, by thread: all of `Place` but `inside`, and a number for `leave`
@@ -95,7 +96,7 @@ class Watchdog:
 
     def free(self) -> None:
         """Stop watching. Collective, unless the program has ended."""
-        if KENNEL.remove(self):
+        if KENNEL.remove(self) and self._processes is None:
             self._comm.Free()
 
     def retire(self) -> None:
@@ -123,11 +124,12 @@ class Watchdog:
         places = self._places()
         if self._processes is not None:
             self._look_for_stopped(places, self._processes)
-            # A failure that MPI hears of in two threads at once may crash it: leave it to a call that has just begun.
-            if any(place.inside and (place.seconds < RECENT or place.call in (CLOSE, SHRINK)) for place in places):
+            # A failure of which MPI hears in two threads at once may crash it, or have it wait for ever. So leave MPI
+            # alone where a call may hear of one soon, be it of a rank that has just been killed for being stopped.
+            settled = max(SETTLED, self.timeout + ANSWER if self.timeout else 0.0)
+            if any(place.seconds < settled or place.call in (CLOSE, SHRINK) and place.inside for place in places):
                 return
-        with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
-            self._read()
+        self.read()
         for place in places:
             for rank, numbers in self._ended.items():
                 if place.waits_for(rank, numbers) and place.seconds > STUCK:
@@ -147,12 +149,21 @@ class Watchdog:
             if place.call == SHRINK and place.seconds > max(RECOVERY, 2 * self.timeout):
                 self._give_up(f"cannot go on without the ranks that have failed: it {place}")
 
-    def _read(self) -> None:
+    def read(self) -> None:
         """Take in all messages there are, and answer questions."""
+        with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
+            self._read()
+
+    def _read(self) -> None:
+        """Carry out `read`."""
+        for tag in TAGS:
+            self._read_all(tag)
+
+    def _read_all(self, tag: int) -> None:
+        """Take in all messages with a tag."""
         status = self._mpi.Status()
-        while (message := self._comm.Improbe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status)) is not None:
-            words = np.empty(status.Get_count(self._mpi.INT64_T), np.int64)
-            source, tag = status.Get_source(), status.Get_tag()
+        while (message := self._comm.Improbe(self._mpi.ANY_SOURCE, tag, status)) is not None:
+            words, source = np.empty(status.Get_count(self._mpi.INT64_T), np.int64), status.Get_source()
             message.Recv([words, self._mpi.INT64_T])
             if tag == ENDED:
                 self._ended[source] = {int(family): int(number) for family, number in words.reshape(-1, 2)}
@@ -223,8 +234,7 @@ class Watchdog:
         print(f"sparse_mpi: rank {self.rank} of {self.size} {why}; the job ends", file=sys.stderr, flush=True)
         until = time.monotonic() + speaking
         while time.monotonic() < until:
-            with suppress(self._mpi.Exception):  # a rank has failed
-                self._read()  # others may ask where this rank is
+            self.read()  # others may ask where this rank is
             time.sleep(LOOK / 25)
         with suppress(self._mpi.Exception):
             self._comm.Abort(1)

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.elastic.departure import Departure, TooFewRanks
 
 T = TypeVar("T")
@@ -199,9 +198,7 @@ class Spares:
         """Return the communicator of the ranks that train, or of those that wait. Collective among all."""
         if not self._separate:
             return self._everybody
-        self._lounge = self._everybody.duplicate(patient=True)
-        if isinstance(self._lounge, CountingComm):
-            self._lounge.watched = None  # a spare may wait for any time
+        self._lounge = self._everybody.patient()
         return self._everybody.split(int(self.number in self._spares))
 
     def _place(self, number: int) -> int:

@@ -68,6 +68,8 @@ class Team(Spares):
                 raise ValueError(f"min_ranks must be in {most}, got {min_ranks}")
             say(min_ranks=min_ranks, spares=spares)
         self.comm.attributes[Team] = self
+        # Talk with everybody: MPI connects two ranks where they first talk, and if one has failed may wait for ever
+        self.comm.alltoallv(np.zeros(self.comm.size, np.uint8), [1] * self.comm.size)
         self.comm.fail_alone(self.close)
         self.min_ranks, self.number = min_ranks, self.comm.rank
         self.members = list(range(self.comm.size))

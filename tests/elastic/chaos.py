@@ -4,10 +4,10 @@
     python -m tests.elastic.chaos --jobs 50 --hosts 8 --rate 1gbit
 
 In each job one rank or many are killed, leave by ``os._exit``, have an exception in a gradient, freeze for good or for
-half a second, or lose their link for so long, at instants that the seed draws; up to two spares wait. Survivors must
-end, all with the same results; for algorithms that sum in an exact order these must be, byte for byte, the ones of a
-`World` in which the ranks leave before the transaction that the survivors name. With ``--hosts`` each rank is on an
-emulated host of its own. The record has a line for each job.
+half a second, lose their link for so long, or find their disk full, at instants that the seed draws; up to two spares
+wait. Survivors must end, all with the same results; for algorithms that sum in an exact order these must be, byte for
+byte, the ones of a `World` in which the ranks leave before the transaction that the survivors name. With ``--hosts``
+each rank is on an emulated host of its own. The record has a line for each job.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FROZEN = 3  # seconds after which a frozen rank is given up
 LAUNCH = (sys.executable, "-m", "sparse_mpi", "run", "--max-oversubscribe", "99", "--elastic")
 # What each kind of job reduces: algorithms whose sums MPI takes in an order of its own there have no planned result
 LAYOUTS = {"reducer": Layout.of(SIZE), "optimizer": Layout(((100, 40),)), "program": Layout(((8, 4), (8,), (2, 8)))}
-PASSING = ("pause", "link")  # faults after which a rank goes on
+PASSING = ("pause", "link", "disk")  # faults after which a rank goes on
 
 Start = Callable[[int, list[str], Path], int | None]  # ranks, command, file for what it prints -> status
 
@@ -49,13 +49,14 @@ Start = Callable[[int, list[str], Path], int | None]  # ranks, command, file for
 def draw(random_: random.Random, most: int = 2, ranks: int | None = None, linked: bool = False) -> dict[str, Any]:
     """Return a job: how many ranks, what they do, who is lost, how, and when; ``most`` victims there are.
 
-    Only a host of its own has a link that a rank can lose.
+    Only a host of its own has a link that a rank can lose, and only programs write to a disk.
     """
     size = ranks or random_.choice([2, 3, 4, 5, 6])
     kind = random_.choice(sorted(KINDS))
     spares = 0 if kind == "optimizer" or size < 3 else min(random_.choice([0, 0, 1, 2]), size - 2)
     lost = random_.sample(range(size), min(random_.randint(1, most), size - spares - 1))
-    faults = random_.choices(["kill", "exit", "raise", "stop", "pause", "link"], [5, 2, 2, 1, 1, linked], k=len(lost))
+    weights = {"kill": 5, "exit": 2, "raise": 2, "stop": 1, "pause": 1, "link": linked, "disk": kind == "program"}
+    faults = random_.choices(list(weights), list(weights.values()), k=len(lost))
     return {
         "ranks": size,
         "spares": spares,

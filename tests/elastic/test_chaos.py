@@ -16,7 +16,7 @@ DRAWN = random.Random(14)
 BASE = {"ranks": 4, "spares": 0, "kind": "reducer", "algorithm": "oktopk"}
 JOBS = [BASE | {"spares": 1, "faults": ["kill"], "victims": [0], "after": [0.1]}]
 JOBS += [BASE | {"kind": "optimizer", "algorithm": "elect", "faults": ["exit"], "victims": [2], "after": [0.05]}]
-JOBS += [BASE | {"kind": "program", "faults": ["stop"], "victims": [1], "after": [0.1]}]
+JOBS += [BASE | {"kind": "program", "faults": ["stop", "disk"], "victims": [1, 0], "after": [0.1, 0.05]}]
 PROGRAM = """
 from sparse_mpi.elastic import ElasticAllreduce
 try:
@@ -24,7 +24,7 @@ try:
 except ValueError as error:
     print(str(error)[:31])
 """
-MORE = [draw(DRAWN) for _ in range(4)]
+MORE = [draw(DRAWN) for _ in range(47)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,6 +6,7 @@ import argparse
 import faulthandler
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from sparse_mpi.elastic import ElasticAllreduce, Team, team_of
 
 SIZE = 20_000
 PAUSE = 0.5  # seconds
+HANGS = 20.0  # seconds of training after which a rank says where it is
 COPY_EVERY = 5  # steps
 DUE: list[bool] = []  # an exception, in the next gradient
 
@@ -42,6 +44,11 @@ def link() -> None:
     subprocess.Popen(["sh", "-c", f"ip link set eth0 down; sleep {PAUSE}; ip link set eth0 up"])
 
 
+def disk() -> None:
+    """Have no file that this process writes grow beyond a few bytes from now on, as if the disk were full."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
 FAULTS = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exit": lambda: os._exit(3),
@@ -49,6 +56,7 @@ FAULTS = {
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "pause": pause,
     "link": link,
+    "disk": disk,
 }
 
 
@@ -195,13 +203,13 @@ def main() -> None:
     add("--after", type=float, nargs="+", default=[], help="seconds after the first step, of each")
     args = parser.parse_args()
     faulthandler.enable()
-    faulthandler.dump_traceback_later(50)  # says where a rank hangs
     comm: Comm = as_comm()
     # Compile what there is to compile, so that faults come while ranks talk to each other
     work = KINDS[args.kind]
     work(comm.duplicate(), Options(args.algo, 2, folder=f"{args.folder}/first"))
 
     def ready() -> None:
+        faulthandler.dump_traceback_later(HANGS)
         if args.kind != "program":  # whose spares train nothing at first
             comm.barrier()
         for victim, after, fault in zip(args.victims, args.after, args.faults, strict=True):

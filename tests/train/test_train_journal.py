@@ -75,6 +75,26 @@ def test_different_replicas_are_refused_in_the_end(capsys):
     assert "replicas DIFFER" in capsys.readouterr().out
 
 
+def test_on_a_full_disk_training_goes_on_without_records(tmp_path, capsys):
+    """/dev/full takes nothing; the plot is drawn from what was written before, the last line of which may be cut."""
+    metrics = Metrics(tmp_path, NullComm())
+    metrics.write("config", algo="oktopk", data="digits", ranks=4, k=1, parameters=100, headline="accuracy")
+    (tmp_path / "metrics.jsonl").rename(tmp_path / "before.jsonl")
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    metrics = Metrics(tmp_path, NullComm())
+    for step in range(3):
+        metrics.write("step", step=step, loss=0.5)
+    metrics.close()
+    warning = capsys.readouterr().err
+    assert warning.count("WARNING") == 1 and "metrics.jsonl cannot be written" in warning and "No space left" in warning
+    (tmp_path / "before.jsonl").replace(tmp_path / "metrics.jsonl")
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "step", "step": 1, "loss": 0.5, "mb_sent": 1}\n')
+        file.write('{"event": "epoch", "step": 1, "accuracy": 1, "test_accuracy": 1, "test_loss": 1, "mb_sent": 1}')
+        file.write('\n{"ev')
+    assert plot(tmp_path).exists()
+
+
 def test_without_tensorboard_records_are_still_written(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     metrics = Metrics(tmp_path, NullComm())

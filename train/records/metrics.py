@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
+
+from tqdm import tqdm
 
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm import Comm
@@ -65,8 +70,21 @@ class Metrics:
         """Append ``{"event": event, **values}``; TensorBoard gets the numbers of what has a ``step``."""
         if self._folder is None or self._comm.rank:
             return
+        try:
+            self._write(self._folder, event, values)
+        except OSError as error:  # such as a full disk, which is no reason to lose the training
+            self.close()
+            file, self._folder = self._folder / FILE, None
+            tqdm.write(f"WARNING: {file} cannot be written: {error}; training goes on without records", sys.stderr)
+
+    def _write(self, folder: Path, event: str, values: dict[str, Any]) -> None:
+        """Carry out `write` into the ``folder``.
+
+        Raises:
+            OSError: it cannot be written to.
+        """
         if self._file is None:  # the ranks before this one are lost
-            self._open(self._folder, True)
+            self._open(folder, True)
         print(json.dumps({"event": event, **values}), file=self._file, flush=True)
         if self._board is not None and "step" in values:
             for name, value in values.items():
@@ -75,20 +93,16 @@ class Metrics:
 
     def close(self) -> None:
         """Close the files."""
-        if self._file is not None:
-            self._file.close()
-        if self._board is not None:
-            self._board.close()
+        for file in (self._file, self._board):
+            if file is not None:
+                with suppress(OSError):  # of what could not be written, which `write` has told
+                    file.close()
 
 
 def retain(file: Path, resumed: Resumed) -> None:
     """Remove the records of steps after the checkpoint, which will be done again; renumber the steps of the others."""
     lines = []
-    for line in file.read_text().splitlines() if file.exists() else []:
-        try:
-            values = json.loads(line)
-        except ValueError:  # the job was killed while it wrote
-            continue
+    for values in _read(file) if file.exists() else []:
         epoch, step = values.get("epoch", 0), values.get("step", 0)
         done = epoch <= resumed.epochs if values["event"] == "epoch" else step <= resumed.before
         if done and values["event"] != "final":
@@ -97,6 +111,13 @@ def retain(file: Path, resumed: Resumed) -> None:
     new = file.with_suffix(".new")
     new.write_text("".join(lines))
     new.replace(file)
+
+
+def _read(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file; the last may be cut, where the job was killed or the disk was full."""
+    for line in file.read_text().splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)
 
 
 def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: Any) -> Metrics:
@@ -126,8 +147,9 @@ def plot(folder: Path) -> Path:
 
     Raises:
         ImportError: matplotlib is not installed.
+        OSError: the plot cannot be written.
     """
-    config, *records = (json.loads(line) for line in (folder / FILE).read_text().splitlines())
+    config, *records = _read(folder / FILE)
     steps, epochs = _columns(records, "step"), _columns(records, "epoch")
     figure = plotting("--plot").Figure(figsize=(12, 3.6), layout="constrained")
     headline = config["headline"]
