@@ -44,6 +44,12 @@ class Comm(Protocol):
         how many rows that is; their dtype and trailing shape are those of ``send``.
         """
 
+    def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
+        """Start a `sendrecv` in which as many rows come as ``send`` has; return what waits for them, and returns them.
+
+        Other calls may be made before that, the same ones on all ranks. Leave ``send`` as it is until then.
+        """
+
     def allgather(self, send: Array, control: bool = False) -> Array:
         """Return the arrays of all ranks, which must have one shape, as ``(P, *send.shape)``."""
 

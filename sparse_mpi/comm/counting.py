@@ -26,56 +26,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import wraps
-from time import perf_counter
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synchronize, to_host
 from sparse_mpi.comm.base import Counts
 from sparse_mpi.comm.buffers import per_rank, require_equal, require_rank, row_bytes
-from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.comm.mortal import Mortal
-from sparse_mpi.comm.place import CALLS
 from sparse_mpi.comm.renumbered import Renumbered
+from sparse_mpi.comm.timed import timed
 from sparse_mpi.comm.traffic import Ledger, Traffic
 from sparse_mpi.comm.watchdog import Watched
 
 OPS = ("sum", "max")
 REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def _timed(
-    method: Callable[Concatenate[CountingComm, _P], _R],
-) -> Callable[Concatenate[CountingComm, _P], _R]:
-    """Have a call's duration added to the traffic, its span to the calls where they are wanted, and it watched."""
-    number = CALLS.index(method.__name__)
-
-    @wraps(method)
-    def call(self: CountingComm, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if self.watched is not None:
-            self.watched.enter(number, args[2] if len(args) > 2 else kwargs.get("source"))
-        start = perf_counter()
-        try:
-            result = method(self, *args, **kwargs)
-            self._confirm()
-            return result
-        except Exception as error:
-            if self._tells_of_failure(error):
-                raise RankFailure(f"a rank of {self.size} failed in {method.__name__}: {error}") from error
-            raise
-        finally:
-            end = perf_counter()
-            if self.watched is not None:
-                self.watched.leave()
-            self.traffic.seconds += end - start
-            if self.calls is not None:
-                self.calls.append((start, end))
-
-    return call
 
 
 class CountingComm(Mortal, ABC):
@@ -113,7 +78,7 @@ class CountingComm(Mortal, ABC):
     def calls(self, calls: list[tuple[float, float]] | None) -> None:
         self._ledger.calls = calls
 
-    @_timed
+    @timed
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         mine = self._enter(send, rows=True)
         require_rank(self.size, "dest", dest)
@@ -123,14 +88,29 @@ class CountingComm(Mortal, ABC):
         self._count(mine.nbytes * leaves, came.nbytes if came is not None and arrives else 0, int(leaves))
         return None if came is None else self._unstage(came, send)
 
-    @_timed
+    @timed
+    def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
+        mine = self._enter(send, rows=True)
+        for name, rank in (("dest", dest), ("source", source)):
+            require_rank(self.size, name, rank)
+        end = self._start_sendrecv(mine, dest, source)
+        return lambda: self._end_sendrecv(send, dest, source, end)
+
+    @timed
+    def _end_sendrecv(self, send: Array, dest: int, source: int, end: Callable[[], Array]) -> Array:
+        """End what `start_sendrecv` has started."""
+        came = end()
+        self._count(send.nbytes * (dest != self.rank), came.nbytes * (source != self.rank), int(dest != self.rank))
+        return self._unstage(came, send)
+
+    @timed
     def allgather(self, send: Array, control: bool = False) -> Array:
         mine = self._enter(send)
         gathered = self._allgather(mine)
         self._count_gather(mine, gathered, control)
         return self._unstage(gathered, send)
 
-    @_timed
+    @timed
     def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
         mine = self._enter(send, rows=True)
         if counts is None:
@@ -142,7 +122,7 @@ class CountingComm(Mortal, ABC):
         self._count_gather(mine, gathered)
         return self._unstage(gathered, send), counts
 
-    @_timed
+    @timed
     def alltoallv(
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
@@ -159,7 +139,7 @@ class CountingComm(Mortal, ABC):
         self._count(mine.nbytes - own * row, came.nbytes - int(came_counts[self.rank]) * row, messages)
         return self._unstage(came, send), came_counts
 
-    @_timed
+    @timed
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
         mine = self._enter(send)
         if op not in OPS:
@@ -174,7 +154,7 @@ class CountingComm(Mortal, ABC):
         self._count(moved, moved, 2 * self._rounds, control)
         return self._unstage(total, send)
 
-    @_timed
+    @timed
     def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
         mine = self._enter(send, rows=True)
         require_rank(self.size, "root", root)
@@ -184,7 +164,7 @@ class CountingComm(Mortal, ABC):
         self._count(8 * children, 0, children, control=True)
         return self._unstage(came, send)
 
-    @_timed
+    @timed
     def barrier(self) -> None:
         self._barrier()
         self._count(0, 0, self._rounds)
@@ -223,6 +203,12 @@ class CountingComm(Mortal, ABC):
 
     @abstractmethod
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None: ...
+
+    def _start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
+        """Carry out `start_sendrecv` at once, where a transport has nothing better."""
+        came = self._sendrecv(send, dest, source)
+        assert came is not None, "there is a source"
+        return lambda: came
 
     @abstractmethod
     def _allgather(self, send: Array) -> Array: ...

@@ -1,8 +1,4 @@
-"""`MPIComm`: the transport over MPI. Making one imports mpi4py, which initialises MPI.
-
-A row travels as one MPI datatype of its bytes, so any dtype passes and counts stay below MPI's limit of 2^31.
-Beyond ``rowtypes.CHUNK`` rows a message is cut: one of exactly ``rowtypes.CHUNK`` rows announces that another follows.
-"""
+"""`MPIComm`: the transport over MPI. Making one imports mpi4py, which initialises MPI."""
 
 from __future__ import annotations
 
@@ -14,22 +10,20 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, is_device, namespace, synchronize
+from sparse_mpi.arrays import Array, is_device, synchronize
 from sparse_mpi.comm import rowtypes
 from sparse_mpi.comm.base import Counts
 from sparse_mpi.comm.buffers import cut, row_bytes
-from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.patience import until
+from sparse_mpi.comm.point_to_point import ALLTOALLV, PointToPoint
 from sparse_mpi.comm.rowtypes import RowTypes
 from sparse_mpi.comm.runtime import on_uncaught, refuse_singletons, takes_device_pointers, time_limit
 from sparse_mpi.comm.staging import Staging
 from sparse_mpi.comm.watchdog import Watchdog
 
 MAX_ROWS = 2**31 - 1  # of one MPI_Allgatherv
-_SENDRECV, _ALLTOALLV = 1, 2  # tags
 
 
-class MPIComm(CountingComm):
+class MPIComm(PointToPoint):
     """A communicator of the ranks of an mpi4py intracommunicator, on a duplicate of it. Making one is collective.
 
     MPI gets device pointers if it takes them on all ranks: as told by ``cuda_aware``, else by the variable
@@ -141,20 +135,6 @@ class MPIComm(CountingComm):
     def _unstage(self, came: Array, send: Array) -> Array:
         return self._staging.upload(came, send) if self.staged and is_device(send) else super()._unstage(came, send)
 
-    def _empty(self, shape: tuple[int, ...], send: Array) -> Array:
-        """Return an array, not written yet, to receive into: in the library of ``send``, pinned if ``send`` is."""
-        if self._staging.holds(send):
-            return self._staging.empty(shape, send.dtype)
-        return namespace(send).empty(shape, send.dtype)
-
-    def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
-        requests = [] if dest is None else self._start_sending(send, dest, _SENDRECV)
-        came = None if source is None else self._receive(send, source, _SENDRECV)
-        if self.watched is not None:
-            self.watched.received()
-        self._wait(requests)
-        return came
-
     def _allgather(self, send: Array) -> Array:
         if send.size > rowtypes.CHUNK:
             gathered, _ = self._allgatherv(send.reshape(-1), np.full(self.size, send.size))
@@ -192,10 +172,10 @@ class MPIComm(CountingComm):
             requests = []
             for step in steps:
                 dest = (self.rank + step) % self.size
-                requests += self._start_sending(leaving[dest], dest, _ALLTOALLV)
+                requests += self._start_sending(leaving[dest], dest, ALLTOALLV)
             for step in steps:
                 source = (self.rank - step) % self.size
-                arriving[source] = self._receive(send, source, _ALLTOALLV)
+                arriving[source] = self._receive(send, source, ALLTOALLV)
             self._wait(requests)
         counts = np.array([len(part) for part in arriving], np.int64)
         return self._join(arriving), counts
@@ -212,11 +192,11 @@ class MPIComm(CountingComm):
                 if len(arriving[source])
                 for piece in self._rowtypes.pieces(arriving[source])
             ]
-            requests = [self._comm.Irecv(piece, source, _ALLTOALLV) for source, piece in pieces]
+            requests = [self._comm.Irecv(piece, source, ALLTOALLV) for source, piece in pieces]
             for step in steps:
                 dest = (self.rank + step) % self.size
                 if len(leaving[dest]):
-                    requests += self._start_sending(leaving[dest], dest, _ALLTOALLV)
+                    requests += self._start_sending(leaving[dest], dest, ALLTOALLV)
             statuses = [self._mpi.Status() for _ in requests]
             self._wait(requests, statuses)
             for (source, (_, rows, rowtype)), status in zip(pieces, statuses, strict=False):
@@ -254,40 +234,5 @@ class MPIComm(CountingComm):
         """Make a collective call: the blocking one, or the one whose end a patient rank polls for."""
         return self._wait([polled(*args)]) if self._patient else blocking(*args)
 
-    def _wait(self, requests: list[Any], statuses: list[Any] | None = None) -> None:
-        if self._patient:
-            until(lambda: self._mpi.Request.Testall(requests, statuses))
-        else:
-            self._mpi.Request.Waitall(requests, statuses)
-
     def _buckets(self) -> list[range]:
         return [range(at, min(at + self._bucket, self.size)) for at in range(1, self.size, self._bucket)]
-
-    def _start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
-        return [self._comm.Isend(piece, dest, tag) for piece in self._rowtypes.pieces(rows)]
-
-    def _receive(self, like: Array, source: int, tag: int) -> Array:
-        """Return the rows that ``source`` sends, whose dtype and trailing shape are those of ``like``."""
-        rowtype, status = self._rowtypes.of(row_bytes(like)), self._mpi.Status()
-        pieces: list[Array] = []
-        while not pieces or len(pieces[-1]) == rowtypes.CHUNK:
-            message = self._probe(source, tag, status)
-            rows = status.Get_count(rowtype)
-            if rows < 0:
-                raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
-            piece = self._empty((rows, *like.shape[1:]), like)
-            self._wait([message.Irecv([piece, rows, rowtype])])
-            pieces.append(piece)
-        return pieces[0] if len(pieces) == 1 else self._join(pieces)
-
-    def _probe(self, source: int, tag: int, status: Any) -> Any:
-        """Wait for the next message from ``source``, and return it matched but not received."""
-        if self._patient:
-            return until(lambda: self._comm.Improbe(source, tag, status))
-        return self._comm.Mprobe(source, tag, status)
-
-    def _join(self, parts: list[Array]) -> Array:
-        """Return all rows of ``parts`` in one array."""
-        first = parts[0]
-        out = self._empty((sum(map(len, parts)), *first.shape[1:]), first)
-        return namespace(first).concatenate(parts, out=out)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NoReturn
 
+from sparse_mpi.arrays import Array
 from sparse_mpi.comm.base import Comm
 
 
@@ -13,6 +14,13 @@ class Passing:
     """The members of `Comm` about the job and its failures, of a view of ``_comm``."""
 
     _comm: Comm
+    sendrecv: Callable[[Array, int | None, int | None], Array | None]
+
+    def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
+        """Carry out the `sendrecv` at once."""
+        came = self.sendrecv(send, dest, source)
+        assert came is not None, "there is a source"
+        return lambda: came
 
     @property
     def elastic(self) -> bool:

@@ -98,7 +98,7 @@ class _End:
 
 
 _END = _End()
-_KEPT: list[Exception] = []  # failures: in their frames are messages on their way, whose memory must stay
+_KEPT: list[Any] = []  # failures: in their frames are messages on their way, whose memory must stay; others like that
 
 
 class UlfmComm(MPIComm):
@@ -124,7 +124,7 @@ class UlfmComm(MPIComm):
 
     def _tells_of_failure(self, error: Exception) -> bool:
         if isinstance(error, self._mpi.Exception) and self.broken():
-            _KEPT.append(error)
+            _KEPT.append((error, self._started))
             return True
         return False
 

@@ -56,7 +56,7 @@ class ElasticAllreduce(SparseAllreduce):
             self._check(copy_every, copy)
             say(copy_every=copy_every, copy=copy)
         self.inherited: list[int] = []
-        self._copies = Copies(copy_every, copy) if copy_every else None
+        self._copies = Copies(copy_every, copy) if copy_every and self.feedback.owes else None
         self._heritage: list[Array] = []  # copies of the residuals of lost ranks, not yet added to this rank's
         self._factor = 1.0  # that clips the gradient of the running step
         self._known = self.team.lost  # ranks whose loss this reducer has taken note of
@@ -138,6 +138,8 @@ class ElasticAllreduce(SparseAllreduce):
             # Check the arguments, and prepare. Nothing has changed yet.
             flat, k_now = self._agree(gradient, k, density, check)
             self._prepare()
+            if self._copies is not None:
+                self._copies.begin(self.feedback.owed(), self.comm)
             # Accumulate, once, and reduce.
             reduction = self._reduce(accumulate(flat), k_now, add)
             if self._copies is not None:
