@@ -50,7 +50,8 @@ def open_mpi(hosts: Hosts, files: Files) -> list[str]:
     """Options of Open MPI's mpiexec.
 
     TCP alone, without the hierarchical collectives, and with messages up to 1 MiB sent at once instead of after a
-    round trip. Waiting ranks yield: with one slot a host Open MPI does not see that they share cores, and spins.
+    round trip. Waiting ranks yield: with one slot a host Open MPI does not see that they share cores, and spins. For
+    the same reason a barrier is the one with the fewest messages, by way of the first rank (1).
     """
     at = ",".join(f"{hosts.address(number)}:1" for number in range(1, hosts.count + 1))
     launcher = {"plm": "ssh", "plm_ssh_agent": str(files.agent), "prte_if_include": SUBNET}
@@ -64,6 +65,7 @@ def open_mpi(hosts: Hosts, files: Files) -> list[str]:
         "coll": "^han,cuda",
         "coll_tuned_use_dynamic_rules": "1",
         "coll_tuned_dynamic_rules_filename": str(files.rules),
+        "coll_tuned_barrier_algorithm": "1",
     }
     options = [("--prtemca", *pair) for pair in launcher.items()] + [("--mca", *pair) for pair in library.items()]
     return ["-n", str(hosts.count), "-H", at, "--bind-to", "none", *(word for option in options for word in option)]
