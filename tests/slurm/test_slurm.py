@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,6 +161,40 @@ def test_a_job_goes_on_where_it_was_interrupted(queue):
     stops = [int(step) for step in re.findall(r"stopped after step (\d+)", printed)]
     assert stops == sorted(set(stops)) and steps() == list(range(1, stops[-1] + 1)), printed
     assert re.findall(r"start (\d)", printed) == ["1", "2", "3"] and printed.count("back to the queue") == 1
+
+
+@more_than_one_job
+def test_a_job_goes_on_where_a_rank_is_killed(queue, monkeypatch):
+    """Open MPI's own mpirun in the allocation: srun would end the step."""
+    monkeypatch.setitem(queue.environment, "CLUSTER_LAUNCH", "mpirun --with-ft ulfm --mca coll ^han,cuda")
+    options = ["--tiny", "--elastic", "--epochs", "10000", "--max-steps", "400", "--log-every", "1", "--no-progress"]
+    job = queue.submit("--nodes=4", "slurm/vgg.sbatch", *options)
+    folder = queue.folder / "runs" / f"vgg-{job}"
+
+    def events() -> list[dict[str, Any]]:
+        file = folder / "metrics.jsonl"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    queue.wait(job, lambda: len(events()) > 20)
+    ranks = {int(rank): pid for pid, rank in ranks_of(f"--out\0runs/vgg-{job}\0")}
+    os.kill(ranks[2], signal.SIGKILL)
+    queue.wait(job, lambda: queue.state(job) == "COMPLETED")
+    printed = queue.output(job)
+    assert re.search(r"rank 2 lost before step \d+; 3 ranks go on", printed), printed
+    assert "replicas identical, 400 steps" in printed, printed
+    assert [(event["lost"], event["ranks"]) for event in events() if event["event"] == "loss"] == [([2], 3)]
+
+
+def ranks_of(words: str) -> Iterator[tuple[int, str]]:
+    """Yield the processes of a job of Open MPI whose command has these words, with their ranks."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = dict(line.partition("=")[::2] for line in (place / "environ").read_text().split("\0"))
+            if words in (place / "cmdline").read_text() and "OMPI_COMM_WORLD_RANK" in variables:
+                yield int(place.name), variables["OMPI_COMM_WORLD_RANK"]
+        except (OSError, UnicodeDecodeError):  # it has ended, or is another's
+            continue
 
 
 @more_than_one_job
