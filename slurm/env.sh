@@ -10,7 +10,7 @@
 
 : "${CLUSTER_MODULES=}"       # what to `module load`, separated by spaces
 : "${CLUSTER_MPI=pmix}"       # how srun and the MPI library find each other; `srun --mpi=list` shows what there is
-: "${CLUSTER_GPUS_PER_RANK=}" # 1 binds a GPU to each rank; for programs that use one, the training programs do not
+: "${CLUSTER_GPUS_PER_RANK=}" # 1 binds a GPU to each rank; empty shows each rank all of its node
 : "${CLUSTER_LAUNCH=}"        # another launcher and its options than srun, say "mpiexec -n 16 --ppn 4"
 # What `make setup` has made, MPI=system before the wheel; anything else with bin/python; empty takes python from the path
 : "${CLUSTER_VENV=$(for folder in .venv-system .venv; do [ ! -d "$folder" ] || { echo "$folder"; break; }; done)}"

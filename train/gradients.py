@@ -105,7 +105,7 @@ def _batches(task: Task, last: int) -> Iterator[tuple[int, Any]]:
 def _flat(parameters: Sequence[Tensor]) -> np.ndarray:
     """Return the gradient ``(n,)`` float32, with zeros for parameters that took no part."""
     parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    return torch.cat([part.flatten() for part in parts]).float().numpy()
+    return torch.cat([part.flatten() for part in parts]).float().cpu().numpy()
 
 
 def _gathered(gradient: np.ndarray, comm: Comm) -> np.ndarray:

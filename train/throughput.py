@@ -27,6 +27,8 @@ from tqdm import tqdm
 
 from models.vgg import VGG16
 from options.converters import integer
+from options.device import DEVICES
+from ranks.device import choose, finish
 from ranks.job import JobError, agreed, run, threads_per_rank
 from records.meter import Stamps
 from sparse_mpi.algorithms import Algorithm
@@ -51,13 +53,15 @@ class Workshop:
     """One model that the candidates train in turns, and the batch it is trained on."""
 
     def __init__(self, args: Namespace, comm: Comm) -> None:
+        self.device = choose(args.device, comm)
         torch.manual_seed(args.seed)
-        self.model, self.comm, self.args = MODELS[args.model](), comm, args
+        self.model, self.comm, self.args = MODELS[args.model]().to(self.device), comm, args
         broadcast_parameters(self.model.state_dict(), comm=comm)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9, fused=True)
         data = torch.Generator().manual_seed(args.seed + comm.rank)
-        self.images = torch.randn(args.batch_size, 3, args.image_size, args.image_size, generator=data)
-        self.labels = torch.randint(CLASSES, (args.batch_size,), generator=data)
+        images = torch.randn(args.batch_size, 3, args.image_size, args.image_size, generator=data)
+        labels = torch.randint(CLASSES, (args.batch_size,), generator=data)
+        self.images, self.labels = images.to(self.device), labels.to(self.device)
         self.candidates: dict[str, Candidate] = {}
 
     def enter(self, name: str, algorithm: Algorithm, predicted: float | None = None) -> None:
@@ -132,6 +136,7 @@ class Candidate:
             self.seconds.append(stamps.updated - stamps.start)
             self.exposed.append(stamps.reduced - stamps.backward)
             bar.update()
+        finish(self.workshop.device)
         self.workshop.comm.barrier()
         images = steps * len(self.workshop.images) * self.workshop.comm.size
         self.rates.append(images / (time.perf_counter() - start))
@@ -271,6 +276,8 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     add("--rounds", 5, "N", "rounds, of which mean and deviation are taken")
     add("--iterations", 10, "N", "steps a round")
     add("--threads", None, "N", "threads a rank computes with (default: as many as it has CPUs)")
+    text = "compute there; auto takes GPUs where all ranks have one, and CuPy (default: auto)"
+    parser.add_argument("--device", choices=DEVICES, default="auto", help=text)
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of weights and images (default: 0)")
     text = "also write all numbers, with what they were measured on"
     parser.add_argument("--json", type=Path, metavar="FILE", help=text)

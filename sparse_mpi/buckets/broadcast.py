@@ -48,4 +48,4 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
         torch.save(optimizer.state_dict(), file)
     received = transport.bcast(np.frombuffer(file.getvalue(), np.uint8), root_rank)
     if transport.rank != root_rank:
-        optimizer.load_state_dict(torch.load(io.BytesIO(received.tobytes()), weights_only=True))
+        optimizer.load_state_dict(torch.load(io.BytesIO(received.tobytes()), "cpu", weights_only=True))

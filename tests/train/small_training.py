@@ -19,6 +19,7 @@ from data.share import Share
 from records.metrics import Metrics
 from sparse_mpi.optim import DistributedOptimizer
 from tasks.images import ImageTask
+from tasks.task import sums
 from trainer.loop import Training
 
 
@@ -112,8 +113,8 @@ class Slope:
     def judge(self, batch):
         inputs, wanted = batch
         errors = (self.model(inputs) - wanted).square()
-        worst = math.nan if self.model.training else float(errors.max()) * len(errors)
-        return errors.mean(), np.array([len(errors), float(errors.detach().sum()), worst])
+        worst = math.nan if self.model.training else errors.max() * len(errors)
+        return errors.mean(), sums(errors.device, len(errors), errors.sum(), worst)
 
     def scores(self, sums):
         return {"loss": float(sums[1] / sums[0]), "worst": float(sums[2] / sums[0])}

@@ -130,14 +130,14 @@ def test_judged_sums_and_scores():
     with torch.no_grad():
         loss, sums = made.judge(batch)
         whole = made.model(batch.tokens, attention_mask=batch.attended, token_type_ids=batch.halves)
-    logits, labels = whole.prediction_logits.flatten(0, 1), batch.targets.flatten()
-    masked = torch.nn.functional.cross_entropy(logits, labels, ignore_index=-1)
+    logits = whole.prediction_logits.flatten(0, 1)[batch.places]
+    masked = torch.nn.functional.cross_entropy(logits, batch.targets)
     order = torch.nn.functional.cross_entropy(whole.seq_relationship_logits, batch.other)
     assert float(loss) == pytest.approx(float(masked + order), rel=1e-5)
     scores = made.scores(sums + sums)
     assert list(scores)[:2] == ["loss", made.headline] and scores["loss"] == pytest.approx(float(loss), rel=1e-5)
     assert scores["perplexity"] == pytest.approx(float(masked.exp()), rel=1e-4)
-    assert scores["accuracy"] == pytest.approx(float((logits.argmax(1) == labels)[labels >= 0].float().mean()))
+    assert scores["accuracy"] == pytest.approx(float((logits.argmax(1) == batch.targets).float().mean()))
 
 
 def test_questions_begin_with_the_encoder_of_pretraining_and_no_other(tmp_path):

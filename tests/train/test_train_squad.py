@@ -192,7 +192,7 @@ def test_every_question_is_judged_once_by_its_best_window(tmp_path, size):
     for rank in range(size):
         task = Answering(Oracle(table), made, made, args, NullComm(size, rank))
         task.model.eval()
-        sums += sum((task.judge(batch)[1] for batch in task.test()), np.zeros(5))
+        sums += sum((task.judge(batch)[1].numpy() for batch in task.test()), np.zeros(5))
     assert sums[0] == len(made.all) and sums[2] == 2
     scores = task.scores(sums)
     assert scores["f1"] == scores["exact"] == 1 and scores["loss"] > 0

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from options import checkpoints, elastic, reduction
+from options import checkpoints, device, elastic, reduction
 from options.converters import figure, integer, number
 from options.optimizers import OPTIMIZERS
 from options.schedule import SCHEDULES
@@ -84,6 +84,7 @@ def parse(
     _add_data(parser, settings, folders, tiny)
     extend(parser)
     _add_training(parser, settings)
+    device.extend(parser)
     _add_run(parser)
     checkpoints.extend(parser)
     elastic.extend(parser)

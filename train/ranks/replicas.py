@@ -20,7 +20,7 @@ def average_buffers(model: nn.Module, comm: Comm) -> None:
     buffers = [b for b in model.buffers() if b.is_floating_point()]
     if not buffers:
         return
-    flat = torch.cat([*(b.reshape(-1) for b in buffers), torch.ones(1)])
+    flat = torch.cat([*(b.reshape(-1).cpu() for b in buffers), torch.ones(1)])
     total = torch.from_numpy(comm.allreduce(flat.numpy(), control=True))
     *sums, ranks = total.split([*(b.numel() for b in buffers), 1])
     for buffer, part in zip(buffers, (part / ranks for part in sums), strict=True):
@@ -31,7 +31,7 @@ def digest(model: nn.Module) -> str:
     """Return the SHA-256 of parameters and buffers, in hexadecimal digits."""
     seen = hashlib.sha256()
     for tensor in model.state_dict().values():
-        seen.update(tensor.contiguous().numpy())
+        seen.update(tensor.cpu().contiguous().numpy())
     return seen.hexdigest()
 
 

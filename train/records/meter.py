@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from sparse_mpi import StepReport
 from sparse_mpi.comm import Comm
@@ -35,11 +36,16 @@ def exchanged(report: StepReport) -> dict[str, float]:
     }
 
 
+def nothing() -> Sums:
+    """Return the sums of no step: a scalar, which may be added to those of any device."""
+    return torch.zeros((), dtype=torch.float64)
+
+
 @dataclass
 class Meter:
     """Sums over steps, of one rank or of all."""
 
-    sums: Sums = field(default_factory=lambda: np.zeros(1))  # of `Task.judge`, first of them items; of no step: 0
+    sums: Sums = field(default_factory=nothing)  # of `Task.judge`, first of them items
     steps: float = 0
     selected: float = 0  # pairs that a rank selected
     total: float = 0  # entries of the reduced gradient
@@ -55,7 +61,7 @@ class Meter:
     @property
     def items(self) -> float:
         """Return the number of samples, tokens or whatever the task counts."""
-        return float(self.sums[0])
+        return float(self.sums.reshape(-1)[0])
 
     def add(self, other: Meter) -> None:
         """Add ``other`` to these sums, in place."""
@@ -65,9 +71,9 @@ class Meter:
     def summed(self, comm: Comm) -> Meter:
         """Return the sum over all ranks; collective."""
         names = [field.name for field in fields(self) if field.name != "sums"]
-        everything = np.array([*(getattr(self, name) for name in names), *self.sums], np.float64)
+        everything = np.array([*(getattr(self, name) for name in names), *self.sums.reshape(-1).tolist()], np.float64)
         total = comm.allreduce(everything, control=True)
-        return Meter(total[len(names) :], **dict(zip(names, total.tolist(), strict=False)))
+        return Meter(torch.from_numpy(total[len(names) :]), **dict(zip(names, total.tolist(), strict=False)))
 
     def means(self) -> dict[str, float]:
         """Return entries, traffic and seconds a step, by name."""

@@ -6,7 +6,6 @@ from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import numpy as np
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -15,7 +14,7 @@ from data.source import Batch, ImageBatches
 from options.arguments import Settings
 from options.converters import integer
 from sparse_mpi.comm import Comm
-from tasks.task import Sums
+from tasks.task import Sums, sums
 
 FOLDERS = {name: source.folder for name, source in DATASETS.items()}  # where each data set is looked for
 
@@ -75,8 +74,8 @@ class ImageTask:
         images, labels = batch
         outputs = self.model(images)
         loss = cross_entropy(outputs, labels)
-        correct = int((outputs.detach().argmax(1) == labels).sum())
-        return loss, np.array([len(labels), float(loss.detach()) * len(labels), correct])
+        correct = (outputs.detach().argmax(1) == labels).sum()
+        return loss, sums(loss.device, len(labels), loss.detach().double() * len(labels), correct)
 
     def scores(self, sums: Sums) -> dict[str, float]:
         """Return mean loss and accuracy of the images."""

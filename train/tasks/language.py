@@ -30,7 +30,7 @@ from options.converters import integer
 from ranks.job import agreed
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
-from tasks.task import Sums
+from tasks.task import Sums, sums
 
 MAX_LOSS = 700  # in nats; the exponential of more is no float64
 TINY_TEXT = 100_000  # characters to train on with --tiny
@@ -96,7 +96,7 @@ class LanguageTask:
         """Return the mean cross entropy of the next tokens, and sums ``(2,)`` of tokens and cross entropy."""
         tokens, following = batch
         loss = cross_entropy(self.model(tokens).flatten(0, 1), following.flatten())
-        return loss, np.array([1.0, loss.item()]) * following.numel()
+        return loss, sums(loss.device, 1.0, loss.detach().double()) * following.numel()
 
     def scores(self, sums: Sums) -> dict[str, float]:
         """Return the mean loss of a token and the perplexity, its exponential."""

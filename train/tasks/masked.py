@@ -21,7 +21,7 @@ from data.fingerprint import fingerprint
 from data.share import Parts, share_of
 from data.wordpiece import WordPiece
 from sparse_mpi.comm import Comm
-from tasks.task import Sums
+from tasks.task import Sums, sums
 
 CHOSEN = 0.15  # share of the pieces of a text that are to be predicted; at least one
 MASKED, REPLACED = 0.8, 0.1  # of those are masked, and replaced by any piece; the rest stay as they are
@@ -46,7 +46,8 @@ class Masked(NamedTuple):
     tokens: Tensor  # (B, S) int64
     halves: Tensor  # (B, S) int64
     attended: Tensor  # (B, S) int64: 1 where there is a token
-    targets: Tensor  # (B, S) int64
+    places: Tensor  # (M,) int64, in ascending order: where tokens are to be predicted, among the B x S
+    targets: Tensor  # (M,) int64: the original ones
     other: Tensor  # (B,) int64
 
 
@@ -105,7 +106,9 @@ class Examples:
             here = row, slice(len(example.tokens))
             tokens[here], halves[here], targets[here], attended[here] = *example[:3], 1
         other = np.array([example.other for example in examples], np.int64)
-        return Masked(*(torch.from_numpy(array) for array in (tokens, halves, attended, targets, other)))
+        places = np.flatnonzero(targets >= 0)
+        arrays = tokens, halves, attended, places, targets.reshape(-1)[places], other
+        return Masked(*map(torch.from_numpy, arrays))
 
 
 class Pretraining:
@@ -152,21 +155,21 @@ class Pretraining:
         """Return the sum of two mean losses, of masked pieces and of second halves, and the sums for `scores`."""
         bert, head = self._bert.bert, self._bert.cls
         found = bert(batch.tokens, attention_mask=batch.attended, token_type_ids=batch.halves)
-        chosen = batch.targets >= 0
-        targets = batch.targets[chosen]
-        predicted = head.predictions(found.last_hidden_state[chosen])
+        targets = batch.targets
+        predicted = head.predictions(found.last_hidden_state.flatten(0, 1)[batch.places])
         follows = head.seq_relationship(found.pooler_output)
         losses = cross_entropy(predicted, targets), cross_entropy(follows, batch.other)
         count, tokens = len(batch.other), len(targets)
-        sums = [
+        judged = sums(
+            targets.device,
             count,
             tokens,
-            float(losses[0].detach()) * tokens,
-            float((predicted.argmax(1) == targets).sum()),
-            float(losses[1].detach()) * count,
-            float((follows.argmax(1) == batch.other).sum()),
-        ]
-        return losses[0] + losses[1], np.array(sums)
+            losses[0].detach().double() * tokens,
+            (predicted.argmax(1) == targets).sum(),
+            losses[1].detach().double() * count,
+            (follows.argmax(1) == batch.other).sum(),
+        )
+        return losses[0] + losses[1], judged
 
     def scores(self, sums: Sums) -> dict[str, float]:
         """Return loss, perplexity and accuracy of masked pieces, and accuracy of the order of the halves."""

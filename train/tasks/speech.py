@@ -21,7 +21,7 @@ from data.speech import Clip, Speech, decode, encode
 from models.speech_lstm import SpeechLSTM
 from options.arguments import Settings, Tiny
 from sparse_mpi.comm import Comm
-from tasks.task import Sums
+from tasks.task import Sums, sums
 from tasks.wer import errors
 
 TEST_BATCH = 16  # clips evaluated at once; bounds memory only
@@ -58,6 +58,11 @@ class Batch(NamedTuple):
     frames: Tensor  # (B,) int64, of each clip
     characters: Tensor  # (sum of lengths,) int64, the codes of all texts one after the other
     lengths: Tensor  # (B,) int64, of the texts
+
+    @property
+    def on_host(self) -> tuple[str, ...]:
+        """Return the names of the tensors that stay on the host, which lays out the work by them."""
+        return "frames", "lengths"
 
 
 class SpeechTask:
@@ -105,12 +110,11 @@ class SpeechTask:
         logits, frames = self.model(batch.spectrograms, batch.frames)
         likelihoods = log_softmax(logits.float(), 2).transpose(0, 1)
         total = ctc_loss(likelihoods, batch.characters, frames, batch.lengths, reduction="sum", zero_infinity=True)
-        sums = np.zeros(6)
-        sums[:2] = len(frames), float(total.detach())
+        wrong = np.zeros(4)
         if not self.model.training:
-            said = map(decode, np.split(batch.characters.numpy(), batch.lengths.cumsum(0)[:-1]))
-            sums[2:] = np.sum([errors(*texts) for texts in zip(said, recognise(logits, frames), strict=True)], axis=0)
-        return total / len(frames), sums
+            said = map(decode, np.split(batch.characters.cpu().numpy(), batch.lengths.cumsum(0)[:-1]))
+            wrong = np.sum([errors(*texts) for texts in zip(said, recognise(logits, frames), strict=True)], axis=0)
+        return total / len(frames), sums(total.device, len(frames), total, *wrong.tolist())
 
     def scores(self, sums: Sums) -> dict[str, float]:
         """Return the mean loss of a clip, and word and character error rates, which are NaN in training."""
@@ -175,7 +179,7 @@ def recognise(logits: Tensor, frames: Tensor) -> list[str]:
         logits: ``(B, T, characters)``.
         frames: ``(B,)`` int64, how many of each are no padding.
     """
-    best = logits.argmax(2).numpy()
+    best = logits.argmax(2).cpu().numpy()
     texts = []
     for codes, length in zip(best, frames.tolist(), strict=True):
         codes = codes[:length]

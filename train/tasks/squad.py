@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from data.batches import shard
 from data.share import Parts, share_of
 from sparse_mpi.comm import Comm
-from tasks.task import Sums
+from tasks.task import Sums, sums
 from tasks.windows import Read, Window, Windows
 
 TEST_BATCH = 32  # windows evaluated at once, or a few more: bounds memory only
@@ -81,8 +81,8 @@ class Answering:
         count = len(batch.windows)
         judged = (0.0, 0.0, 0.0)
         if not self.model.training:
-            judged = self._answers(batch, starts.detach().numpy(), ends.detach().numpy())
-        return loss, np.array([count, float(loss.detach()) * count, *judged])
+            judged = self._answers(batch, *(scores.detach().float().cpu().numpy() for scores in (starts, ends)))
+        return loss, sums(loss.device, count, loss.detach().double() * count, *judged)
 
     def _answers(self, batch: Read, starts: np.ndarray, ends: np.ndarray) -> tuple[float, float, float]:
         """Return the number of questions, and the sums of their F1 and of their exact matches."""

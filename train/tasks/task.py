@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-import numpy as np
+import torch
 from torch import Tensor, nn
 
 from data.share import Share
 
-Sums = np.ndarray  # (any,) float64: sums over items, to be added up over batches and ranks; the first is their number
+Sums = Tensor  # (any,) float64 on the model's device: over items, for all batches and ranks; first, how many there are
+
+
+def sums(device: torch.device, *values: float | Tensor) -> Sums:
+    """Return sums of numbers, and of scalars on the ``device``, which nobody waits for."""
+    # A full is made on the device; a tensor of a number would be copied there
+    scalars = [v.detach() if isinstance(v, Tensor) else torch.full((), v, device=device) for v in values]
+    return torch.stack([scalar.to(torch.float64) for scalar in scalars])
 
 
 class Task(Protocol):

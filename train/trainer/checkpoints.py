@@ -131,7 +131,7 @@ def find(args: Namespace, comm: Comm) -> Found | None:
     except checkpoint.CheckpointError as error:
         raise JobError(str(error)) from None
     agreed(comm, lambda: _check_fork(args, loaded.path.parent))
-    shared = torch.load(io.BytesIO(loaded.model), weights_only=True)
+    shared = torch.load(io.BytesIO(loaded.model), "cpu", weights_only=True)
     if comm.rank == 0:
         print(f"resuming from {loaded.path}")
     return Found(loaded.path, loaded.step, loaded.identity, shared, loaded.states, loaded.ranks)

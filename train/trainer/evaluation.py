@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from ranks.replicas import average_buffers
+from records.meter import Meter
 from sparse_mpi.comm import Comm
 from sparse_mpi.elastic import together
 from tasks.task import Task
@@ -22,10 +23,11 @@ def evaluate(task: Task, comm: Comm) -> dict[str, float]:
 
     def judged() -> np.ndarray:
         task.share.place, task.share.places = comm.rank, comm.size
-        sums = np.zeros(1)
+        sums = Meter()
         for batch in task.test():
-            sums = sums + task.judge(batch)[1]
-        length = int(comm.allgather(np.array([len(sums)]), control=True).max())  # a rank without batches has no sums
-        return comm.allreduce(np.pad(sums, (0, length - len(sums))), control=True)
+            sums.add(Meter(task.judge(batch)[1]))
+        mine = sums.sums.reshape(-1).cpu().numpy()
+        length = int(comm.allgather(np.array([len(mine)]), control=True).max())  # a rank without batches has no sums
+        return comm.allreduce(np.pad(mine, (0, length - len(mine))), control=True)
 
-    return task.scores(together(comm, judged))
+    return task.scores(torch.from_numpy(together(comm, judged)))

@@ -16,7 +16,7 @@ from options.schedule import density, learning_rate
 from ranks.job import Preempted
 from ranks.replicas import digest, identical
 from records.journal import Journal, Outcome
-from records.meter import Meter, Stamps, exchanged
+from records.meter import Meter, Stamps, exchanged, nothing
 from records.metrics import Metrics
 from records.timeline import Recorder
 from sparse_mpi import SparseAllreduce
@@ -231,7 +231,7 @@ class Training(Resumable):
         self.reduction.check = self._is_checked(self.steps)
         self.optimizer.flush()
         report, spent = self.reduction.report, time.perf_counter() - start
-        meter = Meter(np.zeros(1), exposed=spent, **exchanged(report))
+        meter = Meter(nothing(), exposed=spent, **exchanged(report))
         self.meter.add(meter)
         self.seconds += spent
         self.flushed = self.steps

@@ -13,11 +13,13 @@ from options import arguments
 from options.arguments import Settings, Tiny
 from options.optimizers import OPTIMIZERS
 from ranks import job
+from ranks.device import choose
 from ranks.job import JobError
 from records.journal import Outcome, conclude
 from records.metrics import Metrics, record
 from sparse_mpi.comm import Comm
 from sparse_mpi.elastic import Team, comm_of, team_of
+from tasks.placed import placed
 from tasks.task import Task
 from trainer.checkpoints import Checkpoints, agree_on_folders, find, resumed
 from trainer.identity import changes, check_identity, identity_of
@@ -112,8 +114,9 @@ class Program:
                 f"--spares must be at most {max(comm.size - found.ranks, 0)}, for {found.path} has the residuals of "
                 f"{found.ranks} ranks, got {args.spares}"
             )
+        device = choose(args.device, comm)
         torch.manual_seed(args.seed)
-        task = job.agreed(comm, lambda: self.make(args, comm))
+        task = placed(job.agreed(comm, lambda: self.make(args, comm)), device, args.precision)
         identity = job.agreed(comm, lambda: identity_of(self.name, args, task))
         if found:
             job.agreed(comm, lambda: check_identity(found.path, found.identity, identity))
@@ -130,6 +133,7 @@ class Program:
             "buckets": len(reducers),
             "items": task.items,
             "headline": task.headline,
+            "computes_on": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "choices": planning.choices,  # of --algo auto
         }
         position = resumed(found, task.steps) if found else None

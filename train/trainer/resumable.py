@@ -54,8 +54,8 @@ class Resumable:
         self._finish_warmup()
         own = {
             "reduction": self.reduction.state_dict(),
-            "buffers": {name: buffer.numpy().copy() for name, buffer in self.task.model.named_buffers()},
-            "meter": vars(self.meter).copy(),
+            "buffers": {name: buffer.cpu().numpy().copy() for name, buffer in self.task.model.named_buffers()},
+            "meter": vars(self.meter) | {"sums": self.meter.sums.cpu().numpy().copy()},
             "seconds": self.seconds,
         }
         return State(shared, own)
@@ -69,9 +69,9 @@ class Resumable:
 
     def join(self, state: bytes) -> None:
         """Go on where another rank is that has `given` this."""
-        shared = torch.load(io.BytesIO(state), weights_only=True)
+        shared = torch.load(io.BytesIO(state), "cpu", weights_only=True)
         self._load(shared)
-        self.meter, self.seconds, self.steps = Meter(np.zeros(shared["sums"])), shared["seconds"], shared["steps"]
+        self.meter, self.seconds, self.steps = self._empty(shared), shared["seconds"], shared["steps"]
         self.flushed = self.steps if shared["flushed"] else 0
         self.reduction.know_kinds(shared["kinds"])
         self.survivors.join(shared["survivors"])
@@ -84,10 +84,15 @@ class Resumable:
             "optimizer": self.optimizer.state_dict(),
             "recorded": self.recorded,
             "flushed": self.flushed == self.steps > 0,
-            "sums": len(self.meter.sums),
+            "sums": self.meter.sums.numel(),
             "scores": {name: float(score) for name, score in self.scores.items()},
             "coverages": list(self.journal.coverages),
         }
+
+    def _empty(self, shared: Mapping[str, Any]) -> Meter:
+        """Return a meter of no steps, with as many sums as others have."""
+        device = next(self.task.model.parameters()).device
+        return Meter(torch.zeros(shared["sums"], dtype=torch.float64, device=device))
 
     def _load(self, shared: Mapping[str, Any]) -> None:
         """Take over model, optimizer and scores; the optimizer's options stay those of this run."""
@@ -112,9 +117,10 @@ class Resumable:
                 buffer.copy_(torch.from_numpy(own[0]["buffers"][name]))
         lasted = own[0]["seconds"] if own else 0.0
         self.seconds = float(self.comm.allreduce(np.array([lasted]), "max", control=True)[0])
-        self.meter = Meter(np.zeros(shared["sums"]))
+        self.meter = self._empty(shared)
         for state in own:
-            self.meter.add(Meter(**state["meter"]))
+            sums = torch.from_numpy(state["meter"]["sums"]).to(self.meter.sums.device)
+            self.meter.add(Meter(**state["meter"] | {"sums": sums}))
         self.steps = step_of(shared, self.task.steps)
         self._finish_warmup()
         self.reduction.take_over([state["reduction"] for state in own], ranks)

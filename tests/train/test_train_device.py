@@ -1,0 +1,191 @@
+"""Training on a device, as far as a machine without one can tell.
+
+The device ``meta`` computes shapes alone and raises where a value is asked for: a pass that works there waits for
+nothing. Streams of CUDA are pretended.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections import namedtuple
+from contextlib import contextmanager
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+
+from ranks import device as devices
+from ranks.job import JobError
+from sparse_mpi import World
+from sparse_mpi.comm.null import NullComm
+from tasks.placed import ahead, moved, placed
+
+from .small_program import LOG, PROGRAM
+
+PROGRAMS = {name: [] for name in ("vgg", "resnet", "vit", "lstm", "transformer", "gpt2")}
+PROGRAMS |= {"bert": ["--task", "pretrain"], "squad": ["--task", "squad"]}
+Pair = namedtuple("Pair", "values lengths")
+
+
+class OnHost(Pair):
+    on_host = ("lengths",)
+
+
+def made(name):
+    program = import_module("bert" if name == "squad" else name).PROGRAM
+    torch.manual_seed(1)
+    args = program.parse(["--tiny", "--batch-size", "4", *PROGRAMS[name]])
+    return (program.programs[args.task] if "task" in args and hasattr(program, "programs") else program).make(
+        args, NullComm()
+    )
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet", "vit", "transformer"])
+def test_a_training_pass_waits_for_nothing(name):
+    """Those of lstm.py and of transformers look at lengths and at masks, which ``meta`` cannot."""
+    task = placed(made(name), torch.device("meta"), "float32")
+    task.model.train()
+    loss, sums = task.judge(next(task.train(0)))
+    loss.backward()
+    assert loss.device.type == sums.device.type == "meta" and sums.dtype == torch.float64
+    assert all(p.grad is None or p.grad.device.type == "meta" for p in task.model.parameters())
+    with pytest.raises(RuntimeError):
+        sums.tolist()
+
+
+@pytest.mark.thin(0, name=("vgg", "lstm"))
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_half_precision_leaves_weights_and_gradients_as_they_are(name):
+    torch.set_num_threads(1)
+    task, plain = (placed(made(name), torch.device("cpu"), precision) for precision in ("bf16", "float32"))
+    assert task.headline == plain.headline and task.steps == plain.steps
+    losses = [one.judge(next(one.train(0)))[0] for one in (task, plain)]
+    losses[0].backward()
+    half, whole = (loss.item() for loss in losses)
+    assert half == pytest.approx(whole, rel=0.1) and half != whole
+    assert {p.grad.dtype for p in task.model.parameters() if p.grad is not None} == {torch.float32}
+
+
+def test_what_says_so_stays_on_the_host():
+    batch = moved(OnHost(torch.ones(3), torch.ones(2)), torch.device("meta"))
+    assert isinstance(batch, OnHost) and [part.device.type for part in batch] == ["meta", "cpu"]
+    assert moved((torch.ones(2), ["text"]), torch.device("meta"))[1] == ["text"]
+
+
+class Streams:
+    """What `ahead` asks of ``torch.cuda``, and a record of it."""
+
+    def __init__(self):
+        self.done = []
+
+    def Stream(self, device):
+        return "copies"
+
+    @contextmanager
+    def stream(self, stream):
+        self.done.append("copy")
+        yield
+
+    def current_stream(self):
+        return self
+
+    def wait_stream(self, stream):
+        self.done.append(f"wait for {stream}")
+
+
+def test_the_next_batch_travels_while_one_is_worked_on(monkeypatch):
+    streams = Streams()
+    for name in ("Stream", "stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, getattr(streams, name))
+    monkeypatch.setattr("tasks.placed.moved", lambda batch, device, pinned: (batch, pinned))
+    seen = []
+    for batch in ahead(iter(range(3)), torch.device("cuda")):
+        seen.append(batch)
+        streams.done.append(f"work on {batch[0]}")
+    assert seen == [(0, True), (1, True), (2, True)]
+    waits = "wait for copies"
+    assert streams.done == [
+        "copy", "copy", waits, "work on 0", "copy", waits, "work on 1", waits, "work on 2",
+    ]  # fmt: skip
+
+
+def pretend(monkeypatch, gpus=2, cupy=None):
+    """Have torch tell of so many GPUs; return the list of those that become current."""
+    current = []
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: current.append(device.index))
+    monkeypatch.setattr(devices, "check_transport", lambda comm: None)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    return current
+
+
+def working(**more):
+    """Return a CuPy that works, on the host."""
+    return Namespace(**{"ndarray": type("ndarray", (), {}), "zeros": torch.zeros, **more})
+
+
+def refused(wanted="cuda", ranks=2):
+    """Return what all ranks are told."""
+
+    def body(comm):
+        with pytest.raises(JobError) as error:
+            devices.choose(wanted, comm)
+        return str(error.value)
+
+    return World(ranks).run(body)
+
+
+def test_without_a_gpu_auto_is_the_cpu_and_cuda_an_error(monkeypatch):
+    assert World(2).run(lambda comm: devices.choose("auto", comm).type) == ["cpu", "cpu"]
+    assert all("was built without CUDA; install a build for it" in text for text in refused())
+    pretend(monkeypatch, gpus=0, cupy=working())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    assert all("sees no GPU, and CUDA_VISIBLE_DEVICES is '7'" in text for text in refused())
+    pretend(monkeypatch, cupy=None)
+    assert all("pip install cupy-cuda13x; or take --device cpu" in text for text in refused())
+    pretend(monkeypatch, cupy=working(zeros=broken))
+    assert all("CuPy does not work here (no kernel image)" in text for text in refused())
+
+
+def broken(size):
+    raise RuntimeError("no kernel image")
+
+
+def test_an_mpi_that_lies_about_device_pointers_is_found_out(monkeypatch):
+    check = devices.check_transport
+    pretend(monkeypatch, cupy=working(full=np.full))
+    World(3).run(check)
+    monkeypatch.setitem(sys.modules, "cupy", working(full=lambda size, value, dtype: np.zeros(size, dtype)))
+    monkeypatch.setattr(devices, "check_transport", check)
+    assert all("export SPARSE_MPI_CUDA_AWARE=0" in text for text in refused())
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"), [(2, [0, 1, 0, 1]), (4, [0, 1, 0, 1]), (1, [0] * 4)], ids=["all", "more", "bound"]
+)
+def test_ranks_of_a_node_take_its_gpus_in_turn(monkeypatch, capsys, gpus, expected):
+    pretend(monkeypatch, gpus, working())
+    chosen = World(4, per_node=2).run(lambda comm: devices.choose("auto", comm).index)
+    assert chosen == expected and not capsys.readouterr().err
+
+
+def test_ranks_that_share_a_gpu_are_told_so(monkeypatch, capsys):
+    pretend(monkeypatch, 2, working())
+    assert World(5, per_node=5).run(lambda comm: devices.choose("cuda", comm).index) == [0, 1, 0, 1, 0]
+    assert capsys.readouterr().err == "WARNING: 5 ranks of a node share 2 GPUs\n"
+
+
+def test_a_program_trains_in_half_precision_and_goes_on_in_whole(tmp_path):
+    options = [*LOG, "--checkpoint-every", "4", "--max-steps", "8"]
+
+    def outcome(folder, *more):
+        args = PROGRAM.parse([*options, "--out", str(tmp_path / folder), *more])
+        return World(2).run(lambda comm: PROGRAM.train(args, comm))[0]
+
+    assert outcome("half", "--precision", "bf16", "--device", "auto").identical
+    checkpoint = tmp_path / "half" / "checkpoints" / "step-00000004"
+    assert outcome("whole", "--resume", str(checkpoint), "--device", "cpu").steps == 8

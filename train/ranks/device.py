@@ -1,0 +1,92 @@
+"""The device that a rank computes on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import numpy as np
+import torch
+
+from ranks.job import JobError, agreed
+from sparse_mpi.comm import Comm
+
+CPU = torch.device("cpu")
+
+
+def choose(wanted: str, comm: Comm) -> torch.device:
+    """Return the device of this rank, which becomes torch's current one. Collective.
+
+    Args:
+        wanted: ``"cpu"``; ``"cuda"``; or ``"auto"``, which is ``"cuda"`` where all ranks can.
+        comm: between the ranks; those that share a node share its GPUs.
+
+    Raises:
+        JobError: on all ranks, where ``"cuda"`` is wanted and some rank cannot; it says what is missing.
+    """
+    if wanted == "cpu":
+        return CPU
+    reason = missing()
+    if wanted == "cuda":
+        agreed(comm, lambda: _refuse(reason))
+    elif comm.allreduce(np.array([bool(reason)], np.int32), "max", control=True)[0]:
+        return CPU
+    # The ranks of a node take its GPUs in turn; a scheduler that binds them has left one visible.
+    nodes = comm.allgather(np.array([comm.node()], np.int64), control=True)[:, 0]
+    place, places = int((nodes[: comm.rank] == nodes[comm.rank]).sum()), int((nodes == nodes[comm.rank]).sum())
+    visible = torch.cuda.device_count()
+    if places > visible > 1 and place == 0:
+        print(f"WARNING: {places} ranks of a node share {visible} GPUs", file=sys.stderr, flush=True)
+    device = torch.device("cuda", place % visible)
+    torch.cuda.set_device(device)
+    check_transport(comm)
+    return device
+
+
+def finish(device: torch.device) -> None:
+    """Wait until the device has done all that it was told to, so that a clock tells how long it took."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def missing() -> str:
+    """Return what this process lacks to compute on a GPU, and the remedy; "" if nothing."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} was built without CUDA; install a build for it, see pytorch.org"
+    if not torch.cuda.is_available() or not torch.cuda.device_count():
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        seen = "" if visible is None else f", and CUDA_VISIBLE_DEVICES is {visible!r}"
+        return f"torch sees no GPU{seen}; ask the scheduler for one (--gpus-per-node), or look at nvidia-smi"
+    major = torch.version.cuda.partition(".")[0]
+    try:
+        cupy = import_module("cupy")
+        cupy.zeros(1).sum().item()
+    except ImportError as error:
+        return f"CuPy cannot be imported ({error}); pip install cupy-cuda{major}x"
+    except Exception as error:  # of CuPy's own kinds: built for another CUDA, or for other GPUs
+        return f"CuPy does not work here ({error}); torch has CUDA {torch.version.cuda}: pip install cupy-cuda{major}x"
+    return ""
+
+
+def _refuse(reason: str) -> None:
+    """Raise ValueError for what is missing."""
+    if reason:
+        raise ValueError(f"--device cuda: {reason}; or take --device cpu")
+
+
+def check_transport(comm: Comm) -> None:
+    """Raise unless arrays on the device arrive as they were sent. Collective.
+
+    Raises:
+        JobError: on all ranks; an MPI that claims to take device pointers does not.
+    """
+    cupy = import_module("cupy")
+    total = comm.allreduce(cupy.full(1000, comm.rank + 1, np.float32))
+    right = bool((total == comm.size * (comm.size + 1) // 2).all())
+    if not comm.allreduce(np.array([not right], np.int32), "max", control=True)[0]:
+        return
+    raise JobError(
+        "--device cuda: what is sent from a GPU does not arrive, for MPI claims to take device pointers and does not; "
+        "export SPARSE_MPI_CUDA_AWARE=0 sends through host memory"
+    )
