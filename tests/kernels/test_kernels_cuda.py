@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 
 import numpy as np
@@ -15,65 +14,10 @@ from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire import WIRES
 
 from ..fakes import fake_cuda
-from ..fakes.fake_array import install, install_kernels
+from .on_cuda import N, inputs, put, same, thresholds
 
-N = 20_011  # three tiles of a selection, the last one not full
 FLOATS = [np.float32, np.float64]
 pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
-
-
-@pytest.fixture(params=["emulated", pytest.param("device", marks=pytest.mark.gpu)])
-def cuda(request, monkeypatch):
-    """The kernels; `put` takes an array to where they work."""
-    if request.param == "device":
-        if importlib.util.find_spec("cupy") is None:
-            pytest.skip("CuPy is not installed")
-        import cupy
-
-        try:
-            cupy.cuda.runtime.getDeviceCount()
-        except cupy.cuda.runtime.CUDARuntimeError as error:
-            pytest.skip(f"no GPU: {error}")
-        from sparse_mpi.kernels import cuda
-
-        return cuda
-    if fake_cuda.COMPILER is None:
-        pytest.skip("emulating CUDA needs g++")
-    install(monkeypatch)
-    return install_kernels(monkeypatch)
-
-
-def put(cuda, x):
-    return cuda.cupy.asarray(x)
-
-
-def inputs(dtype, n=N):
-    rng = np.random.default_rng(0)
-    special = rng.standard_normal(n)
-    special[: min(n, 5)] = [np.nan, -np.inf, np.inf, 0.0, -0.0][: min(n, 5)]
-    made = {
-        "normal": rng.standard_normal(n),
-        "student": rng.standard_t(3, n),
-        "mostly-zero": rng.standard_normal(n) * (rng.random(n) > 0.9),
-        "constant": np.full(n, -0.25),
-        "ties": rng.integers(-3, 4, n) / 4,
-        "special": rng.permutation(special),
-        "tiny": rng.standard_normal(n) * 1e-42,
-    }
-    return {name: x.astype(dtype) for name, x in made.items()}
-
-
-def thresholds(x, *shares):
-    """Magnitude bits that these shares of ``x`` do not reach, and the extremes."""
-    bits = np.sort(magnitude_bits(x))
-    return [0, *(int(bits[int(share * (len(bits) - 1))]) for share in shares), int(np.iinfo(bits.dtype).max)]
-
-
-def same(found, expected):
-    if found is None or expected is None:
-        return found is expected
-    got = [part.get() for part in found]
-    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(got, expected, strict=True))
 
 
 @pytest.mark.thin(1)
@@ -155,17 +99,6 @@ def test_accumulate_select(cuda, n, dtype, gradient_type):
                 found = cuda.accumulate_select(a, put(cuda, gradient)[start : start + n], threshold, most)
                 assert same(found, array.accumulate_select(b, added, threshold, most))
                 assert a.get().tobytes() == b.tobytes() == acc.tobytes()
-
-
-@pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_every_half_precision_number_is_widened_exactly(cuda, name):
-    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
-    gradient = every.view(np.float16) if name == "float16" else every
-    residual = put(cuda, np.full(len(every), -0.0, np.float32))
-    cuda.accumulate_select(residual, put(cuda, gradient), 0, 1)
-    expected, found = widened(gradient), residual.get()
-    finite = ~np.isnan(expected)
-    assert found[finite].tobytes() == expected[finite].tobytes() and np.isnan(found[~finite]).all()
 
 
 @pytest.mark.thin(2)

@@ -27,6 +27,7 @@ VARIANTS = {
     "bits.cu": [{"INDEX": index, "SCALED": SCALED} for index in ("int32", "int64")],
     "int8.cu": [{"INDEX": index, "THREADS": SCALED} for index in ("int32", "int64")],
 }
+HALF_TOO, HALVES = ("select.cu", "histogram.cu", "moments.cu"), ("float16", "uint16")
 SINGLE_ONLY = ("bits.cu", "int8.cu")
 
 
@@ -80,5 +81,6 @@ def test_nvrtc_takes_the_sources(source, capability):
     if capability not in architectures(library):
         pytest.skip(f"this NVRTC compiles for {sorted(architectures(library))}, not for {capability}")
     for macros in VARIANTS[source]:
-        for real in ("float32",) if source in SINGLE_ONLY else ("float32", "float64"):
+        halves = HALVES if source in HALF_TOO and "GRADIENT" not in macros else ()
+        for real in ("float32",) if source in SINGLE_ONLY else ("float32", "float64", *halves):
             compile_for(library, capability, source, {"THREADS": 256, "REAL": real, **macros})

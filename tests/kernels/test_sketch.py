@@ -10,7 +10,7 @@ from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import SKETCH
 
 from .test_kernels import many_threads  # noqa: F401
-from .test_kernels_cuda import cuda, put  # noqa: F401
+from .on_cuda import put
 
 ERROR = (2 * SKETCH) ** -0.5  # relative standard error of an estimated norm: 2.2 %
 FLOATS = [np.float32, np.float64]

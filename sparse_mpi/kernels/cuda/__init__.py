@@ -11,7 +11,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from sparse_mpi.arrays import Array, widened
+from sparse_mpi.arrays import Array, wide_type
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import clear, contains, count, gather, mark, to_bfloat16, to_float16, truncate
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments, index_dtype
@@ -42,8 +42,8 @@ __all__ = [
     "write_messages",
 ]
 
-ROUNDS = 8  # 16-byte vectors that each thread of a selection reads
-TILE_BYTES = 256 * ROUNDS * 16  # that each block of a selection reads
+ROUNDS = 8  # vectors that each thread of a selection reads
+TILE_BYTES = 256 * ROUNDS * 16  # that each block of a selection reads; in half precision half as many
 COUNTING = 1024  # threads of a block of `histogram`, which takes all shared memory of a multiprocessor
 LONG = 1 << 13  # columns from which on a row gets 1,024 threads
 MAX_BLOCKS = 2048  # whose partial sums the host adds up
@@ -52,7 +52,7 @@ WIDENED = {"float16", "float32", "uint16"}  # types of gradients that select.cu 
 
 def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
     """See `base.Kernels.histogram`."""
-    x = cupy.ascontiguousarray(widened(x))
+    x = cupy.ascontiguousarray(x)
     counts = cupy.zeros(1 << width, np.uint64)
     device = cupy.cuda.Device().attributes
     # Count in shared memory if the bins fit there.
@@ -70,7 +70,7 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
 
 def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
     """See `base.Kernels.select`."""
-    x = cupy.ascontiguousarray(widened(x))
+    x = cupy.ascontiguousarray(x)
     return _compacted(x, (x,), threshold, most)
 
 
@@ -87,8 +87,8 @@ def _compacted(
 ) -> tuple[Array, Array] | None:
     """Return what select.cu finds in the contiguous ``x`` when it is given the arrays ``read``."""
     room = min(most, x.size)
-    indices, values = cupy.empty(room, index_dtype(x.size)), cupy.empty(room, x.dtype)
-    tiles = blocks_for(x.nbytes, TILE_BYTES)
+    indices, values = cupy.empty(room, index_dtype(x.size)), cupy.empty(room, wide_type(x))
+    tiles = blocks_for(x.size * values.itemsize, TILE_BYTES)
     if tiles == 0:
         return indices, values
     state = cupy.zeros(2 + tiles, np.uint64)
@@ -112,7 +112,7 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
 
 def moments(x: Array, threshold: int) -> Moments:
     """See `base.Kernels.moments`. Results have the same bits on every call and on any device."""
-    x = cupy.ascontiguousarray(widened(x))
+    x = cupy.ascontiguousarray(x)
     if x.size == 0:
         return Moments(0, 0.0, 0.0, 0.0, 0, 0.0)
     blocks = min(MAX_BLOCKS, blocks_for(x.size))

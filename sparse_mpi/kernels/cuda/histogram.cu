@@ -40,7 +40,7 @@ histogram(const REAL* x, int64 n, int64 shift, int64 prefix, int64 width, uint64
     for (int word = threadIdx.x; word < words; word += THREADS) pairs[word] = 0;
     __syncthreads();
 #endif
-    const bool vectors = aligned(x, 16);
+    const bool vectors = aligned(x, sizeof(Vector));
     for (int64 chunk = blockIdx.x * CHUNK; chunk < n; chunk += gridDim.x * CHUNK) {
         bool full = false;
         int current = -1;

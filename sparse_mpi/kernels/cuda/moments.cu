@@ -14,8 +14,8 @@ moments(const REAL* x, int64 n, int64 threshold, float64* partial) {
     Bits largest = 0;
 #pragma unroll 4
     for (int64 at = blockIdx.x * (int64)THREADS + threadIdx.x; at < n; at += (int64)gridDim.x * THREADS) {
-        const REAL value = x[at];
-        const Bits bits = magnitude(value);
+        const Real value = widen(x[at]);
+        const Bits bits = magnitude(x[at]);
         if (bits < limit) continue;
         const float64 size = value < 0 ? -(float64)value : (float64)value;
         own[0] += 1;

@@ -16,16 +16,6 @@ static_assert(ROUNDS == 8 && STEP < 256, "the counts of the rounds are the bytes
 
 #ifdef GRADIENT
 struct alignas(VECTOR * sizeof(GRADIENT)) Gradients { GRADIENT at[VECTOR]; };
-
-__device__ inline float32 widen(float32 g) { return g; }
-__device__ inline float64 widen(float64 g) { return g; }
-__device__ inline float32 widen(uint16 g) { return __int_as_float((int32)((uint32)g.bits << 16)); }
-__device__ inline float32 widen(float16 g) {
-    const uint32 sign = (uint32)(g.bits & 0x8000u) << 16, rest = g.bits & 0x7fffu;
-    const float32 scaled = __int_as_float((int32)(rest << 13)) * 5.192296858534828e+33f;  // 2^112, exact
-    const uint32 number = (uint32)__float_as_int(scaled);
-    return __int_as_float((int32)(sign | (rest < 0x7c00u ? number : 0x7f800000u | rest << 13)));
-}
 #endif
 
 __device__ inline int byte(uint64 word, int which) { return (int)(word >> (8 * which) & 255); }
@@ -58,7 +48,7 @@ __device__ inline uint64 preceding(volatile uint64* found, int64 tile, uint64 ow
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-compact(PARAMETERS, int64 n, int64 threshold, int64 most, INDEX* indices, REAL* values, uint64* state) {
+compact(PARAMETERS, int64 n, int64 threshold, int64 most, INDEX* indices, Real* values, uint64* state) {
     __shared__ int64 own_tile, start;
     __shared__ int counts[WARPS];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -68,7 +58,7 @@ compact(PARAMETERS, int64 n, int64 threshold, int64 most, INDEX* indices, REAL* 
     const int64 tile = own_tile, first = tile * TILE + warp * PART + lane * VECTOR;
 
     uint32 reached = 0;  // one bit an entry of this thread
-    bool vectors = (tile + 1) * TILE <= n && aligned(x, 16);
+    bool vectors = (tile + 1) * TILE <= n && aligned(x, sizeof(Vector));
 #ifdef GRADIENT
     vectors = vectors && aligned(gradient, sizeof(Gradients));
 #endif
@@ -136,7 +126,7 @@ compact(PARAMETERS, int64 n, int64 threshold, int64 most, INDEX* indices, REAL* 
             if (to >= most) break;
             const int64 at = first + r * STEP + __ffs((int)left) - 1;
             indices[to] = (INDEX)at;
-            values[to] = x[at];  // from the nearest cache, which saves the registers that would hold it
+            values[to] = widen(x[at]);  // from the nearest cache, which saves the registers that would hold it
         }
         position += byte(all, r);
     }

@@ -1,4 +1,5 @@
-// The types every kernel is compiled for, under NumPy's names: REAL is float32 or float64, INDEX int32 or int64.
+// The types every kernel is compiled for, under NumPy's names: REAL is float32 or float64, and in the kernels of
+// selections float16 or uint16, whose values are of type Real once they are widened; INDEX is int32 or int64.
 
 typedef int int32;
 typedef long long int64;
@@ -17,15 +18,26 @@ __device__ inline int64 bits_of(float64 x) { return __double_as_longlong(x); }
 __device__ inline float32 real_of(int32 bits) { return __int_as_float(bits); }
 __device__ inline float64 real_of(int64 bits) { return __longlong_as_double(bits); }
 
-typedef decltype(bits_of(REAL())) Bits;
+__device__ inline float32 widen(float32 x) { return x; }
+__device__ inline float64 widen(float64 x) { return x; }
+__device__ inline float32 widen(uint16 x) { return __int_as_float((int32)((uint32)x.bits << 16)); }
+__device__ inline float32 widen(float16 x) {
+    const uint32 sign = (uint32)(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
+    const float32 scaled = __int_as_float((int32)(rest << 13)) * 5.192296858534828e+33f;  // 2^112, exact
+    const uint32 number = (uint32)__float_as_int(scaled);
+    return __int_as_float((int32)(sign | (rest < 0x7c00u ? number : 0x7f800000u | rest << 13)));
+}
 
-constexpr int VECTOR = 16 / sizeof(REAL);  // entries in the widest load
+typedef decltype(widen(REAL())) Real;
+typedef decltype(bits_of(Real())) Bits;
+
+constexpr int VECTOR = 16 / sizeof(Real);  // entries in a load: the widest one, half of it for half precision
 constexpr uint32 WARP = 0xffffffffu;       // all lanes take part
 constexpr Bits UNSIGNED = (Bits)((uint64)-1 >> (65 - 8 * sizeof(Bits)));
 
-struct alignas(16) Vector { REAL at[VECTOR]; };
+struct alignas(VECTOR * sizeof(REAL)) Vector { REAL at[VECTOR]; };
 
 // |x| as an integer that orders like the magnitude, with Inf above every number and NaN above Inf
-__device__ inline Bits magnitude(REAL x) { return bits_of(x) & UNSIGNED; }
+__device__ inline Bits magnitude(REAL x) { return bits_of(widen(x)) & UNSIGNED; }
 
 __device__ inline bool aligned(const void* x, int bytes) { return ((uint64)x & (bytes - 1)) == 0; }

@@ -1,0 +1,42 @@
+"""What tests of the CUDA kernels share: vectors, thresholds, and comparison to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparse_mpi.kernels.base import magnitude_bits
+
+N = 20_011  # three tiles of a selection, the last one not full
+
+
+def put(cuda, x):
+    return cuda.cupy.asarray(x)
+
+
+def inputs(dtype, n=N):
+    rng = np.random.default_rng(0)
+    special = rng.standard_normal(n)
+    special[: min(n, 5)] = [np.nan, -np.inf, np.inf, 0.0, -0.0][: min(n, 5)]
+    made = {
+        "normal": rng.standard_normal(n),
+        "student": rng.standard_t(3, n),
+        "mostly-zero": rng.standard_normal(n) * (rng.random(n) > 0.9),
+        "constant": np.full(n, -0.25),
+        "ties": rng.integers(-3, 4, n) / 4,
+        "special": rng.permutation(special),
+        "tiny": rng.standard_normal(n) * 1e-42,
+    }
+    return {name: x.astype(dtype) for name, x in made.items()}
+
+
+def thresholds(x, *shares):
+    """Magnitude bits that these shares of ``x`` do not reach, and the extremes."""
+    bits = np.sort(magnitude_bits(x))
+    return [0, *(int(bits[int(share * (len(bits) - 1))]) for share in shares), int(np.iinfo(bits.dtype).max)]
+
+
+def same(found, expected):
+    if found is None or expected is None:
+        return found is expected
+    got = [part.get() for part in found]
+    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(got, expected, strict=True))
