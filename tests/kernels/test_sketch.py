@@ -9,8 +9,8 @@ from sparse_mpi import kernels
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import SKETCH
 
-from .test_kernels import many_threads  # noqa: F401
 from .on_cuda import put
+from .test_kernels import many_threads  # noqa: F401
 
 ERROR = (2 * SKETCH) ** -0.5  # relative standard error of an estimated norm: 2.2 %
 FLOATS = [np.float32, np.float64]
@@ -41,7 +41,7 @@ def test_the_same_bits_on_any_number_of_threads(dtype, n, many_threads):  # noqa
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("n", [0, 1, 1500, 140_000])
-def test_the_same_bits_on_a_device(cuda, n, dtype):  # noqa: F811
+def test_the_same_bits_on_a_device(cuda, n, dtype):
     x = vector(n, dtype)
     for seed in (0, 2**32 - 1):
         assert cuda.sketch(put(cuda, x), seed).tobytes() == array.sketch(x, seed).tobytes()
