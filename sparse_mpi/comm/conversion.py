@@ -7,17 +7,22 @@ from typing import Any
 
 from sparse_mpi.comm.base import Comm
 
+TRANSPORTS = ("mpi", "nccl")
+
 
 def as_comm(comm: Any = None) -> Comm:
-    """Return the `Comm` of ``comm``: itself where it is one, and that of MPI's COMM_WORLD for None.
+    """Return the `Comm` of ``comm``: itself where it is one, and that of MPI's COMM_WORLD for None and ``"mpi"``.
 
-    An mpi4py communicator or a torch.distributed process group is wrapped. The wrapper is kept as long as ``comm``
-    lives; the first call for it is collective.
+    An mpi4py communicator or a torch.distributed process group is wrapped. ``"nccl"`` is `nccl.NcclComm` over
+    COMM_WORLD. The wrapper is kept as long as ``comm`` lives; the first call for it is collective.
 
     Raises:
         TypeError: neither of these.
-        RuntimeError: MPI was not started by its own launcher.
+        ValueError: another name.
+        RuntimeError: MPI was not started by its own launcher, or see `nccl.NcclComm`.
     """
+    if isinstance(comm, str):
+        return _named(comm)
     mpi4py = sys.modules.get("mpi4py.MPI")
     if mpi4py is None or not isinstance(comm, mpi4py.Comm):  # a null communicator raises when it is looked at
         if isinstance(comm, Comm):
@@ -30,3 +35,18 @@ def as_comm(comm: Any = None) -> Comm:
     from sparse_mpi.comm.wrapped import wrapped
 
     return wrapped(comm)
+
+
+def _named(name: str) -> Comm:
+    """Return the communicator of all ranks over the transport of this name."""
+    if name not in TRANSPORTS:
+        raise ValueError(f"comm must be {' or '.join(map(repr, TRANSPORTS))} by name, got {name!r}; or give one")
+    everybody = as_comm(None)
+    if name == "mpi":
+        return everybody
+    from sparse_mpi.comm.nccl import NcclComm
+
+    if NcclComm not in everybody.attributes:
+        everybody.attributes[NcclComm] = NcclComm(everybody)
+    made: Comm = everybody.attributes[NcclComm]
+    return made

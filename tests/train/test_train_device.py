@@ -179,6 +179,40 @@ def test_ranks_that_share_a_gpu_are_told_so(monkeypatch, capsys):
     assert capsys.readouterr().err == "WARNING: 5 ranks of a node share 2 GPUs\n"
 
 
+def with_nccl(monkeypatch, ids):
+    """Pretend GPUs of these names, one a rank, and an NCCL that tells who made it."""
+    runtime = Namespace(deviceGetPCIBusId=lambda index: ids[index])
+    pretend(monkeypatch, len(ids), working(cuda=Namespace(runtime=runtime)))
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", Namespace(available=True))
+    monkeypatch.setattr("sparse_mpi.comm.nccl.NcclComm", lambda comm: f"nccl of {comm.size}")
+
+
+def carried(wanted, ids=("a", "b"), kind="cuda"):
+    """Return what carries the reductions of each rank, or why none does."""
+
+    def body(comm):
+        try:
+            found = devices.transport(wanted, torch.device(kind, comm.rank), comm)
+        except JobError as error:
+            return str(error)
+        return "mpi" if found is comm else found
+
+    return World(len(ids)).run(body)
+
+
+def test_nccl_carries_what_mpi_does_not_take_from_gpus(monkeypatch):
+    with_nccl(monkeypatch, ["a", "b"])
+    assert carried("auto") == carried("nccl") == ["nccl of 2"] * 2
+    assert carried("mpi") == carried("auto", kind="cpu") == ["mpi"] * 2
+    assert all("--transport nccl: gradients are not on a GPU" in text for text in carried("nccl", kind="cpu"))
+    with_nccl(monkeypatch, ["a", "a"])
+    assert carried("auto") == ["mpi"] * 2
+    assert all("another rank has the same GPU" in text for text in carried("nccl"))
+    with_nccl(monkeypatch, ["a", "b"])
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", Namespace(available=False))
+    assert all("CuPy finds no NCCL; pip install" in text for text in carried("nccl"))
+
+
 def test_a_program_trains_in_half_precision_and_goes_on_in_whole(tmp_path):
     options = [*LOG, "--checkpoint-every", "4", "--max-steps", "8"]
 

@@ -46,3 +46,18 @@ def test_ranks_share_the_cpus_they_run_on(monkeypatch, cpus, threads):
         return job.threads_per_rank(comm)
 
     assert World(len(cpus)).run(body) == threads
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch and CuPy each have one of this name."""
+
+
+def test_a_gpu_whose_memory_is_full_says_where_and_what_to_lower():
+    def widen():
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nIncluding others")
+
+    with pytest.raises(OutOfMemoryError) as error:
+        widen()
+    said = job.out_of_memory(error.value)
+    assert "full in widen (test_train_job.py): CUDA out of memory. Tried to allocate 2.00 GiB.; lower --batch" in said
+    assert job.out_of_memory(ValueError("of another kind")) == ""

@@ -73,7 +73,7 @@ def test_gradients_are_ready_from_the_last_layer_to_the_first():
 def test_the_plan_takes_over_with_what_the_first_steps_remember(ranks, tmp_path):
     def body(comm):
         model, args = network(), settings(out=tmp_path)
-        planning = Planning(model, args, comm)
+        planning = Planning(model, args, comm, comm)
         optimizer = planning.distribute(torch.optim.SGD(model.parameters(), 0.1))
         (bucket,) = optimizer.reduction.buckets
         first, optimizer.reduction.check = bucket.reducer, True
@@ -103,7 +103,7 @@ def test_a_plan_file_decides_what_reduces_and_how_much(ranks, tmp_path):
     def body(comm):
         args = settings(algo="plan", plan=tmp_path / "plan.json", density=None)
         model = network()
-        planning = Planning(model, args, comm)
+        planning = Planning(model, args, comm, comm)
         optimizer = planning.distribute(torch.optim.SGD(model.parameters(), 0.1))
         (bucket,) = optimizer.reduction.buckets
         assert planning.plan == PLAN and args.density == 0.05 and bucket.reducer.k == round(0.05 * 785)
@@ -135,7 +135,7 @@ def test_plans_that_cannot_be_followed_are_refused_on_every_rank(ranks, tmp_path
 
     def body(comm):
         with pytest.raises(JobError, match=message):
-            Planning(network(), settings(algo="plan", plan=file), comm)
+            Planning(network(), settings(algo="plan", plan=file), comm, comm)
 
     ranks.run(body)
 

@@ -189,3 +189,12 @@ def test_one_rank_for_real():
         assert isinstance(result, cupy.ndarray) and result.get().tolist() == [[0, 1], [2, 3], [4, 5]]
     total = SparseAllreduce(1000, k=40, comm=comm).step(cupy.arange(1000, dtype=np.float32))
     assert total.indices.get().tolist() == list(range(960, 1000))
+
+
+def test_transports_have_names(nccl):
+    nccl.over(NullComm())
+    made = as_comm("nccl")
+    assert isinstance(made, NcclComm) and as_comm("nccl") is made
+    assert as_comm("mpi") is as_comm(None)
+    with pytest.raises(ValueError, match="comm must be 'mpi' or 'nccl' by name, got 'gloo'"):
+        as_comm("gloo")

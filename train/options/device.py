@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
+from sparse_mpi.comm import conversion
+
+TRANSPORTS = ("auto", *conversion.TRANSPORTS)
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("float32", "bf16")
 
@@ -17,4 +20,9 @@ def extend(parser: ArgumentParser) -> None:
     )
     add("--device", choices=DEVICES, default="auto", help=text)
     text = "of the forward and backward passes; bf16 keeps weights and gradients in float32 (default: float32)"
+    text = (
+        "what carries reductions of GPUs; auto takes NCCL where MPI takes no device pointers and each rank has its own "
+        "GPU (default: auto)"
+    )
+    add("--transport", choices=TRANSPORTS, default="auto", help=text)
     add("--precision", choices=PRECISIONS, default="float32", help=text)

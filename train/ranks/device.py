@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from importlib import import_module
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from ranks.job import JobError, agreed
 from sparse_mpi.comm import Comm
+from sparse_mpi.elastic import team_of
 
 CPU = torch.device("cpu")
 
@@ -29,10 +31,10 @@ def choose(wanted: str, comm: Comm) -> torch.device:
         return CPU
     reason = missing()
     if wanted == "cuda":
-        agreed(comm, lambda: _refuse(reason))
+        agreed(comm, lambda: _refuse(reason, "--device cuda", "--device cpu"))
     elif comm.allreduce(np.array([bool(reason)], np.int32), "max", control=True)[0]:
         return CPU
-    # The ranks of a node take its GPUs in turn; a scheduler that binds them has left one visible.
+    # The ranks of a node take its GPUs in turn; a scheduler that binds ranks has left each of them one visible.
     nodes = comm.allgather(np.array([comm.node()], np.int64), control=True)[:, 0]
     place, places = int((nodes[: comm.rank] == nodes[comm.rank]).sum()), int((nodes == nodes[comm.rank]).sum())
     visible = torch.cuda.device_count()
@@ -42,6 +44,49 @@ def choose(wanted: str, comm: Comm) -> torch.device:
     torch.cuda.set_device(device)
     check_transport(comm)
     return device
+
+
+def transport(wanted: str, device: torch.device, comm: Comm) -> Comm:
+    """Return what carries reductions of gradients: ``comm``, or NCCL between the same ranks. Collective.
+
+    Args:
+        wanted: ``"mpi"``; ``"nccl"``; or ``"auto"``, which is NCCL where it can and MPI takes no device pointers.
+        device: of this rank, a GPU on all or on none.
+        comm: between the ranks.
+
+    Raises:
+        JobError: on all ranks, where ``"nccl"`` is wanted and some rank cannot; it says why.
+    """
+    direct = device.type == "cpu" or not getattr(comm, "staged", False)
+    if wanted == "mpi" or (wanted == "auto" and direct):
+        return comm
+    reason = _without_nccl(device, comm)
+    if wanted == "nccl":
+        agreed(comm, lambda: _refuse(reason, "--transport nccl", "--transport mpi"))
+    elif comm.allreduce(np.array([bool(reason)], np.int32), "max", control=True)[0]:
+        return comm
+    made: Comm = import_module("sparse_mpi.comm.nccl").NcclComm(comm)
+    return made
+
+
+def _without_nccl(device: torch.device, comm: Comm) -> str:
+    """Return why this rank cannot use NCCL; "" if it can. Collective."""
+    used = zlib.crc32(_gpu(device).encode())
+    everybody = comm.allgather(np.array([comm.node(), used], np.int64), control=True)
+    if device.type != "cuda":
+        return "gradients are not on a GPU; take --device cuda"
+    if team_of(comm):
+        return "NCCL does not survive the loss of a rank; leave out --elastic"
+    if (everybody == everybody[comm.rank]).all(axis=1).sum() > 1:
+        return "another rank has the same GPU, which NCCL refuses; start one rank a GPU"
+    if not import_module("cupy.cuda.nccl").available:
+        return "CuPy finds no NCCL; pip install nvidia-nccl-cu13 (nvidia-nccl-cu12 with CUDA 12)"
+    return ""
+
+
+def _gpu(device: torch.device) -> str:
+    """Return what tells this GPU from others of its machine; "" of a CPU."""
+    return "" if device.type != "cuda" else import_module("cupy").cuda.runtime.deviceGetPCIBusId(device.index)
 
 
 def finish(device: torch.device) -> None:
@@ -69,10 +114,10 @@ def missing() -> str:
     return ""
 
 
-def _refuse(reason: str) -> None:
+def _refuse(reason: str, wanted: str, instead: str) -> None:
     """Raise ValueError for what is missing."""
     if reason:
-        raise ValueError(f"--device cuda: {reason}; or take --device cpu")
+        raise ValueError(f"{wanted}: {reason}; or take {instead}")
 
 
 def check_transport(comm: Comm) -> None:

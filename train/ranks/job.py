@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import traceback
 import zlib
 from argparse import Namespace
 from collections.abc import Callable
@@ -51,9 +52,23 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
         _meet(comm)
         sys.exit(os.EX_TEMPFAIL)
     except Exception as error:
+        if said := out_of_memory(error):
+            print(f"error on rank {comm.rank}: {said}", file=sys.stderr, flush=True)
         if team_of(comm):  # the others go on
             raise
         comm.abort(error)
+
+
+def out_of_memory(error: Exception) -> str:
+    """Return what to do about an error of torch or CuPy that says that a GPU's memory is full; "" of any other."""
+    if type(error).__name__ != "OutOfMemoryError":
+        return ""
+    wanted = str(error).partition("\n")[0]  # which says how much more was asked for
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"the memory of the GPU is full in {last.name} ({Path(last.filename).name}): {wanted}; lower --batch-size, or "
+        "take --precision bf16, or more GPUs"
+    )
 
 
 def _leads(comm: Comm) -> bool:

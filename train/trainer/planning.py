@@ -86,18 +86,25 @@ class Planning:
         model: to be trained.
         args: see `arguments.parse`.
         comm: between the replicas.
+        over: what carries their reductions.
         found: the text of the plan that ``--plan auto`` made before the run was resumed. It is followed on any number
             of ranks.
         choices: what ``--algo auto`` chose before the run was resumed, see `choice.choices_of`. It stays.
     """
 
     def __init__(
-        self, model: nn.Module, args: Namespace, comm: Comm, found: str = "", choices: Sequence[str] = ()
+        self,
+        model: nn.Module,
+        args: Namespace,
+        comm: Comm,
+        over: Comm,
+        found: str = "",
+        choices: Sequence[str] = (),
     ) -> None:
         planning = args.plan == AUTO
         self.plan: Plan | None = store.loads(found) if found and planning else None
         self.choices = list(choices) if args.algo == AUTO else []  # by bucket
-        self._args, self._comm = args, comm
+        self._args, self._comm, self._over = args, comm, over
         self._model = model
         self._tensors = tuple((name, tuple(p.shape)) for name, p in model.named_parameters())
         self._profiler = Profiler(model) if planning and self.plan is None else None
@@ -130,7 +137,7 @@ class Planning:
             self._model.named_parameters(),
             k=args.k,
             density=args.density,
-            **reducing_ranks(args, self._comm),
+            **reducing_ranks(args, self._over),
             bucket_cap_mb=args.bucket_mb or None,
             overlap=args.overlap,
             **feedback_options(args),

@@ -13,7 +13,7 @@ from options import arguments
 from options.arguments import Settings, Tiny
 from options.optimizers import OPTIMIZERS
 from ranks import job
-from ranks.device import choose
+from ranks.device import choose, transport
 from ranks.job import JobError
 from records.journal import Outcome, conclude
 from records.metrics import Metrics, record
@@ -123,7 +123,8 @@ class Program:
             if comm.rank == 0 and (said := changes(found.shared["options"], args)):
                 print(said)
         before = found.shared if found else {}
-        planning = Planning(task.model, args, comm, before.get("plan", ""), before.get("choices", ()))
+        over = transport(args.transport, device, comm)
+        planning = Planning(task.model, args, comm, over, before.get("plan", ""), before.get("choices", ()))
         plain = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
         optimizer = job.agreed(comm, lambda: planning.distribute(plain))
         reducers = [bucket.reducer for bucket in optimizer.reduction.buckets]
