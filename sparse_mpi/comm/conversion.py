@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Any
 
 from sparse_mpi.comm.base import Comm
@@ -44,9 +45,8 @@ def _named(name: str) -> Comm:
     everybody = as_comm(None)
     if name == "mpi":
         return everybody
-    from sparse_mpi.comm.nccl import NcclComm
-
-    if NcclComm not in everybody.attributes:
-        everybody.attributes[NcclComm] = NcclComm(everybody)
-    made: Comm = everybody.attributes[NcclComm]
+    kept = everybody.attributes
+    if name not in kept:
+        kept[name] = import_module("sparse_mpi.comm.nccl").NcclComm(everybody)  # which imports this module
+    made: Comm = kept[name]
     return made
