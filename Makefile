@@ -50,7 +50,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 .NOTPARALLEL:
 N ?= 50
 SEED ?= 0
-.PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage bench clean
+.PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage gpu bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -103,6 +103,9 @@ coverage: $(READY)  ## which lines of the library no test of `make test` in this
 
 chaos: $(READY)  ## lose ranks of N (50) real jobs at random, and compare with planned losses: runs/chaos.json
 	$(RUN) -m tests.elastic.chaos --jobs $(N) --seed $(SEED) --json runs/chaos.json
+
+gpu: $(READY)  ## prove on a machine with a GPU that all works there, and how fast: runs/gpu-check
+	$(RUN) -m sparse_mpi gpu-check $(ARGS)
 
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)
 	$(MPIRUN) -n $(NP) -m sparse_mpi bench allreduce $(ARGS)

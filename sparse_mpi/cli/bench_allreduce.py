@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.arrays import Array, leave, namespace, synchronize_device
 from sparse_mpi.bench import records
 from sparse_mpi.bench.kernel_cache import COMPILING, cold
 from sparse_mpi.bench.models import MODELS
@@ -54,6 +55,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     text = "message format of every algorithm that has one; None is each one's own"
     parser.add_argument("--wire", choices=list(WIRES), metavar="NAME", help=text)
     parser.add_argument("--rank", type=int, metavar="R", help="of factors, for low-rank algorithms; None is their own")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="where the gradients lie")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gbit", type=float, default=10.0, help="bandwidth of the network of the model column, Gbit/s")
     parser.add_argument("--latency", type=float, default=5.0, help="its latency, microseconds a message")
@@ -70,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     args.n = layout.size
     comm = as_comm(None)
     base = np.random.default_rng([args.seed, comm.rank]).standard_normal(args.n, np.float32)
+    if args.device == "gpu":
+        base = on_gpu(base, comm)
     baseline = _time_topk(base, args.density, comm)
     measured = {}
     with Bar(len(args.algorithms), "algorithms", comm.rank == 0) as bar:
@@ -100,24 +104,46 @@ def _check(args: argparse.Namespace) -> None:
             raise SystemExit(f"--{option} {value} has no effect on {names}; leave it out or take another one")
 
 
-def _time_topk(base: np.ndarray, density: float, comm: Comm) -> float | None:
+def on_gpu(base: np.ndarray, comm: Comm) -> Array:
+    """Return ``base`` on a GPU of this rank: those of a node take its GPUs in turn. Collective.
+
+    Raises:
+        SystemExit: on all ranks, where one has no GPU that CuPy can use.
+    """
+    nodes = comm.allgather(np.array([comm.node()], np.int64), control=True)[:, 0]
+    wrong, moved = "", None
+    try:
+        import cupy
+
+        place = int((nodes[: comm.rank] == nodes[comm.rank]).sum())
+        cupy.cuda.Device(place % cupy.cuda.runtime.getDeviceCount()).use()
+        moved = cupy.asarray(base)
+    except Exception as error:  # of CuPy's own kinds
+        wrong = f"--device gpu needs CuPy and a GPU on every rank: {error}; take --device cpu"
+    if comm.allreduce(np.array([bool(wrong)], np.int32), "max", control=True)[0]:
+        raise SystemExit(wrong or "--device gpu: another rank has no GPU; see its error")
+    return moved
+
+
+def _time_topk(base: Array, density: float, comm: Comm) -> float | None:
     """Return median seconds of torch.topk on |base|, one thread, all ranks at once; None without torch."""
     try:
         import torch
     except ImportError:
         return None
     torch.set_num_threads(1)
-    magnitudes, k = torch.from_numpy(np.abs(base)), max(1, round(density * len(base)))
+    magnitudes, k = leave(abs(base), torch.empty(0)), max(1, round(density * len(base)))
     seconds = []
     for _ in range(5):
         comm.barrier()
         start = perf_counter()
         torch.topk(magnitudes, k)
+        synchronize_device(base)
         seconds.append(perf_counter() - start)
     return _slowest(statistics.median(seconds), comm)
 
 
-def _measure(name: str, base: np.ndarray, layout: Layout, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
+def _measure(name: str, base: Array, layout: Layout, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
     """Return medians over steps of maxima over ranks; each gradient is ``base`` shifted by a random distance."""
     given = {option: getattr(args, option) for option in OPTIONS if getattr(args, option) is not None}
     options = {option: value for option, value in given.items() if takes(name, option, value)}
@@ -126,10 +152,12 @@ def _measure(name: str, base: np.ndarray, layout: Layout, args: argparse.Namespa
     reports: list[StepReport] = []
     seconds: list[float] = []
     for shift in shifts:
-        gradient = np.roll(base, shift)
+        gradient = namespace(base).roll(base, shift)
+        synchronize_device(gradient)
         comm.barrier()
         start = perf_counter()
         reducer.step(gradient)
+        synchronize_device(gradient)
         seconds.append(perf_counter() - start)
         assert reducer.report is not None
         reports.append(reducer.report)

@@ -1,0 +1,188 @@
+"""``python -m sparse_mpi gpu-check``: all that is to be proven on a machine with a GPU, in one command.
+
+Each of its stages is a process with a time limit, and none keeps the next from being tried; together they take less
+than ten minutes. Nothing is downloaded. A folder gets what each has printed and measured, a record of all, and a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sparse_mpi.bench.progress import Bar
+from sparse_mpi.bench.provenance import provenance
+
+ROOT = Path(__file__).parents[2]  # of a checkout, whose tests and programs some stages need
+LIBRARY = ("-m", "sparse_mpi")
+GRACE = 5.0  # seconds between the end of a stage's time and its death
+
+
+class Stage(NamedTuple):
+    """One thing to be shown."""
+
+    name: str
+    seconds: float  # that it may take
+    command: tuple[str, ...]
+    needs: str = ""  # what keeps it from being tried; "" if nothing does
+
+
+class Outcome(NamedTuple):
+    """What became of a stage."""
+
+    name: str
+    state: str  # "passed", "failed", "out of time" or "skipped"
+    seconds: float
+    why: str  # it was skipped, or the last line that it printed
+    command: str
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "gpu-check",
+        help="prove on a machine with a GPU that everything works there, and how fast",
+        description="Stage after stage, each with a time limit: doctor, tests on the device, the sanitizer, selection "
+        "kernels, reductions on 1, 2 and 4 ranks, training with every algorithm, a timeline. Without a GPU, --pretend "
+        "takes the same way on the CPU, in small.",
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu-check"), metavar="DIR", help="for all that is found")
+    parser.add_argument("--pretend", action="store_true", help="without a GPU: small, on the CPU")
+    parser.add_argument("--only", nargs="+", metavar="STAGE", help="these stages (default: all)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Try the stages; return 1 if one failed."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    args.out = args.out.resolve()
+    chosen = stages(args.out, args.pretend)
+    unknown = sorted(set(args.only or ()) - {stage.name for stage in chosen})
+    if unknown:
+        raise SystemExit(f"--only must name stages, {', '.join(stage.name for stage in chosen)}, got {unknown[0]}")
+    outcomes = []
+    with Bar(len(chosen), "stages") as bar:
+        for stage in chosen:
+            if not args.only or stage.name in args.only:
+                bar.say(stage.name)
+                outcomes.append(tried(stage, args.out))
+            bar.update()
+    facts = provenance() | {"gpu": hardware(), "pretended": args.pretend}
+    record = facts | {"stages": [outcome._asdict() for outcome in outcomes], "measured": measured(args.out)}
+    (args.out / "gpu-check.json").write_text(json.dumps(record, indent=1) + "\n")
+    (args.out / "gpu-check.md").write_text(page(outcomes, facts))
+    print(page(outcomes, facts))
+    return int(any(outcome.state in ("failed", "out of time") for outcome in outcomes))
+
+
+def stages(out: Path, pretend: bool) -> list[Stage]:
+    """Return the stages, whose results go to the folder ``out``."""
+    gpu, cuda = ("cpu", "cpu") if pretend else ("gpu", "cuda")
+    checkout = "" if (ROOT / "tests").is_dir() else "needs the checkout, with its tests and programs"
+    sanitizer = shutil.which("compute-sanitizer") or ""
+    small = ("--n", "100000") if pretend else ()
+    steps = ("--steps", "2", "--warmup", "1") if pretend else ("--steps", "10")
+    sizes = ("--n", "100000") if pretend else ("--n", "14728266", "133500000")
+    tests = ("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider")
+    kernels = ("tests/kernels",) if pretend else ("-m", "gpu", "tests/kernels")
+    marked = ("tests/kernels/test_half_cuda.py",) if pretend else ("-m", "gpu", "tests")
+    cores = ("--max-oversubscribe", "9")
+
+    def ranks(number: int, *program: str) -> tuple[str, ...]:
+        return (*LIBRARY, "run", "-n", str(number), *cores, *program)
+
+    found = [
+        Stage("doctor", 30, (*LIBRARY, "doctor")),
+        Stage("tests", 150, (*tests, *marked), checkout),
+        Stage(
+            "sanitizer",
+            90,
+            (sanitizer, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, *tests, *kernels),
+            checkout or ("" if sanitizer else "compute-sanitizer is not on the path"),
+        ),
+        Stage(
+            "select",
+            60,
+            (*LIBRARY, "bench", "select", "--device", gpu, *sizes, "--density", "0.01", "--rounds", "6")
+            + ("--seconds", "10", "--json", str(out / "select.json")),
+        ),
+    ]
+    for number in (1, 2, 4):
+        name = f"allreduce-{number}"
+        command = ("-m", "sparse_mpi", "bench", "allreduce", "--device", gpu, *small, *steps)
+        found.append(Stage(name, 40, ranks(number, *command, "--json", str(out / f"{name}.json"))))
+    train = ("--device", cuda, "--no-progress")
+    program = ("--tiny", "--max-steps", "6", "--check-every", "3", *train)
+    for name in ("vgg", "resnet", "bert"):
+        command = (str(ROOT / "train" / f"{name}.py"), *program, "--out", str(out / name))
+        found.append(Stage(f"train-{name}", 30, ranks(2, *command), checkout))
+    timeline = ("--timeline", str(out / "timeline.png"))
+    command = (str(ROOT / "train" / "vgg.py"), *program, *timeline, "--out", str(out / "timeline"))
+    found.append(Stage("timeline", 30, ranks(1, *command), checkout))
+    return found
+
+
+def tried(stage: Stage, out: Path) -> Outcome:
+    """Try a stage for as long as it may take; what it prints goes to a file of its name in ``out``."""
+    words = (sys.executable, *stage.command) if stage.command[0] == "-m" else stage.command
+    shown = " ".join(words).replace(sys.executable, "python").replace(f"{ROOT}/", "")
+    if stage.needs:
+        return Outcome(stage.name, "skipped", 0.0, stage.needs, shown)
+    file, began = out / f"{stage.name}.txt", time.monotonic()
+    with file.open("w") as said:
+        process = subprocess.Popen(words, stdout=said, stderr=said, cwd=ROOT, start_new_session=True)
+        try:
+            status = process.wait(stage.seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+            _end(process)
+    spent = round(time.monotonic() - began, 1)
+    lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
+    state = "out of time" if status is None else "failed" if status else "passed"
+    return Outcome(stage.name, state, spent, lines[-1].strip()[:160] if lines else "", shown)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End a process and all that it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(GRACE)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+        else:
+            return
+
+
+def hardware() -> str | None:
+    """Return names, memory and driver of the GPUs, as nvidia-smi tells them; None without one."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    return done.stdout.strip() or None
+
+
+def measured(out: Path) -> dict[str, Any]:
+    """Return the records that stages have left, by name."""
+    files = sorted(file for file in out.glob("*.json") if file.name != "gpu-check.json")
+    return {file.stem: json.loads(file.read_text()) for file in files}
+
+
+def page(outcomes: list[Outcome], facts: dict[str, Any]) -> str:
+    """Return a page of Markdown: what was tried, on what, and what became of it."""
+    pretended = "**Pretended: on the CPU, in small. Nothing here was run on a GPU.**"
+    where = pretended if facts["pretended"] else facts["gpu"]
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
+    rows = [f"| {o.name} | {o.state} | {o.seconds:.1f} | {o.why.replace('|', '/')} |" for o in outcomes]
+    head = ["| stage | | seconds | said last, or why not |", "| --- | --- | ---: | --- |"]
+    missing = "" if find_spec("cupy") else " CuPy is not installed."
+    return "\n".join([f"# gpu-check, {facts['date']}", "", f"{where}{missing}", "", versions, "", *head, *rows, ""])
