@@ -124,7 +124,8 @@ def problem(job: dict[str, Any], found: list[dict[str, Any]], folder: str, per_n
     trained = [fact for fact in found if "digest" in fact]
     lost, survivors = lost_of(trained), {fact["rank"] for fact in found}
     passing = {rank for rank, fault in zip(job["victims"], job["faults"], strict=True) if fault in PASSING}
-    if not trained or survivors | lost != set(range(job["ranks"])) or lost & survivors:
+    gone = set(range(job["ranks"])) - survivors - lost - set(job["victims"])  # who ended after training is not missed
+    if not trained or gone or lost & survivors:
         return f"survivors {sorted(survivors)}, lost {sorted(lost)}"
     if lost & passing:
         return f"ranks {sorted(lost & passing)} were lost though they went on"
