@@ -29,7 +29,7 @@ comm = as_comm(mine)
 assert as_comm(mine) is comm and comm is not world and (comm.rank, comm.size) == (0, 1)
 assert as_comm(mine.Dup()) is not comm
 mine.Free()
-for wrong in ("world", MPI.COMM_NULL):
+for wrong in (7, MPI.COMM_NULL):
     try:
         as_comm(wrong)
     except TypeError as error:
