@@ -19,10 +19,10 @@ def extend(parser: ArgumentParser) -> None:
         "visible; auto takes GPUs where all ranks have one, and CuPy (default: auto)"
     )
     add("--device", choices=DEVICES, default="auto", help=text)
-    text = "of the forward and backward passes; bf16 keeps weights and gradients in float32 (default: float32)"
     text = (
         "what carries reductions of GPUs; auto takes NCCL where MPI takes no device pointers and each rank has its own "
         "GPU (default: auto)"
     )
     add("--transport", choices=TRANSPORTS, default="auto", help=text)
+    text = "of the forward and backward passes; bf16 keeps weights and gradients in float32 (default: float32)"
     add("--precision", choices=PRECISIONS, default="float32", help=text)
