@@ -22,6 +22,8 @@ from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import spelling
 from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.comm.sharing import place_on_node
 from sparse_mpi.costs.model import Network
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import takes
@@ -110,19 +112,15 @@ def on_gpu(base: np.ndarray, comm: Comm) -> Array:
     Raises:
         SystemExit: on all ranks, where one has no GPU that CuPy can use.
     """
-    nodes = comm.allgather(np.array([comm.node()], np.int64), control=True)[:, 0]
-    wrong, moved = "", None
+    place, _ = place_on_node(comm)
     try:
-        import cupy
+        with same_on_all_ranks(comm):
+            import cupy
 
-        place = int((nodes[: comm.rank] == nodes[comm.rank]).sum())
-        cupy.cuda.Device(place % cupy.cuda.runtime.getDeviceCount()).use()
-        moved = cupy.asarray(base)
+            cupy.cuda.Device(place % cupy.cuda.runtime.getDeviceCount()).use()
+            return cupy.asarray(base)
     except Exception as error:  # of CuPy's own kinds
-        wrong = f"--device gpu needs CuPy and a GPU on every rank: {error}; take --device cpu"
-    if comm.allreduce(np.array([bool(wrong)], np.int32), "max", control=True)[0]:
-        raise SystemExit(wrong or "--device gpu: another rank has no GPU; see its error")
-    return moved
+        raise SystemExit(f"--device gpu needs CuPy and a GPU on every rank: {error}; take --device cpu") from None
 
 
 def _time_topk(base: Array, density: float, comm: Comm) -> float | None:

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.emulation.launch import stop
 
 ROOT = Path(__file__).parents[2]  # of a checkout, whose tests and programs some stages need
 LIBRARY = ("-m", "sparse_mpi")
-GRACE = 5.0  # seconds between the end of a stage's time and its death
 
 
 class Stage(NamedTuple):
@@ -143,23 +140,11 @@ def tried(stage: Stage, out: Path) -> Outcome:
             status = process.wait(stage.seconds)
         except subprocess.TimeoutExpired:
             status = None
-            _end(process)
+            stop(process)
     spent = round(time.monotonic() - began, 1)
     lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
     state = "out of time" if status is None else "failed" if status else "passed"
     return Outcome(stage.name, state, spent, lines[-1].strip()[:160] if lines else "", shown)
-
-
-def _end(process: subprocess.Popen) -> None:
-    """End a process and all that it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(GRACE)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
-        else:
-            return
 
 
 def hardware() -> str | None:
@@ -184,5 +169,5 @@ def page(outcomes: list[Outcome], facts: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
     rows = [f"| {o.name} | {o.state} | {o.seconds:.1f} | {o.why.replace('|', '/')} |" for o in outcomes]
     head = ["| stage | | seconds | said last, or why not |", "| --- | --- | ---: | --- |"]
-    missing = "" if find_spec("cupy") else " CuPy is not installed."
+    missing = "" if facts["versions"].get("cupy") else " CuPy is not installed."
     return "\n".join([f"# gpu-check, {facts['date']}", "", f"{where}{missing}", "", versions, "", *head, *rows, ""])

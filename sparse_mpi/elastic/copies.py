@@ -24,7 +24,7 @@ from sparse_mpi.elastic.held import WORD, Held
 from sparse_mpi.sparse import SparseVector
 
 ROUNDINGS = ("exact", "bfloat16")
-PARTS = 25  # of a copy, at most: a message each. More of them would have ranks wait for each other more often
+PARTS = 25  # of a copy, at most: a message each; 50 to 200 took as long
 
 
 class _Part(NamedTuple):

@@ -169,11 +169,12 @@ def run(
         print(f"the command ran past {seconds:g} s and was stopped; --timeout sets another limit", file=sys.stderr)
         return OUT_OF_TIME
     finally:
-        _stop(job)
+        stop(job)
     return code if code >= 0 else 128 - code
 
 
-def _stop(job: subprocess.Popen[bytes]) -> None:
+def stop(job: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a session, and all that it started there: kindly at first, then for good."""
     for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, None)):
         if job.poll() is not None:
             return

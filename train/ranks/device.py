@@ -12,6 +12,7 @@ import torch
 
 from ranks.job import JobError, agreed
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.sharing import place_on_node
 from sparse_mpi.elastic import team_of
 
 CPU = torch.device("cpu")
@@ -35,8 +36,7 @@ def choose(wanted: str, comm: Comm) -> torch.device:
     elif comm.allreduce(np.array([bool(reason)], np.int32), "max", control=True)[0]:
         return CPU
     # The ranks of a node take its GPUs in turn; a scheduler that binds ranks has left each of them one visible.
-    nodes = comm.allgather(np.array([comm.node()], np.int64), control=True)[:, 0]
-    place, places = int((nodes[: comm.rank] == nodes[comm.rank]).sum()), int((nodes == nodes[comm.rank]).sum())
+    place, places = place_on_node(comm)
     visible = torch.cuda.device_count()
     if places > visible > 1 and place == 0:
         print(f"WARNING: {places} ranks of a node share {visible} GPUs", file=sys.stderr, flush=True)
