@@ -20,6 +20,7 @@ from sparse_mpi.feedback import (
     NoFeedback,
     StepAhead,
 )
+from sparse_mpi.heap import keep_freed_memory
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.once import sparse_allreduce
 from sparse_mpi.reducer.report import StepReport
@@ -47,6 +48,7 @@ __all__ = [
     "StepReport",
     "World",
     "dimension_coverage",
+    "keep_freed_memory",
     "sparse_allreduce",
 ]
 

@@ -180,9 +180,7 @@ def enter(x: Any) -> Array:
 def widened(x: Array) -> Array:
     """Return an array of `enter` in float32 or float64: itself, or half precision widened to float32."""
     if x.dtype == np.uint16:
-        bits = x.astype(np.uint32)
-        bits <<= 16
-        return bits.view(np.float32)
+        return namespace(x).left_shift(x, 16, dtype=np.uint32).view(np.float32)
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 

@@ -42,14 +42,15 @@ class DenseBF16(Algorithm):
         bounds = equal_boundaries(len(acc), comm.size)
         widths = np.diff(bounds)
         own = slice(bounds[comm.rank], bounds[comm.rank + 1])
-        message = kernels.of(acc).to_bfloat16(acc)
+        sent = namespace(acc).empty(len(acc), acc.dtype)
+        message = kernels.of(acc).to_bfloat16(acc, back=sent)
         received, _ = comm.alltoallv(message, widths, np.full(comm.size, widths[comm.rank]))
         exact = namespace(acc).zeros(widths[comm.rank], acc.dtype)
         for part in received.reshape(comm.size, -1):
             kernels.accumulate(exact, part)
         # Allgather the sums, rounded once more.
         gathered, _ = comm.allgatherv(kernels.of(acc).to_bfloat16(exact), widths)
-        total, sent = (widened(rounded).astype(acc.dtype, copy=False) for rounded in (gathered, message))
+        total = widened(gathered).astype(acc.dtype, copy=False)
         # Owed: the sender keeps what the first rounding took, the owner of a region what the second one took.
         with np.errstate(invalid="ignore"):
             sent[own] += total[own] - exact

@@ -70,9 +70,7 @@ class ErrorFeedback(Feedback):
         if isinstance(sent, SparseVector):
             kernels.of(residual).subtract(residual, sent.indices, sent.values)
         else:
-            with np.errstate(invalid="ignore"):
-                residual -= sent
-            residual[~namespace(sent).isfinite(sent)] = 0
+            kernels.of(residual).subtract_dense(residual, sent)
 
     def adopt(self, buffer: Array) -> None:
         """Raise ValueError: this residual has memory of its own."""

@@ -24,6 +24,7 @@ __all__ = [
     "select",
     "sketch",
     "subtract",
+    "subtract_dense",
     "to_bfloat16",
     "to_float16",
     "to_int8",
@@ -79,7 +80,7 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
     return columns.astype(np.int32), xp.take_along_axis(matrix, columns, axis=1)
 
 
-def to_bfloat16(x: Array) -> Array:
+def to_bfloat16(x: Array, back: Array | None = None) -> Array:
     """See `base.Kernels.to_bfloat16`."""
     with np.errstate(over="ignore"):
         bits = x.astype(np.float32).view(np.uint32)
@@ -87,7 +88,10 @@ def to_bfloat16(x: Array) -> Array:
     bits += 0x7FFF + ((bits >> 16) & 1)
     bits >>= 16
     bits[nan] = 0x7FC0
-    return bits.astype(np.uint16)
+    codes = bits.astype(np.uint16)
+    if back is not None:
+        back[...] = widened(codes)
+    return codes
 
 
 def to_float16(x: Array) -> Array:
@@ -179,6 +183,14 @@ def subtract(x: Array, indices: Array, values: Array) -> None:
     """See `base.Kernels.subtract`."""
     xp = namespace(x)
     x[indices] = xp.where(xp.isfinite(values), x[indices] - values, 0)
+
+
+def subtract_dense(x: Array, values: Array) -> None:
+    """See `base.Kernels.subtract_dense`."""
+    xp = namespace(x)
+    with np.errstate(invalid="ignore"):
+        x -= values
+    x[~xp.isfinite(values)] = 0
 
 
 def gather(x: Array, indices: Array) -> Array:

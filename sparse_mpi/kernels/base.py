@@ -112,10 +112,11 @@ class Kernels(Protocol):
             Columns ``(rows, k)`` int32, ascending in each row, and values ``(rows, k)``.
         """
 
-    def to_bfloat16(self, x: Array) -> Array:
+    def to_bfloat16(self, x: Array, back: Array | None = None) -> Array:
         """Round ``x``, float32 or float64, to float32 and then to bfloat16, ties to even.
 
-        The result is bit patterns ``(n,)`` uint16. What is too large becomes Inf; NaN stays NaN.
+        The result is bit patterns ``(n,)`` uint16. What is too large becomes Inf; NaN stays NaN. What they stand for is
+        written to ``back`` in the same pass, a contiguous array ``(n,)`` of the dtype of ``x``, if there is one.
         """
 
     def moments(self, x: Array, threshold: int) -> Moments:
@@ -146,6 +147,9 @@ class Kernels(Protocol):
 
     def subtract(self, x: Array, indices: Array, values: Array) -> None:
         """Subtract ``values`` from ``x[indices]`` in place; set 0 where a value is not finite. Indices are distinct."""
+
+    def subtract_dense(self, x: Array, values: Array) -> None:
+        """Subtract ``values`` ``(n,)`` from ``x`` in place; set 0 where a value is not finite. ``x`` is contiguous."""
 
     def gather(self, x: Array, indices: Array) -> Array:
         """Return ``x[indices]`` ``(m,)``."""

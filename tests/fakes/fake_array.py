@@ -24,9 +24,10 @@ from .fake_device import CUDA, DEVICE, Device, SelectedDevice, TorchStream, memo
 
 # What the library may use of CuPy, where CuPy's function does what NumPy's does
 FUNCTIONS = """
-abs add all any arange argsort ascontiguousarray bincount bitwise_and clip concatenate copyto count_nonzero cumsum diff
-dot empty empty_like exp flatnonzero floor full isfinite isnan log matmul maximum mean minimum nonzero ones packbits
-partition searchsorted sign sort sqrt stack sum take take_along_axis tanh unique unpackbits where zeros zeros_like
+abs add all any arange argsort ascontiguousarray bincount bitwise_and clip concatenate copyto count_nonzero cumsum
+diff dot empty empty_like exp flatnonzero floor full isfinite isnan left_shift log matmul maximum mean minimum nonzero
+ones packbits partition searchsorted sign sort sqrt stack sum take take_along_axis tanh unique unpackbits where zeros
+zeros_like
 """.split()
 BINARY = "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift lt le gt ge eq ne matmul".split()
 METHODS = "all any argsort cumsum dot max mean min nonzero partition prod ravel reshape sum take transpose".split()

@@ -22,6 +22,7 @@ VARIANTS = {
     "histogram.cu": [{"THREADS": 1024}, {"THREADS": 1024, "IN_SHARED": 1}],
     "rows.cu": [{}, {"THREADS": 1024}],
     "moments.cu": [{}],
+    "dense.cu": [{}],
     "sketch.cu": [{"THREADS": 1024, "ROWS": 128}],
     "sparse.cu": [{"INDEX": "int32"}, {"INDEX": "int64"}],
     "bits.cu": [{"INDEX": index, "SCALED": SCALED} for index in ("int32", "int64")],

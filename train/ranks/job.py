@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from sparse_mpi import keep_freed_memory
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.elastic import team_of
 
@@ -36,6 +37,7 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
     rank aborts the whole job with its traceback, because the others would wait for that rank for ever.
     """
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    keep_freed_memory()
     try:
         comm = as_comm(None)
     except RuntimeError as error:

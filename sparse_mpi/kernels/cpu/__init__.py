@@ -8,7 +8,7 @@ from __future__ import annotations
 from sparse_mpi.kernels.cpu.bits import read_messages, write_messages
 from sparse_mpi.kernels.cpu.counts import count, histogram, moments
 from sparse_mpi.kernels.cpu.pairs import add, clear, contains, gather, mark, merge, subtract, truncate
-from sparse_mpi.kernels.cpu.rounding import from_int8, to_bfloat16, to_float16, to_int8
+from sparse_mpi.kernels.cpu.rounding import from_int8, subtract_dense, to_bfloat16, to_float16, to_int8
 from sparse_mpi.kernels.cpu.rows import top_k_rows
 from sparse_mpi.kernels.cpu.select import accumulate_select, select
 from sparse_mpi.kernels.cpu.sketch import sketch
@@ -29,6 +29,7 @@ __all__ = [
     "select",
     "sketch",
     "subtract",
+    "subtract_dense",
     "to_bfloat16",
     "to_float16",
     "to_int8",

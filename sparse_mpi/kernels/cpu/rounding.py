@@ -1,4 +1,4 @@
-"""Round values to half precision and to eight bits, and decode the latter."""
+"""Round values to half precision and to eight bits, decode the latter, and subtract what was sent of all values."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.array import LARGEST
 from sparse_mpi.kernels.cpu.tiles import compiled
 
+PIECE = 1024  # values that are rounded at a time
 
-def to_bfloat16(x: Array) -> Array:
+
+def to_bfloat16(x: Array, back: Array | None = None) -> Array:
     """See `base.Kernels.to_bfloat16`."""
     x, rounded = np.ascontiguousarray(x), np.empty(len(x), np.uint16)
-    each = _round_single if x.dtype == np.float32 else _round_double
-    threads.each(lambda lo, hi: each(x[lo:hi], rounded[lo:hi]), threads.parts(len(x)))
+    wide = x[:0] if back is None else back
+    threads.each(lambda lo, hi: _to_bfloat16(x[lo:hi], rounded[lo:hi], wide[lo:hi]), threads.parts(len(x)))
     return rounded
 
 
 @compiled
-def _round_single(x, rounded):
-    """Round float32."""
-    _round_bits(x.view(np.uint32), rounded)
-
-
-@compiled
-def _round_double(x, rounded):
-    """Round float64, by way of float32, a piece that fits into the cache at a time."""
-    scratch = np.empty(1024, np.float32)
-    for lo in range(0, x.size, scratch.size):
-        part = x[lo : lo + scratch.size]
+def _to_bfloat16(x, rounded, back):
+    """Round a piece that fits into the cache at a time, by way of float32; write it ``back`` unless that is empty."""
+    scratch = np.empty(PIECE, np.float32)
+    for lo in range(0, x.size, PIECE):
+        part, codes = x[lo : lo + PIECE], rounded[lo : lo + PIECE]
         for i in range(part.size):
             scratch[i] = part[i]
-        _round_bits(scratch[: part.size].view(np.uint32), rounded[lo : lo + part.size])
+        bits = scratch[: part.size].view(np.uint32)
+        _round_bits(bits, codes)
+        wide = back[lo : lo + PIECE]
+        if wide.size:
+            for i in range(part.size):
+                bits[i] = np.uint32(codes[i]) << np.uint32(16)
+            for i in range(part.size):
+                wide[i] = scratch[i]
 
 
 @compiled
@@ -47,6 +50,19 @@ def _round_bits(bits, rounded):
         up = (wide + np.uint32(0x7FFF) + ((wide >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
         nan = (wide & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
         rounded[i] = np.uint16(0x7FC0) if nan else np.uint16(up)
+
+
+def subtract_dense(x: Array, values: Array) -> None:
+    """See `base.Kernels.subtract_dense`."""
+    threads.each(lambda lo, hi: _subtract_dense(x[lo:hi], values[lo:hi]), threads.parts(len(x)))
+
+
+@compiled
+def _subtract_dense(x, values):
+    """Subtract in place; a value minus itself is 0 only if it is finite."""
+    for i in range(x.size):
+        value = values[i]
+        x[i] = x[i] - value if value - value == 0 else 0
 
 
 def to_float16(x: Array) -> Array:

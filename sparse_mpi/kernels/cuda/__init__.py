@@ -13,9 +13,10 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, wide_type
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.array import clear, contains, count, gather, mark, to_bfloat16, to_float16, truncate
+from sparse_mpi.kernels.array import clear, contains, count, gather, mark, to_float16, truncate
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments, index_dtype
 from sparse_mpi.kernels.cuda.bits import from_int8, read_messages, to_int8, write_messages
+from sparse_mpi.kernels.cuda.dense import subtract_dense, to_bfloat16
 from sparse_mpi.kernels.cuda.program import blocks_for, kernel, start
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "select",
     "sketch",
     "subtract",
+    "subtract_dense",
     "to_bfloat16",
     "to_float16",
     "to_int8",
