@@ -34,11 +34,11 @@ class ByArrival:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:  # type: ignore[attr-defined]
+        groups = self.param_groups  # type: ignore[attr-defined]
+        moved = [(p, group) for group in groups for p in group["params"] if p.grad is not None]
+        for (parameter, group), at in zip(moved, _arrivals([p.grad for p, _ in moved]), strict=True):
             decoupled = isinstance(self, AdamW) or group.get("decoupled_weight_decay", False)
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    _catch_up(parameter, self.state[parameter], group, decoupled)  # type: ignore[attr-defined]
+            _catch_up(parameter, at, self.state[parameter], group, decoupled)  # type: ignore[attr-defined]
         return loss
 
 
@@ -53,8 +53,25 @@ def check_adam(optimizer: Optimizer) -> None:
         raise ValueError("amsgrad must be False with momentum='arrival', got True; use momentum='local'")
 
 
-def _catch_up(parameter: Tensor, state: dict[str, Any], group: dict[str, Any], decoupled: bool) -> None:
-    """Replay the steps that the entries of ``parameter.grad`` other than zero have missed.
+def _arrivals(gradients: list[Tensor]) -> list[tuple[Tensor, ...]]:
+    """Return where each gradient is not zero, as `torch.nonzero` does; the host waits for a device once for all."""
+    if not any(gradient.is_cuda for gradient in gradients):
+        return [gradient.nonzero(as_tuple=True) for gradient in gradients]
+    counts = torch.stack([gradient.count_nonzero() for gradient in gradients]).tolist()
+    return [_first_nonzero(gradient, count) for gradient, count in zip(gradients, counts, strict=True)]
+
+
+def _first_nonzero(x: Tensor, count: int) -> tuple[Tensor, ...]:
+    """Return the positions of the first ``count`` entries that are not zero, without waiting for the device."""
+    so_far = (x != 0).flatten().cumsum(0)
+    positions = torch.searchsorted(so_far, torch.arange(1, count + 1, device=x.device))
+    return torch.unravel_index(positions, x.shape)
+
+
+def _catch_up(
+    parameter: Tensor, at: tuple[Tensor, ...], state: dict[str, Any], group: dict[str, Any], decoupled: bool
+) -> None:
+    """Replay the steps that the entries of ``parameter.grad`` other than zero, which are ``at``, have missed.
 
     With ``decoupled`` weights decay as AdamW's do.
     """
@@ -72,7 +89,6 @@ def _catch_up(parameter: Tensor, state: dict[str, Any], group: dict[str, Any], d
         parameter.mul_(1 - rate * decay)
 
     # What arrives is the sum of the gradients of the steps since the last arrival: take the mean for each of them.
-    at = parameter.grad.nonzero(as_tuple=True)  # type: ignore[union-attr]
     before = state[ARRIVED][at].double()
     waited = step - before
     total = parameter.grad[at].double()  # type: ignore[index]
@@ -108,7 +124,7 @@ def _weights(before: Tensor, step: int, beta: float) -> tuple[Tensor, Tensor]:
     if beta == 0:
         return torch.zeros_like(before), waited
     # The sums over s of beta ** s / (1 - beta ** s) are differences of tails; soon these are as of beta ** s itself.
-    tails = _tails(beta).to(before.device)
+    tails = _tails(beta, before.device)
     last = len(tails) - 1
     biased = tails[before.long().clamp(max=last)] - tails[min(step, last)]
     settled = beta * (1 - beta**waited) / (1 - beta)
@@ -117,8 +133,8 @@ def _weights(before: Tensor, step: int, beta: float) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def _tails(beta: float) -> Tensor:
+def _tails(beta: float, device: torch.device) -> Tensor:
     """Return, for t = 0, 1, .., the sums over all s > t of ``beta ** s / (1 - beta ** s)``, until they vanish."""
     steps = torch.arange(1, 2 + math.ceil(-74 / math.log(beta)), dtype=torch.float64)  # e ** -74: 2 ** -107
     terms = beta**steps / (1 - beta**steps)
-    return torch.cat([terms.flip(0).cumsum(0).flip(0), torch.zeros(1, dtype=torch.float64)])
+    return torch.cat([terms.flip(0).cumsum(0).flip(0), torch.zeros(1, dtype=torch.float64)]).to(device)

@@ -21,6 +21,7 @@ from sparse_mpi.kernels import array
 
 from . import fake_cuda
 from .fake_device import CUDA, DEVICE, Device, SelectedDevice, TorchStream, memory_of
+from .fake_torch import CudaTensor
 
 # What the library may use of CuPy, where CuPy's function does what NumPy's does
 FUNCTIONS = """
@@ -233,12 +234,6 @@ def create(a, dtype=None, copy=True, order="K"):
 
 def asarray(a, dtype=None, order=None):
     return a if isinstance(a, ndarray) and dtype in (None, a.dtype) else create(a, dtype)
-
-
-class CudaTensor(torch.Tensor):
-    """A torch tensor that says it is on the device."""
-
-    device = property(lambda self: torch.device("cuda", 0))
 
 
 def from_dlpack(x):

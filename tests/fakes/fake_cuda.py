@@ -88,14 +88,14 @@ class Kernel:
             <= self.max_dynamic_shared_size_bytes
             <= SelectedDevice.attributes["MaxSharedMemoryPerBlockOptin"]
         )
-        words = []
-        for argument in arguments:
-            if isinstance(argument, np.generic):
-                words.append(np.array([argument]))
-            else:  # a device array: its memory, as it is after what was queued before
-                assert argument.flags.c_contiguous
-                DEVICE.work(argument._a)
-                words.append(np.array([argument.data.ptr], np.uintp))
+        # Device arrays: their memory, as it is after what was queued before.
+        arrays = [argument for argument in arguments if not isinstance(argument, np.generic)]
+        assert all(array.flags.c_contiguous for array in arrays)
+        DEVICE.work(*(array._a for array in arrays))
+        words = [
+            np.array([argument]) if isinstance(argument, np.generic) else np.array([argument.data.ptr], np.uintp)
+            for argument in arguments
+        ]
         pointers = (ctypes.c_void_p * len(words))(*(word.ctypes.data for word in words))
         self.function(grid[0], block[0], RESIDENT, SEED, pointers)
 

@@ -99,6 +99,7 @@ class Log:
         self.synchronised: list[int] = []
         self.waits: list[tuple[int, int]] = []  # a stream, and the one whose event it waits for
         self.worked: set[int] = set()  # streams on which something was computed
+        self.launched = 0  # kernels, and functions of CuPy that compute something, each as one
         self.written: dict[int, tuple[np.ndarray, Stream]] = {}  # memory written since the last synchronisation
         self.early: list[int] = []  # bytes handed out before they were there
         self.races: list[str] = []  # memory that was touched on two streams, and neither waited for the other
@@ -152,6 +153,7 @@ class Device(threading.local):
         stream = self.stack[-1]
         stream.flush("device")
         self.worked.add(stream.ptr)
+        self.log.launched += 1
         for a in results:
             self.written[id(memory_of(a))] = memory_of(a), stream
             self.touch(a, write=True)
@@ -232,5 +234,6 @@ CUDA = SimpleNamespace(  # ``cupy.cuda``
     ExternalStream=lambda ptr: DEVICE.stream(ptr),
     get_current_stream=lambda: DEVICE.stack[-1],
     alloc_pinned_memory=pin,
+    runtime=SimpleNamespace(deviceGetPCIBusId=lambda number: f"0000:0{number}:00.0", getDeviceCount=lambda: 1),
 )
 DEVICE = Device()

@@ -12,8 +12,9 @@ from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, arrays, sparse
 from sparse_mpi.comm.mpi import MPIComm
 from sparse_mpi.reducer.arguments import takes_selector
 
-from ..fakes.fake_array import CudaTensor, to_torch
+from ..fakes.fake_array import to_torch
 from ..fakes.fake_device import TORCH_STREAM
+from ..fakes.fake_torch import CudaTensor
 
 N, K = 100_000, 1000
 PAIRS = 8 * K  # bytes of one rank's selection

@@ -23,8 +23,9 @@ from sparse_mpi.comm.background import ProgressThread, progress_thread_of
 from sparse_mpi.feedback import ErrorFeedback
 from sparse_mpi.optim import DistributedOptimizer
 
-from ..fakes.fake_array import CudaTensor, to_torch
+from ..fakes.fake_array import to_torch
 from ..fakes.fake_device import FIRST, TORCH_STREAM
+from ..fakes.fake_torch import CudaTensor
 from .test_background import Threaded
 from .test_device_arrays import bytes_of, parts_of
 
@@ -240,7 +241,9 @@ def test_a_loss_scale_is_forgotten_on_the_callers_stream(device, monkeypatch):
             optimizer.zero_grad()
             slope = 4.0 * torch.arange(N)
             slope[5] = np.inf if step == 1 else 1.0
-            (weight * slope).sum().as_subclass(torch.Tensor).backward()  # in whose hooks a CudaTensor is one
+            (weight * slope.as_subclass(CudaTensor)).sum().as_subclass(
+                torch.Tensor
+            ).backward()  # in whose hooks a CudaTensor is one
             optimizer.synchronize()
         assert np.isfinite(optimizer.reduction.state_dict()["buckets"][0]["residual"]).all()
     one, other = (weight.grad.as_subclass(torch.Tensor) for weight in weights.values())

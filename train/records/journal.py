@@ -91,14 +91,16 @@ class Journal:
             epoch: what this rank did in its epoch so far.
             seconds: what that took.
         """
-        if (now["step"] - 1) % self._args.log_every == 0:
+        due = (now["step"] - 1) % self._args.log_every == 0  # to fetch sums from the device, which are needed below
+        if due:
             scores = known(self._task.scores(step.sums))
             covered = float(np.mean(self.coverages))
             self._metrics.write("step", **now, coverage=covered, **scores, **step.means())
         if self.bar.disable and self._args.progress and self._comm.rank == 0:  # the ranks before this one are lost
             self.bar = self._bar(now["step"] - 1)
         self.bar.set_description(f"epoch {now['epoch']}/{self._args.epochs}", refresh=False)
-        self.bar.set_postfix_str(self._bar_text(step, epoch, seconds), refresh=False)
+        if due and not self.bar.disable:
+            self.bar.set_postfix_str(self._bar_text(step, epoch, seconds), refresh=False)
         self.bar.update()
 
     def watch(self, now: Mapping[str, Any], quality: Quality | None) -> None:

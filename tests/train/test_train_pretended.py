@@ -1,0 +1,118 @@
+"""Whole training programs on a device that torch and CuPy are made to believe in; they compute on the CPU.
+
+So the weights must be those of a run on the CPU, to the bit. Autocast and what happens beneath Python's view of torch
+are not pretended; see `fakes.fake_torch`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from sparse_mpi import ALGORITHMS, FEEDBACKS, World
+
+from ..fakes import fake_torch
+from .program_jobs import NEEDS, PROGRAMS
+from .small_program import LOG, PROGRAM
+
+RANKS = 2
+OPTIONS = "--tiny --batch-size 4 --threads 1 --no-progress".split()
+# What torch makes the host wait for in a step: sequences are packed by their lengths, and transformers looks at masks.
+# Adam by arrival waits once to learn how many entries of each parameter have arrived.
+WAITS = {"lstm speech": 3, "bert pretrain": 1, "bert squad": 1, "gpt2": 1}
+ADAPTIVE = {"lstm text", "transformer", "bert pretrain", "bert squad", "gpt2", "vit"}
+
+
+@pytest.fixture
+def gpu(device, monkeypatch):
+    """The pretended device, for torch too."""
+    fake_torch.install_torch(monkeypatch)
+    return device
+
+
+def outcome(program, *options):
+    """Train on two ranks of this process."""
+    torch.set_num_threads(1)
+    args = [program.parse(list(map(str, options))) for _ in range(RANKS)]
+    return World(RANKS).run(lambda comm: program.train(args[comm.rank], comm))[0]
+
+
+def program_of(name):
+    """Return a program and its options; skip where what it needs is not installed."""
+    if name in NEEDS and not find_spec(NEEDS[name]):
+        pytest.skip(f"needs {NEEDS[name]}")
+    module, *options = PROGRAMS[name]
+    return import_module(module).PROGRAM, [*options, *OPTIONS]
+
+
+@pytest.mark.thin(0, name=("vgg", "gpt2"))
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_ends_in_the_bits_of_the_cpu_and_goes_on_from_a_checkpoint_of_either(gpu, tmp_path, name):
+    program, options = program_of(name)
+
+    def run(device, folder, *more):
+        return outcome(program, *options, "--max-steps", 4, "--device", device, "--out", tmp_path / folder, *more)
+
+    there, here = (run(device, device, "--checkpoint-every", 2) for device in ("cuda", "cpu"))
+    assert there.steps == here.steps == 4 and there.identical
+    assert there.digest == here.digest and there.score == pytest.approx(here.score, rel=1e-6)
+    for device, other in (("cuda", "cpu"), ("cpu", "cuda")):
+        checkpoint = tmp_path / other / "checkpoints" / "step-00000002"
+        assert run(device, f"{device} from {other}", "--resume", checkpoint).digest == here.digest
+    assert gpu.log is not None and fake_torch.ASKED
+
+
+@pytest.mark.thin(0, name=("vgg", "transformer"))
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_step_makes_torch_wait_no_more_than_it_must(gpu, tmp_path, name):
+    """Metrics are fetched every ``--log-every`` steps."""
+    program, options = program_of(name)
+
+    def asked(steps):
+        fake_torch.ASKED.clear()
+        folder = tmp_path / f"{steps}"
+        outcome(program, *options, "--max-steps", steps, "--log-every", 100, "--device", "cuda", "--out", folder)
+        return len(fake_torch.ASKED)
+
+    assert asked(2) - asked(1) == RANKS * (WAITS.get(name, 0) + (name in ADAPTIVE))
+
+
+def small(folder, device, *options):
+    return outcome(PROGRAM, "--out", folder, *LOG, "--max-steps", 6, "--device", device, *options)
+
+
+@pytest.mark.thin(0, name=("elect", "oktopk"))
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_trains_there_to_the_bits_of_the_cpu(gpu, tmp_path, name):
+    options = ["--algo", name, "--check-every", "3"]
+    there, here = (small(tmp_path / device, device, *options) for device in ("cuda", "cpu"))
+    assert there.digest == here.digest and there.identical
+
+
+@pytest.mark.thin(0, name=("residual", "dgc"))
+@pytest.mark.parametrize("name", FEEDBACKS)
+def test_every_memory_trains_there_to_the_bits_of_the_cpu(gpu, tmp_path, name):
+    momentum = ["--momentum", "0"] if name in ("ef21", "sa-pef") else []
+    there, here = (small(tmp_path / device, device, "--feedback", name, *momentum) for device in ("cuda", "cpu"))
+    assert there.digest == here.digest and there.identical
+
+
+OTHER = {
+    "in buckets": ["--bucket-mb", "0.001"],
+    "in place": ["--zero-copy"],
+    "clipped": ["--clip-norm", "0.5"],
+    "after a dense warm-up": ["--dense-warmup", "2"],
+    "watched": ["--watch-every", "2"],
+    "flushed": ["--flush"],
+    "adam": ["--optimizer", "adam"],
+    "coarse": ["--wire", "packed+int8"],
+}
+
+
+@pytest.mark.parametrize("how", OTHER)
+def test_every_way_to_train_has_the_bits_of_the_cpu(gpu, tmp_path, how):
+    there, here = (small(tmp_path / device, device, *OTHER[how]) for device in ("cuda", "cpu"))
+    assert there.digest == here.digest and there.identical
