@@ -21,7 +21,8 @@ VARIANTS = {
     + [{"INDEX": "int32", "ROUNDS": 8, "GRADIENT": gradient} for gradient in ("float32", "float16", "uint16")],
     "histogram.cu": [{"THREADS": 1024}, {"THREADS": 1024, "IN_SHARED": 1}],
     "count.cu": [{}],
-    "rows.cu": [{}, {"THREADS": 1024}],
+    "largest.cu": [{"INDEX": "int32", "DIGIT": 11}]
+    + [{"INDEX": index, "DIGIT": 11, "THREADS": 1024} for index in ("int32", "int64")],
     "moments.cu": [{}],
     "sketch.cu": [{"THREADS": 1024, "ROWS": 128}],
     "sparse.cu": [{"INDEX": "int32"}, {"INDEX": "int64"}],
