@@ -155,6 +155,7 @@ inline int __syncthreads_or(int mine) {
     return any;
 }
 inline void __nanosleep(unsigned) { emulated::pause(); }
+inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 template <class T> T __shfl_sync(unsigned, T own, int from) { return emulated::exchange(own, from); }
 template <class T> T __shfl_up_sync(unsigned, T own, int by) { return emulated::exchange(own, emulated::lane() - by); }

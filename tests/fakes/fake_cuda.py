@@ -56,6 +56,7 @@ extern "C" void run_{name}(unsigned blocks, int threads, unsigned resident, unsi
 }}
 """
     flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-pthread"]
+    flags += ["-fno-gnu-unique"]  # or shared memory of inline functions would be one variable in all libraries
     flags += [option for option in options if option.startswith("-D")]
     content = repr((code, flags, compiler()))
     library = folder() / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.so"

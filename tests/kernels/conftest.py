@@ -1,4 +1,4 @@
-"""The CUDA kernels, where tests ask for them."""
+"""The CUDA kernels, where tests ask for them, and what they are asked for on the pretended device."""
 
 from __future__ import annotations
 
@@ -29,3 +29,16 @@ def cuda(request, monkeypatch):
         pytest.skip("emulating CUDA needs g++")
     install(monkeypatch)
     return install_kernels(monkeypatch)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The grids of the kernels that were launched on the pretended device; `Kernel` is the only way there."""
+    launched, plain = [], fake_cuda.Kernel.__call__
+
+    def launch(self, grid, block, arguments, **options):
+        launched.append(grid)
+        return plain(self, grid, block, arguments, **options)
+
+    monkeypatch.setattr(fake_cuda.Kernel, "__call__", launch)
+    return launched

@@ -15,9 +15,11 @@ from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, arrays, sparse
 from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.comm.staging import Staging
 from sparse_mpi.doctor import child, probes
+from sparse_mpi.kernels import array, of
 from sparse_mpi.select.interleaved import Interleaved
 
 N, K = 200_000, 2000
+MANY = 3_000_000  # pairs: a share for every block of `truncate`
 LATE = 200_000_000  # cycles that a stream is kept busy: about a tenth of a second
 
 
@@ -97,6 +99,32 @@ def test_rows_of_tensors_give_the_same_bytes_as_with_numpy(ranks, rows):
         assert found[np] == found[cupy]
 
     ranks.run(body)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_kernels_of_one_launch_give_the_same_bytes_as_with_numpy(dtype):
+    """Also where blocks of several streams wait for others of theirs at the same time."""
+    import cupy
+
+    rng = np.random.default_rng(0)
+    values = rng.standard_t(3, MANY).astype(dtype)
+    values[::1000], values[1::1000] = np.nan, 1
+    indices = np.cumsum(rng.integers(1, 5, MANY)).astype(np.int32)
+    limits = np.sort(array.magnitude_bits(values)[:32]).astype(np.int64)
+    here, there = cupy.asarray(indices), cupy.asarray(values)
+    kernels = of(there)
+    assert kernels.count(there, limits).tolist() == array.count(values, limits).tolist()
+    assert bytes_of(kernels.contains(here, here + 1)) == bytes_of(array.contains(indices, indices + 1))
+    cupy.cuda.Device().synchronize()
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(8)]
+    for k in (1, K, MANY // 2, MANY - 1):
+        found = []
+        for stream in streams:
+            with stream:
+                found.append(kernels.truncate(here, there, k))
+        cupy.cuda.Device().synchronize()
+        expected = bytes_of(*array.truncate(indices, values, k))
+        assert all(bytes_of(*pairs) == expected for pairs in found)
 
 
 @needs_cuda_torch

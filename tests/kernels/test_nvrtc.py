@@ -20,7 +20,9 @@ VARIANTS = {
     "select.cu": [{"INDEX": "int32", "ROUNDS": 8}, {"INDEX": "int64", "ROUNDS": 8}]
     + [{"INDEX": "int32", "ROUNDS": 8, "GRADIENT": gradient} for gradient in ("float32", "float16", "uint16")],
     "histogram.cu": [{"THREADS": 1024}, {"THREADS": 1024, "IN_SHARED": 1}],
-    "rows.cu": [{}, {"THREADS": 1024}],
+    "count.cu": [{}],
+    "largest.cu": [{"INDEX": "int32", "DIGIT": 11}]
+    + [{"INDEX": index, "DIGIT": 11, "THREADS": 1024} for index in ("int32", "int64")],
     "moments.cu": [{}],
     "dense.cu": [{}],
     "sketch.cu": [{"THREADS": 1024, "ROWS": 128}],
@@ -28,7 +30,7 @@ VARIANTS = {
     "bits.cu": [{"INDEX": index, "SCALED": SCALED} for index in ("int32", "int64")],
     "int8.cu": [{"INDEX": index, "THREADS": SCALED} for index in ("int32", "int64")],
 }
-HALF_TOO, HALVES = ("select.cu", "histogram.cu", "moments.cu"), ("float16", "uint16")
+HALF_TOO, HALVES = ("select.cu", "count.cu", "histogram.cu", "moments.cu"), ("float16", "uint16")
 SINGLE_ONLY = ("bits.cu", "int8.cu")
 
 

@@ -1,7 +1,8 @@
 """Kernels for CuPy arrays, compiled by NVRTC: one pass each, all on the current stream.
 
-Some kernels make the host wait for the device: a selection once, to learn how many entries it found, `histogram`,
-`moments` and `sketch` for their results, and `merge` for the number of distinct indices.
+Some kernels make the host wait for the device: a selection once, to learn how many entries it found, `count`,
+`histogram`, `moments` and `sketch` for their results, and `merge` for the number of distinct indices. `truncate` and
+`contains` do not, for the lengths of their results are known.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, wide_type
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.array import clear, contains, count, gather, mark, to_float16, truncate
+from sparse_mpi.kernels.array import clear, gather, mark, to_float16
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments, index_dtype
 from sparse_mpi.kernels.cuda.bits import from_int8, read_messages, to_int8, write_messages
 from sparse_mpi.kernels.cuda.dense import subtract_dense, to_bfloat16
-from sparse_mpi.kernels.cuda.program import blocks_for, kernel, start
+from sparse_mpi.kernels.cuda.program import THREADS, blocks_for, kernel, start
 
 __all__ = [
     "accumulate_select",
@@ -47,9 +48,24 @@ __all__ = [
 ROUNDS = 8  # vectors that each thread of a selection reads
 TILE_BYTES = 256 * ROUNDS * 16  # that each block of a selection reads; in half precision half as many
 COUNTING = 1024  # threads of a block of `histogram`, which takes all shared memory of a multiprocessor
-LONG = 1 << 13  # columns from which on a row gets 1,024 threads
-MAX_BLOCKS = 2048  # whose partial sums the host adds up
+SELECTING = 1024  # threads of a block of `truncate`, and of `top_k_rows` where rows are long
+LONG = 1 << 13  # columns from which on a row is long
+MAX_BLOCKS = 2048  # whose partial sums are added up, by the host or by atomics
+DIGIT = 11  # bits of a pass in search of the k-th largest: 3 or 6 passes, the first of which tells exponents apart
+SHARES, PAIRS = 128, 4096  # blocks of `truncate` at most, one a multiprocessor; the fewest pairs that each is worth
 WIDENED = {"float16", "float32", "uint16"}  # types of gradients that select.cu adds to a residual of a wider type
+
+
+def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
+    """See `base.Kernels.count`. The thresholds travel in one table with their counts, which needs no clearing then."""
+    x = cupy.ascontiguousarray(x)
+    table = np.stack([thresholds.astype(np.int64), np.zeros(len(thresholds), np.int64)])
+    if x.size == 0 or len(thresholds) == 0:
+        return table[1]
+    on_device = cupy.asarray(table)
+    blocks = min(MAX_BLOCKS, blocks_for(x.size, 16 * THREADS))
+    start(kernel("count", "count.cu", REAL=x.dtype.name), blocks, x, x.size, on_device, len(thresholds))
+    return on_device[1].get()
 
 
 def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
@@ -60,13 +76,13 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
     # Count in shared memory if the bins fit there.
     shared_bytes, most_shared = max(4, 2 << width), device["MaxSharedMemoryPerBlockOptin"]
     fits = shared_bytes <= most_shared
-    count = kernel("histogram", "histogram.cu", COUNTING, REAL=x.dtype.name, **({"IN_SHARED": 1} if fits else {}))
+    binned = kernel("histogram", "histogram.cu", COUNTING, REAL=x.dtype.name, **({"IN_SHARED": 1} if fits else {}))
     if fits:
-        count.max_dynamic_shared_size_bytes = most_shared
+        binned.max_dynamic_shared_size_bytes = most_shared
     blocks = min(2 * device["MultiProcessorCount"], blocks_for(x.size, 16 * COUNTING))
     if blocks:
         arguments = (x, x.size, shift, prefix, width, counts)
-        start(count, blocks, *arguments, threads=COUNTING, shared_bytes=shared_bytes if fits else 0)
+        start(binned, blocks, *arguments, threads=COUNTING, shared_bytes=shared_bytes if fits else 0)
     return counts.get().astype(np.int64)
 
 
@@ -96,8 +112,8 @@ def _compacted(
     state = cupy.zeros(2 + tiles, np.uint64)
     compact = kernel("compact", "select.cu", REAL=x.dtype.name, INDEX=indices.dtype.name, ROUNDS=ROUNDS, **macros)
     start(compact, tiles, *read, x.size, threshold, most, indices, values, state)
-    count = int(state[1:2].get()[0])
-    return None if count > most else (indices[:count], values[:count])
+    found = int(state[1:2].get()[0])
+    return None if found > most else (indices[:found], values[:found])
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
@@ -106,8 +122,8 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
     rows, columns = matrix.shape
     chosen, values = cupy.empty((rows, k), np.int32), cupy.empty((rows, k), matrix.dtype)
     if rows:
-        threads = 1024 if columns >= LONG else 256
-        top_k = kernel("top_k", "rows.cu", threads, REAL=matrix.dtype.name)
+        threads = SELECTING if columns >= LONG else THREADS
+        top_k = kernel("top_k", "largest.cu", threads, REAL=matrix.dtype.name, INDEX=chosen.dtype.name, DIGIT=DIGIT)
         start(top_k, rows, matrix, columns, k, chosen, values, threads=threads)
     return chosen, values
 
@@ -173,3 +189,29 @@ def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
         arguments = (indices, values, order, heads, heads.size, indices.size, distinct, totals)
         start(add_runs, blocks_for(heads.size), *arguments)
     return distinct, totals
+
+
+def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
+    """See `base.Kernels.truncate`."""
+    if values.size <= k:
+        return indices, values
+    indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
+    kept, largest = cupy.empty(k, indices.dtype), cupy.empty(k, values.dtype)
+    each = max(PAIRS, blocks_for(values.size, SHARES))
+    shares, passes = blocks_for(values.size, each), blocks_for(8 * values.itemsize - 1, DIGIT)
+    state = cupy.zeros(1 + passes + 2 * shares + passes * (1 << DIGIT) // 2, np.uint64)
+    of_types = {"REAL": values.dtype.name, "INDEX": indices.dtype.name}
+    keep = kernel("keep_largest", "largest.cu", SELECTING, DIGIT=DIGIT, **of_types)
+    start(keep, shares, indices, values, values.size, int(k), each, kept, largest, state, threads=SELECTING)
+    return kept, largest
+
+
+def contains(indices: Array, sought: Array) -> Array:
+    """See `base.Kernels.contains`."""
+    common = np.promote_types(indices.dtype, sought.dtype)
+    indices, sought = cupy.ascontiguousarray(indices, common), cupy.ascontiguousarray(sought, common)
+    found = cupy.empty(sought.size, bool)
+    if sought.size:
+        search = kernel("contains", "sparse.cu", REAL="float32", INDEX=common.name)
+        start(search, blocks_for(sought.size), indices, indices.size, sought, sought.size, found)
+    return found

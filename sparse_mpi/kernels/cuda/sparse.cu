@@ -1,4 +1,4 @@
-// Pairs into dense vectors, with distinct indices, and sums of runs of equal indices.
+// Pairs into dense vectors, with distinct indices; sums of runs of equal indices; and which indices are among others.
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 add(REAL* x, const INDEX* indices, const REAL* values, int64 count) {
@@ -27,4 +27,20 @@ add_runs(const INDEX* indices, const REAL* values, const int64* order, const int
     for (int64 i = head + 1; i < end; ++i) total += values[order[i]];
     distinct[run] = indices[order[head]];
     totals[run] = total;
+}
+
+// Marks those of `sought` that are among `indices`; both ascend. Each thread searches for one by itself: neighbours
+// take nearly the same way, so that most of its steps end in a cache.
+extern "C" __global__ void __launch_bounds__(THREADS)
+contains(const INDEX* indices, int64 count, const INDEX* sought, int64 wanted, bool* found) {
+    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
+    if (i >= wanted) return;
+    const INDEX index = sought[i];
+    int64 low = 0, high = count;
+    while (low < high) {
+        const int64 middle = (low + high) / 2;
+        if (indices[middle] < index) low = middle + 1;
+        else high = middle;
+    }
+    found[i] = low < count && indices[low] == index;
 }

@@ -1,0 +1,160 @@
+"""The CUDA kernels that truncate pairs and look indices up: the bytes of the whole-array ones, without a wait."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparse_mpi.kernels import array
+
+from ..fakes import fake_cuda
+from ..fakes.fake_device import DEVICE
+from .on_cuda import N, inputs, put, same
+
+FLOATS, INDICES = [np.float32, np.float64], [np.int32, np.int64]
+SPECIAL = [0.0, -0.0, 1.0, -1.0, -2.5, np.inf, -np.inf, np.nan, 1e-40]
+emulated = pytest.mark.parametrize("cuda", ["emulated"], indirect=True)
+pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+
+
+def ascending(m, dtype):
+    """Indices with gaps, beyond 32 bits where the type allows."""
+    start = 2**40 if dtype is np.int64 else 0
+    return (start + np.cumsum(np.random.default_rng(m).integers(1, 9, m))).astype(dtype)
+
+
+def check(cuda, indices, values, k, part=slice(None)):
+    """Truncate ``part`` of the pairs, which are left alone unless they may be overwritten."""
+    expected = array.truncate(indices[part], values[part], k)
+    here, there = put(cuda, indices), put(cuda, values)
+    found = cuda.truncate(here[part], there[part], k)
+    assert found[0].size == found[1].size == min(k, len(values[part])) and same(found, expected)
+    assert same((here, there), (indices, values))
+    assert same(cuda.truncate(here[part], there[part], k, reuse=True), expected)
+
+
+@pytest.fixture
+def small(cuda, monkeypatch):
+    """The kernels with blocks that are soon emulated, and shares of 600 pairs, which these compact in two stretches."""
+    monkeypatch.setattr(cuda, "SELECTING", 128)
+    monkeypatch.setattr(cuda, "PAIRS", 600)
+    return cuda
+
+
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", inputs(np.float32, 8))
+def test_truncate(small, name, dtype, index):
+    indices, values = ascending(3001, index), inputs(dtype, 3001)[name]
+    for k in (1, 300, 3000):
+        check(small, indices, values, k)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_truncate_with_blocks_as_they_are(cuda, dtype):
+    check(cuda, ascending(N, np.int32), inputs(dtype)["student"], 500)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("m", [0, 1, 2, 33, 511, 600, 601])
+def test_truncate_of_any_length_from_any_address(small, m, dtype):
+    indices, values = ascending(m + 1, np.int32), inputs(dtype, m + 1)["special"]
+    for part in (slice(m), slice(1, None), slice(None, None, 2)):
+        for k in sorted({1, max(1, m // 3), max(1, m - 1), m + 1}):
+            check(small, indices, values, k, part)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.25, np.inf, np.nan])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_of_ties_the_first_are_kept(small, dtype, value):
+    """In all shares."""
+    indices, values = ascending(1900, np.int32), np.full(1900, value, dtype)
+    values[::7] *= -1
+    for k in (1, 999, 1899):
+        check(small, indices, values, k)
+        assert small.truncate(put(small, indices), put(small, values), k)[0].get().tolist() == indices[:k].tolist()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_truncate_near_the_end_of_the_bit_range(small, dtype):
+    """NaN with every bit set, and neighbours that only their last bits tell apart."""
+    integer = np.int64 if dtype is np.float64 else np.int32
+    highest = np.iinfo(integer).max
+    for bits in (highest - np.arange(300) * (highest // 331), highest // 2 + np.arange(300)):
+        values = np.random.default_rng(0).permutation(bits).astype(integer).view(dtype)
+        for k in (1, 2, 17, 299):
+            check(small, ascending(300, np.int32), values, k)
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("resident", [1, 2, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_truncate_in_any_order_of_blocks_and_threads(small, monkeypatch, resident, seed):
+    """It ends however few of its 13 blocks run at a time."""
+    monkeypatch.setattr(fake_cuda, "RESIDENT", resident)
+    monkeypatch.setattr(fake_cuda, "SEED", seed)
+    monkeypatch.setattr(small, "PAIRS", 80)
+    rng = np.random.default_rng(seed)
+    indices, values = ascending(1000, np.int32), (rng.integers(-9, 10, 1000) / 4).astype(np.float32)
+    for k in (1, 400, 999):
+        check(small, indices, values, k)
+
+
+@emulated
+@pytest.mark.parametrize(("most", "blocks"), [(3, 3), (128, 6)])
+def test_shares_are_few_and_worth_a_block(small, monkeypatch, launches, most, blocks):
+    monkeypatch.setattr(small, "SHARES", most)
+    check(small, ascending(3001, np.int32), inputs(np.float32, 3001)["student"], 500)
+    assert set(launches) == {(blocks,)}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_truncate_of_anything(small, data):
+    values = data.draw(st.lists(st.sampled_from(SPECIAL) | st.floats(width=32), min_size=1, max_size=60))
+    values = np.array(values, data.draw(st.sampled_from(FLOATS)))
+    indices = np.sort(data.draw(st.permutations(range(99))))[: len(values)].astype(data.draw(st.sampled_from(INDICES)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small, "PAIRS", data.draw(st.integers(10, 60)))
+        check(small, indices, values, data.draw(st.integers(1, len(values) + 1)))
+
+
+@pytest.mark.parametrize("dtype", INDICES)
+@pytest.mark.parametrize("n", [0, 1, 2, 255, 256, 257, 5000])
+def test_contains(cuda, n, dtype):
+    """All, none, some, those before the first and after the last, and from any address."""
+    all_of_them = ascending(n + 1, dtype)
+    on_device, nothing = put(cuda, all_of_them), np.zeros(0, dtype)
+    around = np.concatenate([all_of_them[:1] - 3, all_of_them, all_of_them[-1:] + 3])
+    for part in (slice(n), slice(1, None), slice(None, None, 3)):
+        for sought in (all_of_them, all_of_them - 1, around, nothing):
+            found = cuda.contains(on_device[part], put(cuda, sought))
+            assert same([found], [array.contains(all_of_them[part], sought)])
+            strided = put(cuda, sought)[::2]
+            assert same([cuda.contains(on_device[part], strided)], [array.contains(all_of_them[part], sought[::2])])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sets(st.integers(0, 50)), st.sets(st.integers(0, 50)), st.sampled_from(INDICES), st.sampled_from(INDICES))
+def test_contains_of_anything(cuda, some, sought, of_some, of_sought):
+    found = cuda.contains(put(cuda, np.array(sorted(some), of_some)), put(cuda, np.array(sorted(sought), of_sought)))
+    assert found.dtype == bool and found.get().tolist() == [i in some for i in sorted(sought)]
+
+
+@emulated
+def test_a_single_launch_and_no_wait(cuda, launches):
+    indices, values = put(cuda, ascending(N, np.int32)), put(cuda, inputs(np.float32)["normal"])
+    sought = put(cuda, ascending(N, np.int32)[::2].copy())
+    copied, waited = len(DEVICE.copies), len(DEVICE.synchronised)
+    for reuse in (False, True):
+        cuda.truncate(indices, values, 300, reuse)
+        assert len(launches) == 1
+        launches.clear()
+    assert all(given is kept for given, kept in zip((indices, values), cuda.truncate(indices, values, N), strict=True))
+    assert cuda.contains(indices, sought[:0]).size == 0 and launches == []
+    cuda.contains(indices, sought)
+    cuda.contains(indices[:0], sought)
+    assert len(launches) == 2
+    assert len(DEVICE.copies) == copied and len(DEVICE.synchronised) == waited
