@@ -6,11 +6,12 @@
 #   CLUSTER_MODULES   "gcc openmpi"         "gcc mpich"       "PrgEnv-gnu cudatoolkit craype-accel-nvidia80"
 #   CLUSTER_MPI       pmix                  pmi2              cray_shasta
 #
-# docs/cluster.md explains them, how to build mpi4py against the cluster's MPI, and systems without Slurm.
+# docs/cluster.md explains them, how to build mpi4py against the cluster's MPI, GPUs, and systems without Slurm.
 
 : "${CLUSTER_MODULES=}"       # what to `module load`, separated by spaces
 : "${CLUSTER_MPI=pmix}"       # how srun and the MPI library find each other; `srun --mpi=list` shows what there is
-: "${CLUSTER_GPUS_PER_RANK=}" # 1 binds a GPU to each rank; empty shows each rank all of its node
+: "${CLUSTER_RANKS_PER_NODE=}" # empty: as many as GPUs were asked for on a node, if the job has GPUs and one rank there
+: "${CLUSTER_GPUS_PER_RANK=}" # 1 binds a GPU to each rank and hides the others; empty shows each rank all of its node
 : "${CLUSTER_LAUNCH=}"        # another launcher and its options than srun, say "mpiexec -n 16 --ppn 4"
 # What `make setup` has made, MPI=system before the wheel; anything else with bin/python; empty takes python from the path
 : "${CLUSTER_VENV=$(for folder in .venv-system .venv; do [ ! -d "$folder" ] || { echo "$folder"; break; }; done)}"
@@ -37,8 +38,24 @@ fi
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} # this checkout, installed or not
 export PYTHONUNBUFFERED=1
 
+# GPUs that the job asked for on a node, as in --gpus-per-node=a100:4. What --exclusive brings unasked, srun does not
+# give to ranks, and of --gres=gpu:4 Slurm does not tell.
+node_gpus=${SLURM_GPUS_PER_NODE:-0} job_gpus=${SLURM_GPUS:-0}
+node_gpus=${node_gpus##*:} job_gpus=${job_gpus##*:}
+[ "$node_gpus" -gt 0 ] || node_gpus=$((job_gpus / ${SLURM_JOB_NUM_NODES:-1}))
+# One rank a node is what the jobs say: with GPUs that means one a GPU. Other numbers are the user's.
+node_tasks=${SLURM_NTASKS_PER_NODE:-1}
+node_ranks=${CLUSTER_RANKS_PER_NODE:-$((node_tasks > 1 || node_gpus == 0 ? node_tasks : node_gpus))}
+for number in CLUSTER_RANKS_PER_NODE CLUSTER_GPUS_PER_RANK; do
+    [ -z "${!number}" ] || [[ ${!number} =~ ^[1-9][0-9]*$ ]] || {
+        echo "$number must be an integer >= 1, got ${!number}; leave it empty for what suits the job" >&2
+        exit 1
+    }
+done
+
 # A rank has all CPUs of its share of the node. srun does not take them over from sbatch, and binds a rank to one.
-: "${SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-$((${SLURM_CPUS_ON_NODE:-1} / ${SLURM_NTASKS_PER_NODE:-1}))}}"
+: "${SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-$((${SLURM_CPUS_ON_NODE:-1} / node_ranks))}}"
+[ "$SRUN_CPUS_PER_TASK" -gt 0 ] || SRUN_CPUS_PER_TASK=1 # more ranks than CPUs
 : "${OMP_NUM_THREADS=$SRUN_CPUS_PER_TASK}"
 export SRUN_CPUS_PER_TASK OMP_NUM_THREADS
 
@@ -46,5 +63,11 @@ if [ -n "$CLUSTER_LAUNCH" ]; then
     read -ra LAUNCH <<<"$CLUSTER_LAUNCH"
 else
     LAUNCH=(srun --mpi="$CLUSTER_MPI" --kill-on-bad-exit=1)
-    [ -z "$CLUSTER_GPUS_PER_RANK" ] || LAUNCH+=(--gpus-per-task="$CLUSTER_GPUS_PER_RANK" --gpu-bind=closest)
+    # Elsewhere srun takes the number of ranks from the job.
+    [ "$node_ranks" -eq "$node_tasks" ] ||
+        LAUNCH+=(--ntasks="$((node_ranks * ${SLURM_JOB_NUM_NODES:-1}))" --ntasks-per-node="$node_ranks")
+    # Ranks fill a socket before the next one: GPUs are counted like that too, and the ranks of a node take them in turn.
+    [ "$node_gpus" -eq 0 ] || [ -n "${SLURM_DISTRIBUTION:-}" ] || LAUNCH+=(--distribution=block:block)
+    # Not --gpu-bind=closest, which shows a rank all GPUs of its socket.
+    [ -z "$CLUSTER_GPUS_PER_RANK" ] || LAUNCH+=(--gpu-bind="per_task:$CLUSTER_GPUS_PER_RANK")
 fi

@@ -40,6 +40,7 @@ read -ra names <<<"$algorithms"
 [ -n "$print" ] || mkdir -p "$out"
 for count in $ranks; do
     share=$((count < per_node ? count : per_node))
+    export CLUSTER_RANKS_PER_NODE=$share # also where the options of sbatch ask for more GPUs
     shape=(--nodes=$(((count + share - 1) / share)) --ntasks="$count" --ntasks-per-node="$share")
     for density in $densities; do
         record=p$count-d$density.json

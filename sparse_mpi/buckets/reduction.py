@@ -248,7 +248,7 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
 
     def record(self) -> Tracer:
         """Return a tracer that records, from the next step on, when each bucket is reduced."""
-        self._tracer = Tracer(self.comm)
+        self._tracer = Tracer(self.comm, self.buckets[0].flat)
         return self._tracer
 
     def _reducer(self, shapes: Sequence[tuple[int, ...]]) -> SparseAllreduce:
@@ -277,8 +277,8 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
 
     def _start(self, bucket: Bucket, factor: float = 1.0) -> None:
         """Begin to reduce a bucket, the next one in order, times ``factor``."""
-        if self._tracer is not None and self._next == 0:
-            self._tracer.begin()
+        if self._tracer is not None:
+            self._tracer.begin(anew=self._next == 0)
         self._next += 1
         handle = bucket.start(density=self.density, check=self.check, factor=factor)
         if self._tracer is not None:

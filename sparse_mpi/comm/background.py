@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ReferenceType, finalize, ref
 
 from sparse_mpi.comm.base import Comm
-from sparse_mpi.comm.streams import Branch, Side, branch
+from sparse_mpi.comm.streams import Branch, Marks, Side, branch
 
 T = TypeVar("T")
 _Work = tuple["Handle[Any]", Callable[[], Any]]
@@ -68,6 +68,11 @@ class Handle(Generic[T]):
     def span(self) -> Span:
         """Return when this work was given, begun and ended; only once it is done."""
         return Span(self._given, self._began, self._ended)
+
+    @property
+    def marks(self) -> Marks | None:
+        """Return the same as events on the device; None for work that had no stream of its own."""
+        return self._fork.marks if self._fork is not None else None
 
     def _do(self, work: Callable[[], T]) -> None:
         """Do the work on the calling thread, and keep its result or its exception."""

@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparse_mpi import arrays
 from sparse_mpi.sparse import SparseVector
+
+
+class Marks(NamedTuple):
+    """Events on a device where the data of some work were there, and where its stream began and ended it."""
+
+    given: Any
+    began: Any
+    ended: Any
 
 
 class Side:
@@ -51,12 +59,13 @@ class Branch:
         import cupy
 
         self._x, self._cupy = x, cupy
+        self._begun = mark(x)
         with arrays.on_stream_of(x):
-            self._begun = cupy.cuda.get_current_stream().record()
             self._device = cupy.cuda.Device()
             if self._device.id not in sides:
                 sides[self._device.id] = Side(cupy.cuda.Stream(non_blocking=True))
         self._side = sides[self._device.id]
+        self._entered: Any = None
         self._ended: Any = None
         self._own: Any = None  # the caller's copy of the result, and the event of its end
         self._copied: Any = None
@@ -73,10 +82,16 @@ class Branch:
 
                 stack.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(side.ptr, self._x.device)))
             self._side.come_after(self._begun)
+            self._entered = side.record()
             try:
                 yield
             finally:
                 self._ended = side.record()
+
+    @property
+    def marks(self) -> Marks:
+        """Return the events of the work, once the thread that does it has left `entered`."""
+        return Marks(self._begun, self._entered, self._ended)
 
     def follow(self) -> None:
         """Have the caller's stream wait for the branch from here on, once its work is done, well or with an error."""
@@ -102,6 +117,23 @@ class Branch:
 def branch(x: Any, sides: dict[int, Side]) -> Branch | None:
     """Return a `Branch` for ``x`` on a CUDA device that CuPy can work on; None for everything else."""
     return Branch(x, sides) if arrays.is_on_device(x) else None
+
+
+def mark(x: Any) -> Any:
+    """Return an event behind all that the caller's stream of ``x`` was told so far; None for ``x`` on the host."""
+    if not arrays.is_on_device(x):
+        return None
+    import cupy
+
+    with arrays.on_stream_of(x):
+        return cupy.cuda.get_current_stream().record()
+
+
+def seconds_between(first: Any, later: Any) -> float:
+    """Return the seconds on the device from one event to another, which it must have reached."""
+    import cupy
+
+    return cupy.cuda.get_elapsed_time(first, later) / 1e3
 
 
 def _copy(result: Any) -> Any:

@@ -60,7 +60,7 @@ def find_library(environment: Mapping[str, str]) -> Library:
     Raises:
         LaunchError: mpi4py or an MPI is missing, or is of an implementation that is not known here.
     """
-    done = _call([sys.executable, "-c", ASK], environment)
+    done = call([sys.executable, "-c", ASK], environment)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         if "mpi4py" in reason and "ModuleNotFoundError" in reason:
@@ -93,7 +93,7 @@ def find_mpiexec(environment: Mapping[str, str]) -> Mpiexec:
     library = find_library(environment)
     others = []
     for file in dict.fromkeys(candidates(library, environment)):
-        done = _call([file, "--version"], environment)
+        done = call([file, "--version"], environment)
         if any(mark in done.stdout for mark in library.flavour.marks):
             return Mpiexec(file, library)
         others.append(file)
@@ -117,11 +117,13 @@ def candidates(library: Library, environment: Mapping[str, str]) -> Iterator[str
                 yield found
 
 
-def _call(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def call(
+    command: list[str], environment: Mapping[str, str], seconds: float = LIMIT
+) -> subprocess.CompletedProcess[str]:
     """Run a short program; one that hangs or cannot be run ends with exit status 1 and the reason on stderr."""
     try:
         return subprocess.run(
-            command, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT
+            command, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 1, "", str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 
@@ -27,14 +28,14 @@ def python(code, seconds=20.0, needs=""):
     ],
 )
 def test_a_stage_says_what_became_of_it(tmp_path, stage, state, why):
-    outcome = tried(stage, tmp_path)
+    outcome = tried(stage, tmp_path, os.environ)
     assert (outcome.name, outcome.state, outcome.why) == ("one", state, why)
     assert (tmp_path / "one.txt").exists() == (state != "skipped")
 
 
 def test_a_stage_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path):
     child = f"import subprocess; subprocess.run(['sh', '-c', 'sleep 2; touch {tmp_path}/late'])"
-    outcome = tried(python(child, seconds=0.5), tmp_path)
+    outcome = tried(python(child, seconds=0.5), tmp_path, os.environ)
     assert outcome.state == "out of time" and outcome.seconds < 2
     time.sleep(2)
     assert not (tmp_path / "late").exists()
@@ -48,6 +49,7 @@ def test_all_stages_together_take_less_than_ten_minutes(tmp_path):
 
 def test_the_page_says_when_all_was_pretended():
     facts = {"date": "today", "pretended": True, "gpu": None, "versions": {"python": "3", "cupy": None}}
+    facts["mpi"] = {"library": "Open MPI v5", "launcher": "mpiexec"}
     text = page([Outcome("doctor", "passed", 1.25, "a | b", "python")], facts)
     assert (
         "Nothing here was run on a GPU" in text and "| doctor | passed | 1.2 | a / b |" in text and "cupy" not in text
@@ -74,6 +76,7 @@ def test_without_a_gpu_the_stages_are_taken_on_the_cpu(tmp_path, only, capsys):
     assert status == 0 and set(states.values()) <= {"passed", "skipped"}, record["stages"]
     assert set(only or {stage.name for stage in stages(tmp_path, True)}) == states.keys()
     assert record["measured"]["allreduce-2"]["ranks"] == 2 and record["pretended"] is True
+    assert record["mpi"].keys() == {"library", "launcher"}
     assert gpu_check.page([], record | {"versions": {}}).splitlines()[0] in capsys.readouterr().out
 
 

@@ -2,12 +2,13 @@
 
 Everything is recorded. Copies that do not block take place when their stream is synchronised, and memory that was
 written since then must not be handed to others, such as MPI: `Log.early` tells who did. `Log.races` tells where streams
-meet in memory in an order that nothing enforces.
+meet in memory in an order that nothing enforces. Events are a millisecond apart, in the order of their recording.
 """
 
 from __future__ import annotations
 
 import threading
+from itertools import count
 from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
 from weakref import ref
@@ -27,10 +28,16 @@ class Copy(NamedTuple):
 
 
 class Event:
-    """``cupy.cuda.Event``."""
+    """``cupy.cuda.Event``; ``time`` is in milliseconds."""
+
+    ticks = count()
 
     def __init__(self, **_) -> None:
-        self.ptr, self.clock = None, {}
+        self.ptr, self.clock, self.time = None, {}, None
+
+    def synchronize(self) -> None:
+        DEVICE.events.append(self)
+        later(DEVICE.known, self.clock)
 
 
 class Stream:
@@ -54,7 +61,7 @@ class Stream:
     def record(self, event: Event | None = None) -> Event:
         event = event or Event()
         later(self.clock, DEVICE.known)
-        event.ptr, event.clock = self.ptr, dict(self.clock)
+        event.ptr, event.clock, event.time = self.ptr, dict(self.clock), next(Event.ticks)
         self.clock[self.ptr] += 1
         return event
 
@@ -98,6 +105,7 @@ class Log:
         self.pinned: list[np.ndarray] = []
         self.synchronised: list[int] = []
         self.waits: list[tuple[int, int]] = []  # a stream, and the one whose event it waits for
+        self.events: list[Event] = []  # that the host has waited for
         self.worked: set[int] = set()  # streams on which something was computed
         self.launched = 0  # kernels, and functions of CuPy that compute something, each as one
         self.written: dict[int, tuple[np.ndarray, Stream]] = {}  # memory written since the last synchronisation
@@ -233,6 +241,7 @@ CUDA = SimpleNamespace(  # ``cupy.cuda``
     Stream=new_stream,
     ExternalStream=lambda ptr: DEVICE.stream(ptr),
     get_current_stream=lambda: DEVICE.stack[-1],
+    get_elapsed_time=lambda first, later: float(later.time - first.time),
     alloc_pinned_memory=pin,
     runtime=SimpleNamespace(deviceGetPCIBusId=lambda number: f"0000:0{number}:00.0", getDeviceCount=lambda: 1),
 )

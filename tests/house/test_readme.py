@@ -37,7 +37,9 @@ def test_table_is_current(command, request):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_are_named_exist(page):
-    for path in re.findall(r"\b(?:sparse_mpi|train|tests|docs|slurm|examples)/[a-z_][\w/-]*(?:\.\w+)?", PAGES[page]):
+    for path in re.findall(
+        r"\b(?:sparse_mpi|train|tests|docs|slurm|pbs|examples)/[a-z_][\w/-]*(?:\.\w+)?", PAGES[page]
+    ):
         assert (ROOT / path).exists(), path
 
 

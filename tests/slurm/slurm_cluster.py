@@ -1,5 +1,7 @@
 """A real Slurm for as long as a command takes: virtual nodes on the loopback interface of this machine.
 
+Each has two GPUs as far as Slurm goes, which gives ranks their numbers; there is nothing behind them.
+
     python tests/slurm/slurm_cluster.py --nodes 4 --cpus 2 sbatch -W slurm/vgg.sbatch --tiny
     python tests/slurm/slurm_cluster.py bash
 
@@ -56,9 +58,12 @@ SlurmdSpoolDir={folder}/spool/%n
 # The daemons of all nodes keep files of the same names in TmpFS
 TmpFS={folder}/tmp/%n
 SlurmdParameters=config_overrides
+GresTypes=gpu
+NodeName=DEFAULT Gres=gpu:2
 NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cpus} RealMemory=4000
 PartitionName=all Nodes=ALL Default=YES MaxTime=UNLIMITED State=UP
 """
+GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"  # Slurm only counts them
 
 
 def missing() -> str:
@@ -96,6 +101,7 @@ class Cluster:
         numbers = {"port": port, "first": port + 1, "last": port + self.nodes, "nodes": self.nodes, "cpus": self.cpus}
         configuration = self.folder / "slurm.conf"
         configuration.write_text(CONFIGURATION.format(folder=self.folder, host=host, **numbers))
+        (self.folder / "gres.conf").write_text(GPUS)
         (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
         try:
             self._start_munge()

@@ -130,6 +130,41 @@ def test_the_job_of_a_program_trains(queue, name):
 
 
 @more_than_one_job
+@pytest.mark.parametrize(
+    ("bound", "asked", "seen"),
+    [
+        ("", "--gpus-per-node=2", ["0,1"] * 4),
+        ("", "--gpus=4", ["0,1"] * 4),
+        ("1", "--gpus-per-node=2", ["0", "1"] * 2),
+        ("", "--gpus-per-node=1", ["0"] * 2),
+        ("", "--exclusive", [""] * 2),
+    ],
+)
+def test_there_is_a_rank_for_each_gpu_that_was_asked_for(queue, monkeypatch, bound, asked, seen):
+    monkeypatch.setitem(queue.environment, "CLUSTER_GPUS_PER_RANK", bound)
+    say = "echo rank $SLURM_PROCID on node $SLURM_NODEID sees GPUs \\[$CUDA_VISIBLE_DEVICES\\]"
+    text = f"""#!/usr/bin/env bash
+#SBATCH --job-name=see --ntasks-per-node=1 --exclusive --output=runs/%x-%j.out
+. slurm/env.sh
+"${{LAUNCH[@]}}" bash -c '{say}'
+"""
+    (queue.folder / "see.sbatch").write_text(text)
+    printed = queue.finish("--nodes=2", asked, "see.sbatch")
+    ranks, nodes = len(seen), [rank * 2 // len(seen) for rank in range(len(seen))]
+    expected = [f"rank {rank} on node {nodes[rank]} sees GPUs [{seen[rank]}]" for rank in range(ranks)]
+    assert sorted(line for line in printed.splitlines() if "sees GPUs" in line) == expected, printed
+
+
+@more_than_one_job
+def test_a_gpu_is_checked(queue):
+    """Pretended: what is shown is that the stages' own jobs start inside of one."""
+    options = ["--pretend", "--only", "doctor", "allreduce-2"]
+    printed = queue.finish("--ntasks-per-node=2", "--cpus-per-task=1", "slurm/gpu_check.sbatch", *options)
+    assert "| doctor | passed |" in printed and "| allreduce-2 | passed |" in printed, printed
+    assert "MPI: Open MPI" in printed and list(queue.folder.glob("runs/gpu_check-*/gpu-check.json")), printed
+
+
+@more_than_one_job
 @pytest.mark.timeout(5 * SECONDS)
 def test_a_job_goes_on_where_it_was_interrupted(queue):
     """Warned of its time limit, then requeued as by preemption, then cancelled for good."""

@@ -9,12 +9,15 @@ import pytest
 
 from records.meter import Stamps
 from records.metrics import record
-from records.timeline import Recorder, StepTrace, draw
+from records.timeline import Recorder, StepTrace, draw, on_device
 from sparse_mpi import World
 from sparse_mpi.buckets.trace import BucketTrace, Tracer
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.background import Span
+from sparse_mpi.comm.streams import Marks
 
+from ..fakes.fake_array import to_torch
+from ..fakes.fake_device import TORCH_STREAM, Event
 from .small_training import settings, train
 
 
@@ -42,6 +45,53 @@ def test_a_step_of_median_length_is_drawn(tmp_path):
     for number, seconds in ((1, 9.0), (2, 2.0), (3, 1.0)):
         recorder.add(number, Stamps(0.0, 0.1, 0.2, 0.3, seconds))
     assert recorder.draw().startswith("timeline of step 2 in ") and (tmp_path / "new" / "t.png").stat().st_size > 5000
+
+
+def test_times_on_a_device_are_those_of_its_events(device, tmp_path):
+    """The host is 100 s ahead of the device's clock, and has queued the passes long before they were done."""
+    begun = 5000  # milliseconds of the device's clock
+
+    def event(seconds):
+        made = Event()
+        made.time = begun + 1e3 * seconds
+        return made
+
+    host = Stamps(100.0, 100.1, 100.2, 102.6, 102.7)  # all but the passes' ends were recorded as they were reached
+    marks = tuple(map(event, (0.0, 1.0, 2.0, 2.6, 3.0)))
+    buckets = [
+        BucketTrace(
+            Span(100.15, 100.16, 101.9), [(100.17, 101.6)], [(101.6, 101.9)], Marks(*map(event, (1.2, 1.3, 1.9)))
+        ),
+        BucketTrace(
+            Span(100.2, 101.9, 102.5), [(101.9, 102.2)], [(102.2, 102.5)], Marks(*map(event, (2.0, 2.0, 2.55)))
+        ),
+    ]
+    recorder = Recorder(SimpleNamespace(record=lambda: None), tmp_path / "step.svg")
+    recorder._steps.extend([StepTrace(1, host, buckets, marks)] * 2)
+    assert device.events == []
+    said = recorder.draw()
+    assert device.events == [marks[-1]]  # the host has waited once, for the end of the step that is drawn
+    assert said.endswith("1.1500 s of reductions, 0.6000 s exposed, in a step of 3.0000 s")
+    step = on_device(StepTrace(1, host, buckets, marks))
+    assert step.stamps == pytest.approx((0, 1, 2, 2.6, 3)) and step.buckets[1].span == pytest.approx((2, 2, 2.55))
+    selection, call = step.buckets[0].selections[0], step.buckets[0].calls[0]
+    assert selection == pytest.approx((1.3, 1.6)) and call == pytest.approx((1.6, 1.9))  # waiting is no selection
+
+
+def test_a_step_on_the_host_is_drawn_as_it_is():
+    step = StepTrace(1, Stamps(1.0, 2.0, 3.0, 4.0, 5.0), [], (None,) * 5)
+    assert on_device(step) is step
+
+
+def test_the_recorder_marks_the_phases_of_a_step(device):
+    tracer = Tracer(NullComm(1), to_torch(sys.modules["cupy"].zeros(4)))
+    recorder = Recorder(SimpleNamespace(record=lambda: tracer), None)
+    recorder.clock()  # of a step that came to nothing
+    stamps = Stamps(*(recorder.clock() for _ in Stamps._fields))
+    recorder.add(1, stamps)
+    (step,) = recorder._steps
+    assert list(stamps) == sorted(stamps) and [mark.ptr for mark in step.marks] == [TORCH_STREAM] * 5
+    assert [mark.time - step.marks[0].time for mark in step.marks] == [0, 1, 2, 3, 4] and not device.events
 
 
 def test_without_steps_there_is_nothing_to_draw(tmp_path):

@@ -18,8 +18,10 @@ import torch
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms import OkTopk
 from sparse_mpi.buckets.ddp import DDPBuckets
+from sparse_mpi.buckets.trace import Tracer
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.background import ProgressThread, progress_thread_of
+from sparse_mpi.comm.streams import seconds_between
 from sparse_mpi.feedback import ErrorFeedback
 from sparse_mpi.optim import DistributedOptimizer
 
@@ -223,6 +225,36 @@ def test_residuals_of_ddps_buckets_are_read_after_the_steps_on_another_stream(de
     with device.stream(HERE):
         buckets.adopt(("w",)).sparse.start(gradients(1)[0]).wait()
     assert np.count_nonzero(buckets.residuals()["w"]) > N / 2
+
+
+@pytest.mark.parametrize("comm", [Threaded, NullComm])
+def test_marks_of_a_bucket_are_on_the_stream_that_worked(device, comm):
+    """On one of its own, or on the caller's, which is torch's."""
+    comm = comm(2)
+    tracer, reducer = Tracer(comm, to_torch(gradients(1)[0])), SparseAllreduce(N, k=K, comm=comm)
+    for _ in range(2):
+        for number in range(2):
+            tracer.begin(anew=number == 0)
+            handle = reducer.start(to_torch(gradients(1)[0]))
+            tracer.watch(handle, reducer)
+            handle.wait()
+        tracer.end()
+        first, second = (bucket.marks for bucket in tracer.buckets)
+    for marks in (first, second):
+        own = marks.began.ptr != TORCH_STREAM
+        assert marks.given.ptr == TORCH_STREAM and marks.began.ptr == marks.ended.ptr and own == comm.concurrent
+        assert marks.given.time <= marks.began.time < marks.ended.time
+    assert first.ended.time < second.given.time and seconds_between(first.given, second.ended) > 0
+    assert tracer.mark().ptr == TORCH_STREAM and device.events == []  # nobody has waited for any
+
+
+def test_there_are_no_marks_of_what_is_on_the_host(device):
+    tracer, reducer = Tracer(Threaded(2), torch.ones(N)), SparseAllreduce(N, k=K, comm=Threaded(2))
+    tracer.begin(anew=True)
+    handle = reducer.start(np.ones(N, np.float32))
+    handle.wait()
+    tracer.watch(handle, reducer)
+    assert [bucket.marks for bucket in tracer.buckets] == [None] and tracer.mark() is None and not device.waits
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")

@@ -1,15 +1,22 @@
-"""``--timeline``: draw when a step passed over the model, and when it reduced every bucket."""
+"""``--timeline``: draw when a step passed over the model, and when it reduced every bucket.
+
+On a device the times are the device's, by events that were recorded on its streams: the host only queues work there.
+They are read once, for the step that is drawn, when training is over.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from records.meter import Stamps
 from records.metrics import plotting
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.buckets.trace import BucketTrace, Interval
+from sparse_mpi.comm.background import Span
+from sparse_mpi.comm.streams import seconds_between
 
 RECENT = 21  # steps, of which the one of median length is drawn
 COLOURS = {
@@ -31,6 +38,7 @@ class StepTrace(NamedTuple):
     number: int
     stamps: Stamps
     buckets: list[BucketTrace]
+    marks: tuple[Any, ...] = ()  # events on the device at the stamps; None on the host
 
     @property
     def seconds(self) -> float:
@@ -59,10 +67,17 @@ class Recorder:
     def __init__(self, reduction: GradientReduction, file: Path) -> None:
         self._tracer, self._file = reduction.record(), file
         self._steps: deque[StepTrace] = deque(maxlen=RECENT)
+        self._marks: deque[Any] = deque(maxlen=len(Stamps._fields))
+
+    def clock(self) -> float:
+        """Return the time, in `time.perf_counter` seconds, and mark what the device was told so far."""
+        now = perf_counter()  # before the mark, see `on_device`
+        self._marks.append(self._tracer.mark())
+        return now
 
     def add(self, number: int, stamps: Stamps) -> None:
-        """Add step ``number``, which is over."""
-        self._steps.append(StepTrace(number, stamps, list(self._tracer.buckets)))
+        """Add step ``number``, which is over; `clock` gave its stamps."""
+        self._steps.append(StepTrace(number, stamps, list(self._tracer.buckets), tuple(self._marks)))
 
     def draw(self) -> str:
         """Draw the recent step of median length, if there was one; return a line about it.
@@ -72,13 +87,39 @@ class Recorder:
         """
         if not self._steps:
             return f"no timeline in {self._file}: there was no step to draw"
-        step = sorted(self._steps, key=lambda step: step.seconds)[len(self._steps) // 2]
+        # By the host's clock, which keeps step with a device: every step waits there for its reductions
+        step = on_device(sorted(self._steps, key=lambda step: step.seconds)[len(self._steps) // 2])
         self._file.parent.mkdir(parents=True, exist_ok=True)
         draw(step, self._file)
         return (
             f"timeline of step {step.number} in {self._file}: {step.reducing:.4f} s of reductions, "
             f"{step.exposed:.4f} s exposed, in a step of {step.seconds:.4f} s"
         )
+
+
+def on_device(step: StepTrace) -> StepTrace:
+    """Return the step in seconds of the device since its start; as it is if it was none of a device.
+
+    Selections and calls have times of the host, which waits for each to end. The two clocks are tied by the stamps: the
+    device reaches a mark no earlier than the host sets it, and at once where it had nothing left to do.
+    """
+    if not step.marks or step.marks[0] is None:
+        return step
+    first, last = step.marks[0], step.marks[-1]
+    last.synchronize()  # it comes after everything else of the step
+    times = [seconds_between(first, mark) for mark in step.marks]
+    began = max(stamp - time for stamp, time in zip(step.stamps, times, strict=True))  # the host's time of ``first``
+
+    def moved(bucket: BucketTrace) -> BucketTrace:
+        assert bucket.marks is not None, "a bucket on a device has marks"
+        span = Span(*(seconds_between(first, mark) for mark in bucket.marks))
+
+        def inside(intervals: list[Interval]) -> list[Interval]:
+            return [(max(start - began, span.began), min(end - began, span.ended)) for start, end in intervals]
+
+        return BucketTrace(span, inside(bucket.selections), inside(bucket.calls))
+
+    return StepTrace(step.number, Stamps(*times), list(map(moved, step.buckets)))
 
 
 def draw(step: StepTrace, file: Path) -> None:

@@ -65,6 +65,7 @@ class Training(Resumable):
         self.scores: dict[str, float] = {}  # of the last epoch
         self.durations: list[float] = []  # seconds of each step with these reducers
         self.recorder = Recorder(self.reduction, args.timeline) if args.timeline and comm.rank == 0 else None
+        self.clock = self.recorder.clock if self.recorder is not None else time.perf_counter  # of a step's phases
         self.journal = Journal(task, args, comm, metrics, int(self.limit))
         self.ranks = task.share.ranks  # at the start: a step has the samples of so many
         self.survivors = Survivors(comm, task.share, args.min_ranks, metrics, self.given)
@@ -118,14 +119,14 @@ class Training(Resumable):
     def _epoch(self, epoch: int, first: int) -> None:
         """Train from step ``first`` of an epoch to its end, or as far as the limit."""
         self.task.model.train()
-        start = time.perf_counter()
+        start = self.clock()
         began = start - self.seconds
         for number, batch in self._batches(epoch, first):
             self._prepare(epoch + number / self.task.steps)
             step = self._step(batch, start)
             self.meter.add(step)
             self.recorded = False
-            start = time.perf_counter()
+            start = self.clock()
             self.seconds = start - began
             if self._is_watched(self.steps):
                 self.journal.watch(self._now(epoch), self.reduction.quality)
@@ -193,15 +194,15 @@ class Training(Resumable):
         self.optimizer.zero_grad()
         with self.optimizer.ahead():
             loss, sums = self.task.judge(batch)
-            forward = time.perf_counter()
+            forward = self.clock()
             loss.backward()
-            computed = time.perf_counter()
+            computed = self.clock()
         self.steps += 1
         totals = self.optimizer.synchronize()
-        reduced = time.perf_counter()
+        reduced = self.clock()
         with self.optimizer.skip_synchronize():
             self.optimizer.step()
-        updated = time.perf_counter()
+        updated = self.clock()
         if not self._is_measured(self.steps):  # which takes two dense allreduces more
             self.durations.append(updated - start)
         self.journal.cover(self.steps, totals, self.reducers)
