@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi import arrays, kernels
-from sparse_mpi.arrays import Array, namespace, to_host
+from sparse_mpi.arrays import Array, is_device, namespace, to_host
 
 
 class SparseVector(NamedTuple):
@@ -74,6 +74,8 @@ def concatenate(parts: Sequence[SparseVector]) -> SparseVector:
 
 def take(vector: SparseVector, chosen: Array) -> SparseVector:
     """Return the entries that a boolean mask ``(nnz,)``, ascending positions or a slice choose."""
+    if is_device(chosen) and chosen.dtype == bool:  # or the host would wait twice to learn how many there are
+        chosen = namespace(chosen).flatnonzero(chosen)
     return SparseVector(vector.indices[chosen], vector.values[chosen], vector.size)
 
 

@@ -32,6 +32,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
     edges = np.append(np.arange(0, len(values), SCALED), len(values))
     return {
         "histogram": lambda cpu: [cpu.histogram(x, 31, 0, 16), cpu.histogram(x, 15, half >> 15, 15)],
+        "kth_bin": lambda cpu: cpu.kth_bin(np.arange(1 << 16), 1),
         "count": lambda cpu: cpu.count(x, np.array([0, half])),
         "select": lambda cpu: cpu.select(x, half, n),
         "accumulate_select": lambda cpu: cpu.accumulate_select(x.copy(), x, half, n),
@@ -40,6 +41,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "moments": lambda cpu: cpu.moments(x, half),
         "add": lambda cpu: cpu.add(x.copy(), indices, values),
         "subtract": lambda cpu: cpu.subtract(x.copy(), indices, values),
+        "subtract_dense": lambda cpu: cpu.subtract_dense(x.copy(), x),
         "gather": lambda cpu: cpu.gather(x, indices),
         "clear": lambda cpu: cpu.clear(x.copy(), indices),
         "mark": lambda cpu: cpu.mark(np.zeros(n // 8 + 1, np.uint8), indices),

@@ -129,13 +129,11 @@ def _binned(x: Array, k: int, most: int) -> int:
     while shift > 0:
         # Count the entries with this prefix by their next bits, and pick the bin that holds the k-th largest.
         width = min(16, shift)
-        counts = of(x).histogram(x, shift, prefix, width)
-        at_least = above + np.cumsum(counts[::-1])[::-1]  # entries at or above each bin's lower edge
-        chosen = int(np.searchsorted(-at_least, -k, side="right")) - 1
+        chosen, reached, inside = of(x).kth_bin(of(x).histogram(x, shift, prefix, width), k - above)
         shift -= width
         prefix = (prefix << width) + chosen
         # Its lower edge is the threshold, unless too many entries reach it: then look into this bin alone.
-        if at_least[chosen] <= most:
+        if above + reached <= most:
             break
-        above = int(at_least[chosen] - counts[chosen])
+        above += reached - inside
     return prefix << shift

@@ -17,6 +17,7 @@ __all__ = [
     "from_int8",
     "gather",
     "histogram",
+    "kth_bin",
     "mark",
     "merge",
     "moments",
@@ -45,7 +46,7 @@ def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
     return np.cumsum(counts[::-1])[::-1][1:]
 
 
-def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
+def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
     """See `base.Kernels.histogram`."""
     x = widened(x)
     bits = magnitude_bits(x)
@@ -54,7 +55,16 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
     elif shift < 8 * x.itemsize - 1:
         bits = bits[bits < (1 << shift)]
     bins = (bits >> (shift - width)) & ((1 << width) - 1)
-    return to_host(namespace(x).bincount(bins, minlength=1 << width)).astype(np.int64)
+    return namespace(x).bincount(bins, minlength=1 << width).astype(np.int64, copy=False)
+
+
+def kth_bin(counts: Array, k: int) -> tuple[int, int, int]:
+    """See `base.Kernels.kth_bin`."""
+    xp = namespace(counts)
+    at_least = xp.cumsum(counts[::-1])[::-1]
+    chosen = xp.count_nonzero(at_least >= k) - 1
+    number, reached, inside = to_host(xp.stack([xp.asarray(chosen), at_least[chosen], counts[chosen]])).tolist()
+    return number, reached, inside
 
 
 def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:

@@ -83,10 +83,17 @@ class Kernels(Protocol):
     def count(self, x: Array, thresholds: np.ndarray) -> np.ndarray:
         """Count the entries that reach each of the ascending ``thresholds`` ``(t,)``: ``(t,)`` int64, on the host."""
 
-    def histogram(self, x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
-        """Count entries by the ``width`` magnitude bits that follow ``prefix``: ``(2**width,)`` int64, on the host.
+    def histogram(self, x: Array, shift: int, prefix: int, width: int) -> Array:
+        """Count entries by the ``width`` magnitude bits that follow ``prefix``: ``(2**width,)`` int64, where ``x`` is.
 
         Only entries whose bits start with the prefix are counted: ``bits >> shift == prefix``.
+        """
+
+    def kth_bin(self, counts: Array, k: int) -> tuple[int, int, int]:
+        """Find the highest bin of a `histogram` such that k entries, of at least as many, are in it or above.
+
+        Returns:
+            Its number, how many entries are in it or above, and how many are in it.
         """
 
     def select(self, x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:

@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, is_device
 from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select.base import Selector, accumulate, at_least
 from sparse_mpi.select.exact import top_k
@@ -125,7 +125,7 @@ class Threshold(Selector):
 def _smallest(values: Array) -> int:
     """Return the least magnitude bits of ``values`` ``(m,)``.
 
-    Works in parts, so that the magnitudes need no memory of the same size.
+    Works in parts, so that the magnitudes need no memory of the same size; on a device each would be waited for.
     """
-    part = max(kernels.SMALL, len(values) // 16)
+    part = len(values) if is_device(values) else max(kernels.SMALL, len(values) // 16)
     return min(int(magnitude_bits(values[lo : lo + part]).min()) for lo in range(0, len(values), part))

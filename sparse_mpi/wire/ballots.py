@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array, namespace, to_host
 from sparse_mpi.kernels.base import SCALED, index_dtype, magnitude_bits
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire.base import Packed
@@ -101,5 +101,5 @@ def _lowest(bits: Array) -> int:
     """
     if not len(bits):
         return 0
-    middle = int(bits.astype(np.int64).sum()) // len(bits) - INFINITE // 2 * LEVEL
-    return min(max(int(bits.min()), middle), INF_BITS)
+    total, least = to_host(namespace(bits).stack([bits.sum(dtype=np.int64), bits.min().astype(np.int64)])).tolist()
+    return min(max(least, total // len(bits) - INFINITE // 2 * LEVEL), INF_BITS)

@@ -34,7 +34,7 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, like, namespace, to_host
 from sparse_mpi.kernels.base import MESSAGE, index_dtype
 from sparse_mpi.rows import Pattern
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.sparse import SparseVector, take
 from sparse_mpi.wire.base import Packed
 from sparse_mpi.wire.codecs import Codec, Unrounded
 
@@ -235,5 +235,4 @@ def _tensors(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
 
 def _nonzero(vector: SparseVector, kept: Any = False) -> SparseVector:
     """Return the entries that are not zero, and those that the mask ``kept`` marks whatever their values."""
-    chosen = (vector.values != 0) | kept
-    return SparseVector(vector.indices[chosen], vector.values[chosen], vector.size)
+    return take(vector, (vector.values != 0) | kept)

@@ -9,11 +9,15 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+
+from sparse_mpi import kernels
 
 from .fake_device import DEVICE, SelectedDevice
 
@@ -109,3 +113,16 @@ class RawModule:
 
     def get_function(self, name: str) -> Kernel:
         return Kernel(getattr(self.library, f"run_{name}"), self.code)
+
+
+def install_kernels(monkeypatch):
+    """On top of `fake_array.install`: return the CUDA kernels, imported anew, for they keep the CuPy that they find."""
+    name = "sparse_mpi.kernels.cuda"
+    for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delattr(kernels, "cuda", raising=False)
+    found = import_module(name)
+    for module in (name, f"{name}.program"):
+        monkeypatch.setitem(sys.modules, module, sys.modules[module])  # gone after the test
+    monkeypatch.setattr(kernels, "_device", lambda: found)
+    return found

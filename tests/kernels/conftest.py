@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from ..fakes import fake_cuda
-from ..fakes.fake_array import install, install_kernels
+from ..fakes.fake_array import install
 
 
 @pytest.fixture(params=["emulated", pytest.param("device", marks=pytest.mark.gpu)])
@@ -28,7 +28,7 @@ def cuda(request, monkeypatch):
     if fake_cuda.COMPILER is None:
         pytest.skip("emulating CUDA needs g++")
     install(monkeypatch)
-    return install_kernels(monkeypatch)
+    return fake_cuda.install_kernels(monkeypatch)
 
 
 @pytest.fixture

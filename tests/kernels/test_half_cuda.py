@@ -26,7 +26,7 @@ def test_half_precision_is_read_as_it_is(cuda, n, half, monkeypatch):
             for most in (max(n, 1), max(n // 3, 1)):
                 assert same(cuda.select(on_device, threshold, most), array.select(wide, threshold, most))
         numbers = np.where(np.isfinite(wide), wide, 0).astype(np.float32)
-        assert cuda.histogram(on_device, 31, 0, 12).tolist() == array.histogram(wide, 31, 0, 12).tolist()
+        assert cuda.histogram(on_device, 31, 0, 12).get().tolist() == array.histogram(wide, 31, 0, 12).tolist()
         if half is np.uint16:  # whose numbers are exact in half precision
             narrow = array.to_bfloat16(numbers)
             assert cuda.moments(put(cuda, narrow), 1) == pytest.approx(array.moments(widened(narrow), 1))

@@ -71,7 +71,7 @@ def test_thousands_of_blocks(cuda):
     threshold = thresholds(x, 0.99)[1]
     for _ in range(5):
         assert same(cuda.select(on_device, threshold, 2 * k), array.select(x, threshold, 2 * k))
-    assert (cuda.histogram(on_device, 31, 0, 16) == array.histogram(x, 31, 0, 16)).all()
+    assert (cuda.histogram(on_device, 31, 0, 16).get() == array.histogram(x, 31, 0, 16)).all()
     matrix = x[: 29_000 * 1024].reshape(-1, 1024)
     assert same(cuda.top_k_rows(put(cuda, matrix), 10), array.top_k_rows(matrix, 10))
 
@@ -119,13 +119,28 @@ def test_histogram(cuda, name, dtype, shared, monkeypatch):
         (top - 16, middle >> (top - 16), top - 16 if top < 32 else 16),
         (top, 0, 5),
     ):
-        found = cuda.histogram(put(cuda, x), shift, prefix, width)
+        found = cuda.histogram(put(cuda, x), shift, prefix, width).get()
         assert found.dtype == np.int64 and (found == array.histogram(x, shift, prefix, width)).all()
+
+
+@pytest.mark.parametrize("bins", [1, 2, 1000, 1024, 1 << 16])
+@pytest.mark.parametrize("full", [0.001, 0.5, 1])
+def test_the_bin_of_the_kth_largest(cuda, bins, full):
+    """Also where most bins are empty, the first or the last one holds it, and all entries are wanted."""
+    rng = np.random.default_rng(bins)
+    counts = rng.integers(0, 50, bins) * (rng.random(bins) < full)
+    counts[rng.integers(bins)] += 1
+    for k in {1, int(counts.sum()), int(counts[-1]) + 1, max(1, int(counts.sum()) // 2)}:
+        if k <= counts.sum():
+            at_least = np.cumsum(counts[::-1])[::-1]
+            chosen = int(np.flatnonzero(at_least >= k)[-1])
+            expected = chosen, int(at_least[chosen]), int(counts[chosen])
+            assert cuda.kth_bin(put(cuda, counts), k) == array.kth_bin(counts, k) == expected
 
 
 def test_histogram_of_more_equal_entries_than_a_small_counter_holds(cuda):
     x = np.full(300_000, 0.5, np.float32)
-    assert (cuda.histogram(put(cuda, x), 31, 0, 16) == array.histogram(x, 31, 0, 16)).all()
+    assert (cuda.histogram(put(cuda, x), 31, 0, 16).get() == array.histogram(x, 31, 0, 16)).all()
 
 
 @pytest.mark.thin(1)

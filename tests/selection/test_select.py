@@ -109,6 +109,9 @@ def test_a_reused_threshold_takes_one_pass(monkeypatch):
             calls.append("histogram")
             return real.histogram(*args)
 
+        def kth_bin(self, *args):
+            return real.kth_bin(*args)
+
     monkeypatch.setattr(kernels, "of", lambda x: Counted())
     state, rng = ThresholdState(), np.random.default_rng(1)
     for step in range(5):

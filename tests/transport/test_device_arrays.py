@@ -18,7 +18,6 @@ from ..fakes.fake_torch import CudaTensor
 
 N, K = 100_000, 1000
 PAIRS = 8 * K  # bytes of one rank's selection
-HISTOGRAM = 8 << 16
 
 
 def vector(rank: int, step: int = 0, n: int = N, dtype=np.float32) -> np.ndarray:
@@ -92,21 +91,18 @@ def test_clipping_has_the_same_bytes_as_with_numpy(ranks, device, transport):
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("name", ["oktopk", "topka"])
 def test_only_pairs_cross_the_bus(ranks, device, transport, name):
-    """Both ways, in a step. Where the carried threshold was off, the bins of a histogram come to the host besides."""
+    """Both ways, in a step."""
     cupy = sys.modules["cupy"]
 
     def body(comm):
         comm = transport(comm)
         reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name)
-        histograms = []
         for step in range(6):
             gradient = cupy.asarray(vector(comm.rank, step))
             device.copies.clear()
             reducer.step(gradient)
             crossed = [copy.bytes for copy in device.copies]
-            histograms.append(crossed.count(HISTOGRAM))
-            assert sum(crossed) - histograms[-1] * HISTOGRAM <= 2 * (comm.size + 2) * PAIRS < 4 * N
-        assert max(histograms) == 1
+            assert sum(crossed) <= 2 * (comm.size + 2) * PAIRS < 4 * N
 
     ranks.run(body)
 
@@ -228,7 +224,7 @@ def test_pinned_memory_is_kept_over_mpi(ranks, device):
             reducer.step(gradient)
             if step == 2:
                 pinned = len(device.pinned)
-            large = [copy for copy in device.copies if PAIRS / comm.size / 2 < copy.bytes != HISTOGRAM]
+            large = [copy for copy in device.copies if PAIRS / comm.size / 2 < copy.bytes]
             assert len(large) >= 4 and all(copy.pinned for copy in large)
         assert len(device.pinned) == pinned
 

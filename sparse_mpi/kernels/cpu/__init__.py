@@ -5,6 +5,7 @@ Inner loops run over slices (``part = bits[lo:hi]``), which Numba vectorises, no
 
 from __future__ import annotations
 
+from sparse_mpi.kernels.array import kth_bin
 from sparse_mpi.kernels.cpu.bits import read_messages, write_messages
 from sparse_mpi.kernels.cpu.counts import count, histogram, moments
 from sparse_mpi.kernels.cpu.pairs import add, clear, contains, gather, mark, merge, subtract, truncate
@@ -22,6 +23,7 @@ __all__ = [
     "from_int8",
     "gather",
     "histogram",
+    "kth_bin",
     "mark",
     "merge",
     "moments",

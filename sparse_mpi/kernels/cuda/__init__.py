@@ -1,7 +1,7 @@
 """Kernels for CuPy arrays, compiled by NVRTC: one pass each, all on the current stream.
 
 Some kernels make the host wait for the device: a selection once, to learn how many entries it found, `count`,
-`histogram`, `moments` and `sketch` for their results, and `merge` for the number of distinct indices. `truncate` and
+`kth_bin`, `moments` and `sketch` for their results, and `merge` for the number of distinct indices. `truncate` and
 `contains` do not, for the lengths of their results are known.
 """
 
@@ -29,6 +29,7 @@ __all__ = [
     "from_int8",
     "gather",
     "histogram",
+    "kth_bin",
     "mark",
     "merge",
     "moments",
@@ -68,7 +69,7 @@ def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
     return on_device[1].get()
 
 
-def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
+def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
     """See `base.Kernels.histogram`."""
     x = cupy.ascontiguousarray(x)
     counts = cupy.zeros(1 << width, np.uint64)
@@ -83,7 +84,16 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
     if blocks:
         arguments = (x, x.size, shift, prefix, width, counts)
         start(binned, blocks, *arguments, threads=COUNTING, shared_bytes=shared_bytes if fits else 0)
-    return counts.get().astype(np.int64)
+    return counts.view(np.int64)
+
+
+def kth_bin(counts: Array, k: int) -> tuple[int, int, int]:
+    """See `base.Kernels.kth_bin`."""
+    found = cupy.empty(3, np.int64)
+    find = kernel("kth_bin", "histogram.cu", COUNTING, REAL="float32")
+    start(find, 1, counts, counts.size, k, found, threads=COUNTING)
+    number, reached, inside = found.get().tolist()
+    return number, reached, inside
 
 
 def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:

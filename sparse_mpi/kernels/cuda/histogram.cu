@@ -75,3 +75,30 @@ histogram(const REAL* x, int64 n, int64 shift, int64 prefix, int64 width, uint64
     empty_into(counts, words);
 #endif
 }
+
+// Finds the highest bin such that k entries are in it or above; found: its number, how many these are, and those in it.
+// One block; threads have equal parts of the bins, the first one the highest.
+extern "C" __global__ void __launch_bounds__(THREADS)
+kth_bin(const uint64* counts, int64 bins, int64 k, int64* found) {
+    __shared__ uint64 sums[THREADS];
+    const int64 each = (bins + THREADS - 1) / THREADS, top = bins - 1 - threadIdx.x * each;
+    uint64 own = 0;
+    for (int64 bin = top; bin > top - each && bin >= 0; --bin) own += counts[bin];
+    // Add up the parts from the first one on.
+    sums[threadIdx.x] = own;
+    __syncthreads();
+    for (int apart = 1; apart < THREADS; apart *= 2) {
+        const uint64 before = threadIdx.x >= apart ? sums[threadIdx.x - apart] : 0;
+        __syncthreads();
+        sums[threadIdx.x] += before;
+        __syncthreads();
+    }
+    // The thread in whose part the k-th entry is finds the bin.
+    uint64 reached = sums[threadIdx.x] - own;
+    if (reached >= (uint64)k || sums[threadIdx.x] < (uint64)k) return;
+    int64 bin = top + 1;
+    while (reached < (uint64)k) reached += counts[--bin];
+    found[0] = bin;
+    found[1] = (int64)reached;
+    found[2] = (int64)counts[bin];
+}
