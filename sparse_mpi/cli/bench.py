@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparse_mpi.cli import (
+    bench_agree,
     bench_allreduce,
     bench_compare,
     bench_elastic,
@@ -30,6 +31,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         bench_volume,
         bench_energy,
         bench_elastic,
+        bench_agree,
         bench_network,
     ):
         module.add_parser(kinds)

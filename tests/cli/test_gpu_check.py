@@ -6,11 +6,16 @@ import json
 import os
 import sys
 import time
+from argparse import Namespace
 
 import pytest
 
+from sparse_mpi import Layout, World, kernels
 from sparse_mpi.cli import gpu_check, main
+from sparse_mpi.cli.bench_agree import _compared
 from sparse_mpi.cli.gpu_check import Outcome, Stage, page, stages, tried
+from sparse_mpi.cli.gpu_verdicts import verdicts
+from sparse_mpi.kernels import array
 
 from ..launch import needs_mpi
 
@@ -56,6 +61,47 @@ def test_the_page_says_when_all_was_pretended():
     )
 
 
+def test_times_are_judged_on_large_vectors_and_four_ranks():
+    """By the bandwidth of the copy, which moves 12 bytes an element: 4.08 and 12.08 are needed at 1 %."""
+    methods = {"copy": 12.0, "select": 4.5, "accumulate + select": 16.0, "top-k of rows": 3.0, "torch.topk": 50.0}
+    methods |= {"torch.topk of rows": 12.0}
+    case = {"n": 133_500_000, "density": 0.01, "methods": {name: [ms / 1e3] * 6 for name, ms in methods.items()}}
+    steps = {"dense": {"step": 2.0}, "oktopk": {"step": 1.0}, "elect": {"step": 4.0}}
+    records = {"select": {"cases": [case, case | {"n": 14_728_266}]}, "allreduce-4": {"algorithms": steps}}
+    rows = [line.split("|")[2:4] for line in verdicts(records)[2:]]
+    assert [(found.strip(), good.strip()) for found, good in rows] == [
+        ("1.10 x", "yes"), ("1.32 x", "no"), ("11.1 x", "yes"), ("4.0 x", "no"), ("2.00 x as fast", "yes"),
+        ("0.50 x as fast", "no"),
+    ]  # fmt: skip
+    assert verdicts({}) == []
+
+
+@pytest.mark.parametrize("name", ["topka", "dense-bf16"])
+def test_results_of_a_gpu_that_counts_wrong_are_found_out(device, monkeypatch, name):
+    args = Namespace(density=0.01, steps=2, seed=0)
+
+    def compared():
+        return World(2).run(lambda comm: _compared(name, Layout.of(5000), args, comm))[0]
+
+    assert compared() == {"laws": "hold", "apart": 0}
+    right = vars(array)
+    monkeypatch.setattr(
+        kernels, "_device", lambda: Namespace(**right | {"truncate": other, "subtract_dense": forgetful})
+    )
+    wrong = compared()
+    assert wrong["apart"] > 0.01 if name == "topka" else "lost" in wrong["laws"], wrong
+
+
+def other(indices, values, k, reuse=False):
+    """The first k pairs, whatever their size."""
+    return indices[:k], values[:k]
+
+
+def forgetful(x, values):
+    """Nothing left."""
+    x.fill(0)
+
+
 def test_unknown_stages_are_refused(tmp_path):
     with pytest.raises(SystemExit, match="--only must name stages, doctor, tests, .*got nonsense"):
         main(["gpu-check", "--pretend", "--out", str(tmp_path), "--only", "nonsense"])
@@ -69,7 +115,7 @@ def test_unknown_stages_are_refused(tmp_path):
     ids=["some", "all"],
 )
 @pytest.mark.timeout(600)
-def test_without_a_gpu_the_stages_are_taken_on_the_cpu(tmp_path, only, capsys):
+def test_without_a_gpu_the_stages_are_taken_on_a_pretended_one(tmp_path, only, capsys):
     status = main(["gpu-check", "--pretend", "--out", str(tmp_path), *(["--only", *only] if only else [])])
     record = json.loads((tmp_path / "gpu-check.json").read_text())
     states = {stage["name"]: stage["state"] for stage in record["stages"]}

@@ -24,10 +24,10 @@ from .fake_torch import CudaTensor
 
 # What the library may use of CuPy, where CuPy's function does what NumPy's does
 FUNCTIONS = """
-abs add all any arange argsort ascontiguousarray bincount bitwise_and clip concatenate copyto count_nonzero cumsum
-diff dot empty empty_like exp flatnonzero floor full isfinite isnan left_shift log matmul maximum mean minimum nonzero
-ones packbits partition searchsorted sign sort sqrt stack sum take take_along_axis tanh unique unpackbits where zeros
-zeros_like
+abs add all any arange argpartition argsort ascontiguousarray bincount bitwise_and clip concatenate copyto
+count_nonzero cumsum diff dot empty empty_like exp flatnonzero floor full isfinite isnan left_shift log matmul maximum
+mean minimum nonzero ones packbits partition roll searchsorted sign sort sqrt stack sum take take_along_axis tanh
+unique unpackbits where zeros zeros_like
 """.split()
 COUNTING = {"flatnonzero", "nonzero", "unique"}  # as long as what they find
 BINARY = "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift lt le gt ge eq ne matmul".split()
@@ -278,19 +278,15 @@ def _function(name: str):
 def install(monkeypatch) -> Device:
     """Have ``import cupy`` find the pretended one, and torch agree; the record starts anew."""
     cupy = ModuleType("cupy")
-    cupy.ndarray, cupy.array, cupy.asarray, cupy.asnumpy, cupy.from_dlpack = (
-        ndarray,
-        create,
-        asarray,
-        asnumpy,
-        from_dlpack,
-    )
+    cupy.ndarray, cupy.array, cupy.asarray = ndarray, create, asarray
+    cupy.asnumpy, cupy.from_dlpack = asnumpy, from_dlpack
     for name in FUNCTIONS:
         setattr(cupy, name, _function(name))
     cupy.linalg = SimpleNamespace(qr=lambda a: wrap(tuple(np.linalg.qr(host_of(a)))))
     cupy.RawModule = fake_cuda.RawModule
     cupy.cuda = CUDA
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", SimpleNamespace(available=False))
     monkeypatch.setattr(torch, "from_dlpack", to_torch)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: TorchStream(DEVICE.torch[-1]))
     monkeypatch.setattr(torch.cuda, "ExternalStream", TorchStream)

@@ -219,6 +219,9 @@ class SelectedDevice:
     def __exit__(self, *_):
         DEVICE.current.pop()
 
+    def use(self) -> None:
+        pass
+
     def synchronize(self) -> None:
         for stream in list(DEVICE.streams.values()):
             stream.synchronize()

@@ -27,7 +27,12 @@ OPTIONS = f"--tiny --max-steps {STEPS} --check-every {HALF} --checkpoint-every {
 
 
 def train(args: Namespace, comm: Comm) -> None:
-    """Train the programs of all ``args.jobs`` ``(algorithm, program, options)``."""
+    """Train the programs of all ``args.jobs`` ``(algorithm, program, options)``.
+
+    Raises:
+        JobError: in the end, if ranks were not alike or a run from a checkpoint ended in other bits.
+    """
+    bad = []
     for number, (algorithm, name, options) in enumerate(args.jobs):
         if comm.rank == 0:
             print(f"training {name} with {algorithm}", file=sys.stderr, flush=True)
@@ -37,6 +42,12 @@ def train(args: Namespace, comm: Comm) -> None:
         if comm.rank == 0:
             with (args.folder / "records.jsonl").open("a") as file:
                 print(json.dumps({"algorithm": algorithm, **record, "mpi": provenance()["versions"]["mpi"]}), file=file)
+        if not (record["identical"] and record["resumed"]):
+            bad.append(f"{name} with {algorithm}")
+    if bad:
+        raise job.JobError(f"ranks, or the run from a checkpoint, end in other bits: {', '.join(bad)}")
+    if comm.rank == 0:
+        print(f"{len(args.jobs)} trainings, alike on all ranks and from a checkpoint")
 
 
 def trained_twice(program: Any, options: list[str], folder: Path, comm: Comm) -> dict[str, Any]:
