@@ -34,6 +34,10 @@ class Comm(Protocol):
     attributes: dict[object, Any]  # what users keep with it, by key, as MPI's attributes; a duplicate has none
 
     @property
+    def staged(self) -> bool:
+        """Say whether arrays on a device pass through host memory on their way."""
+
+    @property
     def elastic(self) -> bool:
         """Say whether ranks can go on after one of them has failed: calls that need it then raise RankFailure."""
 

@@ -23,6 +23,11 @@ class Passing:
         return lambda: came
 
     @property
+    def staged(self) -> bool:
+        """Say whether arrays on a device pass through host memory on their way."""
+        return self._comm.staged
+
+    @property
     def elastic(self) -> bool:
         """Say whether the communicator survives the loss of a rank."""
         return self._comm.elastic

@@ -57,7 +57,7 @@ def transport(wanted: str, device: torch.device, comm: Comm) -> Comm:
     Raises:
         JobError: on all ranks, where ``"nccl"`` is wanted and some rank cannot; it says why.
     """
-    direct = device.type == "cpu" or not getattr(comm, "staged", False)
+    direct = device.type == "cpu" or not comm.staged
     if wanted == "mpi" or (wanted == "auto" and direct):
         return comm
     reason = _without_nccl(device, comm)
