@@ -168,6 +168,11 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
     for model, algorithms, seconds in (("vgg", everything, 60), ("resnet", "elect", 20), ("bert", "elect", 25)):
         command = (*train, str(out / model), algorithms, model, "--device", "cuda")
         found.append(Stage(f"train-{model}", seconds, ranks(2, *command), checkout))
+    least = ("--batch-size", "2", "--warmup", "1", "--rounds", "2", "--iterations", "1") if pretend else ("--overlap",)
+    images = (str(ROOT / "train" / "throughput.py"), "--algos", "dense", "elect", "--device", "cuda", *least)
+    found.append(
+        Stage("throughput", 25, ranks(1 if pretend else 4, *images, "--no-progress", *record("throughput")), checkout)
+    )
     program = (str(ROOT / "train" / "vgg.py"), "--tiny", "--max-steps", "6", "--device", "cuda", "--no-progress")
     picture = ("--timeline", str(out / "timeline.png"), "--out", str(out / "timeline"))
     found.append(Stage("timeline", 20, ranks(1, *program, *picture), checkout))
