@@ -30,7 +30,7 @@ LAYERS = """
     wire  select  feedback
     comm
     costs  algorithms  checkpoint
-    reducer
+    reducer  keyed
     elastic
     buckets  bench  launch
     optim  ddp

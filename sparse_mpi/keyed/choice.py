@@ -1,0 +1,54 @@
+"""Choose an algorithm for entries by what they are expected to cost on a network."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sparse_mpi.algorithms.base import rounds
+from sparse_mpi.costs.model import Network
+from sparse_mpi.keyed.messages import Format
+from sparse_mpi.keyed.ownership import Pool
+
+USUAL = Network.of(10, 5)  # where nobody says on which network: 10 Gbit/s, 5 us
+
+
+class Choice(NamedTuple):
+    """What was chosen, and why."""
+
+    algorithm: str
+    seconds: dict[str, float]  # that each algorithm should take for its messages
+    entries: int  # of all ranks together
+    expected: float  # entries of the result, if the keys of each rank are drawn from their range at random
+
+    def __str__(self) -> str:
+        """Return a line for people."""
+        costs = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.seconds.items())
+        return f"{self.algorithm}: {self.entries:,} entries, about {self.expected:,.0f} distinct; {costs}"
+
+
+def choose(pool: Pool, form: Format, network: Network) -> Choice:
+    """Return the algorithm whose messages should take least time; the same on all ranks, for it knows no more."""
+    counts, ranks = pool.counts.astype(np.float64), len(pool.counts)
+    depth, whole = rounds(ranks), _distinct(counts, pool.span)
+
+    def sent(entries: float) -> float:
+        return network.beta * entries * form.bytes_each(entries)
+
+    seconds = {
+        "split": (ranks - 1 + depth) * network.alpha + (sent(counts.max()) + sent(whole)) * (ranks - 1) / ranks,
+        "gather": depth * network.alpha + sum(map(sent, counts)) - sent(counts.min()),
+    }
+    # Ranks beyond a power of two hand in theirs before the first round, and get the result after the last.
+    core = 1 << (ranks.bit_length() - 1)
+    groups = [_distinct(np.full(1 << round, counts.mean()), pool.span) for round in range(core.bit_length() - 1)]
+    outside = 2 * network.alpha + sent(counts.max()) + sent(whole) if core < ranks else 0.0
+    seconds["doubling"] = sum(network.alpha + sent(group) for group in groups) + outside
+    return Choice(min(seconds, key=seconds.__getitem__), seconds, int(counts.sum()), whole)
+
+
+def _distinct(counts: np.ndarray, span: int) -> float:
+    """Return how many distinct keys are expected among sets of so many, each drawn from ``span`` keys at random."""
+    shares = np.minimum(counts / span, 1 - 1e-16)
+    return float(min(-np.expm1(np.log1p(-shares).sum()) * span, counts.sum()))

@@ -1,0 +1,77 @@
+"""Keys and values: what the collectives of `sparse_mpi.keyed` move, whatever the caller holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Entries(NamedTuple):
+    """Values with distinct keys, in the order of the keys."""
+
+    keys: np.ndarray  # (m,) int64, ascending
+    values: np.ndarray  # (m, ...)
+
+    def part(self, chosen: slice | np.ndarray) -> Entries:
+        """Return the entries at a slice, at ascending positions, or where a mask is True."""
+        return Entries(self.keys[chosen], self.values[chosen])
+
+
+def none_of(dtype: np.dtype, shape: tuple[int, ...] = ()) -> Entries:
+    """Return no entries, with values of that type and trailing shape."""
+    return Entries(np.empty(0, np.int64), np.empty((0, *shape), dtype))
+
+
+def joined(parts: Sequence[Entries]) -> Entries:
+    """Return the entries of all parts, whose keys ascend from part to part."""
+    return Entries(np.concatenate([part.keys for part in parts]), np.concatenate([part.values for part in parts]))
+
+
+def combined(keys: np.ndarray, values: np.ndarray, op: np.ufunc) -> Entries:
+    """Return entries of any keys ``(m,)``; values of equal keys are combined by ``op``, in an order of NumPy's."""
+    if len(keys) < 2 or (keys[1:] > keys[:-1]).all():
+        return Entries(keys, values)
+    order = np.argsort(keys, kind="stable")
+    keys, values = keys[order], values[order]
+    heads = _heads(keys)
+    if len(heads) == len(keys):
+        return Entries(keys, values)
+    return Entries(keys[heads], op.reduceat(values, heads, axis=0, dtype=values.dtype))
+
+
+def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
+    """Return the entries of all ``parts``, at least one; values of equal keys are combined in the order of the parts.
+
+    ``(a op b) op c``, so that a sum of floating-point values has the same bits wherever it is taken.
+    """
+    full = [part for part in parts if len(part.keys)]
+    if len(full) < 2:
+        return full[0] if full else parts[0]
+    # Bring equal keys side by side, in the order of their parts: merging ascending runs, a stable sort does no more.
+    keys = np.concatenate([part.keys for part in full])
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    heads = _heads(keys)
+    # Begin with the first value of each key, and add the second ones, the third ones, and so on.
+    values = np.concatenate([part.values for part in full])
+    found = values[order[heads]]
+    counts = np.diff(heads, append=len(keys))
+    for nth in range(1, int(counts.max(initial=1))):
+        more = np.flatnonzero(counts > nth)
+        found[more] = op(found[more], values[order[heads[more] + nth]])
+    return Entries(keys[heads], found)
+
+
+def nonzero(entries: Entries) -> Entries:
+    """Return the entries whose values are not all zero."""
+    values = entries.values
+    return entries.part((values != 0).reshape(len(values), -1).any(axis=1))
+
+
+def _heads(keys: np.ndarray) -> np.ndarray:
+    """Return where runs of equal ``keys`` begin."""
+    first = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    return np.flatnonzero(first)

@@ -1,0 +1,197 @@
+"""What users hold: every kind of sparse data as keys and values, and results as the same kind."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.arrays import describe, is_device
+from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.keyed.entries import Entries
+from sparse_mpi.sparse import SparseVector
+
+KINDS = "a SparseVector, a scipy.sparse array, a torch.sparse tensor, a pair of arrays (keys, values), or a dict"
+SIGN = np.uint64(1 << 63)
+NUMBERS = "bool, integers, floating-point or complex numbers"
+# The types of numbers in dicts, each of which holds all numbers of those before it
+PLAIN = (np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.complex128))
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a rank holds.
+
+    Args:
+        keys: ``(m,)`` int64, in any order, perhaps more than once.
+        values: ``(m, ...)``.
+        facts: what must be the same on all ranks, by name.
+        leave: makes a result of the same kind.
+        plain: the place in `PLAIN` of the numbers of a dict, plus 1; 0 if it has none; None of all else.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    facts: dict[str, Any]
+    leave: Callable[[Entries], Any]
+    plain: int | None = None
+
+    def as_plain(self, plain: int) -> Held:
+        """Return the numbers of a dict as those that all ranks together need."""
+        return replace(self, values=self.values.astype(PLAIN[plain - 1] if plain else np.int64))
+
+
+def held(x: Any) -> Held:
+    """Return ``x`` as keys and values.
+
+    Raises:
+        TypeError: it is of none of these kinds, is on a device, or does not hold numbers.
+        ValueError: keys and values do not belong together, or the shape has more than 2^63 elements.
+    """
+    if isinstance(x, SparseVector):
+        return _of_vector(x)
+    if isinstance(x, (dict, Counter)):
+        return _of_dict(x)
+    if isinstance(x, tuple) and len(x) == 2:
+        return _of_pairs(*x)
+    scipy = sys.modules.get("scipy.sparse")
+    if scipy is not None and scipy.issparse(x):
+        return _of_scipy(x, scipy)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor) and x.layout in (torch.sparse_coo, torch.sparse_csr):
+        return _of_torch(x, torch)
+    raise TypeError(f"x must be {KINDS}, got {describe(x)}; a dense array is for sparse_allreduce, or MPI's Allreduce")
+
+
+def _numbers(values: Any) -> np.ndarray:
+    """Return values as an array of numbers."""
+    if is_device(values):
+        raise TypeError("x must be in host memory, got values on a device; copy them with cupy.asnumpy")
+    found = np.asarray(values)
+    if found.dtype.kind not in "biufc":
+        raise TypeError(f"values of x must be {NUMBERS}, got dtype {found.dtype}; convert them first")
+    return found
+
+
+def _of_vector(x: SparseVector) -> Held:
+    values = _numbers(x.values)
+    keys = _in_range(np.asarray(x.indices), x.size, "indices of x")
+
+    def leave(result: Entries) -> SparseVector:
+        return SparseVector(result.keys.astype(index_dtype(x.size)), result.values, x.size)
+
+    return _checked(keys, values, {"kind": "SparseVector", "size": x.size}, leave)
+
+
+def _of_pairs(given: Any, values: Any) -> Held:
+    found = _numbers(values)
+    keys = np.asarray(given)
+    if keys.size == 0 and not isinstance(given, np.ndarray):
+        keys = keys.astype(np.int64)
+    if keys.dtype.kind not in "iu" or keys.ndim != 1:
+        raise TypeError(f"keys of x must be a vector of integers, got {describe(keys)}; number them first")
+    unsigned = keys.dtype == np.uint64
+
+    def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
+        back = result.keys.view(np.uint64) ^ SIGN if unsigned else result.keys.astype(keys.dtype)
+        return back, result.values
+
+    ordered = (keys ^ SIGN).view(np.int64) if unsigned else keys.astype(np.int64)  # in the order of the keys
+    return _checked(ordered, found, {"kind": "(keys, values)", "keys": keys.dtype}, leave)
+
+
+def _of_dict(x: dict[int, Any]) -> Held:
+    wrong = [key for key in x if not isinstance(key, (int, np.integer)) or isinstance(key, bool)]
+    if wrong:
+        raise TypeError(f"keys of x must be integers, got {wrong[0]!r}; number them first")
+    try:
+        keys = np.fromiter(x, np.int64, len(x))
+    except OverflowError:
+        raise ValueError("keys of x must be in [-2^63, 2^63); take (keys, values) with uint64 keys") from None
+    values = _numbers(list(x.values())) if x else np.empty(0, bool)
+    if values.dtype not in PLAIN or values.ndim != 1:
+        raise TypeError(f"values of x must be Python's numbers below 2^63, got {describe(values)}")
+    made = Counter if isinstance(x, Counter) else dict
+
+    def leave(result: Entries) -> dict[int, Any]:
+        return made(dict(zip(result.keys.tolist(), result.values.tolist(), strict=True)))
+
+    plain = PLAIN.index(values.dtype) + 1 if x else 0
+    return Held(keys, values, {"kind": made.__name__}, leave, plain)
+
+
+def _of_scipy(x: Any, scipy: Any) -> Held:
+    coo = x.tocoo()
+    coords = getattr(coo, "coords", None) or (coo.row, coo.col)
+    shape, flat = tuple(x.shape), isinstance(x, scipy.sparray)
+
+    def leave(result: Entries) -> Any:
+        at = np.unravel_index(result.keys, shape)
+        make = scipy.coo_array if flat else scipy.coo_matrix
+        found = make((result.values, at), shape=shape)
+        found.has_canonical_format = True
+        return found.asformat(x.format)
+
+    facts = {"kind": f"scipy.sparse.{type(x).__name__}", "shape": shape}
+    return _checked(_flattened(coords, shape), _numbers(coo.data), facts, leave)
+
+
+def _of_torch(x: Any, torch: Any) -> Held:
+    if x.device.type != "cpu":
+        raise TypeError(f"x must be in host memory, got a tensor on {x.device}; move it with x.cpu()")
+    shape, layout = tuple(x.shape), x.layout
+    if layout == torch.sparse_csr:
+        if x.dim() != 2:
+            raise ValueError(f"x must have two dimensions as a CSR tensor, got {x.dim()}; convert it with to_sparse()")
+        starts, columns, values = x.crow_indices().numpy(), x.col_indices().numpy(), x.values()
+        coords, sparse = (np.repeat(np.arange(shape[0]), np.diff(starts)), columns), shape
+    else:
+        coords, values = tuple(x._indices().numpy()), x._values()  # not coalesced: that would add duplicates
+        sparse = shape[: x.sparse_dim()]
+    if values.dtype == torch.bfloat16:
+        raise TypeError("values of x must be of a type that NumPy has, got bfloat16; convert them with x.float()")
+
+    def leave(result: Entries) -> Any:
+        at = np.unravel_index(result.keys, sparse)
+        numbers = torch.from_numpy(np.ascontiguousarray(result.values))
+        if layout == torch.sparse_csr:
+            starts = torch.from_numpy(np.searchsorted(at[0], np.arange(shape[0] + 1)))
+            return torch.sparse_csr_tensor(starts, torch.from_numpy(at[1].copy()), numbers, shape)
+        indices = torch.from_numpy(np.stack(at))
+        return torch.sparse_coo_tensor(indices, numbers, shape, is_coalesced=True, check_invariants=False)
+
+    facts = {"kind": str(layout), "shape": shape, "sparse dimensions": len(sparse)}
+    return _checked(_flattened(coords, sparse), _numbers(values.detach().numpy()), facts, leave)
+
+
+def _flattened(coords: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """Return the places of coordinates in an array of that shape, row by row."""
+    if prod(shape) >= 1 << 63:
+        raise ValueError(f"x must have fewer than 2^63 elements, zeros too, got shape {shape}; cut it in two")
+    if not len(coords[0]):
+        return np.empty(0, np.int64)
+    return np.ravel_multi_index(coords, shape).astype(np.int64)
+
+
+def _in_range(keys: np.ndarray, size: int, what: str) -> np.ndarray:
+    """Return keys as int64; raise unless they lie in ``[0, size)``."""
+    if keys.dtype.kind not in "iu" or keys.ndim != 1:
+        raise TypeError(f"{what} must be a vector of integers, got {describe(keys)}")
+    if len(keys) and not (0 <= keys.min() and keys.max() < size):
+        raise ValueError(f"{what} must be in [0, {size}), got {keys.min()} to {keys.max()}")
+    return keys.astype(np.int64)
+
+
+def _checked(keys: np.ndarray, values: np.ndarray, facts: dict[str, Any], leave: Callable[[Entries], Any]) -> Held:
+    """Return what is held, once keys and values are known to belong together."""
+    if values.ndim < 1 or len(values) != len(keys):
+        raise ValueError(f"x must have a value for each key, got {len(keys)} keys and values of shape {values.shape}")
+    if 0 in values.shape[1:]:
+        raise ValueError(f"values of x must have a size, got values of shape {values.shape[1:]} each")
+    facts = facts | {"dtype": values.dtype, "values of shape": values.shape[1:]}
+    return Held(keys, values, facts, leave)

@@ -1,0 +1,125 @@
+"""Entries as bytes: packed keys, which take a few bits each, and then the values as they are in memory.
+
+A message begins with its number of entries, so that its receiver needs to know no more than the region of its keys. The
+message of no entries is empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparse_mpi import kernels
+from sparse_mpi.keyed.entries import Entries, none_of
+from sparse_mpi.wire.packed import BitPacked, entries_of
+from sparse_mpi.wire.positions import NoValues
+
+LAYOUT = BitPacked(NoValues())
+WIDE = 1 << 56  # keys of a range from which on they are not packed
+_NO_CODES, _NO_SCALES = np.empty(0, np.uint8), np.empty(0, np.float32)
+
+
+@dataclass(frozen=True)
+class Format:
+    """The format of messages, the same on all ranks.
+
+    Args:
+        dtype: of the values.
+        shape: of each value, () for numbers.
+        span: of the keys of all ranks. Below `WIDE` they are bit-packed as indices are (`wire.packed`), else they take
+            8 bytes each.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    span: int
+
+    @property
+    def wide(self) -> bool:
+        """Tell if keys are not packed."""
+        return self.span >= WIDE
+
+    def pack(self, entries: Entries, counts: np.ndarray, regions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cut ``entries`` into m messages of ``counts`` ``(m,)`` int64 entries.
+
+        Args:
+            entries: in the order of the messages.
+            counts: of each message.
+            regions: ``(m, 2)`` int64, the smallest and the largest key that each message may have.
+
+        Returns:
+            The messages, bytes, one after the other, and their lengths ``(m,)`` int64.
+        """
+        keys, ends = self._packed_keys(entries.keys, counts, regions)
+        values = np.ascontiguousarray(entries.values).reshape(-1).view(np.uint8)
+        of_values = self._value_bytes() * counts
+        cuts = np.cumsum(of_values) - of_values
+        parts = []
+        for start, end, at, length in zip(ends[:-1], ends[1:], cuts, of_values, strict=True):
+            parts += [keys[start:end], values[at : at + length]]
+        return np.concatenate(parts), np.diff(ends) + of_values
+
+    def unpack(self, buffer: np.ndarray, lengths: np.ndarray, regions: np.ndarray) -> list[Entries]:
+        """Return the entries of each of the messages of these ``lengths`` that stand in ``buffer``."""
+        found = [none_of(self.dtype, self.shape)] * len(lengths)
+        full = np.flatnonzero(lengths)
+        if len(full) == 0:
+            return found
+        starts, lengths, regions = (np.cumsum(lengths) - lengths)[full], lengths[full], regions[full]
+        # The keys: how many there are tells how long they are.
+        counts = self._counts(buffer, starts, lengths, regions)
+        of_keys = self._key_bytes(counts, regions)
+        keys = self._unpacked_keys(_slices(buffer, starts, of_keys), counts, regions)
+        # The values, which fill the rest.
+        values = _slices(buffer, starts + of_keys, lengths - of_keys).view(self.dtype).reshape(-1, *self.shape)
+        ends = np.cumsum(counts).tolist()
+        for message, end, count in zip(full.tolist(), ends, counts.tolist(), strict=True):
+            found[message] = Entries(keys[end - count : end], values[end - count : end])
+        return found
+
+    def bytes_each(self, entries: float) -> float:
+        """Return about how many bytes an entry takes in messages of so many entries of all the keys there are."""
+        bits = 64.0 if self.wide else 2 + np.log2(max(self.span / max(entries, 1), 1))
+        return self._value_bytes() + bits / 8
+
+    def _value_bytes(self) -> int:
+        """Return the bytes of a value."""
+        return self.dtype.itemsize * int(np.prod(self.shape))
+
+    def _packed_keys(self, keys: np.ndarray, counts: np.ndarray, regions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sections of keys of all messages, and where they begin and end ``(m + 1,)``."""
+        if self.wide:
+            full = np.flatnonzero(counts)
+            headed = np.insert(keys, (np.cumsum(counts) - counts)[full], counts[full])
+            return headed.view(np.uint8), np.append(0, np.cumsum(8 * (counts + (counts > 0))))
+        messages = LAYOUT.lay_out(counts, _halfopen(regions), None)
+        buffer = kernels.of(keys).write_messages(messages, keys, _NO_CODES, _NO_SCALES)
+        return buffer, np.append(messages["head"], messages["end"][-1:])
+
+    def _counts(self, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:
+        """Return the entries of each message, none of which is empty."""
+        if self.wide:
+            return _slices(buffer, starts, np.full(len(starts), 8)).view(np.int64)
+        return entries_of(buffer[starts[0] :], lengths, _halfopen(regions))
+
+    def _key_bytes(self, counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
+        """Return the bytes of the section of keys of each message."""
+        return 8 * (counts + 1) if self.wide else LAYOUT.lengths_of(counts, _halfopen(regions), 0, None)
+
+    def _unpacked_keys(self, sections: np.ndarray, counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
+        """Return the keys of all messages."""
+        if self.wide:
+            return np.delete(sections.view(np.int64), np.cumsum(counts + 1) - counts - 1)
+        messages = LAYOUT.lay_out(counts, _halfopen(regions), None)
+        return kernels.of(sections).read_messages(messages, sections, WIDE)[0]
+
+
+def _halfopen(regions: np.ndarray) -> np.ndarray:
+    """Return regions with the key behind their last one, which may wrap around: only differences are looked at."""
+    return regions + np.array([0, 1])
+
+
+def _slices(buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the bytes of some slices, one after the other."""
+    return np.concatenate([buffer[at : at + n] for at, n in zip(starts.tolist(), lengths.tolist(), strict=True)])

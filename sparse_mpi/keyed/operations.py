@@ -1,0 +1,62 @@
+"""Operations that combine the values of equal keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+NAMED = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+TRIED = (0, 1, 2, 3, 5)  # small numbers, of which all triples are tried; sums and products of them are exact
+
+
+def operation(op: Any, dtype: np.dtype) -> np.ufunc:
+    """Return the ufunc that ``op`` stands for, a name in `NAMED` or a ufunc, for values of type ``dtype``.
+
+    Raises:
+        TypeError: neither of these, or values of this type cannot be combined to values of this type.
+        ValueError: an unknown name, or the order or grouping of values matters, as small numbers show.
+    """
+    found = NAMED.get(op, op) if isinstance(op, str) else op
+    if isinstance(found, str):
+        raise ValueError(f"op must be one of {', '.join(NAMED)}, or a ufunc of NumPy, got {op!r}")
+    if not hasattr(found, "reduceat") or (found.nin, found.nout) != (2, 1):  # Numba's are of a class of their own
+        raise TypeError(
+            f"op must be one of {', '.join(NAMED)}, or a NumPy ufunc of two arguments, got {op!r}; "
+            "numba.vectorize with signatures makes one of a function"
+        )
+    with np.errstate(all="ignore"):
+        _try(found, op, dtype)
+    return found
+
+
+def _try(ufunc: np.ufunc, op: Any, dtype: np.dtype) -> None:
+    """Raise unless ``ufunc`` is associative and commutative on small numbers, and keeps their type."""
+    numbers = np.array(TRIED).astype(dtype)
+    a, b, c = (grid.ravel() for grid in np.meshgrid(numbers, numbers, numbers))
+    try:
+        ab, ba = ufunc(a, b), ufunc(b, a)
+    except TypeError:
+        raise TypeError(f"op must combine values of {dtype}, got {op!r}, which has no loop for them") from None
+    if ab.dtype != dtype:
+        raise TypeError(f"op must give {dtype} for values of {dtype}, got {op!r}, which gives {ab.dtype}")
+    if not _same(ab, ba):
+        raise ValueError(f"op must be commutative, for ranks are combined in any order, got {op!r}")
+    if not _same(ufunc(ab, c), ufunc(a, ufunc(b, c))):
+        raise ValueError(f"op must be associative, for ranks are combined in groups, got {op!r}")
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Tell if two results are equal, to rounding where they are not whole."""
+    if a.dtype.kind in "fc":
+        tolerance = 1e2 * float(np.finfo(a.dtype).eps)
+        return np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+    return bool((a == b).all())
