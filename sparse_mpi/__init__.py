@@ -1,5 +1,8 @@
 """Sparse allreduce over MPI: `sparse_allreduce` for one sum, `SparseAllreduce` for a training run.
 
+For data that is sparse already, whatever holds it: `allreduce`, `reduce`, `reduce_scatter`, `allgather`, and
+`allreduce_init` where keys stay the same.
+
 Importing this package imports none of mpi4py, cupy and torch, and does not start MPI.
 """
 
@@ -21,6 +24,7 @@ from sparse_mpi.feedback import (
     StepAhead,
 )
 from sparse_mpi.heap import keep_freed_memory
+from sparse_mpi.keyed import allgather, allreduce, allreduce_init, reduce, reduce_scatter
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.once import sparse_allreduce
 from sparse_mpi.reducer.report import StepReport
@@ -47,8 +51,13 @@ __all__ = [
     "StepAhead",
     "StepReport",
     "World",
+    "allgather",
+    "allreduce",
+    "allreduce_init",
     "dimension_coverage",
     "keep_freed_memory",
+    "reduce",
+    "reduce_scatter",
     "sparse_allreduce",
 ]
 

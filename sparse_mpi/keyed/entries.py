@@ -41,27 +41,44 @@ def combined(keys: np.ndarray, values: np.ndarray, op: np.ufunc) -> Entries:
     return Entries(keys[heads], op.reduceat(values, heads, axis=0, dtype=values.dtype))
 
 
-def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
-    """Return the entries of all ``parts``, at least one; values of equal keys are combined in the order of the parts.
+class Runs:
+    """Where equal keys stand among keys ``(m,)`` that came from several ranks, one after the other.
 
-    ``(a op b) op c``, so that a sum of floating-point values has the same bits wherever it is taken.
+    Values in the order of these keys are combined in the order in which they stand, ``(a op b) op c``, so that a sum of
+    floating-point values has the same bits wherever it is taken.
+
+    Attributes:
+        keys: ``(u,)`` the distinct ones, ascending.
     """
+
+    def __init__(self, keys: np.ndarray) -> None:
+        # Bring equal keys side by side: merging ascending runs, a stable sort does no more.
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        heads = _heads(ordered)
+        self.keys, self._first = ordered[heads], order[heads]
+        # Those that come second, third and so on, and where their keys are.
+        counts = np.diff(heads, append=len(keys))
+        self._more = []
+        for nth in range(1, int(counts.max(initial=1))):
+            at = np.flatnonzero(counts > nth)
+            self._more.append((at, order[heads[at] + nth]))
+
+    def combined(self, values: np.ndarray, op: np.ufunc) -> np.ndarray:
+        """Return the combined values ``(u, ...)`` of `keys`."""
+        found = values[self._first]
+        for at, chosen in self._more:
+            found[at] = op(found[at], values[chosen])
+        return found
+
+
+def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
+    """Return the entries of all ``parts``, at least one; values of equal keys are combined in the order of these."""
     full = [part for part in parts if len(part.keys)]
     if len(full) < 2:
         return full[0] if full else parts[0]
-    # Bring equal keys side by side, in the order of their parts: merging ascending runs, a stable sort does no more.
-    keys = np.concatenate([part.keys for part in full])
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    heads = _heads(keys)
-    # Begin with the first value of each key, and add the second ones, the third ones, and so on.
-    values = np.concatenate([part.values for part in full])
-    found = values[order[heads]]
-    counts = np.diff(heads, append=len(keys))
-    for nth in range(1, int(counts.max(initial=1))):
-        more = np.flatnonzero(counts > nth)
-        found[more] = op(found[more], values[order[heads[more] + nth]])
-    return Entries(keys[heads], found)
+    runs = Runs(np.concatenate([part.keys for part in full]))
+    return Entries(runs.keys, runs.combined(np.concatenate([part.values for part in full]), op))
 
 
 def nonzero(entries: Entries) -> Entries:

@@ -1,0 +1,162 @@
+"""Persistent collectives: the keys are told once, and after that every round moves values only.
+
+What a rank gives and what it needs are two sets of keys. Setting up, each key gets an owner, who learns which ranks
+give a value for it and which need the result. In a round every rank sends its values to the owners, in the order of its
+keys, and the owners send back the results, in the order of what is needed: not a byte says which is which.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.keyed.entries import Entries, Runs
+from sparse_mpi.keyed.messages import Format
+from sparse_mpi.keyed.operations import operation
+from sparse_mpi.keyed.ownership import dealt, pooled, regions_of
+
+
+def allreduce_init(
+    keys: Any,
+    needed: Any = None,
+    op: str | np.ufunc = "sum",
+    comm: Any = None,
+    *,
+    dtype: Any = np.float64,
+    shape: tuple[int, ...] = (),
+) -> PersistentAllreduce:
+    """Set up an allreduce of values whose keys stay the same, round after round. Collective.
+
+    Args:
+        keys: ``(m,)`` integers, for which this rank will have values; distinct, in any order.
+        needed: ``(r,)`` integers, whose results this rank wants, in any order, perhaps more than once; they need not be
+            among ``keys``, and those that no rank has a value for get zeros. None: ``keys``.
+        op: as for `allreduce`; values are combined in rank order.
+        comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
+        dtype: of the values.
+        shape: of each value, () for numbers.
+
+    Returns:
+        A request; its `start` and `wait` are a round.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or op, dtype or shape differ between ranks; raised on every rank.
+    """
+    transport = as_comm(comm)
+    with same_on_all_ranks(transport) as say:
+        kind, trailing = np.dtype(dtype), tuple(int(d) for d in shape)
+        if kind.kind not in "biufc" or 0 in trailing:
+            raise TypeError(f"dtype must be of numbers, and shape of at least one, got {kind} and {trailing}")
+        ufunc = operation(op, kind)
+        mine = _vector(keys, "keys")
+        wanted = mine if needed is None else _vector(needed, "needed")
+        if len(np.unique(mine)) != len(mine):
+            raise ValueError(f"keys must be distinct, got {len(mine)} with {len(np.unique(mine))} distinct ones")
+        say(op=getattr(op, "__name__", op), dtype=kind, shape=trailing)
+    try:
+        return PersistentAllreduce(mine, wanted, ufunc, kind, trailing, transport)
+    except Exception as error:
+        transport.abort(error)
+
+
+class PersistentAllreduce:
+    """A request of `allreduce_init`, which can be started again and again.
+
+    Attributes:
+        found: ``(r,)`` bool, which of the needed keys some rank has values for.
+    """
+
+    def __init__(
+        self, keys: np.ndarray, needed: np.ndarray, op: np.ufunc, dtype: np.dtype, shape: tuple[int, ...], comm: Comm
+    ) -> None:
+        self._comm, self._op, self._dtype, self._shape = comm, op, dtype, shape
+        self._handle: Handle[np.ndarray] | None = None
+        self._order = np.argsort(keys, kind="stable")
+        sought, self._places = np.unique(needed, return_inverse=True)
+        # Owners: regions that hold about as many of all keys, given or needed. All tell them their keys.
+        pool = pooled(_flags(np.union1d(keys, sought)), comm)
+        regions, form = regions_of(pool, comm.size), Format(np.dtype(np.bool_), (), pool.span)
+        self._given, given = _told(_flags(keys[self._order]), regions, form, comm)
+        _, asked = _told(_flags(sought), regions, form, comm)
+        self._come = np.array([len(part) for part in given])
+        self._runs = Runs(np.concatenate(given))
+        # What is asked for and there: where it will stand, and how much of it goes to each rank.
+        there = [np.isin(part, self._runs.keys) for part in asked]
+        present = [part[mask] for part, mask in zip(asked, there, strict=True)]
+        self._answers, self._asked = np.array([len(part) for part in present]), np.concatenate(present)
+        self._asked = np.searchsorted(self._runs.keys, self._asked)
+        told, _ = comm.alltoallv(np.concatenate(there), np.array([len(part) for part in asked]))
+        self._got = np.flatnonzero(told)
+        self._sought, self.found = len(sought), told[self._places]
+        self._wanted = np.diff(np.append(np.searchsorted(sought[self._got], regions[:, 0]), len(self._got)))
+
+    def start(self, values: Any) -> None:
+        """Begin a round with this rank's ``values`` ``(m, ...)``, in the order of its keys. Collective.
+
+        Where the transport allows it the round goes on in the background; until `wait` has returned, ``values`` must
+        not change, and nothing else may use the communicator.
+
+        Raises:
+            RuntimeError: a round is under way.
+            TypeError, ValueError: the values are not of the dtype and shape told; raised on every rank.
+        """
+        if self._handle is not None:
+            raise RuntimeError("a round must be waited for before the next one starts; call wait()")
+        with same_on_all_ranks(self._comm):
+            found = np.asarray(values)
+            expected = (len(self._order), *self._shape)
+            if found.dtype != self._dtype:
+                raise TypeError(f"values must be {self._dtype}, as told to allreduce_init, got {found.dtype}")
+            if found.shape != expected:
+                raise ValueError(f"values must have shape {expected}, a value for each key, got {found.shape}")
+        self._handle = progress_thread_of(self._comm).start(lambda: self._round(found))
+
+    def wait(self) -> np.ndarray:
+        """Return the results ``(r, ...)`` of the round, in the order of the needed keys; zeros where none is `found`.
+
+        Raises:
+            RuntimeError: no round is under way.
+        """
+        if self._handle is None:
+            raise RuntimeError("a round must be started before it is waited for; call start(values)")
+        handle, self._handle = self._handle, None
+        return handle.wait()
+
+    def _round(self, values: np.ndarray) -> np.ndarray:
+        """Send values to owners, have them combined, and return what comes back."""
+        try:
+            received, _ = self._comm.alltoallv(values[self._order], self._given, self._come)
+            results = self._runs.combined(received, self._op)
+            answers, _ = self._comm.alltoallv(results[self._asked], self._answers, self._wanted)
+        except Exception as error:
+            self._comm.abort(error)
+        result = np.zeros((self._sought, *self._shape), self._dtype)
+        result[self._got] = answers
+        return result[self._places]
+
+
+def _flags(keys: np.ndarray) -> Entries:
+    """Return ascending keys as entries, for messages of keys: a byte comes with each."""
+    return Entries(keys, np.ones(len(keys), bool))
+
+
+def _told(entries: Entries, regions: np.ndarray, form: Format, comm: Comm) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Tell the owners of some keys; return how many went to each, and what keys came from each rank."""
+    counts = dealt(entries, regions)
+    received, lengths = comm.alltoallv(*form.pack(entries, counts, regions))
+    own = np.tile(regions[comm.rank], (comm.size, 1))
+    return counts, [part.keys for part in form.unpack(received, lengths, own)]
+
+
+def _vector(keys: Any, argument: str) -> np.ndarray:
+    """Return keys as int64."""
+    found = np.asarray(keys)
+    if found.size == 0 and not isinstance(keys, np.ndarray):
+        found = found.astype(np.int64)
+    if found.dtype.kind not in "iu" or found.ndim != 1 or (found.dtype == np.uint64 and (found >> np.uint64(63)).any()):
+        raise TypeError(f"{argument} must be a vector of integers below 2^63, got {found.dtype} {found.shape}")
+    return found.astype(np.int64)
