@@ -1,9 +1,13 @@
-"""The scripts of the README: three lines make a training script a distributed one."""
+"""The scripts of the README, and those for data that is sparse already, whose answers are checked by themselves."""
 
 from __future__ import annotations
 
 import difflib
+import gzip
+import random
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -57,3 +61,61 @@ def test_a_mistake_on_one_rank_ends_the_job(tmp_path, where):
     script.write_text(text.replace("import numpy", "import os\n\nimport numpy").replace(where, wrong))
     done = launch(3, str(script), seconds=90)
     assert done.returncode != 0 and "rank 1 of 3 aborts the job" in done.stderr and "AssertionError: oh" in done.stderr
+
+
+SPARSE = {
+    "pagerank.py": "largest difference from one process",
+    "kmers.py": "as counted by",
+    "words.py": "as counted by",
+}
+
+
+def data_of(name: str, folder: Path) -> list[str]:
+    """Options with which a script takes little data."""
+    if name == "pagerank.py":
+        file, draw = folder / "available", random.Random(1)
+        lines = []
+        for number in range(300):
+            wanted = ", ".join(f"p{draw.randrange(300)} (>= 1)" for _ in range(draw.randrange(5)))
+            lines.append(f"Package: p{number}\nVersion: 1\nDepends: {wanted} | absent\n")
+        file.write_text("\n".join(lines))
+        return ["--available", str(file)]
+    if name == "kmers.py":
+        draw = random.Random(1)
+        for each in ("reads_1", "reads_2", "longreads"):
+            reads = ["".join(draw.choices("ACGTN", (5, 5, 5, 5, 1), k=draw.randrange(10, 90))) for _ in range(20)]
+            text = "".join(f"@r\n{read}\n+\n{'I' * len(read)}\n" for read in reads * 2)
+            (folder / f"{each}.fq.gz").write_bytes(gzip.compress(text.encode()))
+        return ["--reads", str(folder), "-k", "11"]
+    return []
+
+
+@needs_mpi
+@pytest.mark.jobs
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_data_has_the_answer_of_one_process(name, tmp_path):
+    figure = tmp_path / "figure.png"
+    done = launch(3, f"examples/{name}", *data_of(name, tmp_path), "--plot", str(figure))
+    assert done.returncode == 0 and SPARSE[name] in done.stdout, done.stderr
+    assert figure.stat().st_size > 5000
+
+
+@needs_mpi
+@pytest.mark.jobs
+@pytest.mark.full("on little data the same")
+@pytest.mark.parametrize("name", ["pagerank.py", "kmers.py"])
+def test_sparse_data_of_debian_has_the_answer_of_one_process(name):
+    if name == "kmers.py" and not Path("/usr/share/doc/bowtie2/examples/reads").exists():
+        pytest.skip("needs Debian's bowtie2-examples")
+    if name == "pagerank.py" and not packages_known():
+        pytest.skip("needs the package lists of apt-get update")
+    done = launch(4, f"examples/{name}")
+    assert done.returncode == 0 and SPARSE[name] in done.stdout, done.stderr
+
+
+def packages_known() -> bool:
+    """Whether apt knows more packages than are installed."""
+    if not shutil.which("apt-cache"):
+        return False
+    told = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, timeout=60)
+    return told.stdout.count("\nPackage: ") > 10_000

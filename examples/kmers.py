@@ -1,0 +1,87 @@
+"""Count the k-mers of sequencing reads: pairs of arrays (keys, values), added up over ranks.
+
+    python -m sparse_mpi run -n 4 examples/kmers.py --plot kmers.png
+
+Each rank counts the k-mers of its share of the reads, which are numbers below 4^21; an allreduce adds up the counts of
+equal ones. The reads are those of Debian's package bowtie2-examples (apt-get install bowtie2-examples). The answer is
+checked against one process.
+"""
+
+import argparse
+import gzip
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import sparse_mpi
+from sparse_mpi.comm import as_comm
+
+READS = Path("/usr/share/doc/bowtie2/examples/reads")
+FILES = ("reads_1.fq.gz", "reads_2.fq.gz", "longreads.fq.gz")
+CODES = np.full(256, 4, np.uint8)
+CODES[np.frombuffer(b"ACGT", np.uint8)] = range(4)
+
+parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+parser.add_argument("-k", type=int, default=21, help="bases of a k-mer, at most 31 (default: 21)")
+parser.add_argument("--reads", type=Path, default=READS, metavar="DIR", help=f"with {', '.join(FILES)}")
+parser.add_argument("--plot", metavar="FILE", help="draw how many k-mers occur how often")
+
+
+def reads(folder: Path) -> list[np.ndarray]:
+    """Return all reads, as codes 0 to 3 of their bases, and 4 of unknown ones."""
+    if not (folder / FILES[0]).exists():
+        raise SystemExit(f"{folder} has no {FILES[0]}; apt-get install bowtie2-examples, or --reads DIR")
+    lines = [line for name in FILES for line in gzip.open(folder / name).read().splitlines()[1::4]]
+    return [CODES[np.frombuffer(line, np.uint8)] for line in lines]
+
+
+def counted(chosen: list[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k-mers of some reads as ascending numbers, base by base two bits, and how often each occurs."""
+    bases = np.concatenate([np.append(read, 4) for read in chosen] or [np.empty(0, np.uint8)])  # 4 parts them
+    windows = len(bases) - k + 1
+    if windows < 1:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    numbers, known = np.zeros(windows, np.int64), np.ones(windows, bool)
+    for place in range(k):
+        numbers = 4 * numbers + (bases[place : place + windows] & 3)
+        known &= bases[place : place + windows] < 4
+    return np.unique(numbers[known], return_counts=True)
+
+
+def main() -> None:
+    """Count, and check it."""
+    args, world = parser.parse_args(), MPI.COMM_WORLD
+    everything = reads(args.reads)
+    mine = counted(everything[world.rank :: world.size], args.k)
+    world.Barrier()
+    began = MPI.Wtime()
+    keys, counts = sparse_mpi.allreduce(mine)
+    seconds, sent = MPI.Wtime() - began, as_comm().traffic.sent
+
+    if world.rank == 0:
+        print(f"{len(everything):,} reads, {len(keys):,} distinct {args.k}-mers, {counts.sum():,} in all")
+        print(
+            f"{world.size} ranks, {seconds:.3f} s, {sent / 1e6:.2f} MB sent by rank 0 for {len(mine[0]):,} of its own"
+        )
+        expected = counted(everything, args.k)
+        if not (np.array_equal(keys, expected[0]) and np.array_equal(counts, expected[1])):
+            raise SystemExit("the answer is not that of one process")
+        print("as counted by one process")
+        if args.plot:
+            draw(args.plot, counts, args.k)
+
+
+def draw(file: str, counts: np.ndarray, k: int) -> None:
+    """Draw the spectrum: errors of the sequencer occur once, true k-mers about as often as their place was read."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(np.bincount(counts)[:120])
+    axes.set(yscale="log", xlabel="occurrences", ylabel=f"{k}-mers", title="k-mer spectrum of lambda phage reads")
+    figure.savefig(file)
+
+
+if __name__ == "__main__":
+    main()
