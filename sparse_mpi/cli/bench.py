@@ -13,6 +13,7 @@ from sparse_mpi.cli import (
     bench_interleaved,
     bench_network,
     bench_select,
+    bench_sparse,
     bench_volume,
     bench_wire,
 )
@@ -27,6 +28,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         bench_interleaved,
         bench_compare,
         bench_select,
+        bench_sparse,
         bench_wire,
         bench_volume,
         bench_energy,

@@ -29,7 +29,7 @@ class Queue:
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.folder = folder
-        for part in ("slurm", "train", "sparse_mpi", "examples"):
+        for part in ("slurm", "train", "sparse_mpi", "examples", "tests"):
             (folder / part).symlink_to(ROOT / part)
         (folder / "runs").mkdir()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
