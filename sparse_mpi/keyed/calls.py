@@ -45,8 +45,8 @@ def allreduce(
             wrap around, sums of bool are "or", and NaN makes a minimum or maximum NaN. Keys that a rank lacks are not
             combined: they are no zeros.
         comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
-        algorithm: ``"split"``, ``"doubling"``, ``"gather"``, or ``"auto"``, which takes the one whose messages should
-            be over first on ``network``. `split` and `gather` combine in rank order, ``((x0 + x1) + x2) + ...``, so
+        algorithm: ``"split"``, ``"doubling"``, ``"gather"``, or ``"auto"``, which takes the one that should be done
+            first on ``network``. `split` and `gather` combine in rank order, ``((x0 + x1) + x2) + ...``, so
             that sums of floating-point numbers have the bits of that; `doubling` in the order of a tree.
         zeros: ``"keep"`` entries of the result that are exactly zero, or ``"drop"`` them.
         network: latency and bandwidth, for ``"auto"``: 10 Gbit/s and 5 us unless told.
