@@ -17,6 +17,7 @@ from sparse_mpi.keyed.kinds import Held, held
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import operation
 from sparse_mpi.keyed.ownership import Pool, pooled, regions_of
+from sparse_mpi.keyed.turns import in_turn, together
 
 AUTO = "auto"
 ZEROS = ("keep", "drop")
@@ -60,17 +61,21 @@ def allreduce(
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
             data moves.
     """
-    transport, mine, ufunc = _agreed(x, op, comm, zeros, algorithm)
-    try:
-        entries, pool, form = _prepared(mine, ufunc, transport)
-        if algorithm == AUTO:
-            choice = choose(pool, form, network)
-            algorithm = choice.algorithm
-            if tell is not None:
-                tell(choice)
-        return mine.leave(_finished(ALGORITHMS[algorithm](entries, ufunc, pool, form, transport), zeros))
-    except Exception as error:
-        transport.abort(error)
+    transport = as_comm(comm)
+
+    def work() -> Any:
+        mine, ufunc = _agreed(x, op, transport, zeros, algorithm)
+        with together(transport):
+            entries, pool, form = _prepared(mine, ufunc, transport)
+            chosen = algorithm
+            if algorithm == AUTO:
+                choice = choose(pool, form, network)
+                chosen = choice.algorithm
+                if tell is not None:
+                    tell(choice)
+            return mine.leave(_finished(ALGORITHMS[chosen](entries, ufunc, pool, form, transport), zeros))
+
+    return in_turn(transport, work)
 
 
 def reduce_scatter(x: Any, op: str | np.ufunc = "sum", comm: Any = None, *, zeros: str = "keep") -> Any:
@@ -79,13 +84,17 @@ def reduce_scatter(x: Any, op: str | np.ufunc = "sum", comm: Any = None, *, zero
     Ranges ascend with the ranks, and are such that each holds about as many of all ranks' entries. See `allreduce` for
     arguments and errors.
     """
-    transport, mine, ufunc = _agreed(x, op, comm, zeros)
-    try:
-        entries, pool, form = _prepared(mine, ufunc, transport)
-        regions = regions_of(pool, transport.size)
-        return mine.leave(_finished(owned(entries, ufunc, regions, form, transport), zeros))
-    except Exception as error:
-        transport.abort(error)
+    transport = as_comm(comm)
+
+    def work() -> Any:
+        mine, ufunc = _agreed(x, op, transport, zeros)
+        with together(transport):
+            entries, pool, form = _prepared(mine, ufunc, transport)
+            return mine.leave(
+                _finished(owned(entries, ufunc, regions_of(pool, transport.size), form, transport), zeros)
+            )
+
+    return in_turn(transport, work)
 
 
 def reduce(x: Any, root: int = 0, op: str | np.ufunc = "sum", comm: Any = None, *, zeros: str = "keep") -> Any:
@@ -93,18 +102,21 @@ def reduce(x: Any, root: int = 0, op: str | np.ufunc = "sum", comm: Any = None, 
 
     See `allreduce` for the other arguments and errors.
     """
-    transport, mine, ufunc = _agreed(x, op, comm, zeros, root=root)
-    try:
-        entries, pool, form = _prepared(mine, ufunc, transport)
-        regions, ranks = regions_of(pool, transport.size), transport.size
-        own = owned(entries, ufunc, regions, form, transport)
-        message, lengths = form.pack(own, np.array([len(own.keys)]), regions[transport.rank : transport.rank + 1])
-        received, lengths = transport.alltoallv(message, lengths * (np.arange(ranks) == root))
-        if transport.rank != root:
-            return None
-        return mine.leave(_finished(joined(form.unpack(received, lengths, regions)), zeros))
-    except Exception as error:
-        transport.abort(error)
+    transport = as_comm(comm)
+
+    def work() -> Any:
+        mine, ufunc = _agreed(x, op, transport, zeros, root=root)
+        with together(transport):
+            entries, pool, form = _prepared(mine, ufunc, transport)
+            rank, regions = transport.rank, regions_of(pool, transport.size)
+            own = owned(entries, ufunc, regions, form, transport)
+            message, lengths = form.pack(own, np.array([len(own.keys)]), regions[rank : rank + 1])
+            received, lengths = transport.alltoallv(message, lengths * (np.arange(transport.size) == root))
+            if rank != root:
+                return None
+            return mine.leave(_finished(joined(form.unpack(received, lengths, regions)), zeros))
+
+    return in_turn(transport, work)
 
 
 def allgather(x: Any, comm: Any = None) -> list[Any]:
@@ -112,19 +124,21 @@ def allgather(x: Any, comm: Any = None) -> list[Any]:
 
     See `allreduce` for the arguments and errors.
     """
-    transport, mine, ufunc = _agreed(x, "sum", comm, "keep")
-    try:
-        entries, pool, form = _prepared(mine, ufunc, transport)
-        return [mine.leave(part) for part in gathered(entries, pool, form, transport)]
-    except Exception as error:
-        transport.abort(error)
+    transport = as_comm(comm)
+
+    def work() -> list[Any]:
+        mine, ufunc = _agreed(x, "sum", transport, "keep")
+        with together(transport):
+            entries, pool, form = _prepared(mine, ufunc, transport)
+            return [mine.leave(part) for part in gathered(entries, pool, form, transport)]
+
+    return in_turn(transport, work)
 
 
 def _agreed(
-    x: Any, op: Any, comm: Any, zeros: str, algorithm: str = AUTO, root: int = 0
-) -> tuple[Comm, Held, np.ufunc]:
-    """Return the transport, what this rank holds, and the operation, once all ranks have good and equal arguments."""
-    transport = as_comm(comm)
+    x: Any, op: Any, transport: Comm, zeros: str, algorithm: str = AUTO, root: int = 0
+) -> tuple[Held, np.ufunc]:
+    """Return what this rank holds, and the operation, once all ranks have good and equal arguments."""
     with same_on_all_ranks(transport) as say:
         mine = held(x)
         if zeros not in ZEROS:
@@ -139,7 +153,7 @@ def _agreed(
     if mine.plain is not None:
         needed = transport.allreduce(np.array([mine.plain]), "max", control=True)
         mine = mine.as_plain(int(needed[0]))
-    return transport, mine, operation(op, mine.values.dtype)
+    return mine, operation(op, mine.values.dtype)
 
 
 def _prepared(mine: Held, ufunc: np.ufunc, comm: Comm) -> tuple[Entries, Pool, Format]:

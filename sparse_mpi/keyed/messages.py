@@ -69,8 +69,13 @@ class Format:
         starts, lengths, regions = (np.cumsum(lengths) - lengths)[full], lengths[full], regions[full]
         # The keys: how many there are tells how long they are.
         counts = self._counts(buffer, starts, lengths, regions)
-        of_keys = self._key_bytes(counts, regions)
-        keys = self._unpacked_keys(_slices(buffer, starts, of_keys), counts, regions)
+        messages = None if self.wide else LAYOUT.lay_out(counts, _halfopen(regions), None)
+        of_keys = 8 * (counts + 1) if messages is None else messages["end"] - messages["head"]
+        sections = _slices(buffer, starts, of_keys)
+        if messages is None:
+            keys = np.delete(sections.view(np.int64), np.cumsum(counts + 1) - counts - 1)
+        else:
+            keys = kernels.of(sections).read_messages(messages, sections, WIDE)[0]
         # The values, which fill the rest.
         values = _slices(buffer, starts + of_keys, lengths - of_keys).view(self.dtype).reshape(-1, *self.shape)
         ends = np.cumsum(counts).tolist()
@@ -102,17 +107,6 @@ class Format:
         if self.wide:
             return _slices(buffer, starts, np.full(len(starts), 8)).view(np.int64)
         return entries_of(buffer[starts[0] :], lengths, _halfopen(regions))
-
-    def _key_bytes(self, counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
-        """Return the bytes of the section of keys of each message."""
-        return 8 * (counts + 1) if self.wide else LAYOUT.lengths_of(counts, _halfopen(regions), 0, None)
-
-    def _unpacked_keys(self, sections: np.ndarray, counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
-        """Return the keys of all messages."""
-        if self.wide:
-            return np.delete(sections.view(np.int64), np.cumsum(counts + 1) - counts - 1)
-        messages = LAYOUT.lay_out(counts, _halfopen(regions), None)
-        return kernels.of(sections).read_messages(messages, sections, WIDE)[0]
 
 
 def _halfopen(regions: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,25 +34,26 @@ def operation(op: Any, dtype: np.dtype) -> np.ufunc:
             f"op must be one of {', '.join(NAMED)}, or a NumPy ufunc of two arguments, got {op!r}; "
             "numba.vectorize with signatures makes one of a function"
         )
-    with np.errstate(all="ignore"):
-        _try(found, op, dtype)
+    _try(found, op, dtype)
     return found
 
 
+@cache  # by what was tried and was good
 def _try(ufunc: np.ufunc, op: Any, dtype: np.dtype) -> None:
     """Raise unless ``ufunc`` is associative and commutative on small numbers, and keeps their type."""
     numbers = np.array(TRIED).astype(dtype)
     a, b, c = (grid.ravel() for grid in np.meshgrid(numbers, numbers, numbers))
-    try:
-        ab, ba = ufunc(a, b), ufunc(b, a)
-    except TypeError:
-        raise TypeError(f"op must combine values of {dtype}, got {op!r}, which has no loop for them") from None
-    if ab.dtype != dtype:
-        raise TypeError(f"op must give {dtype} for values of {dtype}, got {op!r}, which gives {ab.dtype}")
-    if not _same(ab, ba):
-        raise ValueError(f"op must be commutative, for ranks are combined in any order, got {op!r}")
-    if not _same(ufunc(ab, c), ufunc(a, ufunc(b, c))):
-        raise ValueError(f"op must be associative, for ranks are combined in groups, got {op!r}")
+    with np.errstate(all="ignore"):
+        try:
+            ab, ba = ufunc(a, b), ufunc(b, a)
+        except TypeError:
+            raise TypeError(f"op must combine values of {dtype}, got {op!r}, which has no loop for them") from None
+        if ab.dtype != dtype:
+            raise TypeError(f"op must give {dtype} for values of {dtype}, got {op!r}, which gives {ab.dtype}")
+        if not _same(ab, ba):
+            raise ValueError(f"op must be commutative, for ranks are combined in any order, got {op!r}")
+        if not _same(ufunc(ab, c), ufunc(a, ufunc(b, c))):
+            raise ValueError(f"op must be associative, for ranks are combined in groups, got {op!r}")
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

@@ -18,6 +18,7 @@ from sparse_mpi.keyed.entries import Entries, Runs
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import operation
 from sparse_mpi.keyed.ownership import dealt, pooled, regions_of
+from sparse_mpi.keyed.turns import in_turn, together
 
 
 def allreduce_init(
@@ -47,20 +48,22 @@ def allreduce_init(
         TypeError, ValueError: bad arguments, or op, dtype or shape differ between ranks; raised on every rank.
     """
     transport = as_comm(comm)
-    with same_on_all_ranks(transport) as say:
-        kind, trailing = np.dtype(dtype), tuple(int(d) for d in shape)
-        if kind.kind not in "biufc" or 0 in trailing:
-            raise TypeError(f"dtype must be of numbers, and shape of at least one, got {kind} and {trailing}")
-        ufunc = operation(op, kind)
-        mine = _vector(keys, "keys")
-        wanted = mine if needed is None else _vector(needed, "needed")
-        if len(np.unique(mine)) != len(mine):
-            raise ValueError(f"keys must be distinct, got {len(mine)} with {len(np.unique(mine))} distinct ones")
-        say(op=getattr(op, "__name__", op), dtype=kind, shape=trailing)
-    try:
-        return PersistentAllreduce(mine, wanted, ufunc, kind, trailing, transport)
-    except Exception as error:
-        transport.abort(error)
+
+    def work() -> PersistentAllreduce:
+        with same_on_all_ranks(transport) as say:
+            kind, trailing = np.dtype(dtype), tuple(int(d) for d in shape)
+            if kind.kind not in "biufc" or 0 in trailing:
+                raise TypeError(f"dtype must be of numbers, and shape of at least one, got {kind} and {trailing}")
+            ufunc = operation(op, kind)
+            mine = _vector(keys, "keys")
+            wanted = mine if needed is None else _vector(needed, "needed")
+            if len(np.unique(mine)) != len(mine):
+                raise ValueError(f"keys must be distinct, got {len(mine)} with {len(np.unique(mine))} distinct ones")
+            say(op=getattr(op, "__name__", op), dtype=kind, shape=trailing)
+        with together(transport):
+            return PersistentAllreduce(mine, wanted, ufunc, kind, trailing, transport)
+
+    return in_turn(transport, work)
 
 
 class PersistentAllreduce:
@@ -97,46 +100,44 @@ class PersistentAllreduce:
     def start(self, values: Any) -> None:
         """Begin a round with this rank's ``values`` ``(m, ...)``, in the order of its keys. Collective.
 
-        Where the transport allows it the round goes on in the background; until `wait` has returned, ``values`` must
-        not change, and nothing else may use the communicator.
+        Where the transport allows it the round goes on in the background. Until `wait` has returned, ``values`` must
+        not change; what else is reduced over the communicator waits its turn, which must be the same on all ranks.
 
         Raises:
             RuntimeError: a round is under way.
-            TypeError, ValueError: the values are not of the dtype and shape told; raised on every rank.
         """
         if self._handle is not None:
             raise RuntimeError("a round must be waited for before the next one starts; call wait()")
-        with same_on_all_ranks(self._comm):
-            found = np.asarray(values)
-            expected = (len(self._order), *self._shape)
-            if found.dtype != self._dtype:
-                raise TypeError(f"values must be {self._dtype}, as told to allreduce_init, got {found.dtype}")
-            if found.shape != expected:
-                raise ValueError(f"values must have shape {expected}, a value for each key, got {found.shape}")
-        self._handle = progress_thread_of(self._comm).start(lambda: self._round(found))
+        self._handle = progress_thread_of(self._comm).start(lambda: self._round(values))
 
     def wait(self) -> np.ndarray:
         """Return the results ``(r, ...)`` of the round, in the order of the needed keys; zeros where none is `found`.
 
         Raises:
             RuntimeError: no round is under way.
+            TypeError, ValueError: the values are not of the dtype and shape told; raised on every rank.
         """
         if self._handle is None:
             raise RuntimeError("a round must be started before it is waited for; call start(values)")
         handle, self._handle = self._handle, None
         return handle.wait()
 
-    def _round(self, values: np.ndarray) -> np.ndarray:
+    def _round(self, values: Any) -> np.ndarray:
         """Send values to owners, have them combined, and return what comes back."""
-        try:
-            received, _ = self._comm.alltoallv(values[self._order], self._given, self._come)
+        with same_on_all_ranks(self._comm):
+            mine = np.asarray(values)
+            expected = (len(self._order), *self._shape)
+            if mine.dtype != self._dtype:
+                raise TypeError(f"values must be {self._dtype}, as told to allreduce_init, got {mine.dtype}")
+            if mine.shape != expected:
+                raise ValueError(f"values must have shape {expected}, a value for each key, got {mine.shape}")
+        with together(self._comm):
+            received, _ = self._comm.alltoallv(mine[self._order], self._given, self._come)
             results = self._runs.combined(received, self._op)
             answers, _ = self._comm.alltoallv(results[self._asked], self._answers, self._wanted)
-        except Exception as error:
-            self._comm.abort(error)
-        result = np.zeros((self._sought, *self._shape), self._dtype)
-        result[self._got] = answers
-        return result[self._places]
+            result = np.zeros((self._sought, *self._shape), self._dtype)
+            result[self._got] = answers
+            return result[self._places]
 
 
 def _flags(keys: np.ndarray) -> Entries:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi import World, keyed
+from sparse_mpi import SparseAllreduce, World, keyed
 
 KEYS = st.lists(st.integers(-30, 30), max_size=15, unique=True)
 RANKS = st.lists(
@@ -55,6 +55,19 @@ def test_over_mpi_as_in_a_world(ranks):
     ranks.run(body_of(sets, "sum", (), np.float64))
 
 
+@pytest.mark.ranks(1, 2, 3, 4)
+def test_what_is_reduced_meanwhile_waits_its_turn(ranks):
+    def body(comm):
+        request, reducer = keyed.allreduce_init(np.arange(1000), comm=comm), SparseAllreduce(100, k=10, comm=comm)
+        for step in range(5):
+            request.start(np.full(1000, step + 1.0))
+            between = keyed.allreduce({comm.rank: 1, 7: 1}, comm=comm)
+            reducer.step(np.arange(100, dtype=np.float32))
+            assert between[7] >= comm.size and (request.wait() == comm.size * (step + 1)).all()
+
+    ranks.run(body)
+
+
 def test_a_round_sends_values_alone_and_only_to_those_who_need_them():
     """Each rank has 100 keys, needs 10 of its neighbour's, and gets these."""
     ranks, each, needs = 6, 100, 10
@@ -78,11 +91,12 @@ def test_bad_values_and_calls_are_refused_on_all_ranks():
         request = keyed.allreduce_init(np.array([1, 2]), comm=comm)
         with pytest.raises(RuntimeError, match="call start"):
             request.wait()
-        wrong = np.ones(3 if comm.rank == 1 else 2)
+        request.start(np.ones(3 if comm.rank == 1 else 2))
         with pytest.raises(ValueError, match=r"values must have shape \(2,\), a value for each key, got \(3,\)"):
-            request.start(wrong)
+            request.wait()
+        request.start(np.ones(2, np.float32 if comm.rank == 0 else np.float64))
         with pytest.raises((TypeError, ValueError), match="values must be float64, as told to allreduce_init"):
-            request.start(np.ones(2, np.float32 if comm.rank == 0 else np.float64))
+            request.wait()
         request.start(np.ones(2))
         with pytest.raises(RuntimeError, match="call wait"):
             request.start(np.ones(2))
