@@ -19,11 +19,14 @@ import scipy.sparse
 from mpi4py import MPI
 
 import sparse_mpi
+from sparse_mpi.comm import as_comm
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("--iterations", type=int, default=40, help="(default: 40)")
 parser.add_argument("--damping", type=float, default=0.85, help="(default: 0.85)")
 parser.add_argument("--available", type=Path, metavar="FILE", help="what apt-cache dumpavail said, here or elsewhere")
+text = "an allreduce of everything in each iteration instead, to compare"
+parser.add_argument("--anew", action="store_true", help=text)
 parser.add_argument("--plot", metavar="FILE", help="draw the best ranked packages")
 
 
@@ -47,6 +50,15 @@ def packages(file: Path | None) -> tuple[list[str], np.ndarray]:
     return names, np.array(edges).T
 
 
+def everything(keys: np.ndarray, values: np.ndarray, mine: np.ndarray) -> np.ndarray:
+    """Return the sums of this rank's own packages, by an allreduce of all."""
+    found, sums = sparse_mpi.allreduce((keys, values))
+    own = (mine[0] <= found) & (found <= mine[-1])
+    received = np.zeros(len(mine))
+    received[found[own] - mine[0]] = sums[own]
+    return received
+
+
 def serial(edges: np.ndarray, size: int, iterations: int, damping: float) -> np.ndarray:
     """Return the ranks by one process."""
     out = np.bincount(edges[0], minlength=size)
@@ -67,21 +79,30 @@ def main() -> None:
     sources, targets = edges[:, (low <= edges[0]) & (edges[0] < high)]
     out = np.bincount(sources - low, minlength=high - low)
     keys, place = np.unique(targets, return_inverse=True)
-    request = sparse_mpi.allreduce_init(keys, needed=np.arange(low, high))
+    mine = np.arange(low, high)
+    request = sparse_mpi.allreduce_init(keys, needed=mine)
 
     x = np.full(high - low, 1 / size)
-    began = MPI.Wtime()
+    began, before = MPI.Wtime(), as_comm().traffic.sent
     for _ in range(args.iterations):
-        request.start(np.bincount(place, weights=(x / np.maximum(out, 1))[sources - low], minlength=len(keys)))
+        passed = np.bincount(place, weights=(x / np.maximum(out, 1))[sources - low], minlength=len(keys))
+        if not args.anew:
+            request.start(passed)
         lost = world.allreduce(x[out == 0].sum())  # of packages that depend on nothing
-        x = (1 - args.damping) / size + args.damping * (request.wait() + lost / size)
-    seconds = (MPI.Wtime() - began) / args.iterations
+        received = everything(keys, passed, mine) if args.anew else request.wait()
+        x = (1 - args.damping) / size + args.damping * (received + lost / size)
+    seconds, sent = (MPI.Wtime() - began) / args.iterations, (as_comm().traffic.sent - before) / args.iterations
+    least = 8 * world.allreduce(len(keys) + request.found.sum())  # values to their owners, and what is there back
+    sent = world.allreduce(sent)
 
     ranks = np.concatenate(world.allgather(x))
     if world.rank == 0:
         wrong = abs(ranks - serial(edges, size, args.iterations, args.damping)).max()
         best = np.argsort(-ranks)[:20]
-        print(f"{size:,} packages, {edges.shape[1]:,} dependencies, {world.size} ranks, {1e3 * seconds:.2f} ms a round")
+        print(f"{size:,} packages, {edges.shape[1]:,} dependencies, {world.size} ranks")
+        print(
+            f"{1e3 * seconds:.2f} ms and {sent / 1e6:.3f} MB in all an iteration; values alone are {least / 1e6:.3f} MB"
+        )
         print("best:", ", ".join(names[i] for i in best[:5]))
         print(f"largest difference from one process: {wrong:.1e}")
         if args.plot:
