@@ -74,7 +74,7 @@ def _data(name: str, args: argparse.Namespace, comm: Comm) -> tuple[np.ndarray, 
     """Return this rank's keys and values, and how many keys there are."""
     if name == "data":
         with np.load(args.data / f"rank-{comm.rank}.npz") as file:
-            keys, values = file["keys"], file["values"].astype(np.float64)
+            keys, values = file["keys"], file["values"]
         highest = np.array([keys.max(initial=0)], np.int64)
         return keys, values, int(comm.allreduce(highest, "max", control=True)[0]) + 1
     keys = CASES[name](comm.rank, comm.size, args.n, args.entries)
@@ -133,7 +133,7 @@ def _candidates(keys: np.ndarray, values: np.ndarray, n: int, comm: Comm) -> dic
     if n <= 1 << 27:
 
         def dense() -> np.ndarray:
-            buffer, total = np.zeros(n), np.empty(n)
+            buffer, total = np.zeros(n, values.dtype), np.empty(n, values.dtype)
             buffer[keys] = values
             world.Allreduce(buffer, total)
             return total

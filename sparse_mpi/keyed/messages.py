@@ -1,12 +1,14 @@
 """Entries as bytes: packed keys, which take a few bits each, and then the values as they are in memory.
 
-A message begins with its number of entries, so that its receiver needs to know no more than the region of its keys. The
-message of no entries is empty.
+Integers are sent as the shortest type that holds all of a rank's values, and the last byte of a message says how many
+bytes that has. A message begins with its number of entries, so that its receiver needs to know no more than the region
+of its keys. The message of no entries is empty.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -52,13 +54,15 @@ class Format:
             The messages, bytes, one after the other, and their lengths ``(m,)`` int64.
         """
         keys, ends = self._packed_keys(entries.keys, counts, regions)
-        values = np.ascontiguousarray(entries.values).reshape(-1).view(np.uint8)
-        of_values = self._value_bytes() * counts
+        short = _shortest(entries.values) if self._whole else entries.values
+        values = np.ascontiguousarray(short).reshape(-1).view(np.uint8)
+        of_values = self._numbers * short.itemsize * counts
         cuts = np.cumsum(of_values) - of_values
+        mark = np.array([short.itemsize] * self._whole, np.uint8)
         parts = []
         for start, end, at, length in zip(ends[:-1], ends[1:], cuts, of_values, strict=True):
-            parts += [keys[start:end], values[at : at + length]]
-        return np.concatenate(parts), np.diff(ends) + of_values
+            parts += [keys[start:end], values[at : at + length], mark if length else mark[:0]]
+        return np.concatenate(parts), np.diff(ends) + of_values + len(mark) * (counts > 0)
 
     def unpack(self, buffer: np.ndarray, lengths: np.ndarray, regions: np.ndarray) -> list[Entries]:
         """Return the entries of each of the messages of these ``lengths`` that stand in ``buffer``."""
@@ -77,7 +81,7 @@ class Format:
         else:
             keys = kernels.of(sections).read_messages(messages, sections, WIDE)[0]
         # The values, which fill the rest.
-        values = _slices(buffer, starts + of_keys, lengths - of_keys).view(self.dtype).reshape(-1, *self.shape)
+        values = self._values(buffer, starts + of_keys, starts + lengths).reshape(-1, *self.shape)
         ends = np.cumsum(counts).tolist()
         for message, end, count in zip(full.tolist(), ends, counts.tolist(), strict=True):
             found[message] = Entries(keys[end - count : end], values[end - count : end])
@@ -86,11 +90,26 @@ class Format:
     def bytes_each(self, entries: float) -> float:
         """Return about how many bytes an entry takes in messages of so many entries of all the keys there are."""
         bits = 64.0 if self.wide else 2 + np.log2(max(self.span / max(entries, 1), 1))
-        return self._value_bytes() + bits / 8
+        return self.dtype.itemsize * self._numbers + bits / 8
 
-    def _value_bytes(self) -> int:
-        """Return the bytes of a value."""
-        return self.dtype.itemsize * int(np.prod(self.shape))
+    @property
+    def _numbers(self) -> int:
+        """Return the numbers of a value."""
+        return prod(self.shape)
+
+    @property
+    def _whole(self) -> bool:
+        """Tell if values are sent as the shortest integers that hold them."""
+        return self.dtype.kind in "iu" and self.dtype.itemsize > 1
+
+    def _values(self, buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Return the numbers of all messages, whose sections of values begin and end there."""
+        if not self._whole:
+            return _slices(buffer, starts, ends - starts).view(self.dtype)
+        widths = buffer[ends - 1].tolist()
+        each = zip(starts.tolist(), (ends - 1).tolist(), widths, strict=True)
+        parts = [buffer[start:end].copy().view(f"{self.dtype.kind}{width}") for start, end, width in each]
+        return np.concatenate([part.astype(self.dtype, copy=False) for part in parts])
 
     def _packed_keys(self, keys: np.ndarray, counts: np.ndarray, regions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the sections of keys of all messages, and where they begin and end ``(m + 1,)``."""
@@ -107,6 +126,16 @@ class Format:
         if self.wide:
             return _slices(buffer, starts, np.full(len(starts), 8)).view(np.int64)
         return entries_of(buffer[starts[0] :], lengths, _halfopen(regions))
+
+
+def _shortest(values: np.ndarray) -> np.ndarray:
+    """Return whole numbers as the shortest type of their kind that holds all of them."""
+    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    for width in (1, 2, 4):
+        kind = np.dtype(f"{values.dtype.kind}{width}")
+        if width < values.itemsize and np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return values.astype(kind)
+    return values
 
 
 def _halfopen(regions: np.ndarray) -> np.ndarray:

@@ -48,6 +48,20 @@ def test_entries_arrive_as_they_were_in_the_regions_of_their_owners(sets, shape,
     assert all(one == regions[0] for one in regions)
 
 
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9), st.sampled_from([0, 8, 16, 33, 60]))
+def test_whole_numbers_travel_as_the_shortest_type_that_holds_them(numbers, shift):
+    values = np.array(numbers) >> shift
+    entries, counts = Entries(np.arange(len(values)), values), np.array([len(values) - 1, 0, 1])
+    regions = np.array([[0, len(values) - 2], [50, 60], [len(values) - 1, len(values) - 1]])
+    form = Format(values.dtype, (), 100)
+    buffer, lengths = form.pack(entries, counts, regions)
+    back = form.unpack(buffer, lengths, regions)
+    assert np.concatenate([part.values for part in back]).tolist() == values.tolist() and lengths[1] == 0
+    width = next(w for w in (1, 2, 4, 8) if -(2 ** (8 * w - 1)) <= values.min() and values.max() < 2 ** (8 * w - 1))
+    assert lengths.sum() <= width * len(values) + 2 * (len(values) + 4)
+    assert all(part.values.dtype == np.int64 for part in back)
+
+
 def test_packed_keys_take_few_bits_and_far_ones_eight_bytes():
     region = np.array([[0, 10**6]])
     many = entries_of(np.random.default_rng(0).choice(10**6, 10**4, replace=False))
