@@ -10,10 +10,9 @@ import numpy as np
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.arrays import Array, to_host
 from sparse_mpi.bench import records
-from sparse_mpi.bench.models import MODELS
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import spelling
+from sparse_mpi.cli import gradient_options, spelling
 from sparse_mpi.cli.bench_allreduce import on_gpu
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.reducer import SparseAllreduce
@@ -33,16 +32,12 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         "with 1 if any differ by more than --tolerance. Example: mpiexec -n 2 python -m sparse_mpi bench agree",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    gradient = parser.add_mutually_exclusive_group()
-    text = "whose tensors make up the gradient; None is vgg16, unless there is --n"
-    gradient.add_argument("--model", choices=list(MODELS), help=text)
-    gradient.add_argument("--n", type=int, help="elements of a gradient that is one flat tensor")
+    gradient_options.declare(parser, "; None is vgg16, unless there is --n")
     parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")
     parser.add_argument("--density", type=spelling.density, default=0.01, help="share of the elements that is sent")
     parser.add_argument("--steps", type=int, default=2, help="of each algorithm")
     text = "norm of a difference over that of the CPU's result; algorithms of matrix products or moments add in an "
     parser.add_argument("--tolerance", type=float, default=0.01, help=text + "order of their own on each device")
-    parser.add_argument("--device", choices=("gpu",), default="gpu", help="what is compared with the CPU")
     parser.add_argument("--seed", type=int, default=0, help="of the gradients")
     parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
     parser.set_defaults(run=run)
@@ -52,9 +47,8 @@ def run(args: argparse.Namespace) -> int:
     """Compare, and print on rank 0."""
     if args.steps < 1 or not args.tolerance >= 0:
         raise SystemExit(f"--steps must be >= 1 and --tolerance >= 0, got {args.steps} and {args.tolerance:g}")
-    if args.n is not None and args.n < 1:
-        raise SystemExit(f"--n must be at least 1, got {args.n}; leave it out for VGG-16's gradient")
-    layout = Layout.of(args.n or [shape for _, shape in MODELS[args.model or "vgg16"]()])
+    gradient_options.check_n(args)
+    layout = gradient_options.layout_of(args)
     comm = as_comm(None)
     on_gpu(np.zeros(1, np.float32), comm)  # or say what is missing
     found = {}
@@ -105,7 +99,7 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
 def _render(found: dict[str, dict[str, Any]], layout: Layout, args: argparse.Namespace, ranks: int) -> str:
     """Return a table."""
     lines = [
-        f"{args.model or ('vgg16' if args.n is None else 'flat')}, n = {layout.size:,}, density {args.density:g}, "
+        f"{args.model or 'flat'}, n = {layout.size:,}, density {args.density:g}, "
         f"P = {ranks}, {args.steps} steps: results and residuals of the GPU against the CPU's",
         f"{'algorithm':<16} {'difference':>12}  laws",
     ]

@@ -17,10 +17,9 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.arrays import Array, leave, namespace, synchronize_device
 from sparse_mpi.bench import records
 from sparse_mpi.bench.kernel_cache import COMPILING, cold
-from sparse_mpi.bench.models import MODELS
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import spelling
+from sparse_mpi.cli import gradient_options, spelling
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.sharing import place_on_node
@@ -44,10 +43,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         "gradients. Example: mpiexec -n 4 python -m sparse_mpi bench allreduce --model vgg16 --density 0.01 --steps 20",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    gradient = parser.add_mutually_exclusive_group()
-    text = "whose tensors make up the gradient; None is vgg16, unless there is --n"
-    gradient.add_argument("--model", choices=list(MODELS), help=text)
-    gradient.add_argument("--n", type=int, help="elements of a gradient that is one flat tensor")
+    gradient_options.declare(parser, "; None is vgg16, unless there is --n")
     parser.add_argument("--density", type=spelling.density, default=0.01, help="share of them that is sent")
     parser.add_argument("--steps", type=int, default=20, help="steps counted, after --warmup more")
     parser.add_argument("--warmup", type=int, default=3, help="steps not counted")
@@ -68,9 +64,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, and print on rank 0."""
     _check(args)
-    if args.n is None:
-        args.model = args.model or "vgg16"
-    layout = Layout.of(args.n or [shape for _, shape in MODELS[args.model]()])
+    layout = gradient_options.layout_of(args)
     args.n = layout.size
     comm = as_comm(None)
     base = np.random.default_rng([args.seed, comm.rank]).standard_normal(args.n, np.float32)
@@ -97,8 +91,7 @@ def _check(args: argparse.Namespace) -> None:
         raise SystemExit(f"--steps must be at least 1 and --warmup at least 0, got {args.steps} and {args.warmup}")
     if args.rank is not None and args.rank < 1:
         raise SystemExit(f"--rank must be at least 1, got {args.rank}; 4 suits most convolutional networks")
-    if args.n is not None and args.n < 1:
-        raise SystemExit(f"--n must be at least 1, got {args.n}; leave it out for VGG-16's gradient")
+    gradient_options.check_n(args)
     for option in OPTIONS:
         value = getattr(args, option)
         if value is not None and not any(takes(name, option, value) for name in args.algorithms):

@@ -20,14 +20,12 @@ from sparse_mpi.bench.comparison import (
     peak_memory,
     take_turns,
 )
-from sparse_mpi.bench.models import MODELS
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import spelling
+from sparse_mpi.cli import gradient_options, spelling
 from sparse_mpi.cli.interleaved_table import render, results
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs.break_even import ring_bound
-from sparse_mpi.sparse import Layout
 
 DEPRECATED = "contest"
 WIRES = (OWN, "packed", "packed+bf16")
@@ -73,10 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     text = f"formats of the messages; {OWN}: each algorithm's own (default: those of {' '.join(WIRES)} that one takes)"
     parser.add_argument("--wires", nargs="+", choices=[OWN, *WIRES], metavar="FORMAT", help=text)
-    gradient = parser.add_mutually_exclusive_group()
-    text = "whose tensors make up the gradient (default: vgg16)"
-    gradient.add_argument("--model", choices=list(MODELS), help=text)
-    gradient.add_argument("--n", type=int, help="elements of a gradient that is one flat tensor")
+    gradient_options.declare(parser, " (default: vgg16)")
     parser.add_argument(
         "--density", type=spelling.density, default=0.01, help="share of them that is sent (default: 0.01)"
     )
@@ -112,9 +107,7 @@ def run(args: argparse.Namespace) -> int:
         raise SystemExit(f"--gbit must be above 0 and --latency at least 0, got {args.gbit} and {args.latency:g}")
     comm = as_comm(None)
     comm.guard()
-    if args.n is None:
-        args.model = args.model or "vgg16"
-    layout = Layout.of(args.n or [shape for _, shape in MODELS[args.model]()])
+    layout = gradient_options.layout_of(args)
     rules = Rules(args.density, args.steps, args.warmup, args.seconds, args.seed)
     with _Teller(comm, len(groups) * (args.warmup + args.steps)) as tell:
         measured = [take_turns(group, layout, rules, comm, tell) for group in groups]

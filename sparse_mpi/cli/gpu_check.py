@@ -160,7 +160,7 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
         found.append(Stage(name, 25, ranks(number, *command), without))
     # Results against those of the CPU, with both laws.
     for model, seconds in (("vgg16", 25), ("resnet50", 25), ("bert-base", 85)):
-        command = (*LIBRARY, "bench", "agree", *device, *(flat or ("--model", model)), *record(f"agree-{model}"))
+        command = (*LIBRARY, "bench", "agree", *(flat or ("--model", model)), *record(f"agree-{model}"))
         found.append(Stage(f"agree-{model}", seconds, ranks(2, *command), without))
     # Training, and again from a checkpoint, with every algorithm, and other models with one.
     train = ("-m", "tests.train.every_algorithm")

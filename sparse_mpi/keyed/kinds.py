@@ -68,6 +68,16 @@ def held(x: Any) -> Held:
     raise TypeError(f"x must be {KINDS}, got {describe(x)}; a dense array is for sparse_allreduce, or MPI's Allreduce")
 
 
+def integers(keys: Any, what: str) -> np.ndarray:
+    """Return keys as an array; raise TypeError unless they are a vector of integers, or an empty list."""
+    found = np.asarray(keys)
+    if found.size == 0 and not isinstance(keys, np.ndarray):
+        found = found.astype(np.int64)
+    if found.dtype.kind not in "iu" or found.ndim != 1:
+        raise TypeError(f"{what} must be a vector of integers, got {describe(found)}; number them first")
+    return found
+
+
 def _numbers(values: Any) -> np.ndarray:
     """Return values as an array of numbers."""
     if is_device(values):
@@ -80,7 +90,7 @@ def _numbers(values: Any) -> np.ndarray:
 
 def _of_vector(x: SparseVector) -> Held:
     values = _numbers(x.values)
-    keys = _in_range(np.asarray(x.indices), x.size, "indices of x")
+    keys = _in_range(integers(x.indices, "indices of x"), x.size, "indices of x")
 
     def leave(result: Entries) -> SparseVector:
         return SparseVector(result.keys.astype(index_dtype(x.size)), result.values, x.size)
@@ -90,11 +100,7 @@ def _of_vector(x: SparseVector) -> Held:
 
 def _of_pairs(given: Any, values: Any) -> Held:
     found = _numbers(values)
-    keys = np.asarray(given)
-    if keys.size == 0 and not isinstance(given, np.ndarray):
-        keys = keys.astype(np.int64)
-    if keys.dtype.kind not in "iu" or keys.ndim != 1:
-        raise TypeError(f"keys of x must be a vector of integers, got {describe(keys)}; number them first")
+    keys = integers(given, "keys of x")
     unsigned = keys.dtype == np.uint64
 
     def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
@@ -180,8 +186,6 @@ def _flattened(coords: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.nda
 
 def _in_range(keys: np.ndarray, size: int, what: str) -> np.ndarray:
     """Return keys as int64; raise unless they lie in ``[0, size)``."""
-    if keys.dtype.kind not in "iu" or keys.ndim != 1:
-        raise TypeError(f"{what} must be a vector of integers, got {describe(keys)}")
     if len(keys) and not (0 <= keys.min() and keys.max() < size):
         raise ValueError(f"{what} must be in [0, {size}), got {keys.min()} to {keys.max()}")
     return keys.astype(np.int64)

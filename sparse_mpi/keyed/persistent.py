@@ -15,6 +15,7 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.keyed.entries import Entries, Runs
+from sparse_mpi.keyed.kinds import integers
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import operation
 from sparse_mpi.keyed.ownership import dealt, pooled, regions_of
@@ -155,9 +156,7 @@ def _told(entries: Entries, regions: np.ndarray, form: Format, comm: Comm) -> tu
 
 def _vector(keys: Any, argument: str) -> np.ndarray:
     """Return keys as int64."""
-    found = np.asarray(keys)
-    if found.size == 0 and not isinstance(keys, np.ndarray):
-        found = found.astype(np.int64)
-    if found.dtype.kind not in "iu" or found.ndim != 1 or (found.dtype == np.uint64 and (found >> np.uint64(63)).any()):
-        raise TypeError(f"{argument} must be a vector of integers below 2^63, got {found.dtype} {found.shape}")
+    found = integers(keys, argument)
+    if found.dtype == np.uint64 and (found >> np.uint64(63)).any():
+        raise TypeError(f"{argument} must be a vector of integers below 2^63, got {found.max()}")
     return found.astype(np.int64)

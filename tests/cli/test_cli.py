@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from sparse_mpi import ALGORITHMS, SELECTORS
+from sparse_mpi.bench.models import MODELS
 from sparse_mpi.cli import bench_allreduce, main
 from sparse_mpi.cli.bench_select import interval
 from sparse_mpi.comm import NullComm
@@ -84,7 +85,7 @@ def test_bench_wire_measures_every_format(tmp_path, capsys):
 
 def test_bench_takes_a_model_and_a_rank_for_low_rank_algorithms(tmp_path, monkeypatch):
     """On a tiny VGG-16 among four ranks who all have the same data."""
-    monkeypatch.setitem(bench_allreduce.MODELS, "vgg16", lambda: (("weight", (20, 30)), ("bias", (20,))))
+    monkeypatch.setitem(MODELS, "vgg16", lambda: (("weight", (20, 30)), ("bias", (20,))))
     monkeypatch.setattr(bench_allreduce, "as_comm", lambda _: NullComm(4))
     record = tmp_path / "r.json"
     command = ["bench", "allreduce", "--algorithms", "dense", "powersgd", "--steps", "1", "--json", str(record)]
