@@ -113,7 +113,8 @@ def test_a_rank_that_waits_for_too_long_says_for_whom(program, python, tmp_path,
     job = start(python, tmp_path, "-n", 3, program, "reducer", what, SPARSE_MPI_TIMEOUT="3")
     status, _, error = finish(job, tmp_path)
     said = [line for line in error.splitlines() if line.startswith("sparse_mpi: rank")]
-    assert status != 0 and {line.split()[2] for line in said} == {"0", "1"}
+    # Whoever says it first ends the job some seconds later: on a busy machine another may not come to say so
+    assert status != 0 and said and {line.split()[2] for line in said} <= {"0", "1"}
     for line in said:
         assert "of reduction 4 for" in line and "longer than 3 s, and waits for others: rank 2 " in line
         assert where in line and "rank 0 " not in line.split("others:")[1] and line.count("rank 1 ") <= 1
