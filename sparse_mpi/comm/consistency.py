@@ -15,6 +15,7 @@ import numpy as np
 from sparse_mpi.comm.base import Comm
 
 TEXT_BYTES = 400  # of what each rank says, in the error message
+NOTHING = np.zeros(0, np.int64)
 
 
 class same_on_all_ranks:
@@ -29,45 +30,56 @@ class same_on_all_ranks:
     allreduce of 16 bytes (control) when all is well. Every rank must enter it, before the first message of the
     operation.
 
+    What ranks need to know of each other besides can travel with that: the body fills in the block's ``words``, as many
+    numbers as are asked for, and after the block ``rows`` ``(P, words)`` has those of all ranks. It costs one allgather
+    then.
+
     Raises:
         Exception: what the body raised, on the ranks where it did.
         ValueError: on the other ranks if the body raised anywhere, and on all where statements differ; the message
             quotes the ranks.
     """
 
-    __slots__ = ("_comm", "_statement")
+    __slots__ = ("_comm", "_statement", "rows", "words")
 
-    def __init__(self, comm: Comm) -> None:
+    def __init__(self, comm: Comm, words: int = 0) -> None:
         self._comm = comm
         self._statement = ""
+        self.words, self.rows = np.zeros(words, np.int64), np.zeros((comm.size, words), np.int64)
 
     def __enter__(self) -> Callable[..., None]:
         return self._say
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
         if problem is None:
-            check_consistency(self._comm, self._statement)
+            self.rows = check_consistency(self._comm, self._statement, words=self.words)
         elif isinstance(problem, Exception):  # the other ranks still have to learn of it
-            check_consistency(self._comm, f"{type(problem).__name__}: {problem}", failed=True)
+            check_consistency(self._comm, f"{type(problem).__name__}: {problem}", failed=True, words=self.words)
 
     def _say(self, **facts: Any) -> None:
         """State what must be equal on all ranks."""
         self._statement += "".join([f"{name}={value} " for name, value in facts.items()])
 
 
-def check_consistency(comm: Comm, statement: str, failed: bool = False) -> None:
+def check_consistency(comm: Comm, statement: str, failed: bool = False, words: np.ndarray = NOTHING) -> np.ndarray:
     """Raise on every rank unless every rank states the same; a rank that has ``failed`` states its error instead.
 
-    Costs one allreduce of 16 bytes (control) when all is well.
+    Costs one allreduce of 16 bytes (control) when all is well, or an allgather of ``words`` ``(m,)`` int64 of each rank
+    and 8 bytes, and returns the words of all ranks ``(P, m)``.
 
     Raises:
         ValueError: statements differ; the message quotes the ranks. Not on a rank that has ``failed``, which is about
             to raise an error of its own.
     """
     digest = int.from_bytes(blake2b(statement.encode(), digest_size=7).digest(), "big")
-    highest, lowest = comm.allreduce(np.array([digest, -digest], np.int64), "max", control=True)
-    if highest == -lowest:
-        return
+    if len(words):
+        said = comm.allgather(np.append(digest, words), control=True)
+        rows, same = said[:, 1:], bool((said[:, 0] == digest).all())
+    else:
+        highest, lowest = comm.allreduce(np.array([digest, -digest], np.int64), "max", control=True)
+        rows, same = np.zeros((comm.size, 0), np.int64), highest == -lowest
+    if same:
+        return rows
     encoded = statement.encode()
     if len(encoded) > TEXT_BYTES:  # what differs may be behind the cut
         mark = f"... [{digest:x}]".encode()
@@ -76,6 +88,7 @@ def check_consistency(comm: Comm, statement: str, failed: bool = False) -> None:
     statements = [bytes(row).decode(errors="replace").strip() for row in comm.allgather(text, control=True)]
     if not failed:
         raise ValueError(f"all ranks must call with the same arguments, but\n{_quote(statements)}")
+    return rows
 
 
 def tell(comm: Comm, text: str, root: int = 0) -> str:

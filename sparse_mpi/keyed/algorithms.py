@@ -1,20 +1,26 @@
-"""The allreduce of entries, in three ways; each gives the same bytes on every rank.
+"""The allreduce of entries, in four ways; each gives the same bytes on every rank.
 
 ====================  =================================================  ==========================
 algorithm             words of a rank, m entries each, u in the result   messages of a rank
 ====================  =================================================  ==========================
 `split`               m (P-1)/P to owners, u (P-1)/P gathered            P - 1 + ceil(log2 P)
+`butterfly`           half of its entries, a quarter of those of 2       2 ceil(log2 P)
+                      ranks merged, ...; u (P-1)/P gathered
 `doubling`            the entries of 1, 2, 4, ... ranks merged           log2 P, 2 more if P is none
 `gather`              m (P - 1)                                          ceil(log2 P)
 ====================  =================================================  ==========================
 
-`split` and `gather` combine in the order of the ranks, `doubling` in that of a binary tree.
+`split` and `gather` combine in the order of the ranks, `butterfly` and `doubling` in that of a binary tree.
 """
 
 from __future__ import annotations
 
+from itertools import zip_longest
+from operator import itemgetter
+
 import numpy as np
 
+from sparse_mpi.algorithms.oktopk.split_reduce import divided, partners
 from sparse_mpi.comm import Comm
 from sparse_mpi.keyed.entries import Entries, joined, merged
 from sparse_mpi.keyed.messages import Format
@@ -38,32 +44,77 @@ def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, com
     return merged(form.unpack(received, lengths, own), op)
 
 
+def butterfly(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
+    """Halve the range of keys that a rank combines until it owns a region, then gather results on the same way back.
+
+    This is Rabenseifner's allreduce with keys; Zhao and Canny's Kylix (ICPP'14) has stages of larger degrees too.
+    """
+    regions, first, last = regions_of(pool, comm.size), 0, comm.size  # the ranks that share the range of this one
+    stages: list[tuple[int, int, list[int], np.ndarray]] = []
+    while last - first > 1:
+        # Cut the range in two, and send the half of the others to one of them.
+        halves = divided(first, last, 2)
+        own = int(comm.rank >= halves[1])
+        ranges = np.stack([regions[halves[:-1], 0], regions[halves[1:] - 1, 1]], axis=1)
+        cut = int(np.searchsorted(entries.keys, regions[halves[1], 0]))
+        parts = [entries.part(slice(0, cut)), entries.part(slice(cut, None))]
+        _, dest, sources = next(partners(halves, comm.rank))
+        came = _exchanged(parts[1 - own], [dest], sources, ranges[1 - own], ranges[own], form, comm)
+        # Combine in the order of the ranks, and go on within the own half.
+        here = sorted([(comm.rank, parts[own]), *zip(sources, came, strict=True)], key=itemgetter(0))
+        entries = merged([part for _, part in here], op)
+        stages.append((own, dest, sources, ranges))
+        first, last = int(halves[own]), int(halves[own + 1])
+    # The way back: give results to those from whom entries came, and get those of the other half.
+    for own, dest, sources, ranges in reversed(stages):
+        (other,) = _exchanged(entries, sources, [dest], ranges[own], ranges[1 - own], form, comm)
+        entries = joined([other, entries] if own else [entries, other])
+    return entries
+
+
 def doubling(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
     """Combine with one other rank, then as two with two, and so on; ranks beyond a power of two join in by another."""
+
+    def exchanged(entries: Entries, dests: list[int], sources: list[int]) -> list[Entries]:
+        return _exchanged(entries, dests, sources, pool.range, pool.range, form, comm)
+
     rank, size = comm.rank, comm.size
     core = 1 << (size.bit_length() - 1)  # the ranks that double
     extra = size - core  # the first of them act for one more rank each, number core + their own
     if rank >= core:
-        _exchanged(entries, rank - core, None, pool, form, comm)
-        return _exchanged(entries, None, rank - core, pool, form, comm)
+        exchanged(entries, [rank - core], [])
+        return exchanged(entries, [], [rank - core])[0]
     if rank < extra:
-        entries = merged([entries, _exchanged(entries, None, core + rank, pool, form, comm)], op)
+        entries = merged([entries, *exchanged(entries, [], [core + rank])], op)
     apart = 1
     while apart < core:
         other = rank ^ apart
-        came = _exchanged(entries, other, other, pool, form, comm)
+        (came,) = exchanged(entries, [other], [other])
         entries = merged([entries, came] if rank < other else [came, entries], op)
         apart *= 2
     if rank < extra:
-        _exchanged(entries, core + rank, None, pool, form, comm)
+        exchanged(entries, [core + rank], [])
     return entries
 
 
-def _exchanged(entries: Entries, dest: int | None, source: int | None, pool: Pool, form: Format, comm: Comm) -> Entries:
-    """Send all entries to ``dest`` and return those of ``source``; None sends or returns none."""
-    message, _ = form.pack(entries, np.array([len(entries.keys)]), pool.everything)
-    came = comm.sendrecv(message, dest, source)
-    return entries if came is None else form.unpack(came, np.array([len(came)]), pool.everything)[0]
+def _exchanged(
+    entries: Entries,
+    dests: list[int],
+    sources: list[int],
+    leaving: np.ndarray,
+    arriving: np.ndarray,
+    form: Format,
+    comm: Comm,
+) -> list[Entries]:
+    """Send all entries to each of ``dests``, and return those of ``sources``.
+
+    ``leaving`` and ``arriving`` ``(2,)`` int64 are the smallest and the largest key of what is sent and of what comes.
+    """
+    message, _ = form.pack(entries, np.array([len(entries.keys)]), leaving[None])
+    pairs = list(zip_longest(dests, sources))
+    came = [comm.sendrecv(message, dest, source) for dest, source in pairs]
+    messages = [part for part in came if part is not None]
+    return [form.unpack(part, np.array([len(part)]), arriving[None])[0] for part in messages]
 
 
 def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
@@ -73,9 +124,9 @@ def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm)
 
 def gathered(entries: Entries, pool: Pool, form: Format, comm: Comm) -> list[Entries]:
     """Return the entries of every rank."""
-    message, _ = form.pack(entries, np.array([len(entries.keys)]), pool.everything)
+    message, _ = form.pack(entries, np.array([len(entries.keys)]), pool.range[None])
     all_of_them, lengths = comm.allgatherv(message)
-    return form.unpack(all_of_them, lengths, np.tile(pool.everything, (comm.size, 1)))
+    return form.unpack(all_of_them, lengths, np.tile(pool.range, (comm.size, 1)))
 
 
-ALGORITHMS = {"split": split, "doubling": doubling, "gather": gather}
+ALGORITHMS = {"split": split, "butterfly": butterfly, "doubling": doubling, "gather": gather}

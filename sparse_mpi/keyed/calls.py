@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,10 +13,10 @@ from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.algorithms import ALGORITHMS, gathered, owned
 from sparse_mpi.keyed.choice import USUAL, Choice, choose
 from sparse_mpi.keyed.entries import Entries, combined, joined, nonzero
-from sparse_mpi.keyed.kinds import Held, held
+from sparse_mpi.keyed.kinds import Held, as_plain, held
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import operation
-from sparse_mpi.keyed.ownership import Pool, pooled, regions_of
+from sparse_mpi.keyed.ownership import WORDS, Pool, pool_of, regions_of, told
 from sparse_mpi.keyed.turns import in_turn, together
 
 AUTO = "auto"
@@ -64,9 +64,8 @@ def allreduce(
     transport = as_comm(comm)
 
     def work() -> Any:
-        mine, ufunc = _agreed(x, op, transport, zeros, algorithm)
+        mine, ufunc, entries, pool, form = _ready(x, op, transport, zeros, algorithm)
         with together(transport):
-            entries, pool, form = _prepared(mine, ufunc, transport)
             chosen = algorithm
             if algorithm == AUTO:
                 choice = choose(pool, form, network)
@@ -87,12 +86,10 @@ def reduce_scatter(x: Any, op: str | np.ufunc = "sum", comm: Any = None, *, zero
     transport = as_comm(comm)
 
     def work() -> Any:
-        mine, ufunc = _agreed(x, op, transport, zeros)
+        mine, ufunc, entries, pool, form = _ready(x, op, transport, zeros)
         with together(transport):
-            entries, pool, form = _prepared(mine, ufunc, transport)
-            return mine.leave(
-                _finished(owned(entries, ufunc, regions_of(pool, transport.size), form, transport), zeros)
-            )
+            own = owned(entries, ufunc, regions_of(pool, transport.size), form, transport)
+            return mine.leave(_finished(own, zeros))
 
     return in_turn(transport, work)
 
@@ -105,9 +102,8 @@ def reduce(x: Any, root: int = 0, op: str | np.ufunc = "sum", comm: Any = None, 
     transport = as_comm(comm)
 
     def work() -> Any:
-        mine, ufunc = _agreed(x, op, transport, zeros, root=root)
+        mine, ufunc, entries, pool, form = _ready(x, op, transport, zeros, root=root)
         with together(transport):
-            entries, pool, form = _prepared(mine, ufunc, transport)
             rank, regions = transport.rank, regions_of(pool, transport.size)
             own = owned(entries, ufunc, regions, form, transport)
             message, lengths = form.pack(own, np.array([len(own.keys)]), regions[rank : rank + 1])
@@ -127,19 +123,27 @@ def allgather(x: Any, comm: Any = None) -> list[Any]:
     transport = as_comm(comm)
 
     def work() -> list[Any]:
-        mine, ufunc = _agreed(x, "sum", transport, "keep")
+        mine, _, entries, pool, form = _ready(x, "sum", transport, "keep")
         with together(transport):
-            entries, pool, form = _prepared(mine, ufunc, transport)
             return [mine.leave(part) for part in gathered(entries, pool, form, transport)]
 
     return in_turn(transport, work)
 
 
-def _agreed(
-    x: Any, op: Any, transport: Comm, zeros: str, algorithm: str = AUTO, root: int = 0
-) -> tuple[Held, np.ufunc]:
-    """Return what this rank holds, and the operation, once all ranks have good and equal arguments."""
-    with same_on_all_ranks(transport) as say:
+class Ready(NamedTuple):
+    """What this rank gives to a collective, once all ranks have good and equal arguments."""
+
+    held: Held
+    op: np.ufunc
+    entries: Entries
+    pool: Pool
+    form: Format
+
+
+def _ready(x: Any, op: Any, transport: Comm, zeros: str, algorithm: str = AUTO, root: int = 0) -> Ready:
+    """Check arguments, and learn how many entries the ranks have and where: one allgather."""
+    agreement = same_on_all_ranks(transport, WORDS + 1)
+    with agreement as say:
         mine = held(x)
         if zeros not in ZEROS:
             raise ValueError(f"zeros must be {' or '.join(map(repr, ZEROS))}, got {zeros!r}")
@@ -147,20 +151,17 @@ def _agreed(
             raise ValueError(f"algorithm must be one of {', '.join((AUTO, *ALGORITHMS))}, got {algorithm!r}")
         if not isinstance(root, (int, np.integer)) or not 0 <= root < transport.size:
             raise ValueError(f"root must be a rank in [0, {transport.size}), got {root!r}")
-        if mine.plain is None:
-            operation(op, mine.values.dtype)
+        # The type of a dict's numbers depends on other ranks; its keys are distinct, so that nothing is combined yet.
+        ufunc = np.add if mine.plain is not None else operation(op, mine.values.dtype)
+        entries = combined(mine.keys, mine.values, ufunc)
         say(**mine.facts, op=getattr(op, "__name__", op), zeros=zeros, algorithm=algorithm, root=root)
+        agreement.words[0] = mine.plain or 0
+        agreement.words[1:] = told(entries, transport.rank)
+    plain, pool = int(agreement.rows[:, 0].max()), pool_of(agreement.rows[:, 1:])
     if mine.plain is not None:
-        needed = transport.allreduce(np.array([mine.plain]), "max", control=True)
-        mine = mine.as_plain(int(needed[0]))
-    return mine, operation(op, mine.values.dtype)
-
-
-def _prepared(mine: Held, ufunc: np.ufunc, comm: Comm) -> tuple[Entries, Pool, Format]:
-    """Return this rank's entries, what is known of all ranks', and the format of messages."""
-    entries = combined(mine.keys, mine.values, ufunc)
-    pool = pooled(entries, comm)
-    return entries, pool, Format(entries.values.dtype, entries.values.shape[1:], pool.span)
+        entries = entries._replace(values=as_plain(entries.values, plain))
+        ufunc = operation(op, entries.values.dtype)  # which raises on all ranks or on none
+    return Ready(mine, ufunc, entries, pool, Format(entries.values.dtype, entries.values.shape[1:], pool.span))
 
 
 def _finished(result: Entries, zeros: str) -> Entries:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import expm1, log1p
 from typing import NamedTuple
-
-import numpy as np
 
 from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.costs.model import Network
@@ -12,7 +12,7 @@ from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.ownership import Pool
 
 USUAL = Network.of(10, 5)  # where nobody says on which network: 10 Gbit/s, 5 us
-MERGED = 30e-9  # seconds for an entry that is merged with others (one core of an EPYC, 10^5 entries of each of 8 ranks)
+MERGED = 15e-9  # seconds for an entry that is merged with others (one core of an EPYC, 10^5 entries of 8 ranks)
 
 
 class Choice(NamedTuple):
@@ -31,29 +31,34 @@ class Choice(NamedTuple):
 
 def choose(pool: Pool, form: Format, network: Network) -> Choice:
     """Return the algorithm that should take least time; the same on all ranks, for it knows no more than all do."""
-    counts, ranks = pool.counts.astype(np.float64), len(pool.counts)
-    depth, whole = rounds(ranks), _distinct(counts, pool.span)
+    counts, ranks = pool.counts.tolist(), len(pool.counts)
+    everything, most, mean = sum(counts), max(counts), sum(counts) / ranks
+    depth, core = rounds(ranks), 1 << (ranks.bit_length() - 1)  # a power of two
+    alpha, whole = network.alpha, _distinct(counts, pool.span)
 
     def sent(entries: float) -> float:
         return network.beta * entries * form.bytes_each(entries)
 
-    everything = counts.sum()
-    splitting = (ranks - 1 + depth) * network.alpha + (sent(counts.max()) + sent(whole)) * (ranks - 1) / ranks
-    gathering = depth * network.alpha + sum(map(sent, counts)) - sent(counts.min())
+    def union(sets: int) -> float:
+        return _distinct([mean] * sets, pool.span)
+
+    collected = sent(whole) * (ranks - 1) / ranks
     seconds = {
-        "split": splitting + MERGED * everything / ranks,
-        "gather": gathering + MERGED * everything,
+        "split": (ranks - 1 + depth) * alpha + sent(most) * (ranks - 1) / ranks + collected + MERGED * mean,
+        "gather": depth * alpha + sent(mean) * (ranks - 1) + MERGED * everything,
     }
+    # What a stage of a butterfly sends is its share of what so many ranks have together; it merges twice as much.
+    shares = [union(1 << stage) / (2 << stage) for stage in range(depth)]
+    halving = sum(alpha + sent(share) + 2 * MERGED * share for share in shares)
+    seconds["butterfly"] = halving + depth * alpha + collected
     # Ranks beyond a power of two hand in theirs before the first round, and get the result after the last.
-    core = 1 << (ranks.bit_length() - 1)
-    groups = [_distinct(np.full(1 << round, counts.mean()), pool.span) for round in range(core.bit_length() - 1)]
-    outside = 2 * network.alpha + sent(counts.max()) + sent(whole) if core < ranks else 0.0
-    doubling = sum(network.alpha + sent(group) + MERGED * 2 * group for group in groups)
-    seconds["doubling"] = doubling + outside + (MERGED * 2 * counts.max() if core < ranks else 0.0)
-    return Choice(min(seconds, key=seconds.__getitem__), seconds, int(counts.sum()), whole)
+    groups = [union(1 << stage) for stage in range(core.bit_length() - 1)]
+    outside = 2 * alpha + sent(most) + sent(whole) + 2 * MERGED * most if core < ranks else 0.0
+    seconds["doubling"] = sum(alpha + sent(group) + 2 * MERGED * group for group in groups) + outside
+    return Choice(min(seconds, key=seconds.__getitem__), seconds, everything, whole)
 
 
-def _distinct(counts: np.ndarray, span: int) -> float:
+def _distinct(counts: Sequence[float], span: int) -> float:
     """Return how many distinct keys are expected among sets of so many, each drawn from ``span`` keys at random."""
-    shares = np.minimum(counts / span, 1 - 1e-16)
-    return float(min(-np.expm1(np.log1p(-shares).sum()) * span, counts.sum()))
+    logs = sum(log1p(-min(count / span, 1 - 1e-16)) for count in counts)
+    return min(-expm1(logs) * span, sum(counts))

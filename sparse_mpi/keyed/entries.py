@@ -7,6 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparse_mpi import kernels
+
+ADDED = tuple(map(np.dtype, ("float32", "float64", "int32", "int64", "uint64")))  # types of values that a kernel adds
+NEAR = 1 << 62  # keys of a range that it takes
+
 
 class Entries(NamedTuple):
     """Values with distinct keys, in the order of the keys."""
@@ -77,8 +82,14 @@ def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
     full = [part for part in parts if len(part.keys)]
     if len(full) < 2:
         return full[0] if full else parts[0]
-    runs = Runs(np.concatenate([part.keys for part in full]))
-    return Entries(runs.keys, runs.combined(np.concatenate([part.values for part in full]), op))
+    keys, values = np.concatenate([part.keys for part in full]), np.concatenate([part.values for part in full])
+    low, high = min(int(part.keys[0]) for part in full), max(int(part.keys[-1]) for part in full)
+    if op is np.add and values.dtype in ADDED and values.ndim == 1 and high - low < NEAR:
+        keys -= low
+        merged_keys, sums = kernels.of(values).merge(keys, values, high - low + 1)
+        return Entries(merged_keys + low, sums)
+    runs = Runs(keys)
+    return Entries(runs.keys, runs.combined(values, op))
 
 
 def nonzero(entries: Entries) -> Entries:

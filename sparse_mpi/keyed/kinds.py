@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -41,9 +41,10 @@ class Held:
     leave: Callable[[Entries], Any]
     plain: int | None = None
 
-    def as_plain(self, plain: int) -> Held:
-        """Return the numbers of a dict as those that all ranks together need."""
-        return replace(self, values=self.values.astype(PLAIN[plain - 1] if plain else np.int64))
+
+def as_plain(values: np.ndarray, plain: int) -> np.ndarray:
+    """Return the numbers of a dict as those that all ranks together need: the largest `Held.plain` of all."""
+    return values.astype(PLAIN[plain - 1] if plain else np.int64)
 
 
 def held(x: Any) -> Held:

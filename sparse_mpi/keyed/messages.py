@@ -8,7 +8,7 @@ of its keys. The message of no entries is empty.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import log2, prod
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class Format:
 
     def bytes_each(self, entries: float) -> float:
         """Return about how many bytes an entry takes in messages of so many entries of all the keys there are."""
-        bits = 64.0 if self.wide else 2 + np.log2(max(self.span / max(entries, 1), 1))
+        bits = 64.0 if self.wide else 2 + log2(max(self.span / max(entries, 1), 1))
         return self.dtype.itemsize * self._numbers + bits / 8
 
     @property

@@ -1,8 +1,8 @@
 """Which rank combines the values of which keys: regions of keys that hold about as many entries each.
 
-A region ends at a quantile of the pool of all ranks' entries, which samples tell: `EACH` a region and rank, equally far
-apart. So regions are even wherever a rank's keys lie, where the mean of quantiles of ranks with keys of their own would
-give some rank many times its share.
+A region ends at a quantile of the pool of all ranks' entries, which samples of each rank tell. So regions are even
+wherever a rank's keys lie, where the mean of quantiles of ranks with keys of their own would give some rank many times
+its share.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import numpy as np
 from sparse_mpi.comm import Comm
 from sparse_mpi.keyed.entries import Entries
 
-EACH = 4  # samples of each rank for each region
+SAMPLES = 32  # of each rank
+WORDS = 3 + SAMPLES
+GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, lie evenly however many there are
 
 
 class Pool(NamedTuple):
@@ -32,25 +34,37 @@ class Pool(NamedTuple):
         return self.highest - self.lowest + 1
 
     @property
-    def everything(self) -> np.ndarray:
-        """Return the region ``(1, 2)`` of all keys, as `regions_of` has regions."""
-        return np.array([[self.lowest, self.highest]])
+    def range(self) -> np.ndarray:
+        """Return the smallest and the largest key of all, ``(2,)`` int64."""
+        return np.array([self.lowest, self.highest])
 
 
 def pooled(entries: Entries, comm: Comm) -> Pool:
     """Return the pool of all ranks' entries. Collective: an allgather of control."""
-    keys, each = entries.keys, EACH * comm.size
-    told = np.zeros(each + 3, np.int64)
-    told[0] = len(keys)
+    return pool_of(comm.allgather(told(entries, comm.rank), control=True))
+
+
+def told(entries: Entries, rank: int) -> np.ndarray:
+    """Return what a rank tells of its entries, `WORDS` int64: how many they are, the first, the last, and samples.
+
+    Samples are equally far apart. Those of different ranks stand at different places, so that where ranks have the same
+    keys all of them together tell as much more.
+    """
+    words, keys = np.zeros(WORDS, np.int64), entries.keys
+    words[0] = len(keys)
     if len(keys):
-        told[1:3] = keys[0], keys[-1]
-        told[3:] = keys[(2 * np.arange(each) + 1) * len(keys) // (2 * each)]
-    rows = comm.allgather(told, control=True)
+        words[1:3] = keys[0], keys[-1]
+        words[3:] = keys[((np.arange(SAMPLES) + (0.5 + rank * GOLDEN) % 1) * (len(keys) / SAMPLES)).astype(np.int64)]
+    return words
+
+
+def pool_of(rows: np.ndarray) -> Pool:
+    """Return the pool of ranks that have `told` these rows ``(P, WORDS)``."""
     counts = rows[:, 0].copy()
     full = rows[counts > 0]
     if len(full) == 0:
         return Pool(counts, np.empty(0, np.int64), np.empty(0), 0, 0)
-    samples, weights = full[:, 3:].reshape(-1), np.repeat(full[:, 0] / each, each)
+    samples, weights = full[:, 3:].reshape(-1), np.repeat(full[:, 0] / SAMPLES, SAMPLES)
     order = np.argsort(samples, kind="stable")
     return Pool(counts, samples[order], weights[order], int(full[:, 1].min()), int(full[:, 2].max()))
 

@@ -6,6 +6,8 @@ entries from rank to rank, adding them up on the way.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -92,11 +94,7 @@ def stages(ranks: int, radix: int | None) -> list[tuple[int, int]]:
 
 
 def _exchange(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -> tuple[Array, np.ndarray]:
-    """Exchange the messages of one stage.
-
-    The ranks of a group share the work of receiving: of a sender outside, that rank of the group takes the message
-    which stands at the sender's position in its own group. If the sender's group is longer by one, the message of its
-    last rank goes to the first of this group.
+    """Exchange the messages of one stage, see `partners`.
 
     Args:
         packed: a message for each group.
@@ -111,17 +109,37 @@ def _exchange(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -> tuple
     if len(groups) == comm.size + 1:
         return comm.alltoallv(packed.buffer, packed.lengths)
 
-    # Rotated: in step i send to the i-th group after the own one, and receive from the i-th before it.
     ends = np.cumsum(packed.lengths)
     messages = [packed.buffer[end - length : end] for length, end in zip(packed.lengths, ends, strict=True)]
-    number, place, width = len(messages), comm.rank - groups[own], groups[own + 1] - groups[own]
     received = {comm.rank: messages[own]}
+    for there, dest, sources in partners(groups, comm.rank):
+        for to, source in zip_longest([dest], sources):
+            came = comm.sendrecv(messages[there], to, source)
+            if source is not None:
+                received[source] = came
+    in_order = [received[source] for source in sorted(received)]
+    return namespace(packed.buffer).concatenate(in_order), np.array([len(message) for message in in_order])
+
+
+def partners(groups: np.ndarray, rank: int) -> Iterator[tuple[int, int, list[int]]]:
+    """Return with whom a rank exchanges in each step of a stage.
+
+    Steps rotate: in step i a rank sends to the i-th group after its own one, and receives from the i-th before it. The
+    ranks of a group share the work of receiving: of a sender outside, that rank of the group takes the message which
+    stands at the sender's position in its own group. If the sender's group is longer by one, the message of its last
+    rank goes to the first of this group.
+
+    Args:
+        groups: ``(groups + 1,)`` int64, boundaries of the groups, whose sizes differ by at most one.
+        rank: within these.
+
+    Yields:
+        The group to which the rank sends, the rank of it that takes the message, and those from which messages come:
+        none, one or two.
+    """
+    own = int(np.searchsorted(groups, rank, side="right")) - 1
+    number, place, width = len(groups) - 1, rank - groups[own], int(groups[own + 1] - groups[own])
     for step in range(1, number):
         there, back = (own + step) % number, (own - step) % number
         dest = int(groups[there] + place % (groups[there + 1] - groups[there]))
-        source, *more = [*range(groups[back] + place, groups[back + 1], width)] or [None]
-        received[source] = comm.sendrecv(messages[there], dest, source)
-        for late in more:
-            received[late] = comm.sendrecv(packed.buffer[:0], None, late)
-    in_order = [received[source] for source in sorted(source for source in received if source is not None)]
-    return namespace(packed.buffer).concatenate(in_order), np.array([len(message) for message in in_order])
+        yield there, dest, list(range(int(groups[back] + place), int(groups[back + 1]), width))

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import bits_type
 from sparse_mpi.kernels.cpu.counts import count
 from sparse_mpi.kernels.cpu.tiles import bits_of, compiled
@@ -90,17 +89,34 @@ def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
     """See `base.Kernels.merge`.
 
     The pairs are ascending runs, one of each rank, as a rule. A dense window moves over the vector; at each place all
-    runs are added into it, in their order, and the sums are read out in index order. Nothing needs to be sorted.
+    runs are added into it, in their order, and the sums are read out in index order. Nothing needs to be sorted. Where
+    pairs are few for the length of the vector, they are sorted.
     """
-    starts = np.empty(RUNS + 1, np.int64)
+    starts, merged = np.empty(RUNS + 1, np.int64), (np.empty_like(indices), np.empty_like(values))
     runs = _runs(indices, starts) if indices.size >= SPARSE else 0
     if not runs or indices.size * DENSE < size:
-        return array.merge(indices, values, size)
-    merged = np.empty_like(indices), np.empty_like(values)
+        order = np.argsort(indices, kind="stable")
+        count = _merge_ordered(indices, values, order, *merged)
+        return merged[0][:count], merged[1][:count]
     window = np.full(WINDOW, -0.0, values.dtype)  # adding to -0.0 changes no value, not even 0 or -0
     flags = np.zeros(WINDOW // 64, np.uint64)
     count = _merge(indices, values, starts[:runs], size, window, flags, *merged)
     return merged[0][:count], merged[1][:count]
+
+
+@compiled
+def _merge_ordered(indices, values, order, merged_indices, merged_values):
+    """Merge pairs whose ``order`` is that of their indices; return the number of distinct indices."""
+    count = 0
+    for i in range(order.size):
+        index, value = indices[order[i]], values[order[i]]
+        if count > 0 and merged_indices[count - 1] == index:
+            merged_values[count - 1] += value
+        else:
+            merged_indices[count] = index
+            merged_values[count] = value
+            count += 1
+    return count
 
 
 @compiled
