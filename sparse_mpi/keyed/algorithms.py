@@ -4,8 +4,8 @@
 algorithm             words of a rank, m entries each, u in the result   messages of a rank
 ====================  =================================================  ==========================
 `split`               m (P-1)/P to owners, u (P-1)/P gathered            P - 1 + ceil(log2 P)
-`butterfly`           half of its entries, a quarter of those of 2       2 ceil(log2 P)
-                      ranks merged, ...; u (P-1)/P gathered
+`butterfly`           in stages of d, e, ... groups: m (d-1)/d, then     2 (d - 1 + e - 1 + ...)
+                      v/d (e-1)/e, v of d ranks merged, ...; u (P-1)/P
 `doubling`            the entries of 1, 2, 4, ... ranks merged           log2 P, 2 more if P is none
 `gather`              m (P - 1)                                          ceil(log2 P)
 ====================  =================================================  ==========================
@@ -15,7 +15,7 @@ algorithm             words of a rank, m entries each, u in the result   message
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from operator import itemgetter
 
 import numpy as np
@@ -24,7 +24,7 @@ from sparse_mpi.algorithms.oktopk.split_reduce import divided, partners
 from sparse_mpi.comm import Comm
 from sparse_mpi.keyed.entries import Entries, joined, merged
 from sparse_mpi.keyed.messages import Format
-from sparse_mpi.keyed.ownership import Pool, dealt, regions_of
+from sparse_mpi.keyed.ownership import Pool, dealt, degrees, regions_of
 
 
 def split(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
@@ -45,30 +45,35 @@ def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, com
 
 
 def butterfly(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
-    """Halve the range of keys that a rank combines until it owns a region, then gather results on the same way back.
+    """Narrow the range of keys that a rank combines, stage by stage, to its own region; gather results on the way back.
 
-    This is Rabenseifner's allreduce with keys; Zhao and Canny's Kylix (ICPP'14) has stages of larger degrees too.
+    Zhao and Canny's Kylix (ICPP'14), on any number of ranks. In stages of two groups it is Rabenseifner's allreduce.
     """
     regions, first, last = regions_of(pool, comm.size), 0, comm.size  # the ranks that share the range of this one
-    stages: list[tuple[int, int, list[int], np.ndarray]] = []
-    while last - first > 1:
-        # Cut the range in two, and send the half of the others to one of them.
-        halves = divided(first, last, 2)
-        own = int(comm.rank >= halves[1])
-        ranges = np.stack([regions[halves[:-1], 0], regions[halves[1:] - 1, 1]], axis=1)
-        cut = int(np.searchsorted(entries.keys, regions[halves[1], 0]))
-        parts = [entries.part(slice(0, cut)), entries.part(slice(cut, None))]
-        _, dest, sources = next(partners(halves, comm.rank))
-        came = _exchanged(parts[1 - own], [dest], sources, ranges[1 - own], ranges[own], form, comm)
-        # Combine in the order of the ranks, and go on within the own half.
-        here = sorted([(comm.rank, parts[own]), *zip(sources, came, strict=True)], key=itemgetter(0))
-        entries = merged([part for _, part in here], op)
-        stages.append((own, dest, sources, ranges))
-        first, last = int(halves[own]), int(halves[own + 1])
-    # The way back: give results to those from whom entries came, and get those of the other half.
-    for own, dest, sources, ranges in reversed(stages):
-        (other,) = _exchanged(entries, sources, [dest], ranges[own], ranges[1 - own], form, comm)
-        entries = joined([other, entries] if own else [entries, other])
+    stages: list[tuple[np.ndarray, int, np.ndarray]] = []
+    for degree in degrees(pool, form.bytes_each):
+        if last - first == 1:  # a group of fewer ranks is done before the others
+            break
+        # Cut the range, and send each other group its part.
+        groups = divided(first, last, degree)
+        own = int(np.searchsorted(groups, comm.rank, side="right")) - 1
+        ranges = np.stack([regions[groups[:-1], 0], regions[groups[1:] - 1, 1]], axis=1)
+        cuts = [0, *np.searchsorted(entries.keys, ranges[1:, 0]).tolist(), len(entries.keys)]
+        parts = [entries.part(slice(*ends)) for ends in pairwise(cuts)]
+        here = [(comm.rank, parts[own])]
+        for there, dest, sources in partners(groups, comm.rank):
+            came = _exchanged(parts[there], [dest], sources, ranges[[there, own]], form, comm)
+            here += zip(sources, came, strict=True)
+        # Combine in the order of the ranks, and go on within the own group.
+        entries = merged([part for _, part in sorted(here, key=itemgetter(0))], op)
+        stages.append((groups, own, ranges))
+        first, last = int(groups[own]), int(groups[own + 1])
+    # The way back: give results to those from whom entries came, and get those of the other groups.
+    for groups, own, ranges in reversed(stages):
+        found = {own: entries}
+        for there, dest, sources in partners(groups, comm.rank):
+            (found[there],) = _exchanged(entries, sources, [dest], ranges[[own, there]], form, comm)
+        entries = joined([found[group] for group in sorted(found)])
     return entries
 
 
@@ -76,7 +81,7 @@ def doubling(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Com
     """Combine with one other rank, then as two with two, and so on; ranks beyond a power of two join in by another."""
 
     def exchanged(entries: Entries, dests: list[int], sources: list[int]) -> list[Entries]:
-        return _exchanged(entries, dests, sources, pool.range, pool.range, form, comm)
+        return _exchanged(entries, dests, sources, np.tile(pool.range, (2, 1)), form, comm)
 
     rank, size = comm.rank, comm.size
     core = 1 << (size.bit_length() - 1)  # the ranks that double
@@ -101,20 +106,19 @@ def _exchanged(
     entries: Entries,
     dests: list[int],
     sources: list[int],
-    leaving: np.ndarray,
-    arriving: np.ndarray,
+    ranges: np.ndarray,
     form: Format,
     comm: Comm,
 ) -> list[Entries]:
     """Send all entries to each of ``dests``, and return those of ``sources``.
 
-    ``leaving`` and ``arriving`` ``(2,)`` int64 are the smallest and the largest key of what is sent and of what comes.
+    ``ranges`` ``(2, 2)`` int64 are the smallest and the largest key of what is sent, and of what comes.
     """
-    message, _ = form.pack(entries, np.array([len(entries.keys)]), leaving[None])
+    message, _ = form.pack(entries, np.array([len(entries.keys)]), ranges[:1])
     pairs = list(zip_longest(dests, sources))
     came = [comm.sendrecv(message, dest, source) for dest, source in pairs]
     messages = [part for part in came if part is not None]
-    return [form.unpack(part, np.array([len(part)]), arriving[None])[0] for part in messages]
+    return [form.unpack(part, np.array([len(part)]), ranges[1:])[0] for part in messages]
 
 
 def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:

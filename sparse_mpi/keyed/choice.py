@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import expm1, log1p
 from typing import NamedTuple
 
 from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.messages import Format
-from sparse_mpi.keyed.ownership import Pool
+from sparse_mpi.keyed.ownership import Pool, degrees, distinct
 
 USUAL = Network.of(10, 5)  # where nobody says on which network: 10 Gbit/s, 5 us
 MERGED = 15e-9  # seconds for an entry that is merged with others (one core of an EPYC, 10^5 entries of 8 ranks)
@@ -34,31 +32,28 @@ def choose(pool: Pool, form: Format, network: Network) -> Choice:
     counts, ranks = pool.counts.tolist(), len(pool.counts)
     everything, most, mean = sum(counts), max(counts), sum(counts) / ranks
     depth, core = rounds(ranks), 1 << (ranks.bit_length() - 1)  # a power of two
-    alpha, whole = network.alpha, _distinct(counts, pool.span)
+    alpha, whole = network.alpha, distinct(counts, pool.span)
 
     def sent(entries: float) -> float:
         return network.beta * entries * form.bytes_each(entries)
 
     def union(sets: int) -> float:
-        return _distinct([mean] * sets, pool.span)
+        return distinct([mean] * sets, pool.span)
 
     collected = sent(whole) * (ranks - 1) / ranks
     seconds = {
         "split": (ranks - 1 + depth) * alpha + sent(most) * (ranks - 1) / ranks + collected + MERGED * mean,
         "gather": depth * alpha + sent(mean) * (ranks - 1) + MERGED * everything,
     }
-    # What a stage of a butterfly sends is its share of what so many ranks have together; it merges twice as much.
-    shares = [union(1 << stage) / (2 << stage) for stage in range(depth)]
-    halving = sum(alpha + sent(share) + 2 * MERGED * share for share in shares)
-    seconds["butterfly"] = halving + depth * alpha + collected
+    # A stage of a butterfly sends all but one part of what a rank has by then, and merges as much as it had.
+    butterfly, together = collected, 1
+    for degree in degrees(pool, form.bytes_each):
+        part = union(together) / together / degree
+        butterfly += (degree - 1) * (2 * alpha + sent(part)) + MERGED * degree * part
+        together *= degree
+    seconds["butterfly"] = butterfly
     # Ranks beyond a power of two hand in theirs before the first round, and get the result after the last.
     groups = [union(1 << stage) for stage in range(core.bit_length() - 1)]
     outside = 2 * alpha + sent(most) + sent(whole) + 2 * MERGED * most if core < ranks else 0.0
     seconds["doubling"] = sum(alpha + sent(group) + 2 * MERGED * group for group in groups) + outside
     return Choice(min(seconds, key=seconds.__getitem__), seconds, everything, whole)
-
-
-def _distinct(counts: Sequence[float], span: int) -> float:
-    """Return how many distinct keys are expected among sets of so many, each drawn from ``span`` keys at random."""
-    logs = sum(log1p(-min(count / span, 1 - 1e-16)) for count in counts)
-    return min(-expm1(logs) * span, sum(counts))

@@ -7,6 +7,8 @@ its share.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from math import expm1, log1p
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from sparse_mpi.keyed.entries import Entries
 
 SAMPLES = 32  # of each rank
 WORDS = 3 + SAMPLES
+PACKET = 1 << 15  # bytes of a message below which it takes about as long as a shorter one
 GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, lie evenly however many there are
 
 
@@ -89,3 +92,28 @@ def dealt(entries: Entries, regions: np.ndarray) -> np.ndarray:
     """Return how many of the entries are in each region ``(P,)`` int64."""
     starts = np.searchsorted(entries.keys, regions[:, 0], side="left")
     return np.diff(np.append(starts, len(entries.keys))).astype(np.int64)
+
+
+def degrees(pool: Pool, each: Callable[[float], float]) -> list[int]:
+    """Return into how many groups the stages of a butterfly divide the ranks, never more than the stage before.
+
+    They are as many as leave messages of `PACKET` bytes, two at least: what a rank has gets less as equal keys meet.
+
+    Args:
+        pool: of the entries of all ranks.
+        each: returns the bytes of an entry in messages of so many entries of all keys.
+    """
+    left = len(pool.counts)
+    mean, found, ranks = float(pool.counts.mean()), [left], 1
+    while left > 1:
+        entries = distinct([mean] * ranks, pool.span) / ranks
+        found.append(min(found[-1], left, max(2, int(entries * each(entries * ranks) / PACKET))))
+        ranks *= found[-1]
+        left = -(-left // found[-1])
+    return found[1:]
+
+
+def distinct(counts: Sequence[float], span: int) -> float:
+    """Return how many distinct keys are expected among sets of so many, each drawn from ``span`` keys at random."""
+    logs = sum(log1p(-min(count / span, 1 - 1e-16)) for count in counts)
+    return min(-expm1(logs) * span, sum(counts))
