@@ -13,6 +13,8 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.costs.model import Network
 
 MIN_SECONDS = 1e-6  # the precision of a measurement; shorter times count as this
+SIZES = (8, 1 << 16, 1 << 20)  # bytes of the messages to which `fit_network` fits
+FEW = 5  # of each size
 REPEATS = 15  # messages of each size; the median is right if less than half of them are disturbed
 
 
@@ -40,6 +42,19 @@ def measure(comm: Comm, sizes: Sequence[int], repeats: int = REPEATS) -> list[fl
             taken.append(perf_counter() - start)
         medians.append(statistics.median(taken[1:]))
     return comm.allreduce(np.array(medians), "max", control=True).tolist()
+
+
+def fit_network(comm: Comm) -> Network:
+    """Fit alpha and beta to messages between neighbours; the result is the same on every rank. Collective.
+
+    What was found once for a communicator is kept as an attribute of it.
+    """
+    if comm.size == 1:
+        return Network(0.0, 0.0)
+    if fit_network not in comm.attributes:
+        comm.attributes[fit_network] = nearest([1] * len(SIZES), SIZES, measure(comm, SIZES, FEW))
+    found: Network = comm.attributes[fit_network]
+    return found
 
 
 def nearest(messages: Sequence[float], lengths: Sequence[float], seconds: Sequence[float]) -> Network:

@@ -38,10 +38,10 @@ def split(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) 
 
 def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, comm: Comm) -> Entries:
     """Return what all ranks have of the keys in this rank's region, combined in rank order."""
-    message, lengths = form.pack(entries, dealt(entries, regions), regions)
-    received, lengths = comm.alltoallv(message, lengths)
-    own = np.tile(regions[comm.rank], (comm.size, 1))
-    return merged(form.unpack(received, lengths, own), op)
+    received, lengths = comm.alltoallv(*form.pack(entries, dealt(entries, regions), regions))
+    parts = form.unpack(received, lengths, np.tile(regions[comm.rank], (comm.size, 1)))
+    del received  # merging takes memory of its own
+    return merged(parts, op)
 
 
 def butterfly(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:

@@ -9,6 +9,7 @@ import numpy as np
 
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.costs.fit import fit_network
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.algorithms import ALGORITHMS, gathered, owned
 from sparse_mpi.keyed.choice import USUAL, Choice, choose
@@ -19,7 +20,7 @@ from sparse_mpi.keyed.operations import operation
 from sparse_mpi.keyed.ownership import WORDS, Pool, pool_of, regions_of, told
 from sparse_mpi.keyed.turns import in_turn, together
 
-AUTO = "auto"
+AUTO, FITTED = "auto", "fitted"
 ZEROS = ("keep", "drop")
 
 
@@ -30,7 +31,7 @@ def allreduce(
     *,
     algorithm: str = AUTO,
     zeros: str = "keep",
-    network: Network = USUAL,
+    network: Network | str = USUAL,
     tell: Callable[[Choice], None] | None = None,
 ) -> Any:
     """Combine the values that ranks have for the same keys, and return all of them on every rank. Collective.
@@ -50,7 +51,9 @@ def allreduce(
             first on ``network``. `split` and `gather` combine in rank order, ``((x0 + x1) + x2) + ...``, so
             that sums of floating-point numbers have the bits of that; `doubling` in the order of a tree.
         zeros: ``"keep"`` entries of the result that are exactly zero, or ``"drop"`` them.
-        network: latency and bandwidth, for ``"auto"``: 10 Gbit/s and 5 us unless told.
+        network: latency and bandwidth, for ``"auto"``: a `Network`, 10 Gbit/s and 5 us unless told, or ``"fitted"``,
+            which measures them in the first call on a communicator. Then the algorithm, and the bits of sums of
+            floating-point numbers with it, may be another one in the next run.
         tell: called with the `Choice` of ``"auto"``, to learn what was chosen and why.
 
     Returns:
@@ -64,11 +67,12 @@ def allreduce(
     transport = as_comm(comm)
 
     def work() -> Any:
-        mine, ufunc, entries, pool, form = _ready(x, op, transport, zeros, algorithm)
+        mine, ufunc, entries, pool, form = _ready(x, op, transport, zeros, algorithm, network=network)
         with together(transport):
             chosen = algorithm
             if algorithm == AUTO:
-                choice = choose(pool, form, network)
+                known = network if isinstance(network, Network) else fit_network(transport)
+                choice = choose(pool, form, known)
                 chosen = choice.algorithm
                 if tell is not None:
                     tell(choice)
@@ -140,7 +144,15 @@ class Ready(NamedTuple):
     form: Format
 
 
-def _ready(x: Any, op: Any, transport: Comm, zeros: str, algorithm: str = AUTO, root: int = 0) -> Ready:
+def _ready(
+    x: Any,
+    op: Any,
+    transport: Comm,
+    zeros: str,
+    algorithm: str = AUTO,
+    root: int = 0,
+    network: Network | str = USUAL,
+) -> Ready:
     """Check arguments, and learn how many entries the ranks have and where: one allgather."""
     agreement = same_on_all_ranks(transport, WORDS + 1)
     with agreement as say:
@@ -149,12 +161,14 @@ def _ready(x: Any, op: Any, transport: Comm, zeros: str, algorithm: str = AUTO, 
             raise ValueError(f"zeros must be {' or '.join(map(repr, ZEROS))}, got {zeros!r}")
         if algorithm not in (AUTO, *ALGORITHMS):
             raise ValueError(f"algorithm must be one of {', '.join((AUTO, *ALGORITHMS))}, got {algorithm!r}")
+        if not isinstance(network, Network) and network != FITTED:
+            raise TypeError(f"network must be a Network, such as Network.of(25, 2), or {FITTED!r}, got {network!r}")
         if not isinstance(root, (int, np.integer)) or not 0 <= root < transport.size:
             raise ValueError(f"root must be a rank in [0, {transport.size}), got {root!r}")
         # The type of a dict's numbers depends on other ranks; its keys are distinct, so that nothing is combined yet.
         ufunc = np.add if mine.plain is not None else operation(op, mine.values.dtype)
         entries = combined(mine.keys, mine.values, ufunc)
-        say(**mine.facts, op=getattr(op, "__name__", op), zeros=zeros, algorithm=algorithm, root=root)
+        say(**mine.facts, op=getattr(op, "__name__", op), zeros=zeros, algorithm=algorithm, root=root, network=network)
         agreement.words[0] = mine.plain or 0
         agreement.words[1:] = told(entries, transport.rank)
     plain, pool = int(agreement.rows[:, 0].max()), pool_of(agreement.rows[:, 1:])

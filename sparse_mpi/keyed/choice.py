@@ -10,6 +10,7 @@ from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.ownership import Pool, degrees, distinct
 
 USUAL = Network.of(10, 5)  # where nobody says on which network: 10 Gbit/s, 5 us
+FEW = 1 << 16  # entries of all ranks that never take too much memory
 MERGED = 15e-9  # seconds for an entry that is merged with others (one core of an EPYC, 10^5 entries of 8 ranks)
 
 
@@ -56,4 +57,7 @@ def choose(pool: Pool, form: Format, network: Network) -> Choice:
     groups = [union(1 << stage) for stage in range(core.bit_length() - 1)]
     outside = 2 * alpha + sent(most) + sent(whole) + 2 * MERGED * most if core < ranks else 0.0
     seconds["doubling"] = sum(alpha + sent(group) + 2 * MERGED * group for group in groups) + outside
+    # Where all entries take much memory, leave those out that hold more of them than they give and get.
+    if everything > max(FEW, 2 * (most + whole)):
+        del seconds["gather"], seconds["doubling"]
     return Choice(min(seconds, key=seconds.__getitem__), seconds, everything, whole)

@@ -17,16 +17,13 @@ import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.comm import Comm, Traffic
-from sparse_mpi.costs.fit import measure, nearest
-from sparse_mpi.costs.model import Network
+from sparse_mpi.costs.fit import fit_network
 from sparse_mpi.reducer.arguments import make_algorithm, takes
 from sparse_mpi.sparse import Layout
 
 AUTO = "auto"
 WIRES = ("coo32", "packed")  # lossless: rounding must be asked for
-SIZES = (8, 1 << 16, 1 << 20)  # bytes of the messages to which the network is fitted
 TRIALS = 2  # steps of a trial, of which only the last counts
-MESSAGES = 5  # number of messages of each size
 
 
 class Trial(NamedTuple):
@@ -86,13 +83,6 @@ def compare(algorithms: Sequence[Algorithm], layout: Layout, k: int, comm: Comm)
         measured.append((compute, network.seconds(traffic)))
     slowest = comm.allreduce(np.array(measured), "max", control=True)
     return [Trial(algorithm, *times) for algorithm, times in zip(algorithms, slowest.tolist(), strict=True)]
-
-
-def fit_network(comm: Comm) -> Network:
-    """Fit alpha and beta to messages between neighbours; the result is the same on every rank. Collective."""
-    if comm.size == 1:
-        return Network(0.0, 0.0)
-    return nearest([1] * len(SIZES), SIZES, measure(comm, SIZES, MESSAGES))
 
 
 def _trial(algorithm: Algorithm, acc: np.ndarray, layout: Layout, k: int, comm: Comm) -> tuple[float, Traffic]:

@@ -70,6 +70,7 @@ def test_bad_data(x, says):
         (None, {"op": np.equal}, "op must give float64"),
         (None, {"op": sum}, "op must be one of sum.*or a NumPy ufunc"),
         (None, {"algorithm": "ring"}, "algorithm must be one of auto, split"),
+        (None, {"network": 10}, r"network must be a Network, such as Network.of\(25, 2\), or 'fitted', got 10"),
     ],
     ids=str,
 )

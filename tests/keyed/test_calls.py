@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import SparseVector, World, keyed
+from sparse_mpi.keyed import ownership
 from sparse_mpi.keyed.algorithms import ALGORITHMS
 
 WAYS = [*ALGORITHMS, "auto"]
@@ -206,6 +207,29 @@ def test_allgather_has_what_every_rank_holds():
     found = World(3).run(lambda comm: keyed.allgather(mine[comm.rank], comm))
     for result in found:
         assert all((a.toarray() == b.toarray()).all() and a.format == "csr" for a, b in zip(result, mine, strict=True))
+
+
+@pytest.mark.parametrize("packet", [1, 40, 200])
+@pytest.mark.parametrize("ranks", range(1, 18))
+def test_a_butterfly_of_stages_of_any_degree(monkeypatch, ranks, packet):
+    monkeypatch.setattr(ownership, "PACKET", packet)
+    mine = [drawn(np.random.default_rng(rank), np.int64, np.arange(rank % 3, 90, 1 + rank)) for rank in range(ranks)]
+    found = World(ranks).run(lambda comm: keyed.allreduce(mine[comm.rank], comm=comm, algorithm="butterfly"))
+    expected = serial(mine, np.add)
+    for keys, values in found:
+        assert keys.tolist() == expected[0].tolist() and values.tolist() == expected[1].tolist()
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_the_network_is_measured_once_for_a_communicator(ranks):
+    def body(comm):
+        told = []
+        for _ in range(2):
+            keyed.allreduce({comm.rank: 1}, comm=comm, network="fitted", tell=told.append)
+        return str(told[0]), told[0] == told[1]
+
+    first, *others = ranks.run(body)
+    assert first[1] and all(other == first for other in others)
 
 
 @pytest.mark.ranks(1, 2, 3, 4)

@@ -8,11 +8,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparse_mpi import World
+from sparse_mpi.bench.sparse_cases import CASES
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.choice import choose
 from sparse_mpi.keyed.entries import Entries
 from sparse_mpi.keyed.messages import WIDE, Format
-from sparse_mpi.keyed.ownership import Pool, dealt, pooled, regions_of
+from sparse_mpi.keyed.ownership import Pool, dealt, degrees, pooled, regions_of
 
 EDGES = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1]
 ANY_KEY = st.one_of(st.integers(-40, 40), st.sampled_from(EDGES), st.integers(-(2**63), 2**63 - 1))
@@ -91,6 +92,32 @@ def test_vocabulary_shards_are_dealt_out_evenly(ranks):
     assert received.max() <= 1.3 * received.mean()
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_the_keys_no_owner_receives_much_more_than_others(case):
+    """Keys that many ranks have are no burden, for each rank combines its own first."""
+    held = [CASES[case](rank, 32, 10**6, 4000) for rank in range(32)]
+
+    def body(comm):
+        mine = Entries(held[comm.rank], np.ones(len(held[comm.rank])))
+        return dealt(mine, regions_of(pooled(mine, comm), comm.size))
+
+    received = np.sum(World(32).run(body), axis=0)
+    assert received.max() <= 1.2 * received.mean()
+
+
+def test_stages_of_a_butterfly_get_smaller_as_equal_keys_meet():
+    def found(counts, span):
+        pool = Pool(np.array(counts), np.empty(0, np.int64), np.empty(0), 0, span - 1)
+        return degrees(pool, Format(np.dtype(np.float64), (), span).bytes_each)
+
+    assert found([10] * 13, 10**6) == [2, 2, 2, 2]  # few: as few messages as can be
+    assert found([10**8] * 13, 10**12) == [13]  # many: each entry is sent once
+    same = found([20_000] * 64, 20_000)
+    assert same == [5, 2, 2, 2, 2] and found([5], 100) == []
+    assert found([20_000] * 64, 10**9) == [6, 6, 2]  # what does not meet stays as much
+    assert found([0, 0, 0], 1) == [2, 2]
+
+
 def test_one_key_that_all_have_is_one_rank_s():
     def body(comm):
         mine = entries_of([5])
@@ -114,3 +141,17 @@ def test_few_entries_are_gathered_and_many_are_split():
     same = chosen([1000] * 16, 1000, Network.of(100, 5))  # all keys there are: unions do not grow
     assert same.expected == pytest.approx(1000)
     assert str(many).startswith("split: 8,000,000 entries, about 5,695,328 distinct; split ")
+
+
+def test_no_more_memory_is_taken_than_goes_with_what_comes_and_goes():
+    """An algorithm by which each rank holds the entries of all is left out where these are many."""
+    far = Network.of(1000, 1e6)  # a message takes a second
+    few, many = chosen([1000] * 16, 10**4, far), chosen([10**6] * 16, 10**6, far)
+    assert few.algorithm == "gather" and many.seconds.keys() == {"split", "butterfly"}
+
+
+def test_more_entries_than_32_bits_count_are_dealt_and_chosen_for():
+    pool = Pool(np.full(8, 2**33), np.arange(2**40, 2**41, 2**33), np.full(128, 2.0**29), 2**40, 2**41)
+    assert regions_of(pool, 8)[:, 0].tolist() == [2**40, *(2**40 + np.arange(1, 8) * 2**37 - 2**33).tolist()]
+    choice = chosen([2**33] * 8, 2**40, Network.of(100, 1))
+    assert choice.entries == 2**36 and choice.algorithm == "split"
