@@ -3,7 +3,7 @@
 ====================  =================================================  ==========================
 algorithm             words of a rank, m entries each, u in the result   messages of a rank
 ====================  =================================================  ==========================
-`split`               m (P-1)/P to owners, u (P-1)/P gathered            P - 1 + ceil(log2 P)
+`split`               m (P-1)/P to owners, u (P-1)/P gathered            2 (P - 1), or P - 1 + 2 ceil(log2 P)
 `butterfly`           in stages of d, e, ... groups: m (d-1)/d, then     2 (d - 1 + e - 1 + ...)
                       v/d (e-1)/e, v of d ranks merged, ...; u (P-1)/P
 `doubling`            the entries of 1, 2, 4, ... ranks merged           log2 P, 2 more if P is none
@@ -26,14 +26,19 @@ from sparse_mpi.keyed.entries import Entries, joined, merged
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.ownership import Pool, dealt, degrees, regions_of
 
+DIRECT = 8  # ranks up to which results are sent to each of the others: lengths, too, would take log2 P messages
+
 
 def split(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
     """Combine each key at the rank that owns it, and gather what all have."""
     regions = regions_of(pool, comm.size)
     own = owned(entries, op, regions, form, comm)
     message, _ = form.pack(own, np.array([len(own.keys)]), regions[comm.rank : comm.rank + 1])
-    gathered, lengths = comm.allgatherv(message)
-    return joined(form.unpack(gathered, lengths, regions))
+    if comm.size <= DIRECT:
+        came, lengths = comm.alltoallv(np.tile(message, comm.size), np.full(comm.size, len(message)))
+    else:
+        came, lengths = comm.allgatherv(message)
+    return joined(form.unpack(came, lengths, regions))
 
 
 def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, comm: Comm) -> Entries:

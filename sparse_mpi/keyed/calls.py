@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.comm import as_comm
 from sparse_mpi.costs.fit import fit_network
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.algorithms import ALGORITHMS, gathered, owned
-from sparse_mpi.keyed.choice import USUAL, Choice, choose
-from sparse_mpi.keyed.entries import Entries, combined, joined, nonzero
-from sparse_mpi.keyed.kinds import Held, as_plain, held
-from sparse_mpi.keyed.messages import Format
-from sparse_mpi.keyed.operations import operation
-from sparse_mpi.keyed.ownership import WORDS, Pool, pool_of, regions_of, told
+from sparse_mpi.keyed.arguments import AUTO, ready
+from sparse_mpi.keyed.choice import INLINE, USUAL, Choice, choose
+from sparse_mpi.keyed.entries import Entries, joined, merged, nonzero
+from sparse_mpi.keyed.ownership import part_of, regions_of
 from sparse_mpi.keyed.turns import in_turn, together
-
-AUTO, FITTED = "auto", "fitted"
-ZEROS = ("keep", "drop")
 
 
 def allreduce(
@@ -67,16 +61,20 @@ def allreduce(
     transport = as_comm(comm)
 
     def work() -> Any:
-        mine, ufunc, entries, pool, form = _ready(x, op, transport, zeros, algorithm, network=network)
+        mine, ufunc, entries, pool, form, few = ready(x, op, transport, zeros, algorithm, network=network)
         with together(transport):
             chosen = algorithm
             if algorithm == AUTO:
                 known = network if isinstance(network, Network) else fit_network(transport)
-                choice = choose(pool, form, known)
+                choice = choose(pool, form, known, few is not None)
                 chosen = choice.algorithm
                 if tell is not None:
                     tell(choice)
-            return mine.leave(_finished(ALGORITHMS[chosen](entries, ufunc, pool, form, transport), zeros))
+            if few is not None and chosen == INLINE:
+                result = merged(few, ufunc)
+            else:
+                result = ALGORITHMS[chosen](entries, ufunc, pool, form, transport)
+            return mine.leave(_finished(result, zeros))
 
     return in_turn(transport, work)
 
@@ -90,9 +88,13 @@ def reduce_scatter(x: Any, op: str | np.ufunc = "sum", comm: Any = None, *, zero
     transport = as_comm(comm)
 
     def work() -> Any:
-        mine, ufunc, entries, pool, form = _ready(x, op, transport, zeros)
+        mine, ufunc, entries, pool, form, few = ready(x, op, transport, zeros)
         with together(transport):
-            own = owned(entries, ufunc, regions_of(pool, transport.size), form, transport)
+            regions = regions_of(pool, transport.size)
+            if few is None:
+                own = owned(entries, ufunc, regions, form, transport)
+            else:
+                own = part_of(merged(few, ufunc), regions, transport.rank)
             return mine.leave(_finished(own, zeros))
 
     return in_turn(transport, work)
@@ -106,8 +108,10 @@ def reduce(x: Any, root: int = 0, op: str | np.ufunc = "sum", comm: Any = None, 
     transport = as_comm(comm)
 
     def work() -> Any:
-        mine, ufunc, entries, pool, form = _ready(x, op, transport, zeros, root=root)
+        mine, ufunc, entries, pool, form, few = ready(x, op, transport, zeros, root=root)
         with together(transport):
+            if few is not None:
+                return mine.leave(_finished(merged(few, ufunc), zeros)) if transport.rank == root else None
             rank, regions = transport.rank, regions_of(pool, transport.size)
             own = owned(entries, ufunc, regions, form, transport)
             message, lengths = form.pack(own, np.array([len(own.keys)]), regions[rank : rank + 1])
@@ -127,55 +131,12 @@ def allgather(x: Any, comm: Any = None) -> list[Any]:
     transport = as_comm(comm)
 
     def work() -> list[Any]:
-        mine, _, entries, pool, form = _ready(x, "sum", transport, "keep")
+        mine, _, entries, pool, form, few = ready(x, "sum", transport, "keep")
         with together(transport):
-            return [mine.leave(part) for part in gathered(entries, pool, form, transport)]
+            parts = gathered(entries, pool, form, transport) if few is None else few
+            return [mine.leave(part) for part in parts]
 
     return in_turn(transport, work)
-
-
-class Ready(NamedTuple):
-    """What this rank gives to a collective, once all ranks have good and equal arguments."""
-
-    held: Held
-    op: np.ufunc
-    entries: Entries
-    pool: Pool
-    form: Format
-
-
-def _ready(
-    x: Any,
-    op: Any,
-    transport: Comm,
-    zeros: str,
-    algorithm: str = AUTO,
-    root: int = 0,
-    network: Network | str = USUAL,
-) -> Ready:
-    """Check arguments, and learn how many entries the ranks have and where: one allgather."""
-    agreement = same_on_all_ranks(transport, WORDS + 1)
-    with agreement as say:
-        mine = held(x)
-        if zeros not in ZEROS:
-            raise ValueError(f"zeros must be {' or '.join(map(repr, ZEROS))}, got {zeros!r}")
-        if algorithm not in (AUTO, *ALGORITHMS):
-            raise ValueError(f"algorithm must be one of {', '.join((AUTO, *ALGORITHMS))}, got {algorithm!r}")
-        if not isinstance(network, Network) and network != FITTED:
-            raise TypeError(f"network must be a Network, such as Network.of(25, 2), or {FITTED!r}, got {network!r}")
-        if not isinstance(root, (int, np.integer)) or not 0 <= root < transport.size:
-            raise ValueError(f"root must be a rank in [0, {transport.size}), got {root!r}")
-        # The type of a dict's numbers depends on other ranks; its keys are distinct, so that nothing is combined yet.
-        ufunc = np.add if mine.plain is not None else operation(op, mine.values.dtype)
-        entries = combined(mine.keys, mine.values, ufunc)
-        say(**mine.facts, op=getattr(op, "__name__", op), zeros=zeros, algorithm=algorithm, root=root, network=network)
-        agreement.words[0] = mine.plain or 0
-        agreement.words[1:] = told(entries, transport.rank)
-    plain, pool = int(agreement.rows[:, 0].max()), pool_of(agreement.rows[:, 1:])
-    if mine.plain is not None:
-        entries = entries._replace(values=as_plain(entries.values, plain))
-        ufunc = operation(op, entries.values.dtype)  # which raises on all ranks or on none
-    return Ready(mine, ufunc, entries, pool, Format(entries.values.dtype, entries.values.shape[1:], pool.span))
 
 
 def _finished(result: Entries, zeros: str) -> Entries:

@@ -10,6 +10,7 @@ from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.ownership import Pool, degrees, distinct
 
 USUAL = Network.of(10, 5)  # where nobody says on which network: 10 Gbit/s, 5 us
+INLINE = "inline"  # what is no algorithm: the entries came with the arguments
 FEW = 1 << 16  # entries of all ranks that never take too much memory
 MERGED = 15e-9  # seconds for an entry that is merged with others (one core of an EPYC, 10^5 entries of 8 ranks)
 
@@ -28,9 +29,15 @@ class Choice(NamedTuple):
         return f"{self.algorithm}: {self.entries:,} entries, about {self.expected:,.0f} distinct; {costs}"
 
 
-def choose(pool: Pool, form: Format, network: Network) -> Choice:
-    """Return the algorithm that should take least time; the same on all ranks, for it knows no more than all do."""
+def choose(pool: Pool, form: Format, network: Network, few: bool = False) -> Choice:
+    """Return the algorithm that should take least time; the same on all ranks, for it knows no more than all do.
+
+    Where entries are so ``few`` that they came with the arguments there is nothing left to do but to merge them.
+    """
     counts, ranks = pool.counts.tolist(), len(pool.counts)
+    if few:
+        entries, whole = int(pool.counts.sum()), distinct(pool.counts.tolist(), pool.span)
+        return Choice(INLINE, {INLINE: MERGED * entries}, entries, whole)
     everything, most, mean = sum(counts), max(counts), sum(counts) / ranks
     depth, core = rounds(ranks), 1 << (ranks.bit_length() - 1)  # a power of two
     alpha, whole = network.alpha, distinct(counts, pool.span)

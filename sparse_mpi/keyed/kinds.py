@@ -42,9 +42,9 @@ class Held:
     plain: int | None = None
 
 
-def as_plain(values: np.ndarray, plain: int) -> np.ndarray:
-    """Return the numbers of a dict as those that all ranks together need: the largest `Held.plain` of all."""
-    return values.astype(PLAIN[plain - 1] if plain else np.int64)
+def plain_type(plain: int) -> np.dtype:
+    """Return the type of a dict's numbers, whose `Held.plain` is this."""
+    return PLAIN[plain - 1] if plain else np.dtype(np.int64)
 
 
 def held(x: Any) -> Held:

@@ -94,6 +94,13 @@ def dealt(entries: Entries, regions: np.ndarray) -> np.ndarray:
     return np.diff(np.append(starts, len(entries.keys))).astype(np.int64)
 
 
+def part_of(entries: Entries, regions: np.ndarray, rank: int) -> Entries:
+    """Return the entries that lie in the region of a rank."""
+    counts = dealt(entries, regions)
+    end = int(counts[: rank + 1].sum())
+    return entries.part(slice(end - int(counts[rank]), end))
+
+
 def degrees(pool: Pool, each: Callable[[float], float]) -> list[int]:
     """Return into how many groups the stages of a butterfly divide the ranks, never more than the stage before.
 

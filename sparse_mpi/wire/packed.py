@@ -38,6 +38,8 @@ from sparse_mpi.sparse import SparseVector, take
 from sparse_mpi.wire.base import Packed
 from sparse_mpi.wire.codecs import Codec, Unrounded
 
+NUMBER_LIMITS, NUMBER_BYTES = np.array([1 << 8, 1 << 16, 1 << 32]), np.array([1, 2, 4, 8])  # see `_count_bytes`
+
 
 @dataclass(frozen=True)
 class BitPacked:
@@ -144,22 +146,20 @@ class BitPacked:
         blocks = -(-entries // self.codec.block) if self.codec.block else 0 * entries
         shifts, spread, spans = _index_forms(entries, widths)
         # The bytes of the five sections of each message, in the order in which they are written.
-        sections = np.stack(
-            [
-                self._number_bytes(widths) * (entries > 0),
-                self.codec.code_type(dtype).itemsize * entries,
-                4 * blocks,
-                _bytes(shifts * entries),
-                _bytes(spans),
-            ],
-            axis=1,
-        )
+        sections = np.empty((len(entries), 5), np.int64)
+        sections[:, 0] = self._number_bytes(widths) * (entries > 0)
+        sections[:, 1] = self.codec.code_type(dtype).itemsize * entries
+        sections[:, 2] = 4 * blocks
+        sections[:, 3] = _bytes(shifts * entries)
+        sections[:, 4] = _bytes(spans)
         # Sections follow one another without gaps, also from one message to the next.
-        ends = np.cumsum(sections).reshape(-1, 5)
+        ends = sections.cumsum().reshape(-1, 5)
         fields = (entries, _before(entries), regions[:, 0], shifts, spread, spans, _before(blocks))
         messages = np.empty(len(entries), MESSAGE)
-        for name, field in zip(MESSAGE.names or (), (*fields, *(ends - sections).T, ends[:, -1]), strict=True):
-            messages[name] = field
+        words = messages.view(np.int64).reshape(-1, 13)  # a column is a field of `MESSAGE`
+        for column, field in enumerate(fields):
+            words[:, column] = field
+        words[:, 7:12], words[:, 12] = ends - sections, ends[:, -1]
         return messages
 
     def _number_bytes(self, widths: np.ndarray) -> np.ndarray:
@@ -206,12 +206,12 @@ def _bytes(bits: np.ndarray) -> np.ndarray:
 
 def _before(counts: np.ndarray) -> np.ndarray:
     """Return the exclusive prefix sum."""
-    return np.cumsum(counts) - counts
+    return counts.cumsum() - counts
 
 
 def _count_bytes(widths: np.ndarray) -> np.ndarray:
     """Return the bytes, 1, 2, 4 or 8, that hold any number below each of ``widths``."""
-    return np.array([1, 2, 4, 8])[np.searchsorted([1 << 8, 1 << 16, 1 << 32], widths)]
+    return NUMBER_BYTES[NUMBER_LIMITS.searchsorted(widths)]
 
 
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:

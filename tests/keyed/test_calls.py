@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import SparseVector, World, keyed
-from sparse_mpi.keyed import ownership
+from sparse_mpi.keyed import inline, ownership
 from sparse_mpi.keyed.algorithms import ALGORITHMS
 
 WAYS = [*ALGORITHMS, "auto"]
@@ -49,6 +49,13 @@ def drawn(rng, dtype, keys):
     return keys, values
 
 
+@pytest.fixture(params=["with the arguments", "apart"])
+def apart(request, monkeypatch):
+    """Let few entries come with the arguments, or in messages of their own as many do."""
+    if request.param == "apart":
+        monkeypatch.setattr(inline, "MOST", 0)
+
+
 KEYS = st.lists(st.lists(st.integers(-50, 50), max_size=20, unique=True), min_size=1, max_size=9)
 FAR = st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6, unique=True), min_size=1, max_size=9)
 
@@ -72,6 +79,7 @@ def test_pairs_are_combined_as_one_rank_would(way, sets, dtype, data):
         np.testing.assert_allclose(values, expected[1], rtol=limit, atol=limit)
 
 
+@pytest.mark.usefixtures("apart")
 @given(KEYS, st.integers(0, 8))
 def test_reduce_and_reduce_scatter_have_the_parts_of_allreduce(sets, root):
     ranks = len(sets)
@@ -113,6 +121,7 @@ def test_scipy_arrays_and_matrices_come_back_as_what_they_were(form, old, dtype)
         assert (result.toarray() == expected).all()
 
 
+@pytest.mark.usefixtures("apart")
 def test_arrays_of_other_dimensions():
     for shape in ((1000,), (4, 5, 6)):
         mine = [scipy.sparse.random_array(shape, density=0.1, rng=rank, dtype=np.float64) for rank in range(3)]
@@ -141,6 +150,7 @@ def test_torch_tensors_come_back_as_what_they_were(layout):
     assert layout != "blocks" or found[0].sparse_dim() == 1
 
 
+@pytest.mark.usefixtures("apart")
 def test_counters_are_added_up_and_take_the_type_that_holds_all():
     mine = [Counter({3: 2, -5: 1}), Counter(), Counter({3: 4, 2**40: 7}), Counter({9: 0.5})]
     found = World(4).run(lambda comm: keyed.allreduce(mine[comm.rank], comm=comm))
@@ -202,6 +212,7 @@ def test_a_compiled_function_of_the_user_s_is_an_operation():
     assert all((keys.tolist(), values.tolist()) == ([1, 2], [-5, -3]) for keys, values in found)
 
 
+@pytest.mark.usefixtures("apart")
 def test_allgather_has_what_every_rank_holds():
     mine = [matrix(np.random.default_rng(rank)).tocsr() for rank in range(3)]
     found = World(3).run(lambda comm: keyed.allgather(mine[comm.rank], comm))
@@ -218,6 +229,24 @@ def test_a_butterfly_of_stages_of_any_degree(monkeypatch, ranks, packet):
     expected = serial(mine, np.add)
     for keys, values in found:
         assert keys.tolist() == expected[0].tolist() and values.tolist() == expected[1].tolist()
+
+
+@pytest.mark.ranks(2, 3, 5)
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_few_entries_come_with_the_arguments_and_more_do_not(ranks, shape):
+    def body(comm):
+        sent = []
+        for count in (0, 42, 43, 64, 65):  # of 8 bytes a key, and of 8 or 16 a value: 1,024 bytes are room for 64 or 42
+            mine = np.arange(comm.rank, comm.rank + count), np.ones((count, *shape))
+            before = comm.traffic.sent
+            found = keyed.allreduce(mine, comm=comm)
+            sent.append(comm.traffic.sent > before)
+            expected = serial([(np.arange(rank, rank + count), mine[1]) for rank in range(comm.size)], np.add)
+            assert [part.tolist() for part in found] == [part.tolist() for part in expected]
+        return sent
+
+    for sent in ranks.run(body):
+        assert sent == ([False, False, True, True, True] if shape else [False, False, False, False, True])
 
 
 @pytest.mark.ranks(1, 2, 3)

@@ -1,0 +1,76 @@
+"""The arguments of the collectives: checked, compared between ranks, and made ready for messages."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.costs.model import Network
+from sparse_mpi.keyed import inline
+from sparse_mpi.keyed.algorithms import ALGORITHMS
+from sparse_mpi.keyed.choice import USUAL
+from sparse_mpi.keyed.entries import Entries, combined
+from sparse_mpi.keyed.kinds import Held, held, plain_type
+from sparse_mpi.keyed.messages import Format
+from sparse_mpi.keyed.operations import operation
+from sparse_mpi.keyed.ownership import WORDS, Pool, pool_of, told
+
+AUTO, FITTED = "auto", "fitted"
+ZEROS = ("keep", "drop")
+
+
+class Ready(NamedTuple):
+    """What this rank gives to a collective, once all ranks have good and equal arguments."""
+
+    held: Held
+    op: np.ufunc
+    entries: Entries
+    pool: Pool
+    form: Format
+    few: list[Entries] | None  # the entries of all ranks, where they came with the arguments
+
+
+def ready(
+    x: Any,
+    op: Any,
+    transport: Comm,
+    zeros: str,
+    algorithm: str = AUTO,
+    root: int = 0,
+    network: Network | str = USUAL,
+) -> Ready:
+    """Check arguments, and learn how many entries the ranks have and where. Collective: one allgather of control.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
+    """
+    agreement = same_on_all_ranks(transport, 1 + WORDS + inline.room(transport.size))
+    with agreement as say:
+        mine = held(x)
+        if zeros not in ZEROS:
+            raise ValueError(f"zeros must be {' or '.join(map(repr, ZEROS))}, got {zeros!r}")
+        if algorithm not in (AUTO, *ALGORITHMS):
+            raise ValueError(f"algorithm must be one of {', '.join((AUTO, *ALGORITHMS))}, got {algorithm!r}")
+        if not isinstance(network, Network) and network != FITTED:
+            raise TypeError(f"network must be a Network, such as Network.of(25, 2), or {FITTED!r}, got {network!r}")
+        if not isinstance(root, (int, np.integer)) or not 0 <= root < transport.size:
+            raise ValueError(f"root must be a rank in [0, {transport.size}), got {root!r}")
+        # The type of a dict's numbers depends on other ranks; its keys are distinct, so that nothing is combined yet.
+        ufunc = np.add if mine.plain is not None else operation(op, mine.values.dtype)
+        entries = combined(mine.keys, mine.values, ufunc)
+        say(**mine.facts, op=getattr(op, "__name__", op), zeros=zeros, algorithm=algorithm, root=root, network=network)
+        agreement.words[0] = mine.plain or 0
+        agreement.words[1 : 1 + WORDS] = told(entries, transport.rank)
+        inline.write(entries, agreement.words[1 + WORDS :])
+    types, rows = agreement.rows[:, 0], agreement.rows[:, 1:]
+    pool, dtype, shape = pool_of(rows[:, :WORDS]), entries.values.dtype, entries.values.shape[1:]
+    few = inline.read(rows[:, WORDS:], pool.counts, [plain_type(own) if own else dtype for own in types], shape)
+    if mine.plain is not None:
+        dtype = plain_type(types.max())
+        entries = entries._replace(values=entries.values.astype(dtype))
+        few = None if few is None else [part._replace(values=part.values.astype(dtype)) for part in few]
+        ufunc = operation(op, dtype)  # which raises on all ranks or on none
+    return Ready(mine, ufunc, entries, pool, Format(dtype, shape, pool.span), few)
