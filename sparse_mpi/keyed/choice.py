@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.costs.model import Network
+from sparse_mpi.keyed.algorithms import DIRECT
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.ownership import Pool, degrees, distinct
 
@@ -49,8 +50,9 @@ def choose(pool: Pool, form: Format, network: Network, few: bool = False) -> Cho
         return distinct([mean] * sets, pool.span)
 
     collected = sent(whole) * (ranks - 1) / ranks
+    back = ranks - 1 if ranks <= DIRECT else 2 * depth
     seconds = {
-        "split": (ranks - 1 + depth) * alpha + sent(most) * (ranks - 1) / ranks + collected + MERGED * mean,
+        "split": (ranks - 1 + back) * alpha + sent(most) * (ranks - 1) / ranks + collected + MERGED * mean,
         "gather": depth * alpha + sent(mean) * (ranks - 1) + MERGED * everything,
     }
     # A stage of a butterfly sends all but one part of what a rank has by then, and merges as much as it had.
