@@ -45,25 +45,28 @@ def doubling(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Com
     extra = size - core  # the first of them act for one more rank each, number core + their own
     if rank >= core:
         _exchanged(entries, rank - core, None, pool, form, comm)
-        return _exchanged(entries, None, rank - core, pool, form, comm)
+        return _exchanged(entries, None, rank - core, pool, form, comm)[1]
     if rank < extra:
-        entries = merged([entries, _exchanged(entries, None, core + rank, pool, form, comm)], op)
+        entries = merged([entries, _exchanged(entries, None, core + rank, pool, form, comm)[1]], op)
     apart = 1
     while apart < core:
         other = rank ^ apart
-        came = _exchanged(entries, other, other, pool, form, comm)
-        entries = merged([entries, came] if rank < other else [came, entries], op)
+        mine, came = _exchanged(entries, other, other, pool, form, comm)
+        entries = merged([mine, came] if rank < other else [came, mine], op)
         apart *= 2
-    if rank < extra:
-        _exchanged(entries, core + rank, None, pool, form, comm)
+    if extra and (rank < extra or not form.codec.lossless):  # all return what the ranks beyond get, rounded or not
+        entries, _ = _exchanged(entries, core + rank if rank < extra else None, None, pool, form, comm)
     return entries
 
 
-def _exchanged(entries: Entries, dest: int | None, source: int | None, pool: Pool, form: Format, comm: Comm) -> Entries:
-    """Send all entries to ``dest`` and return those of ``source``; None sends or returns none."""
+def _exchanged(
+    entries: Entries, dest: int | None, source: int | None, pool: Pool, form: Format, comm: Comm
+) -> tuple[Entries, Entries]:
+    """Send all entries to ``dest``; return them as they arrive, and those of ``source``. None sends or gets none."""
     message, _ = form.pack(entries, np.array([len(entries.keys)]), pool.everything)
     came = comm.sendrecv(message, dest, source)
-    return entries if came is None else form.unpack(came, np.array([len(came)]), pool.everything)[0]
+    mine = form.seen(entries, message, pool.everything)
+    return mine, mine if came is None else form.unpack(came, np.array([len(came)]), pool.everything)[0]
 
 
 def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:

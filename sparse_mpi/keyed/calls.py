@@ -18,6 +18,9 @@ from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import operation
 from sparse_mpi.keyed.ownership import Pool, pooled, regions_of
 from sparse_mpi.keyed.turns import in_turn, together
+from sparse_mpi.keyed.wires import codec_of
+from sparse_mpi.wire import BitPacked
+from sparse_mpi.wire.codecs import Codec
 
 AUTO = "auto"
 ZEROS = ("keep", "drop")
@@ -32,6 +35,7 @@ def allreduce(
     zeros: str = "keep",
     network: Network = USUAL,
     tell: Callable[[Choice], None] | None = None,
+    wire: str | BitPacked | None = None,
 ) -> Any:
     """Combine the values that ranks have for the same keys, and return all of them on every rank. Collective.
 
@@ -52,6 +56,10 @@ def allreduce(
         zeros: ``"keep"`` entries of the result that are exactly zero, or ``"drop"`` them.
         network: latency and bandwidth, for ``"auto"``: 10 Gbit/s and 5 us unless told.
         tell: called with the `Choice` of ``"auto"``, to learn what was chosen and why.
+        wire: how values travel, by name or as an instance: None or ``"packed"`` as they are; ``"packed+bf16"``,
+            ``"packed+fp16"`` or ``"packed+int8"`` rounded, of float32 and float64 only. Values are rounded on their
+            way to where they are combined, and results on their way back (by `gather` values only, by `doubling` what
+            is sent in each round). What rounding loses is not kept: x is still the caller's. See docs/sparse.md.
 
     Returns:
         The same kind as x, in the order of its keys and without duplicates; the same bytes on every rank. Keys may be
@@ -64,9 +72,9 @@ def allreduce(
     transport = as_comm(comm)
 
     def work() -> Any:
-        mine, ufunc = _agreed(x, op, transport, zeros, algorithm)
+        mine, ufunc, codec = _agreed(x, op, transport, zeros, algorithm, wire=wire)
         with together(transport):
-            entries, pool, form = _prepared(mine, ufunc, transport)
+            entries, pool, form = _prepared(mine, ufunc, codec, transport)
             chosen = algorithm
             if algorithm == AUTO:
                 choice = choose(pool, form, network)
@@ -78,18 +86,20 @@ def allreduce(
     return in_turn(transport, work)
 
 
-def reduce_scatter(x: Any, op: str | np.ufunc = "sum", comm: Any = None, *, zeros: str = "keep") -> Any:
+def reduce_scatter(
+    x: Any, op: str | np.ufunc = "sum", comm: Any = None, *, zeros: str = "keep", wire: str | BitPacked | None = None
+) -> Any:
     """Combine as `allreduce` does, in rank order, and return to each rank the entries of a range of keys. Collective.
 
-    Ranges ascend with the ranks, and are such that each holds about as many of all ranks' entries. See `allreduce` for
-    arguments and errors.
+    Ranges ascend with the ranks, and are such that each holds about as many of all ranks' entries. Results do not
+    travel, so that no ``wire`` rounds them. See `allreduce` for arguments and errors.
     """
     transport = as_comm(comm)
 
     def work() -> Any:
-        mine, ufunc = _agreed(x, op, transport, zeros)
+        mine, ufunc, codec = _agreed(x, op, transport, zeros, wire=wire)
         with together(transport):
-            entries, pool, form = _prepared(mine, ufunc, transport)
+            entries, pool, form = _prepared(mine, ufunc, codec, transport)
             return mine.leave(
                 _finished(owned(entries, ufunc, regions_of(pool, transport.size), form, transport), zeros)
             )
@@ -97,7 +107,15 @@ def reduce_scatter(x: Any, op: str | np.ufunc = "sum", comm: Any = None, *, zero
     return in_turn(transport, work)
 
 
-def reduce(x: Any, root: int = 0, op: str | np.ufunc = "sum", comm: Any = None, *, zeros: str = "keep") -> Any:
+def reduce(
+    x: Any,
+    root: int = 0,
+    op: str | np.ufunc = "sum",
+    comm: Any = None,
+    *,
+    zeros: str = "keep",
+    wire: str | BitPacked | None = None,
+) -> Any:
     """Combine as `allreduce` does, in rank order, and return the result on ``root``; None elsewhere. Collective.
 
     See `allreduce` for the other arguments and errors.
@@ -105,9 +123,9 @@ def reduce(x: Any, root: int = 0, op: str | np.ufunc = "sum", comm: Any = None, 
     transport = as_comm(comm)
 
     def work() -> Any:
-        mine, ufunc = _agreed(x, op, transport, zeros, root=root)
+        mine, ufunc, codec = _agreed(x, op, transport, zeros, root=root, wire=wire)
         with together(transport):
-            entries, pool, form = _prepared(mine, ufunc, transport)
+            entries, pool, form = _prepared(mine, ufunc, codec, transport)
             rank, regions = transport.rank, regions_of(pool, transport.size)
             own = owned(entries, ufunc, regions, form, transport)
             message, lengths = form.pack(own, np.array([len(own.keys)]), regions[rank : rank + 1])
@@ -119,7 +137,7 @@ def reduce(x: Any, root: int = 0, op: str | np.ufunc = "sum", comm: Any = None, 
     return in_turn(transport, work)
 
 
-def allgather(x: Any, comm: Any = None) -> list[Any]:
+def allgather(x: Any, comm: Any = None, *, wire: str | BitPacked | None = None) -> list[Any]:
     """Return what every rank holds, in rank order, each without duplicates, which are added up. Collective.
 
     See `allreduce` for the arguments and errors.
@@ -127,18 +145,18 @@ def allgather(x: Any, comm: Any = None) -> list[Any]:
     transport = as_comm(comm)
 
     def work() -> list[Any]:
-        mine, ufunc = _agreed(x, "sum", transport, "keep")
+        mine, ufunc, codec = _agreed(x, "sum", transport, "keep", wire=wire)
         with together(transport):
-            entries, pool, form = _prepared(mine, ufunc, transport)
+            entries, pool, form = _prepared(mine, ufunc, codec, transport)
             return [mine.leave(part) for part in gathered(entries, pool, form, transport)]
 
     return in_turn(transport, work)
 
 
 def _agreed(
-    x: Any, op: Any, transport: Comm, zeros: str, algorithm: str = AUTO, root: int = 0
-) -> tuple[Held, np.ufunc]:
-    """Return what this rank holds, and the operation, once all ranks have good and equal arguments."""
+    x: Any, op: Any, transport: Comm, zeros: str, algorithm: str = AUTO, root: int = 0, wire: Any = None
+) -> tuple[Held, np.ufunc, Codec]:
+    """Return what this rank holds, the operation and the codec, once all ranks have good and equal arguments."""
     with same_on_all_ranks(transport) as say:
         mine = held(x)
         if zeros not in ZEROS:
@@ -148,19 +166,20 @@ def _agreed(
         if not isinstance(root, (int, np.integer)) or not 0 <= root < transport.size:
             raise ValueError(f"root must be a rank in [0, {transport.size}), got {root!r}")
         if mine.plain is None:
-            operation(op, mine.values.dtype)
-        say(**mine.facts, op=getattr(op, "__name__", op), zeros=zeros, algorithm=algorithm, root=root)
+            codec_of(wire, operation(op, mine.values.dtype), mine.values.dtype)
+        say(**mine.facts, op=getattr(op, "__name__", op), zeros=zeros, algorithm=algorithm, root=root, wire=wire)
     if mine.plain is not None:
         needed = transport.allreduce(np.array([mine.plain]), "max", control=True)
         mine = mine.as_plain(int(needed[0]))
-    return mine, operation(op, mine.values.dtype)
+    ufunc = operation(op, mine.values.dtype)
+    return mine, ufunc, codec_of(wire, ufunc, mine.values.dtype)
 
 
-def _prepared(mine: Held, ufunc: np.ufunc, comm: Comm) -> tuple[Entries, Pool, Format]:
+def _prepared(mine: Held, ufunc: np.ufunc, codec: Codec, comm: Comm) -> tuple[Entries, Pool, Format]:
     """Return this rank's entries, what is known of all ranks', and the format of messages."""
     entries = combined(mine.keys, mine.values, ufunc)
     pool = pooled(entries, comm)
-    return entries, pool, Format(entries.values.dtype, entries.values.shape[1:], pool.span)
+    return entries, pool, Format(entries.values.dtype, entries.values.shape[1:], pool.span, codec)
 
 
 def _finished(result: Entries, zeros: str) -> Entries:
