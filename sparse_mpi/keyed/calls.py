@@ -12,6 +12,7 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.algorithms import ALGORITHMS, gathered, owned
 from sparse_mpi.keyed.choice import USUAL, Choice, choose
+from sparse_mpi.keyed.device import Given, given
 from sparse_mpi.keyed.entries import Entries, combined, joined, nonzero
 from sparse_mpi.keyed.kinds import Held, held
 from sparse_mpi.keyed.messages import Format
@@ -44,7 +45,10 @@ def allreduce(
             tensor, also with dense dimensions, or CSR tensor; a pair of arrays ``(keys, values)``, whose values may
             have a trailing shape; a dict or Counter of integers. The same kind, shape and dtype on all ranks, but that
             dicts may have other numbers: then all become the type that holds them. An entry that occurs more than once
-            is combined first. x is not modified.
+            is combined first. x is not modified. On a device: COO, CSR and CSC matrices of cupyx.scipy.sparse, a
+            `SparseVector` or a pair of CuPy arrays or CUDA tensors, torch.sparse tensors. These are copied to host
+            memory, where all else is done, and results to the device: once each way, on the current stream, for which
+            the host waits before data leaves. Either all ranks have theirs on a device, or none has.
         op: ``"sum"``, ``"prod"``, ``"min"``, ``"max"``, ``"and"``, ``"or"``, ``"xor"`` (bitwise; of bool logical), or a
             NumPy ufunc of two arguments that is associative and commutative and keeps the dtype. As in NumPy, integers
             wrap around, sums of bool are "or", and NaN makes a minimum or maximum NaN. Keys that a rank lacks are not
@@ -62,17 +66,18 @@ def allreduce(
             is sent in each round). What rounding loses is not kept: x is still the caller's. See docs/sparse.md.
 
     Returns:
-        The same kind as x, in the order of its keys and without duplicates; the same bytes on every rank. Keys may be
-        negative; those of a matrix are in the order of its rows.
+        The same kind as x, on the same device, in the order of its keys and without duplicates; the same bytes on every
+        rank. Keys may be negative; those of a matrix are in the order of its rows.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
             data moves.
     """
     transport = as_comm(comm)
+    source = _given(x, transport)
 
     def work() -> Any:
-        mine, ufunc, codec = _agreed(x, op, transport, zeros, algorithm, wire=wire)
+        mine, ufunc, codec = _agreed(source, op, transport, zeros, algorithm, wire=wire)
         with together(transport):
             entries, pool, form = _prepared(mine, ufunc, codec, transport)
             chosen = algorithm
@@ -83,7 +88,7 @@ def allreduce(
                     tell(choice)
             return mine.leave(_finished(ALGORITHMS[chosen](entries, ufunc, pool, form, transport), zeros))
 
-    return in_turn(transport, work)
+    return source.back(in_turn(transport, work))
 
 
 def reduce_scatter(
@@ -95,16 +100,17 @@ def reduce_scatter(
     travel, so that no ``wire`` rounds them. See `allreduce` for arguments and errors.
     """
     transport = as_comm(comm)
+    source = _given(x, transport)
 
     def work() -> Any:
-        mine, ufunc, codec = _agreed(x, op, transport, zeros, wire=wire)
+        mine, ufunc, codec = _agreed(source, op, transport, zeros, wire=wire)
         with together(transport):
             entries, pool, form = _prepared(mine, ufunc, codec, transport)
             return mine.leave(
                 _finished(owned(entries, ufunc, regions_of(pool, transport.size), form, transport), zeros)
             )
 
-    return in_turn(transport, work)
+    return source.back(in_turn(transport, work))
 
 
 def reduce(
@@ -121,9 +127,10 @@ def reduce(
     See `allreduce` for the other arguments and errors.
     """
     transport = as_comm(comm)
+    source = _given(x, transport)
 
     def work() -> Any:
-        mine, ufunc, codec = _agreed(x, op, transport, zeros, root=root, wire=wire)
+        mine, ufunc, codec = _agreed(source, op, transport, zeros, root=root, wire=wire)
         with together(transport):
             entries, pool, form = _prepared(mine, ufunc, codec, transport)
             rank, regions = transport.rank, regions_of(pool, transport.size)
@@ -134,7 +141,8 @@ def reduce(
                 return None
             return mine.leave(_finished(joined(form.unpack(received, lengths, regions)), zeros))
 
-    return in_turn(transport, work)
+    result = in_turn(transport, work)
+    return result if result is None else source.back(result)
 
 
 def allgather(x: Any, comm: Any = None, *, wire: str | BitPacked | None = None) -> list[Any]:
@@ -143,22 +151,29 @@ def allgather(x: Any, comm: Any = None, *, wire: str | BitPacked | None = None) 
     See `allreduce` for the arguments and errors.
     """
     transport = as_comm(comm)
+    source = _given(x, transport)
 
     def work() -> list[Any]:
-        mine, ufunc, codec = _agreed(x, "sum", transport, "keep", wire=wire)
+        mine, ufunc, codec = _agreed(source, "sum", transport, "keep", wire=wire)
         with together(transport):
             entries, pool, form = _prepared(mine, ufunc, codec, transport)
             return [mine.leave(part) for part in gathered(entries, pool, form, transport)]
 
-    return in_turn(transport, work)
+    return [source.back(part) for part in in_turn(transport, work)]
+
+
+def _given(x: Any, comm: Comm) -> Given:
+    """Return what this rank has, in host memory; for the thread that calls, on whose streams a device works."""
+    with together(comm):
+        return given(x)
 
 
 def _agreed(
-    x: Any, op: Any, transport: Comm, zeros: str, algorithm: str = AUTO, root: int = 0, wire: Any = None
+    source: Given, op: Any, transport: Comm, zeros: str, algorithm: str = AUTO, root: int = 0, wire: Any = None
 ) -> tuple[Held, np.ufunc, Codec]:
     """Return what this rank holds, the operation and the codec, once all ranks have good and equal arguments."""
     with same_on_all_ranks(transport) as say:
-        mine = held(x)
+        mine = held(source.host)
         if zeros not in ZEROS:
             raise ValueError(f"zeros must be {' or '.join(map(repr, ZEROS))}, got {zeros!r}")
         if algorithm not in (AUTO, *ALGORITHMS):
@@ -167,7 +182,15 @@ def _agreed(
             raise ValueError(f"root must be a rank in [0, {transport.size}), got {root!r}")
         if mine.plain is None:
             codec_of(wire, operation(op, mine.values.dtype), mine.values.dtype)
-        say(**mine.facts, op=getattr(op, "__name__", op), zeros=zeros, algorithm=algorithm, root=root, wire=wire)
+        say(
+            memory=source.memory,
+            **mine.facts,
+            op=getattr(op, "__name__", op),
+            zeros=zeros,
+            algorithm=algorithm,
+            root=root,
+            wire=wire,
+        )
     if mine.plain is not None:
         needed = transport.allreduce(np.array([mine.plain]), "max", control=True)
         mine = mine.as_plain(int(needed[0]))
