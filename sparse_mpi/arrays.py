@@ -116,19 +116,31 @@ def check(x: Any, argument: str) -> None:
             f"{argument} must be a NumPy or CuPy array or a torch tensor, got {describe(x)}; "
             f"convert it first, for example with numpy.asarray({argument}, dtype='float32')"
         )
-    if _is_torch(x) and x.device.type not in ("cpu", "cuda"):
-        raise TypeError(
-            f"{argument} must be on the CPU or a CUDA device, got {x.device}; move it with {argument}.cpu()"
-        )
-    if _is_torch(x) and x.device.type == "cuda" and _cupy() is None:
-        raise ImportError(
-            f"{argument} must be on the CPU where CuPy is not installed, got {x.device}; "
-            f"install cupy-cuda13x (cupy-cuda12x with CUDA 12), or pass {argument}.cpu()"
-        )
+    check_place(x, argument)
     if _dtype_name(x) not in FLOATS:
         raise TypeError(
             f"{argument} must be of dtype {', '.join(FLOATS)}, got {_dtype_name(x)}; "
             f"convert it first, for example {argument}.astype('float32')"
+        )
+
+
+def check_place(x: Any, argument: str) -> None:
+    """Raise if ``x`` is a torch tensor that is neither on the CPU nor where CuPy can work on it.
+
+    Raises:
+        TypeError: it is on another kind of device.
+        ImportError: it is on a CUDA device, and CuPy is not installed.
+    """
+    if not _is_torch(x):
+        return
+    if x.device.type not in ("cpu", "cuda"):
+        raise TypeError(
+            f"{argument} must be on the CPU or a CUDA device, got {x.device}; move it with {argument}.cpu()"
+        )
+    if x.device.type == "cuda" and _cupy() is None:
+        raise ImportError(
+            f"{argument} must be on the CPU where CuPy is not installed, got {x.device}; "
+            f"install cupy-cuda13x (cupy-cuda12x with CUDA 12), or pass {argument}.cpu()"
         )
 
 

@@ -32,7 +32,11 @@ DIRECT = 8  # ranks up to which results are sent to each of the others: lengths,
 def split(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
     """Combine each key at the rank that owns it, and gather what all have."""
     regions = regions_of(pool, comm.size)
-    own = owned(entries, op, regions, form, comm)
+    return _everywhere(owned(entries, op, regions, form, comm), regions, form, comm)
+
+
+def _everywhere(own: Entries, regions: np.ndarray, form: Format, comm: Comm) -> Entries:
+    """Return the entries that all ranks have, each those of its region."""
     message, _ = form.pack(own, np.array([len(own.keys)]), regions[comm.rank : comm.rank + 1])
     if comm.size <= DIRECT:
         came, lengths = comm.alltoallv(np.tile(message, comm.size), np.full(comm.size, len(message)))
@@ -67,17 +71,19 @@ def butterfly(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Co
         parts = [entries.part(slice(*ends)) for ends in pairwise(cuts)]
         here = [(comm.rank, parts[own])]
         for there, dest, sources in partners(groups, comm.rank):
-            came = _exchanged(parts[there], [dest], sources, ranges[[there, own]], form, comm)
+            _, came = _exchanged(parts[there], [dest], sources, ranges[[there, own]], form, comm)
             here += zip(sources, came, strict=True)
         # Combine in the order of the ranks, and go on within the own group.
         entries = merged([part for _, part in sorted(here, key=itemgetter(0))], op)
         stages.append((groups, own, ranges))
         first, last = int(groups[own]), int(groups[own + 1])
+    if not form.codec.lossless:  # then results are rounded once, by their owner
+        return _everywhere(entries, regions, form, comm)
     # The way back: give results to those from whom entries came, and get those of the other groups.
     for groups, own, ranges in reversed(stages):
         found = {own: entries}
         for there, dest, sources in partners(groups, comm.rank):
-            (found[there],) = _exchanged(entries, sources, [dest], ranges[[own, there]], form, comm)
+            _, (found[there],) = _exchanged(entries, sources, [dest], ranges[[own, there]], form, comm)
         entries = joined([found[group] for group in sorted(found)])
     return entries
 
@@ -85,7 +91,7 @@ def butterfly(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Co
 def doubling(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
     """Combine with one other rank, then as two with two, and so on; ranks beyond a power of two join in by another."""
 
-    def exchanged(entries: Entries, dests: list[int], sources: list[int]) -> list[Entries]:
+    def exchanged(entries: Entries, dests: list[int], sources: list[int]) -> tuple[Entries, list[Entries]]:
         return _exchanged(entries, dests, sources, np.tile(pool.range, (2, 1)), form, comm)
 
     rank, size = comm.rank, comm.size
@@ -93,17 +99,17 @@ def doubling(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Com
     extra = size - core  # the first of them act for one more rank each, number core + their own
     if rank >= core:
         exchanged(entries, [rank - core], [])
-        return exchanged(entries, [], [rank - core])[0]
+        return exchanged(entries, [], [rank - core])[1][0]
     if rank < extra:
-        entries = merged([entries, *exchanged(entries, [], [core + rank])], op)
+        entries = merged([entries, *exchanged(entries, [], [core + rank])[1]], op)
     apart = 1
     while apart < core:
         other = rank ^ apart
-        (came,) = exchanged(entries, [other], [other])
-        entries = merged([entries, came] if rank < other else [came, entries], op)
+        mine, (came,) = exchanged(entries, [other], [other])
+        entries = merged([mine, came] if rank < other else [came, mine], op)
         apart *= 2
-    if rank < extra:
-        exchanged(entries, [core + rank], [])
+    if extra and (rank < extra or not form.codec.lossless):  # all return what the ranks beyond get, rounded or not
+        entries, _ = exchanged(entries, [core + rank] if rank < extra else [], [])
     return entries
 
 
@@ -114,16 +120,15 @@ def _exchanged(
     ranges: np.ndarray,
     form: Format,
     comm: Comm,
-) -> list[Entries]:
-    """Send all entries to each of ``dests``, and return those of ``sources``.
+) -> tuple[Entries, list[Entries]]:
+    """Send all entries to each of ``dests``; return them as they arrive there, and those of ``sources``.
 
     ``ranges`` ``(2, 2)`` int64 are the smallest and the largest key of what is sent, and of what comes.
     """
     message, _ = form.pack(entries, np.array([len(entries.keys)]), ranges[:1])
-    pairs = list(zip_longest(dests, sources))
-    came = [comm.sendrecv(message, dest, source) for dest, source in pairs]
-    messages = [part for part in came if part is not None]
-    return [form.unpack(part, np.array([len(part)]), ranges[1:])[0] for part in messages]
+    came = [comm.sendrecv(message, dest, source) for dest, source in zip_longest(dests, sources)]
+    parts = [form.unpack(part, np.array([len(part)]), ranges[1:])[0] for part in came if part is not None]
+    return form.seen(entries, message, ranges[:1]), parts
 
 
 def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:

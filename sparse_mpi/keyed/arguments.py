@@ -12,11 +12,15 @@ from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed import inline
 from sparse_mpi.keyed.algorithms import ALGORITHMS
 from sparse_mpi.keyed.choice import USUAL
+from sparse_mpi.keyed.device import Given, given
 from sparse_mpi.keyed.entries import Entries, combined
 from sparse_mpi.keyed.kinds import Held, held, plain_type
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import operation
 from sparse_mpi.keyed.ownership import WORDS, Pool, pool_of, told
+from sparse_mpi.keyed.turns import together
+from sparse_mpi.keyed.wires import codec_of
+from sparse_mpi.wire import BitPacked
 
 AUTO, FITTED = "auto", "fitted"
 ZEROS = ("keep", "drop")
@@ -33,14 +37,21 @@ class Ready(NamedTuple):
     few: list[Entries] | None  # the entries of all ranks, where they came with the arguments
 
 
+def taken(x: Any, comm: Comm) -> Given:
+    """Return what this rank has, in host memory; for the thread that calls, on whose streams a device works."""
+    with together(comm):
+        return given(x)
+
+
 def ready(
-    x: Any,
+    source: Given,
     op: Any,
     transport: Comm,
     zeros: str,
     algorithm: str = AUTO,
     root: int = 0,
     network: Network | str = USUAL,
+    wire: str | BitPacked | None = None,
 ) -> Ready:
     """Check arguments, and learn how many entries the ranks have and where. Collective: one allgather of control.
 
@@ -49,7 +60,7 @@ def ready(
     """
     agreement = same_on_all_ranks(transport, 1 + WORDS + inline.room(transport.size))
     with agreement as say:
-        mine = held(x)
+        mine = held(source.host)
         if zeros not in ZEROS:
             raise ValueError(f"zeros must be {' or '.join(map(repr, ZEROS))}, got {zeros!r}")
         if algorithm not in (AUTO, *ALGORITHMS):
@@ -60,8 +71,11 @@ def ready(
             raise ValueError(f"root must be a rank in [0, {transport.size}), got {root!r}")
         # The type of a dict's numbers depends on other ranks; its keys are distinct, so that nothing is combined yet.
         ufunc = np.add if mine.plain is not None else operation(op, mine.values.dtype)
+        if mine.plain is None:
+            codec_of(wire, ufunc, mine.values.dtype)
         entries = combined(mine.keys, mine.values, ufunc)
-        say(**mine.facts, op=getattr(op, "__name__", op), zeros=zeros, algorithm=algorithm, root=root, network=network)
+        say(memory=source.memory, **mine.facts, op=getattr(op, "__name__", op), zeros=zeros)
+        say(algorithm=algorithm, root=root, network=network, wire=wire)
         agreement.words[0] = mine.plain or 0
         agreement.words[1 : 1 + WORDS] = told(entries, transport.rank)
         inline.write(entries, agreement.words[1 + WORDS :])
@@ -73,4 +87,5 @@ def ready(
         entries = entries._replace(values=entries.values.astype(dtype))
         few = None if few is None else [part._replace(values=part.values.astype(dtype)) for part in few]
         ufunc = operation(op, dtype)  # which raises on all ranks or on none
-    return Ready(mine, ufunc, entries, pool, Format(dtype, shape, pool.span), few)
+    form = Format(dtype, shape, pool.span, codec_of(wire, ufunc, dtype))
+    return Ready(mine, ufunc, entries, pool, form, few if form.codec.lossless else None)

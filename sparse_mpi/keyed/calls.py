@@ -11,11 +11,12 @@ from sparse_mpi.comm import as_comm
 from sparse_mpi.costs.fit import fit_network
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.algorithms import ALGORITHMS, gathered, owned
-from sparse_mpi.keyed.arguments import AUTO, ready
+from sparse_mpi.keyed.arguments import AUTO, ready, taken
 from sparse_mpi.keyed.choice import INLINE, USUAL, Choice, choose
 from sparse_mpi.keyed.entries import Entries, joined, merged, nonzero
 from sparse_mpi.keyed.ownership import part_of, regions_of
 from sparse_mpi.keyed.turns import in_turn, together
+from sparse_mpi.wire import BitPacked
 
 
 def allreduce(
@@ -27,6 +28,7 @@ def allreduce(
     zeros: str = "keep",
     network: Network | str = USUAL,
     tell: Callable[[Choice], None] | None = None,
+    wire: str | BitPacked | None = None,
 ) -> Any:
     """Combine the values that ranks have for the same keys, and return all of them on every rank. Collective.
 
@@ -49,19 +51,27 @@ def allreduce(
             which measures them in the first call on a communicator. Then the algorithm, and the bits of sums of
             floating-point numbers with it, may be another one in the next run.
         tell: called with the `Choice` of ``"auto"``, to learn what was chosen and why.
+        wire: how values travel, by name or as an instance: None or ``"packed"`` as they are; ``"packed+bf16"``,
+            ``"packed+fp16"`` or ``"packed+int8"`` rounded, of float32 and float64 only. Values are rounded on their
+            way to where they are combined, and results on their way back (by `gather` values only, by `doubling` and
+            `butterfly` what is sent in each round). What rounding loses is not kept: x is still the caller's. See
+            docs/sparse.md.
 
     Returns:
-        The same kind as x, in the order of its keys and without duplicates; the same bytes on every rank. Keys may be
-        negative; those of a matrix are in the order of its rows.
+        The same kind as x, on the same device, in the order of its keys and without duplicates; the same bytes on every
+        rank. Keys may be negative; those of a matrix are in the order of its rows.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
             data moves.
     """
     transport = as_comm(comm)
+    source = taken(x, transport)
 
     def work() -> Any:
-        mine, ufunc, entries, pool, form, few = ready(x, op, transport, zeros, algorithm, network=network)
+        mine, ufunc, entries, pool, form, few = ready(
+            source, op, transport, zeros, algorithm, network=network, wire=wire
+        )
         with together(transport):
             chosen = algorithm
             if algorithm == AUTO:
@@ -76,19 +86,22 @@ def allreduce(
                 result = ALGORITHMS[chosen](entries, ufunc, pool, form, transport)
             return mine.leave(_finished(result, zeros))
 
-    return in_turn(transport, work)
+    return source.back(in_turn(transport, work))
 
 
-def reduce_scatter(x: Any, op: str | np.ufunc = "sum", comm: Any = None, *, zeros: str = "keep") -> Any:
+def reduce_scatter(
+    x: Any, op: str | np.ufunc = "sum", comm: Any = None, *, zeros: str = "keep", wire: str | BitPacked | None = None
+) -> Any:
     """Combine as `allreduce` does, in rank order, and return to each rank the entries of a range of keys. Collective.
 
-    Ranges ascend with the ranks, and are such that each holds about as many of all ranks' entries. See `allreduce` for
-    arguments and errors.
+    Ranges ascend with the ranks, and are such that each holds about as many of all ranks' entries. Results do not
+    travel, so that no ``wire`` rounds them. See `allreduce` for arguments and errors.
     """
     transport = as_comm(comm)
+    source = taken(x, transport)
 
     def work() -> Any:
-        mine, ufunc, entries, pool, form, few = ready(x, op, transport, zeros)
+        mine, ufunc, entries, pool, form, few = ready(source, op, transport, zeros, wire=wire)
         with together(transport):
             regions = regions_of(pool, transport.size)
             if few is None:
@@ -97,18 +110,27 @@ def reduce_scatter(x: Any, op: str | np.ufunc = "sum", comm: Any = None, *, zero
                 own = part_of(merged(few, ufunc), regions, transport.rank)
             return mine.leave(_finished(own, zeros))
 
-    return in_turn(transport, work)
+    return source.back(in_turn(transport, work))
 
 
-def reduce(x: Any, root: int = 0, op: str | np.ufunc = "sum", comm: Any = None, *, zeros: str = "keep") -> Any:
+def reduce(
+    x: Any,
+    root: int = 0,
+    op: str | np.ufunc = "sum",
+    comm: Any = None,
+    *,
+    zeros: str = "keep",
+    wire: str | BitPacked | None = None,
+) -> Any:
     """Combine as `allreduce` does, in rank order, and return the result on ``root``; None elsewhere. Collective.
 
     See `allreduce` for the other arguments and errors.
     """
     transport = as_comm(comm)
+    source = taken(x, transport)
 
     def work() -> Any:
-        mine, ufunc, entries, pool, form, few = ready(x, op, transport, zeros, root=root)
+        mine, ufunc, entries, pool, form, few = ready(source, op, transport, zeros, root=root, wire=wire)
         with together(transport):
             if few is not None:
                 return mine.leave(_finished(merged(few, ufunc), zeros)) if transport.rank == root else None
@@ -120,23 +142,25 @@ def reduce(x: Any, root: int = 0, op: str | np.ufunc = "sum", comm: Any = None, 
                 return None
             return mine.leave(_finished(joined(form.unpack(received, lengths, regions)), zeros))
 
-    return in_turn(transport, work)
+    result = in_turn(transport, work)
+    return result if result is None else source.back(result)
 
 
-def allgather(x: Any, comm: Any = None) -> list[Any]:
+def allgather(x: Any, comm: Any = None, *, wire: str | BitPacked | None = None) -> list[Any]:
     """Return what every rank holds, in rank order, each without duplicates, which are added up. Collective.
 
     See `allreduce` for the arguments and errors.
     """
     transport = as_comm(comm)
+    source = taken(x, transport)
 
     def work() -> list[Any]:
-        mine, _, entries, pool, form, few = ready(x, "sum", transport, "keep")
+        mine, _, entries, pool, form, few = ready(source, "sum", transport, "keep", wire=wire)
         with together(transport):
             parts = gathered(entries, pool, form, transport) if few is None else few
             return [mine.leave(part) for part in parts]
 
-    return in_turn(transport, work)
+    return [source.back(part) for part in in_turn(transport, work)]
 
 
 def _finished(result: Entries, zeros: str) -> Entries:

@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import describe, is_device
+from sparse_mpi.arrays import check_place, describe, is_on_device
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.keyed.entries import Entries
 from sparse_mpi.sparse import SparseVector
 
-KINDS = "a SparseVector, a scipy.sparse array, a torch.sparse tensor, a pair of arrays (keys, values), or a dict"
+KINDS = (
+    "a SparseVector, a scipy.sparse array, a COO, CSR or CSC matrix of cupyx.scipy.sparse (needs SciPy), "
+    "a torch.sparse tensor, a pair of arrays (keys, values), or a dict"
+)
 SIGN = np.uint64(1 << 63)
 NUMBERS = "bool, integers, floating-point or complex numbers"
 # The types of numbers in dicts, each of which holds all numbers of those before it
@@ -48,10 +51,11 @@ def plain_type(plain: int) -> np.dtype:
 
 
 def held(x: Any) -> Held:
-    """Return ``x`` as keys and values.
+    """Return ``x``, which `device.given` has brought to host memory, as keys and values.
 
     Raises:
-        TypeError: it is of none of these kinds, is on a device, or does not hold numbers.
+        TypeError: it is of none of these kinds, only a part of it is on a device, or it does not hold numbers.
+        ImportError: it is a tensor on a CUDA device, and CuPy is not installed.
         ValueError: keys and values do not belong together, or the shape has more than 2^63 elements.
     """
     if isinstance(x, SparseVector):
@@ -71,7 +75,7 @@ def held(x: Any) -> Held:
 
 def integers(keys: Any, what: str) -> np.ndarray:
     """Return keys as an array; raise TypeError unless they are a vector of integers, or an empty list."""
-    found = np.asarray(keys)
+    found = here(keys, what)
     if found.size == 0 and not isinstance(keys, np.ndarray):
         found = found.astype(np.int64)
     if found.dtype.kind not in "iu" or found.ndim != 1:
@@ -79,11 +83,17 @@ def integers(keys: Any, what: str) -> np.ndarray:
     return found
 
 
+def here(x: Any, what: str) -> np.ndarray:
+    """Return what is in host memory as an array."""
+    check_place(x, what)
+    if is_on_device(x):
+        raise TypeError(f"{what} must be in host memory as the rest is, got {describe(x)} on a device; move either")
+    return np.asarray(x)
+
+
 def _numbers(values: Any) -> np.ndarray:
     """Return values as an array of numbers."""
-    if is_device(values):
-        raise TypeError("x must be in host memory, got values on a device; copy them with cupy.asnumpy")
-    found = np.asarray(values)
+    found = here(values, "values of x")
     if found.dtype.kind not in "biufc":
         raise TypeError(f"values of x must be {NUMBERS}, got dtype {found.dtype}; convert them first")
     return found
@@ -149,8 +159,7 @@ def _of_scipy(x: Any, scipy: Any) -> Held:
 
 
 def _of_torch(x: Any, torch: Any) -> Held:
-    if x.device.type != "cpu":
-        raise TypeError(f"x must be in host memory, got a tensor on {x.device}; move it with x.cpu()")
+    check_place(x, "x")
     shape, layout = tuple(x.shape), x.layout
     if layout == torch.sparse_csr:
         if x.dim() != 2:

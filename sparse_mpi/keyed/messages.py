@@ -1,8 +1,8 @@
-"""Entries as bytes: packed keys, which take a few bits each, and then the values as they are in memory.
+"""Entries as bytes: packed keys, which take a few bits each, and then the values.
 
-Integers are sent as the shortest type that holds all of a rank's values, and the last byte of a message says how many
-bytes that has. A message begins with its number of entries, so that its receiver needs to know no more than the region
-of its keys. The message of no entries is empty.
+Values are written as they are in memory, or rounded by a codec. Integers are sent as the shortest type that holds all
+of a rank's values, and the last byte of a message says how many bytes that has. A message begins with its number of
+entries, so that its receiver needs to know no more than the region of its keys. The message of no entries is empty.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.keyed.entries import Entries, none_of
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi.wire.codecs import Codec, Unrounded
 from sparse_mpi.wire.packed import BitPacked, entries_of
-from sparse_mpi.wire.positions import NoValues
+from sparse_mpi.wire.positions import Complete, NoValues
 
 LAYOUT = BitPacked(NoValues())
 WIDE = 1 << 56  # keys of a range from which on they are not packed
@@ -31,11 +33,13 @@ class Format:
         shape: of each value, () for numbers.
         span: of the keys of all ranks. Below `WIDE` they are bit-packed as indices are (`wire.packed`), else they take
             8 bytes each.
+        codec: writes the values, for float32 and float64 only if it rounds.
     """
 
     dtype: np.dtype
     shape: tuple[int, ...]
     span: int
+    codec: Codec = Unrounded()
 
     @property
     def wide(self) -> bool:
@@ -55,8 +59,7 @@ class Format:
         """
         keys, ends = self._packed_keys(entries.keys, counts, regions)
         short = _shortest(entries.values) if self._whole else entries.values
-        values = np.ascontiguousarray(short).reshape(-1).view(np.uint8)
-        of_values = self._numbers * short.itemsize * counts
+        values, of_values = self._coded(short, counts)
         cuts = np.cumsum(of_values) - of_values
         mark = np.array([short.itemsize] * self._whole, np.uint8)
         parts = []
@@ -81,16 +84,21 @@ class Format:
         else:
             keys = kernels.of(sections).read_messages(messages, sections, WIDE)[0]
         # The values, which fill the rest.
-        values = self._values(buffer, starts + of_keys, starts + lengths).reshape(-1, *self.shape)
+        values = self._values(buffer, starts + of_keys, starts + lengths, counts).reshape(-1, *self.shape)
         ends = np.cumsum(counts).tolist()
         for message, end, count in zip(full.tolist(), ends, counts.tolist(), strict=True):
             found[message] = Entries(keys[end - count : end], values[end - count : end])
         return found
 
+    def seen(self, entries: Entries, message: np.ndarray, region: np.ndarray) -> Entries:
+        """Return ``entries`` as the receivers of their ``message`` see them: rounded, if the codec rounds."""
+        return entries if self.codec.lossless else self.unpack(message, np.array([len(message)]), region)[0]
+
     def bytes_each(self, entries: float) -> float:
         """Return about how many bytes an entry takes in messages of so many entries of all the keys there are."""
         bits = 64.0 if self.wide else 2 + log2(max(self.span / max(entries, 1), 1))
-        return self.dtype.itemsize * self._numbers + bits / 8
+        scale = 4 / self.codec.block if self.codec.block else 0.0
+        return (self.codec.code_type(self.dtype).itemsize + scale) * self._numbers + bits / 8
 
     @property
     def _numbers(self) -> int:
@@ -102,14 +110,32 @@ class Format:
         """Tell if values are sent as the shortest integers that hold them."""
         return self.dtype.kind in "iu" and self.dtype.itemsize > 1
 
-    def _values(self, buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    def _coded(self, values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sections of values of all messages, and their lengths ``(m,)``."""
+        numbers = np.ascontiguousarray(values).reshape(-1)
+        if self.codec.lossless:
+            return numbers.view(np.uint8), self._numbers * values.itemsize * counts
+        places = np.arange(len(numbers))
+        packed = Complete(self.codec).pack(SparseVector(places, numbers, len(numbers)), *self._sections(counts))
+        return packed.buffer, packed.lengths
+
+    def _values(self, buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Return the numbers of all messages, whose sections of values begin and end there."""
+        if not self.codec.lossless:
+            sections, (numbers, places) = _slices(buffer, starts, ends - starts), self._sections(counts)
+            return Complete(self.codec).unpack(sections, ends - starts, places, int(numbers.sum()), self.dtype).values
         if not self._whole:
             return _slices(buffer, starts, ends - starts).view(self.dtype)
         widths = buffer[ends - 1].tolist()
         each = zip(starts.tolist(), (ends - 1).tolist(), widths, strict=True)
         parts = [buffer[start:end].copy().view(f"{self.dtype.kind}{width}") for start, end, width in each]
         return np.concatenate([part.astype(self.dtype, copy=False) for part in parts])
+
+    def _sections(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many numbers each message has ``(m,)``, and first and end ``(m, 2)`` of these among all."""
+        numbers = self._numbers * counts
+        ends = np.cumsum(numbers)
+        return numbers, np.stack([ends - numbers, ends], axis=1)
 
     def _packed_keys(self, keys: np.ndarray, counts: np.ndarray, regions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the sections of keys of all messages, and where they begin and end ``(m + 1,)``."""

@@ -14,8 +14,9 @@ import numpy as np
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.keyed.device import Given, given_array
 from sparse_mpi.keyed.entries import Entries, Runs
-from sparse_mpi.keyed.kinds import integers
+from sparse_mpi.keyed.kinds import here, integers
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import operation
 from sparse_mpi.keyed.ownership import dealt, pooled, regions_of
@@ -36,7 +37,8 @@ def allreduce_init(
     Args:
         keys: ``(m,)`` integers, for which this rank will have values; distinct, in any order.
         needed: ``(r,)`` integers, whose results this rank wants, in any order, perhaps more than once; they need not be
-            among ``keys``, and those that no rank has a value for get zeros. None: ``keys``.
+            among ``keys``, and those that no rank has a value for get zeros. None: ``keys``. Both may be CuPy arrays or
+            tensors on a CUDA device.
         op: as for `allreduce`; values are combined in rank order.
         comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
         dtype: of the values.
@@ -49,6 +51,8 @@ def allreduce_init(
         TypeError, ValueError: bad arguments, or op, dtype or shape differ between ranks; raised on every rank.
     """
     transport = as_comm(comm)
+    with together(transport):  # on this thread, on whose streams a device works
+        given_keys, asked = given_array(keys).host, given_array(needed).host
 
     def work() -> PersistentAllreduce:
         with same_on_all_ranks(transport) as say:
@@ -56,8 +60,8 @@ def allreduce_init(
             if kind.kind not in "biufc" or 0 in trailing:
                 raise TypeError(f"dtype must be of numbers, and shape of at least one, got {kind} and {trailing}")
             ufunc = operation(op, kind)
-            mine = _vector(keys, "keys")
-            wanted = mine if needed is None else _vector(needed, "needed")
+            mine = _vector(given_keys, "keys")
+            wanted = mine if asked is None else _vector(asked, "needed")
             if len(np.unique(mine)) != len(mine):
                 raise ValueError(f"keys must be distinct, got {len(mine)} with {len(np.unique(mine))} distinct ones")
             say(op=getattr(op, "__name__", op), dtype=kind, shape=trailing)
@@ -78,7 +82,7 @@ class PersistentAllreduce:
         self, keys: np.ndarray, needed: np.ndarray, op: np.ufunc, dtype: np.dtype, shape: tuple[int, ...], comm: Comm
     ) -> None:
         self._comm, self._op, self._dtype, self._shape = comm, op, dtype, shape
-        self._handle: Handle[np.ndarray] | None = None
+        self._started: tuple[Handle[np.ndarray], Given] | None = None  # a round, and its values
         self._order = np.argsort(keys, kind="stable")
         sought, self._places = np.unique(needed, return_inverse=True)
         # Owners: regions that hold about as many of all keys, given or needed. All tell them their keys.
@@ -104,29 +108,37 @@ class PersistentAllreduce:
         Where the transport allows it the round goes on in the background. Until `wait` has returned, ``values`` must
         not change; what else is reduced over the communicator waits its turn, which must be the same on all ranks.
 
+        Values on a device, of CuPy or torch, are copied to host memory here, on the current stream, for which the host
+        waits; they may change as soon as this returns. Either all ranks have theirs on a device, or none has.
+
         Raises:
             RuntimeError: a round is under way.
         """
-        if self._handle is not None:
+        if self._started is not None:
             raise RuntimeError("a round must be waited for before the next one starts; call wait()")
-        self._handle = progress_thread_of(self._comm).start(lambda: self._round(values))
+        with together(self._comm):
+            source = given_array(values)
+        self._started = progress_thread_of(self._comm).start(lambda: self._round(source)), source
 
-    def wait(self) -> np.ndarray:
+    def wait(self) -> Any:
         """Return the results ``(r, ...)`` of the round, in the order of the needed keys; zeros where none is `found`.
+
+        They are where the values were, a NumPy array or one on their device; the copy is queued on the current stream.
 
         Raises:
             RuntimeError: no round is under way.
             TypeError, ValueError: the values are not of the dtype and shape told; raised on every rank.
         """
-        if self._handle is None:
+        if self._started is None:
             raise RuntimeError("a round must be started before it is waited for; call start(values)")
-        handle, self._handle = self._handle, None
-        return handle.wait()
+        (handle, source), self._started = self._started, None
+        return source.back(handle.wait())
 
-    def _round(self, values: Any) -> np.ndarray:
+    def _round(self, source: Given) -> np.ndarray:
         """Send values to owners, have them combined, and return what comes back."""
-        with same_on_all_ranks(self._comm):
-            mine = np.asarray(values)
+        with same_on_all_ranks(self._comm) as say:
+            say(memory=source.memory)
+            mine = here(source.host, "values")
             expected = (len(self._order), *self._shape)
             if mine.dtype != self._dtype:
                 raise TypeError(f"values must be {self._dtype}, as told to allreduce_init, got {mine.dtype}")

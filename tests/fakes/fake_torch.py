@@ -95,7 +95,7 @@ def tensors(tree):
 def on(tree, numbers: bool = True):
     """Results as tensors on the device, whole ``numbers`` too."""
     if isinstance(tree, T):
-        return tree.as_subclass(CudaTensor) if plain(tree) and (numbers or tree.is_floating_point()) else tree
+        return cast(tree, CudaTensor) if plain(tree) and (numbers or tree.is_floating_point()) else tree
     if isinstance(tree, (tuple, list)):
         parts = [on(part, numbers) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
@@ -105,7 +105,12 @@ def on(tree, numbers: bool = True):
 def host(x: CudaTensor) -> T:
     """The memory behind a tensor on the device, as a plain tensor."""
     with torch._C.DisableTorchFunctionSubclass():
-        return x.as_subclass(T)
+        return cast(x, T)
+
+
+def cast(x: T, kind: type) -> T:
+    """A tensor as one of another class; a sparse one has no memory of its own."""
+    return x.as_subclass(kind) if x.layout == torch.strided else T._make_subclass(kind, x)
 
 
 def waited(size: int) -> None:
@@ -181,6 +186,21 @@ def factory(make):
     return call
 
 
+def assembled(make):
+    """A function that makes a sparse tensor of others, where these are."""
+
+    @functools.wraps(make)
+    def call(*parts, **options):
+        found = list(tensors(parts))
+        if all(map(plain, found)):
+            return make(*parts, **options)
+        if any(map(plain, found)):
+            raise RuntimeError(f"Expected all tensors to be on the same device: {make.__name__}")
+        return on(make(*[host(part) if isinstance(part, T) else part for part in parts], **options))
+
+    return call
+
+
 class Stream(TorchStream):
     """``torch.cuda.Stream``: one of the fake device's."""
 
@@ -209,6 +229,8 @@ def install_torch(monkeypatch, gpus: int = 1) -> None:
     """On top of `fake_array.install`: have torch, too, believe in ``gpus`` of the devices."""
     for name in FACTORIES:
         monkeypatch.setattr(torch, name, factory(getattr(torch, name)))
+    for name in ("sparse_coo_tensor", "sparse_csr_tensor"):
+        monkeypatch.setattr(torch, name, assembled(getattr(torch, name)))
     monkeypatch.setattr(T, "to", move)
     monkeypatch.setattr(T, "cpu", lambda x: move(x, "cpu"))
     monkeypatch.setattr(T, "cuda", lambda x, *_, **__: move(x, "cuda"))

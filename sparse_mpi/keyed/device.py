@@ -1,0 +1,166 @@
+"""Sparse data on a device: copied to host memory, where it is exchanged and combined, and results copied back.
+
+What crosses the bus are the arrays that hold the data, once each way, on the caller's current stream. The host waits
+once for what comes down, which lands in pinned memory, and not for what goes up. Combining takes any NumPy ufunc and
+any type of numbers, for which there are no kernels on the device.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparse_mpi import arrays
+from sparse_mpi.sparse import SparseVector
+
+
+class Given(NamedTuple):
+    """What a caller gave, in host memory."""
+
+    host: Any  # of the same kind
+    back: Callable[[Any], Any]  # brings a result of that kind to where the data came from
+    memory: str  # where that is: "host" or "device"
+
+
+class _Kind(NamedTuple):
+    """How data of some kind is made of arrays."""
+
+    parts: tuple[Any, ...]  # the arrays
+    make: Callable[..., Any]  # makes such data of as many arrays in host memory
+    back: Callable[[Any], Any]  # makes it of a result in host memory, on the device of the arrays
+
+
+def given(x: Any) -> Given:
+    """Return sparse data in host memory: ``x`` itself unless it is on a device, all of it, and of a kind that is taken.
+
+    Copies come after the work on the current stream, for which the host waits once.
+    """
+    return _brought(x, _kind(x))
+
+
+def given_array(x: Any) -> Given:
+    """Return an array as `given` does: ``x`` itself unless it is a CuPy array or a tensor on a CUDA device."""
+    return _brought(x, _Kind((x,), lambda host: host, lambda result: _up(result, x)))
+
+
+def _brought(x: Any, kind: _Kind | None) -> Given:
+    """Return ``x`` in host memory; itself if it is of no such kind, or not on a device."""
+    if kind is None or not all(map(arrays.is_on_device, kind.parts)):
+        return Given(x, lambda result: result, "host")
+    place = kind.parts[0]
+
+    def back(result: Any) -> Any:
+        with arrays.on_stream_of(place):
+            return kind.back(result)
+
+    with arrays.on_stream_of(place):
+        return Given(kind.make(*_down(kind.parts)), back, "device")
+
+
+def _kind(x: Any) -> _Kind | None:
+    """Return how ``x`` is made of arrays; None if it is of no kind that may be on a device."""
+    if isinstance(x, SparseVector):
+        return _Kind(
+            (x.indices, x.values),
+            lambda indices, values: SparseVector(indices, values, x.size),
+            lambda result: SparseVector(_up(result.indices, x.indices), _up(result.values, x.values), x.size),
+        )
+    if isinstance(x, tuple) and len(x) == 2:
+        return _Kind(x, lambda *parts: parts, lambda result: tuple(map(_up, result, x)))
+    cupyx, scipy = sys.modules.get("cupyx.scipy.sparse"), sys.modules.get("scipy.sparse")
+    if cupyx is not None and scipy is not None and cupyx.issparse(x):
+        return _of_cupyx(x, scipy)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _of_torch(x, torch)
+    return None
+
+
+def _of_cupyx(x: Any, scipy: Any) -> _Kind | None:
+    """Return how a matrix of cupyx.scipy.sparse is made, which makes itself of one of scipy.sparse."""
+    if x.format == "coo":
+        return _Kind((x.data, x.row, x.col), lambda data, *at: scipy.coo_matrix((data, at), x.shape), type(x))
+    if x.format in ("csr", "csc"):
+        made = scipy.csr_matrix if x.format == "csr" else scipy.csc_matrix
+        return _Kind((x.data, x.indices, x.indptr), lambda *parts: made(parts, x.shape), type(x))
+    return None
+
+
+def _of_torch(x: Any, torch: Any) -> _Kind | None:
+    """Return how a sparse tensor is made."""
+    if x.layout == torch.sparse_coo:
+
+        def parts_of(tensor: Any) -> tuple[Any, ...]:
+            return tensor._indices(), tensor._values()
+
+        def make(*parts: Any, coalesced: bool = False) -> Any:
+            return torch.sparse_coo_tensor(*parts, tuple(x.shape), is_coalesced=coalesced, check_invariants=False)
+
+    elif x.layout == torch.sparse_csr:
+
+        def parts_of(tensor: Any) -> tuple[Any, ...]:
+            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+
+        def make(*parts: Any, coalesced: bool = False) -> Any:
+            return torch.sparse_csr_tensor(*parts, tuple(x.shape), check_invariants=False)
+
+    else:
+        return None
+    parts = parts_of(x)
+
+    def back(result: Any) -> Any:
+        return make(*[_up(part.numpy(), parts[0]) for part in parts_of(result)], coalesced=True)
+
+    return _Kind(parts, make, back)
+
+
+def _down(parts: Sequence[Any]) -> list[Any]:
+    """Copy arrays on a device to pinned memory, and wait once until the current stream has done so.
+
+    Those of CuPy become NumPy's, and tensors become tensors.
+    """
+    there = [_flat(part) for part in parts]
+    library = arrays.namespace(there[0])
+    stream = library.cuda.get_current_stream()
+    host = [np.frombuffer(library.cuda.alloc_pinned_memory(max(a.nbytes, 1)), a.dtype, a.size) for a in there]
+    for a, room in zip(there, host, strict=True):
+        if a.size:
+            a.get(stream=stream, out=room, blocking=False)
+    stream.synchronize()
+    return [_shaped(room, part) for room, part in zip(host, parts, strict=True)]
+
+
+def _flat(x: Any) -> Any:
+    """Return an array on a device as a flat one of CuPy's; of a tensor, its bytes."""
+    if arrays.is_device(x):
+        return x.reshape(-1)
+    return arrays.enter(_viewed(x.detach().resolve_conj().resolve_neg().reshape(-1), sys.modules["torch"].uint8))
+
+
+def _shaped(host: np.ndarray, x: Any) -> Any:
+    """Return what `_flat` made of ``x``, now in host memory, in the shape and the type of ``x``."""
+    if arrays.is_device(x):
+        return host.reshape(x.shape)
+    return _viewed(sys.modules["torch"].from_numpy(host), x.dtype).reshape(tuple(x.shape))
+
+
+def _viewed(flat: Any, kind: Any) -> Any:
+    """Return a flat tensor as one of another type."""
+    if flat.stride(0) != 1:  # also of one element or none, which torch takes for contiguous whatever the stride
+        flat = flat.clone(memory_format=sys.modules["torch"].contiguous_format)
+    return flat.view(kind)
+
+
+def _up(host: np.ndarray, caller: Any) -> Any:
+    """Copy an array to the device and the library of ``caller``, on the current stream; nothing waits for it."""
+    cupy = sys.modules["cupy"]  # which brought the caller's data down
+    if arrays.is_device(caller):
+        return cupy.asarray(host)
+    torch = sys.modules["torch"]
+    numbers = np.ascontiguousarray(host)
+    kind = torch.from_numpy(np.empty(0, host.dtype)).dtype
+    there = arrays.leave(cupy.asarray(numbers.reshape(-1).view(np.uint8)), caller)
+    return _viewed(there, kind).reshape(host.shape)

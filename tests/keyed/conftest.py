@@ -1,0 +1,29 @@
+"""A device for sparse data: pretended, or real where there is one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ..fakes import fake_array, fake_cupyx, fake_torch
+from ..kernels.test_gpu import device_count
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """The record of a pretended device, in which CuPy, cupyx and torch believe."""
+    device = fake_array.install(monkeypatch)
+    fake_cupyx.install(monkeypatch)
+    fake_torch.install_torch(monkeypatch)
+    return device
+
+
+@pytest.fixture(params=["pretended", pytest.param("real", marks=pytest.mark.gpu)])
+def gpu(request):
+    """The record of a pretended device; nothing of a real one."""
+    if request.param == "pretended":
+        return request.getfixturevalue("pretended")
+    if device_count() == 0 or not torch.cuda.is_available():
+        pytest.skip("needs CuPy, a torch built for CUDA, and a CUDA device")
+    pytest.importorskip("cupyx.scipy.sparse")
+    return None
