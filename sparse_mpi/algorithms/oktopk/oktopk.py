@@ -1,10 +1,11 @@
 """Ok-Topk (Li & Hoefler, PPoPP'22, DOI 10.1145/3503221.3508399): balanced split-and-reduce, then a balanced allgather.
 
-Costs at most 6k(P-1)/P words a rank and 4k(P-1)/P as a rule, and P - 1 + 2 ceil(log2 P) messages in a steady step: the
-split, an allgather of counts, an allgather of results. Steps whose threshold was not predicted search for it with a few
-small allreduces more, steps that balance send up to P - 1 messages more. A rank whose selection has no entry in its own
-region may send 2k/P words more. With a radix r the P - 1 messages are about (r - 1) log P / log r, and forwarding adds
-to the volume: at P = 1,024 and r = 32, 62 messages and 6k words at most densities.
+Costs at most 6k(P-1)/P words a rank where k is 81 P or more, 4k(P-1)/P as a rule, and P - 1 + 2 ceil(log2 P) messages
+in a steady step: the split, an allgather of counts, an allgather of results. Steps whose threshold was not predicted
+search for it with a few small allreduces more, steps that balance send up to P - 1 messages more. A rank whose
+selection has no entry in its own region may send 2k/P words more. With a radix r the P - 1 messages are about
+(r - 1) log P / log r, and forwarding adds to the volume: at P = 1,024 and r = 32, 62 messages and 6k words at most
+densities.
 Returns between 0.9k and k entries: the largest of the sum of all selections, up to what the wire format rounds.
 
 Where this departs from the published program: selection is exact in every step (`select/threshold.py`); the global
@@ -17,13 +18,14 @@ faults: regions that leave the last rank too much, indices as float32, results t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, ClassVar
 
 import numpy as np
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.algorithms.oktopk.global_threshold import Counted
-from sparse_mpi.algorithms.oktopk.regions import balance, draw_regions
+from sparse_mpi.algorithms.oktopk.regions import balance, draw_regions, tolerated
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.algorithms.oktopk.stale_threshold import Stale
 from sparse_mpi.arrays import Array
@@ -60,7 +62,8 @@ class OkTopk(Algorithm):
         selector: picks the entries to send.
         period: steps after which regions are redrawn even if they are still balanced (tau in the paper).
         trigger: results move between ranks, and regions are redrawn for the next step, when one rank has more than this
-            many times the mean number of results. The paper waits for 4, which alone would allow 8k(P-1)/P words.
+            many times the results that chance gives to some rank, see `regions.tolerated`: the mean, if it is large.
+            The paper waits for 4 times the mean, which alone would allow 8k(P-1)/P words.
         residual: which rank's residual takes what does not make it into the result. ``"sender"``, the paper's rule:
             every rank keeps what it selected in vain. ``"owner"``: the owner of a region keeps the sum, and ownership
             moves on by one rank in every step, so that sums kept on one rank meet the entries of others.
@@ -169,7 +172,7 @@ class OkTopk(Algorithm):
         results, regions = take(summed, chosen), regions_of(boundaries)
 
         # Balance: where one rank has far more results than the mean, share them out equally before they are gathered.
-        unbalanced = bool(counts.max() * comm.size > self.trigger * counts.sum())
+        unbalanced = bool(counts.max() > tolerated(counts.mean(), self.trigger))
         if unbalanced:
             results, counts, regions = balance(results, counts, regions, ring)
 
@@ -195,7 +198,7 @@ class OkTopk(Algorithm):
         return 0.9 * fewest_selected(self.selector, k), k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the most that one rank sends in a step: the paper's 6k(P-1)/P words.
+        """Return the most that one rank sends in a step: the paper's 6k(P-1)/P words, or more if k is below 81 P.
 
         These are about k(P-1)/P pairs each in the split, in balancing and in the allgather; k/P pairs more where a
         rank's selection has no entry in its own region, and whole entries where k < P. With a radix the bound assumes
@@ -207,7 +210,8 @@ class OkTopk(Algorithm):
         most = most_selected(self.selector, layout, k)
         exchange = stages(ranks, self.radix)
         result, values, messages, control = self._rule.bound(min(layout.size, most * ranks), k, ranks)
-        moved_and_gathered = max(result / ranks + -(-result // ranks), min(self.trigger, ranks) * result / ranks)
+        mean = result / ranks
+        moved_and_gathered = max(mean + ceil(mean), min(tolerated(mean, self.trigger), result))
         pairs = sum(min(layout.size, most * selections) for _, selections in exchange)
         sent = sum(messages for messages, _ in exchange)
         return Bound(

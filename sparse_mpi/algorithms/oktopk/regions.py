@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,15 @@ def draw_regions(selected: SparseVector, comm: Comm) -> np.ndarray:
     cuts = namespace(selected.indices).arange(1, comm.size) * selected.nnz // comm.size
     ends = np.append(to_host(selected.indices[cuts]).astype(np.int64), selected.size)
     return np.concatenate([[0], comm.allreduce(ends, control=True) // comm.size])
+
+
+def tolerated(mean: float, trigger: float) -> float:
+    """Return how many entries a rank may have where ranks have ``mean`` of them, before they are shared out anew.
+
+    It is ``trigger`` times as many as chance gives to some rank, three standard deviations above the mean: ranks that
+    have one entry on average have four now and then, whatever their regions.
+    """
+    return trigger * (mean + 3 * sqrt(mean))
 
 
 def balance(
