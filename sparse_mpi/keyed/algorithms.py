@@ -16,9 +16,10 @@ from __future__ import annotations
 import numpy as np
 
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.quantiles import Pool
 from sparse_mpi.keyed.entries import Entries, joined, merged
 from sparse_mpi.keyed.messages import Format
-from sparse_mpi.keyed.ownership import Pool, dealt, regions_of
+from sparse_mpi.keyed.ownership import dealt, everything, regions_of
 
 
 def split(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
@@ -61,9 +62,9 @@ def doubling(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Com
 
 def _exchanged(entries: Entries, dest: int | None, source: int | None, pool: Pool, form: Format, comm: Comm) -> Entries:
     """Send all entries to ``dest`` and return those of ``source``; None sends or returns none."""
-    message, _ = form.pack(entries, np.array([len(entries.keys)]), pool.everything)
+    message, _ = form.pack(entries, np.array([len(entries.keys)]), everything(pool))
     came = comm.sendrecv(message, dest, source)
-    return entries if came is None else form.unpack(came, np.array([len(came)]), pool.everything)[0]
+    return entries if came is None else form.unpack(came, np.array([len(came)]), everything(pool))[0]
 
 
 def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
@@ -73,9 +74,9 @@ def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm)
 
 def gathered(entries: Entries, pool: Pool, form: Format, comm: Comm) -> list[Entries]:
     """Return the entries of every rank."""
-    message, _ = form.pack(entries, np.array([len(entries.keys)]), pool.everything)
+    message, _ = form.pack(entries, np.array([len(entries.keys)]), everything(pool))
     all_of_them, lengths = comm.allgatherv(message)
-    return form.unpack(all_of_them, lengths, np.tile(pool.everything, (comm.size, 1)))
+    return form.unpack(all_of_them, lengths, np.tile(everything(pool), (comm.size, 1)))
 
 
 ALGORITHMS = {"split": split, "doubling": doubling, "gather": gather}

@@ -9,6 +9,7 @@ import numpy as np
 
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.comm.quantiles import Pool
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.algorithms import ALGORITHMS, gathered, owned
 from sparse_mpi.keyed.choice import USUAL, Choice, choose
@@ -16,7 +17,7 @@ from sparse_mpi.keyed.entries import Entries, combined, joined, nonzero
 from sparse_mpi.keyed.kinds import Held, held
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import operation
-from sparse_mpi.keyed.ownership import Pool, pooled, regions_of
+from sparse_mpi.keyed.ownership import pooled, regions_of
 from sparse_mpi.keyed.turns import in_turn, together
 
 AUTO = "auto"

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sparse_mpi.algorithms.base import rounds
+from sparse_mpi.comm.quantiles import Pool
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.messages import Format
-from sparse_mpi.keyed.ownership import Pool
 
 USUAL = Network.of(10, 5)  # where nobody says on which network: 10 Gbit/s, 5 us
 MERGED = 30e-9  # seconds for an entry that is merged with others (one core of an EPYC, 10^5 entries of each of 8 ranks)

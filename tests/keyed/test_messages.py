@@ -8,11 +8,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparse_mpi import World
+from sparse_mpi.comm.quantiles import Pool
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.choice import choose
 from sparse_mpi.keyed.entries import Entries
 from sparse_mpi.keyed.messages import WIDE, Format
-from sparse_mpi.keyed.ownership import Pool, dealt, pooled, regions_of
+from sparse_mpi.keyed.ownership import dealt, pooled, regions_of
 
 EDGES = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1]
 ANY_KEY = st.one_of(st.integers(-40, 40), st.sampled_from(EDGES), st.integers(-(2**63), 2**63 - 1))

@@ -163,7 +163,7 @@ class Elect(Algorithm):
         named = owners.numbered(news_of(largest, told, votes))
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, with those of steps before.
-        summed, said = split_reduce(named, owners.boundaries, radix, BALLOTS, comm)
+        summed, said, _ = split_reduce(named, owners.boundaries, radix, BALLOTS, comm)
         kernels.of(told).add(told, owners.indices(said.indices), said.values)
         first = comm.rank * owners.width
         kernels.of(heard).add(heard, summed.indices - first, summed.values)
@@ -208,7 +208,7 @@ class Elect(Algorithm):
         wire = self.wire if codec is None else Complete(codec)
         shares, sizes = regions_of(bounds), np.diff(bounds)
         own = slice(comm.rank, comm.rank + 1)
-        summed, sent = split_reduce(numbered, bounds, self._radix(m, comm.size), wire, comm)
+        summed, sent, _ = split_reduce(numbered, bounds, self._radix(m, comm.size), wire, comm)
         # Gather the shares on all ranks.
         packed = wire.pack(summed, sizes[own], shares[own])
         gathered, lengths = comm.allgatherv(packed.buffer, wire.lengths_of(sizes, shares, m, dtype))

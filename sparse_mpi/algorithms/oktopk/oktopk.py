@@ -10,8 +10,9 @@ Returns between 0.9k and k entries: the largest of the sum of all selections, up
 
 Where this departs from the published program: selection is exact in every step (`select/threshold.py`); the global
 threshold is found by counting in every step (`global_threshold.py`) instead of by gathering everything in some
-(`stale_threshold.py`, for comparison); regions are redrawn as soon as they have become unbalanced; the result never
-exceeds k entries, ties included. `OkTopk.published` has the program's thresholds, periods and trigger, without its
+(`stale_threshold.py`, for comparison); regions are cut at quantiles of all selections together, in place of means of
+each rank's quantiles, and redrawn as soon as results, or what ranks receive, are unbalanced; the result never exceeds k
+entries, ties included. `OkTopk.published` has the program's thresholds, periods and trigger, without its
 faults: regions that leave the last rank too much, indices as float32, results that are never balanced.
 """
 
@@ -25,11 +26,12 @@ import numpy as np
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.algorithms.oktopk.global_threshold import Counted
-from sparse_mpi.algorithms.oktopk.regions import balance, draw_regions, tolerated
+from sparse_mpi.algorithms.oktopk.regions import balance, draw_regions, load_of, overloaded, samples, tolerated
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.algorithms.oktopk.stale_threshold import Stale
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
+from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
@@ -162,13 +164,14 @@ class OkTopk(Algorithm):
         ring = comm.renumbered(state.turn)
         boundaries, age = state.boundaries, state.age + 1
         if state.stale or age > self.period:
-            boundaries, age = draw_regions(selected, comm), 1
+            boundaries, age = draw_regions(selected, k, comm), 1
 
         # Split and reduce: each rank gets the sum of all selections in the region that it owns.
-        summed, sent = split_reduce(selected, boundaries, self.radix, self.wire, ring)
+        summed, sent, added = split_reduce(selected, boundaries, self.radix, self.wire, ring)
 
         # Find the global threshold: about k of all sums reach it, and they are the result.
-        chosen, counts, threshold = self._rule.cut(summed.values, k, state.threshold, ring)
+        load = load_of(added, k)
+        chosen, counts, loads, threshold = self._rule.cut(summed.values, k, state.threshold, ring, load)
         results, regions = take(summed, chosen), regions_of(boundaries)
 
         # Balance: where one rank has far more results than the mean, share them out equally before they are gathered.
@@ -189,7 +192,10 @@ class OkTopk(Algorithm):
             sent = take(sent, contains(total, sent.indices))
         if not self.wire.lossless:
             sent = subtract(sent, subtract(results, packed.vector))
-        return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, unbalanced, turn)
+
+        # Regions that leave some rank too much are redrawn in the next step, unless they have only just been drawn.
+        stale = age > 1 and (unbalanced or overloaded(loads, k, self.trigger))
+        return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, stale, turn)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return 0.9 times the size of one selection, and k; the published threshold promises neither."""
@@ -217,7 +223,7 @@ class OkTopk(Algorithm):
         return Bound(
             pairs + moved_and_gathered * (ranks - 1),
             values,
-            sent + ranks - 1 + 3 * rounds(ranks) + messages,
-            control + 16 * ranks,
+            sent + ranks - 1 + 2 * rounds(ranks) + messages,
+            control + (samples(k, ranks) + 3) * index_dtype(layout.size).itemsize * (ranks - 1),
             self.wire.overhead() * (sent + ranks - 1),
         )
