@@ -22,9 +22,10 @@ import numpy as np
 
 from sparse_mpi.algorithms.oktopk.split_reduce import divided, partners
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.quantiles import Pool
 from sparse_mpi.keyed.entries import Entries, joined, merged
 from sparse_mpi.keyed.messages import Format
-from sparse_mpi.keyed.ownership import Pool, dealt, degrees, regions_of
+from sparse_mpi.keyed.ownership import dealt, degrees, regions_of
 
 DIRECT = 8  # ranks up to which results are sent to each of the others: lengths, too, would take log2 P messages
 

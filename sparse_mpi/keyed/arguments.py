@@ -8,6 +8,7 @@ import numpy as np
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.comm.quantiles import Pool, pool_of
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed import inline
 from sparse_mpi.keyed.algorithms import ALGORITHMS
@@ -17,7 +18,7 @@ from sparse_mpi.keyed.entries import Entries, combined
 from sparse_mpi.keyed.kinds import Held, held, plain_type
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import operation
-from sparse_mpi.keyed.ownership import WORDS, Pool, pool_of, told
+from sparse_mpi.keyed.ownership import WORDS, told
 from sparse_mpi.keyed.turns import together
 from sparse_mpi.keyed.wires import codec_of
 from sparse_mpi.wire import BitPacked

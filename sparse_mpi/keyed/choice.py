@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sparse_mpi.algorithms.base import rounds
+from sparse_mpi.comm.quantiles import Pool
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.algorithms import DIRECT
 from sparse_mpi.keyed.messages import Format
-from sparse_mpi.keyed.ownership import Pool, degrees, distinct
+from sparse_mpi.keyed.ownership import degrees, distinct
 
 USUAL = Network.of(10, 5)  # where nobody says on which network: 10 Gbit/s, 5 us
 INLINE = "inline"  # what is no algorithm: the entries came with the arguments

@@ -52,11 +52,11 @@ def test_rows_alone_need_one_allgather(P):
 
 @pytest.mark.parametrize(("P", "candidates"), [(2, 8), (8, 8), (16, 5), (64, 4)])
 def test_the_threshold_over_all_ranks_costs_a_gathering_of_counts_and_what_ties_need(P, candidates):
-    """Each rank sends its counts of the candidates and of two more in two bytes, and sums counts while entries tie."""
+    """In two bytes each: counts of the candidates and of two more, twice the load; sums of counts while entries tie."""
     searches = 1 + math.ceil((12 + Counted().mantissa) / math.log2(K // 16 + 1))
     _, values, messages, control = Counted().bound(N, K, P)
     assert values == 0 and messages == (2 + 2 * searches) * math.log2(P)
-    assert control == (2 + candidates) * 2 * (P - 1) + 16 * (K // 16 + 1) * searches
+    assert control == (4 + candidates) * 2 * (P - 1) + 16 * (K // 16 + 1) * searches
 
 
 @pytest.mark.parametrize("P", [2, 5])

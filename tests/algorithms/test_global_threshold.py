@@ -41,7 +41,7 @@ def test_cut_finds_k_entries_from_any_prediction(entries, k, predictor, dtype):
 
     def body(comm):
         values = np.asarray(entries[comm.rank], dtype)
-        keep, counts, following = Counted().cut(values, k, predictor, comm)
+        keep, counts, _, following = Counted().cut(values, k, predictor, comm)
         return bits_of(values[keep], dtype), bits_of(values[~keep], dtype), counts, following, comm.traffic
 
     results = World(len(entries)).run(body)
@@ -86,11 +86,11 @@ def test_a_good_prediction_needs_one_allgather(ranks):
 
     def body(comm):
         entries = np.random.default_rng(comm.rank).standard_normal(4 * k, np.float32)
-        _, _, predictor = Counted().cut(entries, k, ThresholdPredictor(), comm)
+        _, _, _, predictor = Counted().cut(entries, k, ThresholdPredictor(), comm)
         messages = []
         for factor in (1.0, 1.01, 0.99, 1.3, 0.8):
             before = comm.traffic.messages
-            _, _, predictor = Counted().cut(np.float32(factor) * entries, k, predictor, comm)
+            _, _, _, predictor = Counted().cut(np.float32(factor) * entries, k, predictor, comm)
             messages.append(comm.traffic.messages - before)
         return messages
 
@@ -145,7 +145,7 @@ def test_ties_are_cut_by_index_over_all_ranks(ranks):
     local = np.array([1.0] * 10 + [-2.0])
 
     def body(comm):
-        keep, counts, _ = Counted().cut(local, k, ThresholdPredictor(), comm)
+        keep, counts, _, _ = Counted().cut(local, k, ThresholdPredictor(), comm)
         return np.flatnonzero(keep) + 11 * comm.rank, counts
 
     results = ranks.run(body)
@@ -164,7 +164,7 @@ def test_published_rule_gathers_everything_now_and_then_and_is_stale_in_between(
         entries = np.random.default_rng(comm.rank).standard_normal(300).astype(np.float32)
         for step in range(9):
             before = comm.traffic.copy()
-            _, counts, state = rule.cut(np.float32(1 + step / 4) * entries, k, state, comm)
+            _, counts, _, state = rule.cut(np.float32(1 + step / 4) * entries, k, state, comm)
             seen.append((int(counts.sum()), (comm.traffic - before).sent, state.bits))
         return seen
 
@@ -179,9 +179,9 @@ def test_published_rule_gathers_everything_now_and_then_and_is_stale_in_between(
 
 def test_published_rule_lowers_a_threshold_that_nothing_reaches():
     high = int(bits_of([5.0])[0])
-    keep, counts, state = Stale().cut(np.ones(3, np.float32), 3, StaleThreshold(high, 1, 3), NullComm())
+    keep, counts, _, state = Stale().cut(np.ones(3, np.float32), 3, StaleThreshold(high, 1, 3), NullComm())
     assert not keep.any() and counts.tolist() == [0] and state.bits < high
-    _, _, state = Stale().cut(np.ones(3, np.float32), 2, state, NullComm())
+    _, _, _, state = Stale().cut(np.ones(3, np.float32), 2, state, NullComm())
     assert state == StaleThreshold(int(bits_of([1.0 * 1.008])[0]), 1, 2)
 
 
@@ -203,10 +203,10 @@ def test_magnitudes_that_rounding_leaves_are_found_without_a_search(ranks):
 
     def body(comm):
         values = 1 + np.random.default_rng(comm.rank).integers(0, 40, 400).astype(np.float32) / 128
-        _, _, predictor = Counted(mantissa=7).cut(values, k, ThresholdPredictor(), comm)
+        _, _, _, predictor = Counted(mantissa=7).cut(values, k, ThresholdPredictor(), comm)
         before = comm.traffic.messages
         for _ in range(3):
-            keep, counts, predictor = Counted(mantissa=7).cut(values, k, predictor, comm)
+            keep, counts, _, predictor = Counted(mantissa=7).cut(values, k, predictor, comm)
         return comm.traffic.messages - before, values[keep], values[~keep], counts.sum()
 
     results = ranks.run(body)

@@ -26,7 +26,7 @@ def test_regions_cut_the_selections_equally(ranks):
     def body(comm):
         rng = np.random.default_rng(comm.rank)
         indices = np.sort(rng.choice(np.arange(7000, 7000 + 2 * nnz), nnz, replace=False)).astype(np.int32)
-        boundaries = draw_regions(SparseVector(indices, rng.standard_normal(nnz), n), comm)
+        boundaries = draw_regions(SparseVector(indices, rng.standard_normal(nnz), n), nnz, comm)
         assert boundaries[0] == 0 and boundaries[-1] == n and (np.diff(boundaries) >= 0).all()
         return boundaries, np.histogram(indices, boundaries)[0]
 
@@ -34,6 +34,62 @@ def test_regions_cut_the_selections_equally(ranks):
     assert all((boundaries == results[0][0]).all() for boundaries, _ in results)
     counts = np.sum([c for _, c in results], axis=0)
     assert counts.max() <= 1.3 * counts.mean()
+
+
+def support(kind: str, rank: int, size: int, k: int) -> np.ndarray:
+    """``(m,)`` ascending indices of about k entries that a rank selects out of 200 k."""
+    rng, width = np.random.default_rng([3, rank]), 200 * k // size
+    own = rank * width + rng.choice(width, k, replace=False)
+    common = rng.choice(10 * k, k, replace=False)
+    spread = rng.choice(200 * k, k, replace=False)
+    parts = {
+        "spread": [spread],
+        "disjoint": [own],
+        "own and common": [own[: k // 2], common[: k // 2]],
+        "one layer": [common[: 9 * k // 10], spread[: k // 10]],
+        "some": [own[:0] if rank % 2 else own],
+    }
+    return np.unique(np.concatenate(parts[kind])).astype(np.int32)
+
+
+@pytest.mark.parametrize("size", [2, 7, 16, 64])
+@pytest.mark.parametrize("kind", ["spread", "disjoint", "own and common", "one layer", "some"])
+def test_no_rank_receives_far_more_than_others(kind, size):
+    """Whatever the indices of each rank; the mean of all ranks' quantiles gave one rank up to half of everything."""
+    k = 64 * size
+
+    def body(comm):
+        indices = support(kind, comm.rank, size, k)
+        boundaries = draw_regions(SparseVector(indices, np.ones(len(indices)), 200 * k), k, comm)
+        return np.histogram(indices, boundaries)[0]
+
+    received = np.sum(World(size).run(body), axis=0)
+    assert received.max() <= 1.5 * received.mean()
+
+
+def test_regions_of_nothing_are_equal():
+    nothing = SparseVector(np.empty(0, np.int32), np.empty(0, np.float32), 100)
+    for boundaries in World(3).run(lambda comm: draw_regions(nothing, 10, comm)):
+        assert boundaries.tolist() == [0, 33, 66, 100]
+
+
+def test_regions_are_redrawn_when_one_rank_receives_too_much():
+    """Even if its results are as many as those of others, because what it receives cancels out."""
+    size, n, k = 8, 64_000, 640
+
+    def body(comm):
+        reducer = SparseAllreduce(n, k=k, comm=comm, algorithm="oktopk")
+        received = []
+        for step in range(8):
+            g = np.random.default_rng([step, comm.rank]).standard_normal(n).astype(np.float32)
+            g[5000:5500] = (step >= 3) * (10 if comm.rank % 2 else -10)
+            reducer.step(g)
+            received.append(reducer.report.traffic.received)
+        return received
+
+    received = np.array(World(size).run(body))
+    busiest = received.max(axis=0) / received.mean(axis=0)
+    assert busiest[3] > 2 and (busiest[4:] < 1.5).all()
 
 
 @settings(deadline=None, max_examples=60)
@@ -78,6 +134,22 @@ def test_unbalanced_results_move_and_regions_are_redrawn(ranks):
         assert seen[3][0].max() > 1.5 * k / 4 >= seen[4][0].max()
 
 
+@pytest.mark.parametrize("each", [1, 4, 10, 16])
+def test_chance_moves_no_results_and_redraws_no_regions(each):
+    """Where a rank has few results, their number varies by much: with 1 on average some rank often has 4."""
+    k = 16 * each
+
+    def body(comm):
+        reducer = SparseAllreduce(100 * k, k=k, comm=comm, algorithm="oktopk")
+        stale = []
+        for step in range(60):
+            reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(100 * k, np.float32))
+            stale.append(reducer._state.stale)
+        return stale[8:]
+
+    assert np.mean(World(16).run(body)[0]) <= 0.05
+
+
 def test_every_trigger_gives_the_same_sum():
     """Balancing moves results around; it does not change them."""
 
@@ -93,7 +165,7 @@ def test_every_trigger_gives_the_same_sum():
 
 def test_bound_is_the_papers_for_many_entries():
     for ranks in (2, 8, 256):
-        k = 64 * ranks
+        k = 81 * ranks
         words = OkTopk().bound(Layout.of(100 * k), k, ranks).words
         assert words == pytest.approx(6 * k * (ranks - 1) / ranks + 2 * k / ranks)
     assert OkTopk().bound(Layout.of(100), 10, 1) == Bound(0, 0, 0, 0)
@@ -145,7 +217,7 @@ def test_volume_with_control(ranks, kind):
 
 
 @pytest.mark.thin(0)  # many steps on many ranks
-@pytest.mark.parametrize(("wire", "limit"), [("packed", 1.35), ("packed+bf16", 0.85)])
+@pytest.mark.parametrize(("wire", "limit"), [("packed", 1.37), ("packed+bf16", 0.87)])
 @pytest.mark.parametrize("kind", ["independent", "layer-skewed", "correlated"])
 @pytest.mark.parametrize(("size", "steps"), [(2, 64), (7, 64), (64, 5)])
 def test_bytes_a_rank(size, steps, kind, wire, limit):

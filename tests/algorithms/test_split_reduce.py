@@ -31,9 +31,9 @@ def job(radix, wire=None, scale=10.0):
     def body(comm):
         x = scale * np.random.default_rng(comm.rank).standard_normal(N)
         selected = top_k(x, K)
-        boundaries = draw_regions(selected, comm)
+        boundaries = draw_regions(selected, K, comm)
         before = comm.traffic.copy()
-        summed, part = split_reduce(selected, boundaries, radix, wire or Coo(), comm)
+        summed, part, _ = split_reduce(selected, boundaries, radix, wire or Coo(), comm)
         region = boundaries[comm.rank : comm.rank + 2]
         return summed, part, selected, comm.traffic - before, region
 

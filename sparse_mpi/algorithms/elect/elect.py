@@ -19,7 +19,7 @@ are of gradients that are gone, which costs a twentieth of the energy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import isqrt, sqrt
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from sparse_mpi.algorithms.elect import election
 from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.elect.votes import kept, looked_at, news_of
 from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
-from sparse_mpi.algorithms.oktopk.regions import balance
+from sparse_mpi.algorithms.oktopk.regions import balance, tolerated
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.comm import Comm
@@ -43,6 +43,7 @@ from sparse_mpi.wire.ballots import Ballots
 from sparse_mpi.wire.positions import Complete, pack_positions, positions_lengths, unpack_positions
 
 BALLOTS = Ballots()
+TRIGGER = 2  # times what chance gives to some rank, see `tolerated`: then a rank shares its elected entries with others
 STEP = 2**0.25  # the factor by which the share of votes changes
 NAMED = 0.95  # of k: entries that all ranks together name at least, if no two name the same
 _NOBODY = np.empty(0, np.int32)
@@ -162,7 +163,7 @@ class Elect(Algorithm):
         named = owners.numbered(news_of(largest, told, votes))
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, with those of steps before.
-        summed, said = split_reduce(named, owners.boundaries, radix, BALLOTS, comm)
+        summed, said, _ = split_reduce(named, owners.boundaries, radix, BALLOTS, comm)
         kernels.of(told).add(told, owners.indices(said.indices), said.values)
         first = comm.rank * owners.width
         kernels.of(heard).add(heard, summed.indices - first, summed.values)
@@ -174,7 +175,7 @@ class Elect(Algorithm):
         regions = regions_of(owners.boundaries)
         winners = SparseVector(won.indices.astype(summed.indices.dtype) + first, won.values, summed.size)
         kernels.of(heard).clear(heard, won.indices)
-        if counts.max() * comm.size > _trigger(k, comm.size) * counts.sum():
+        if counts.max() > tolerated(counts.mean(), TRIGGER):
             winners, counts, regions = balance(winners, counts, regions, comm)
 
         # Proclaim: all ranks learn which entries are elected. Only indices are sent.
@@ -207,7 +208,7 @@ class Elect(Algorithm):
         wire = self.wire if codec is None else Complete(codec)
         shares, sizes = regions_of(bounds), np.diff(bounds)
         own = slice(comm.rank, comm.rank + 1)
-        summed, sent = split_reduce(numbered, bounds, self._radix(m, comm.size), wire, comm)
+        summed, sent, _ = split_reduce(numbered, bounds, self._radix(m, comm.size), wire, comm)
         # Gather the shares on all ranks.
         packed = wire.pack(summed, sizes[own], shares[own])
         gathered, lengths = comm.allgatherv(packed.buffer, wire.lengths_of(sizes, shares, m, dtype))
@@ -251,7 +252,7 @@ class Elect(Algorithm):
         elected, _, messages, control = election.bound(layout.size, k, ranks)
         votes = sum(min(layout.size, k * selections) for _, selections in exchange)
         share = -(-elected // ranks)
-        moved_and_gathered = max(elected / ranks + share, min(_trigger(k, ranks), ranks) * elected / ranks)
+        moved_and_gathered = max(elected / ranks + share, min(tolerated(elected / ranks, TRIGGER), elected))
         sent = 2 * sum(number for number, _ in exchange)
         overhead = max(self.wire.overhead(), BALLOTS.overhead())
         return Bound(
@@ -261,11 +262,3 @@ class Elect(Algorithm):
             control,
             overhead * (sent + 2 * (ranks - 1)),
         )
-
-
-def _trigger(k: int, ranks: int) -> float:
-    """Return the multiple of the mean number of elected entries from which a rank shares its own with others.
-
-    Chance does not reach it, even where there are few entries a rank.
-    """
-    return 2 * (1 + 3 / sqrt(k / ranks))

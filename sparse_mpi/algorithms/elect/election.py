@@ -13,17 +13,8 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import rounds
-from sparse_mpi.algorithms.oktopk.global_threshold import (
-    Bracket,
-    Counted,
-    RankCounts,
-    bits_end,
-    count_type,
-    gather_counts,
-    narrowed,
-    search,
-    taken,
-)
+from sparse_mpi.algorithms.oktopk.counts import Bracket, RankCounts, bits_end, count_type, gather_counts, taken
+from sparse_mpi.algorithms.oktopk.global_threshold import Counted, narrowed, search
 from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor, crossing
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
@@ -69,7 +60,8 @@ def cut(
             if by_rank is None:
                 found = _gathered(reaching.values, k, comm, bracket)
             else:
-                found = RankCounts.of(bracket, by_rank[:, np.searchsorted(candidates, bracket)])
+                told = np.zeros(comm.size, np.int64)
+                found = RankCounts.of(bracket, by_rank[:, np.searchsorted(candidates, bracket)], told)
             predictor = predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
     # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
@@ -93,7 +85,7 @@ def _reaching(sums: Array, threshold: int) -> SparseVector:
 def _counts(values: Array, candidates: np.ndarray, k: int, comm: Comm) -> tuple[np.ndarray, np.ndarray | None]:
     """Return how many sums of all ranks reach each of the candidates ``(m,)``, and of each, ``(P, m)``, if gathered."""
     if comm.size <= GATHERED:
-        by_rank = gather_counts(values, candidates, k, comm)
+        by_rank, _ = gather_counts(values, candidates, k, comm)
         return by_rank.sum(axis=0), by_rank
     own = np.minimum(kernels.of(values).count(values, candidates), k + 1)
     width = np.min_scalar_type((k + 1) * comm.size)
@@ -103,8 +95,8 @@ def _counts(values: Array, candidates: np.ndarray, k: int, comm: Comm) -> tuple[
 def _gathered(values: Array, k: int, comm: Comm, bracket: Bracket) -> RankCounts:
     """Return how many entries of each rank lie above and inside a settled bracket."""
     ends = np.unique(bracket)
-    counts = gather_counts(values, ends, k, comm)
-    return RankCounts.of(bracket, counts[:, np.searchsorted(ends, bracket)])
+    counts, told = gather_counts(values, ends, k, comm)
+    return RankCounts.of(bracket, counts[:, np.searchsorted(ends, bracket)], told)
 
 
 def bound(everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:

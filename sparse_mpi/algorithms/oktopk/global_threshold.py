@@ -14,47 +14,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import NamedTuple
 
 import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import rounds
+from sparse_mpi.algorithms.oktopk.counts import Bracket, RankCounts, bits_end, count_type, gather_counts, taken
 from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor, crossing
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
-from sparse_mpi.kernels.base import bits_type, magnitude_bits
 
 SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
-
-
-class Bracket(NamedTuple):
-    """An interval of magnitude bits that encloses the global threshold.
-
-    Entries that reach ``high`` are in the result; of those that reach only ``low``, as many as it takes to have k.
-    ``low == high`` is a threshold that 0.9k to k entries reach.
-    """
-
-    low: int
-    high: int
-
-    def settled(self, resolution: int) -> bool:
-        """Return True if magnitudes inside the bracket count as equal, so that narrowing it further is in vain."""
-        return self.high - self.low <= resolution
-
-
-class RankCounts(NamedTuple):
-    """A settled bracket, and how many entries each rank has on either side of it."""
-
-    bracket: Bracket
-    above: np.ndarray  # (P,) int64, entries that reach the high end: all of them are in the result
-    tied: np.ndarray  # (P,) int64, entries that reach only the low end: some of them may be
-
-    @staticmethod
-    def of(bracket: Bracket, counts: np.ndarray) -> RankCounts:
-        """Return the counts of a bracket, from ``counts`` ``(P, 2)`` of entries that reach its low and high end."""
-        reach, above = counts.T
-        return RankCounts(bracket, above, reach - above)
 
 
 @dataclass(frozen=True)
@@ -73,8 +43,8 @@ class Counted:
         return ThresholdPredictor()
 
     def cut(
-        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm
-    ) -> tuple[Array, np.ndarray, ThresholdPredictor]:
+        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, tell: int = 0
+    ) -> tuple[Array, np.ndarray, np.ndarray, ThresholdPredictor]:
         """Decide which of this rank's reduced entries are in the result.
 
         Where entries tie, those of lower rank and lower position are taken until there are k.
@@ -84,10 +54,11 @@ class Counted:
             k: entries wanted over all ranks.
             predictor: the state of the step before, equal on all ranks.
             comm: the ranks in the order of their regions.
+            tell: a number that all ranks are told with the counts, which costs no message; at most 255 arrives.
 
         Returns:
             A boolean mask ``(m,)`` over ``values``; how many entries of every rank are in the result, ``(P,)`` int64;
-            and the predictor for the next step.
+            what every rank told, ``(P,)`` int64; and the predictor for the next step.
         """
         octave = 1 << np.finfo(values.dtype).nmant
         resolution = max(octave >> self.mantissa, 1)
@@ -96,14 +67,14 @@ class Counted:
 
         # The fast path: candidates around the predicted threshold, counted in one allgather.
         if near:
-            bracket, found, predictor = count_candidates(values, k, comm, bracket, predictor, octave, resolution)
+            bracket, found, predictor = count_candidates(values, k, comm, bracket, predictor, octave, resolution, tell)
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if found is None:
-            found = count_after_search(values, k, comm, bracket, near, resolution)
+            found = count_after_search(values, k, comm, bracket, near, resolution, tell)
             predictor = predictor.updated(found.bracket.low, octave)
 
-        return *taken(values, found, k, comm.rank), predictor
+        return *taken(values, found, k, comm.rank), found.told, predictor
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """Return the most that a step of this rule may cost one rank.
@@ -117,7 +88,7 @@ class Counted:
             Entries in the result, and the values, messages and control bytes that one rank sends to find them.
         """
         searches = self.most_rounds(k)
-        gathered = (2 + candidates_gathered(k, ranks)) * count_type(k).itemsize * (ranks - 1)
+        gathered = (2 + candidates_gathered(k, ranks) + 2) * count_type(k).itemsize * (ranks - 1)
         searched = 16 * (candidates_per_round(k) + 1) * searches
         return min(k, everything), 0, (2 + 2 * searches) * rounds(ranks), gathered + searched
 
@@ -137,6 +108,7 @@ def count_candidates(
     predictor: ThresholdPredictor,
     octave: int,
     resolution: int,
+    tell: int,
 ) -> tuple[Bracket, RankCounts | None, ThresholdPredictor]:
     """Look for the threshold among candidates around the predicted one: the fast path, a single allgather.
 
@@ -148,29 +120,32 @@ def count_candidates(
         predictor: the state of the step before, with a spacing.
         octave: difference in magnitude bits between a number and its double.
         resolution: magnitudes whose bits differ by less than this tie.
+        tell: see `Counted.cut`.
 
     Returns:
         The bracket to which the counts narrow the threshold; how many entries of each rank lie above and inside it,
         or None where it must be searched further; and the predictor, ready for the next step unless it is None.
     """
     candidates = predictor.candidates(candidates_gathered(k, comm.size), bracket.high)
-    counts = gather_counts(values, candidates, k, comm)
+    counts, told = gather_counts(values, candidates, k, comm, tell)
     totals = counts.sum(axis=0)
     bracket = narrowed(candidates, totals, k, bracket)
     predictor = predictor.respaced(candidates, totals, k, octave)
     if not bracket.settled(resolution) or not np.isin(bracket, candidates).all():
         return bracket, None, predictor
-    found = RankCounts.of(bracket, counts[:, np.searchsorted(candidates, bracket)])
+    found = RankCounts.of(bracket, counts[:, np.searchsorted(candidates, bracket)], told)
     return bracket, found, predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
 
-def count_after_search(values: Array, k: int, comm: Comm, bracket: Bracket, near: int, resolution: int) -> RankCounts:
+def count_after_search(
+    values: Array, k: int, comm: Comm, bracket: Bracket, near: int, resolution: int, tell: int
+) -> RankCounts:
     """Search for the threshold, then count each rank's entries at it: the slow path, several rounds of messages.
 
     See `search` for the arguments. Counts of single ranks take one allgather more, because a round sums over ranks.
     """
     bracket = search(values, k, comm, bracket, near, resolution)
-    return RankCounts.of(bracket, gather_counts(values, np.array(bracket), k, comm))
+    return RankCounts.of(bracket, *gather_counts(values, np.array(bracket), k, comm, tell))
 
 
 def search(
@@ -258,40 +233,3 @@ def _outward(bracket: Bracket, near: int, number: int, lowest: int, end: int) ->
     distances = near << (np.arange(number, dtype=np.int64) * doublings // number)
     candidates = low + distances if high == end else high - distances
     return np.unique(candidates[(candidates > low) & (candidates < high)])
-
-
-def bits_end(values: Array) -> int:
-    """Return the number that all magnitude bits of the dtype of ``values`` lie below."""
-    return 1 << (8 * values.itemsize - 1)
-
-
-def count_type(k: int) -> np.dtype:
-    """Return the unsigned integer type of a count on the wire, in which k + 1 stands for anything above k.
-
-    A rank with more than k entries is enough to know that the total exceeds k too.
-    """
-    return np.min_scalar_type(k + 1)
-
-
-def gather_counts(values: Array, thresholds: np.ndarray, k: int, comm: Comm) -> np.ndarray:
-    """Return how many entries of every rank reach each threshold, ``(P, len(thresholds))`` int64.
-
-    Counts above k are clipped to k + 1. ``thresholds`` ascend; those above every magnitude count 0.
-    """
-    last = np.iinfo(bits_type(values)).max
-    counts = np.where(thresholds > last, 0, kernels.of(values).count(values, np.minimum(thresholds, last)))
-    return comm.allgather(np.minimum(counts, k + 1).astype(count_type(k)), control=True).astype(np.int64)
-
-
-def taken(values: Array, found: RankCounts, k: int, rank: int) -> tuple[Array, np.ndarray]:
-    """Return the mask and the counts of `Counted.cut`: all entries above the bracket, and then ties until there are k.
-
-    Ties go to the ranks in their order, so every rank knows from the counts alone how many of each rank's are taken.
-    """
-    bits = magnitude_bits(values)
-    chosen = bits > found.bracket.high - 1
-    taken = np.diff(np.minimum(np.concatenate([[0], np.cumsum(found.tied)]), max(k - found.above.sum(), 0)))
-    if taken[rank]:
-        ties = namespace(values).flatnonzero((bits >= found.bracket.low) & ~chosen)
-        chosen[ties[: taken[rank]]] = True
-    return chosen, found.above + taken

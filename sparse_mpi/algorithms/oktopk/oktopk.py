@@ -1,33 +1,37 @@
 """Ok-Topk (Li & Hoefler, PPoPP'22, DOI 10.1145/3503221.3508399): balanced split-and-reduce, then a balanced allgather.
 
-Costs at most 6k(P-1)/P words a rank and 4k(P-1)/P as a rule, and P - 1 + 2 ceil(log2 P) messages in a steady step: the
-split, an allgather of counts, an allgather of results. Steps whose threshold was not predicted search for it with a few
-small allreduces more, steps that balance send up to P - 1 messages more. A rank whose selection has no entry in its own
-region may send 2k/P words more. With a radix r the P - 1 messages are about (r - 1) log P / log r, and forwarding adds
-to the volume: at P = 1,024 and r = 32, 62 messages and 6k words at most densities.
+Costs at most 6k(P-1)/P words a rank where k is 81 P or more, 4k(P-1)/P as a rule, and P - 1 + 2 ceil(log2 P) messages
+in a steady step: the split, an allgather of counts, an allgather of results. Steps whose threshold was not predicted
+search for it with a few small allreduces more, steps that balance send up to P - 1 messages more. A rank whose
+selection has no entry in its own region may send 2k/P words more. With a radix r the P - 1 messages are about
+(r - 1) log P / log r, and forwarding adds to the volume: at P = 1,024 and r = 32, 62 messages and 6k words at most
+densities.
 Returns between 0.9k and k entries: the largest of the sum of all selections, up to what the wire format rounds.
 
 Where this departs from the published program: selection is exact in every step (`select/threshold.py`); the global
 threshold is found by counting in every step (`global_threshold.py`) instead of by gathering everything in some
-(`stale_threshold.py`, for comparison); regions are redrawn as soon as they have become unbalanced; the result never
-exceeds k entries, ties included. `OkTopk.published` has the program's thresholds, periods and trigger, without its
+(`stale_threshold.py`, for comparison); regions are cut at quantiles of all selections together, in place of means of
+each rank's quantiles, and redrawn as soon as results, or what ranks receive, are unbalanced; the result never exceeds k
+entries, ties included. `OkTopk.published` has the program's thresholds, periods and trigger, without its
 faults: regions that leave the last rank too much, indices as float32, results that are never balanced.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, ClassVar
 
 import numpy as np
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.algorithms.oktopk.global_threshold import Counted
-from sparse_mpi.algorithms.oktopk.regions import balance, draw_regions
+from sparse_mpi.algorithms.oktopk.regions import balance, draw_regions, load_of, overloaded, samples, tolerated
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.algorithms.oktopk.stale_threshold import Stale
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
+from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
@@ -60,7 +64,8 @@ class OkTopk(Algorithm):
         selector: picks the entries to send.
         period: steps after which regions are redrawn even if they are still balanced (tau in the paper).
         trigger: results move between ranks, and regions are redrawn for the next step, when one rank has more than this
-            many times the mean number of results. The paper waits for 4, which alone would allow 8k(P-1)/P words.
+            many times the results that chance gives to some rank, see `regions.tolerated`: the mean, if it is large.
+            The paper waits for 4 times the mean, which alone would allow 8k(P-1)/P words.
         residual: which rank's residual takes what does not make it into the result. ``"sender"``, the paper's rule:
             every rank keeps what it selected in vain. ``"owner"``: the owner of a region keeps the sum, and ownership
             moves on by one rank in every step, so that sums kept on one rank meet the entries of others.
@@ -159,17 +164,18 @@ class OkTopk(Algorithm):
         ring = comm.renumbered(state.turn)
         boundaries, age = state.boundaries, state.age + 1
         if state.stale or age > self.period:
-            boundaries, age = draw_regions(selected, comm), 1
+            boundaries, age = draw_regions(selected, k, comm), 1
 
         # Split and reduce: each rank gets the sum of all selections in the region that it owns.
-        summed, sent = split_reduce(selected, boundaries, self.radix, self.wire, ring)
+        summed, sent, added = split_reduce(selected, boundaries, self.radix, self.wire, ring)
 
         # Find the global threshold: about k of all sums reach it, and they are the result.
-        chosen, counts, threshold = self._rule.cut(summed.values, k, state.threshold, ring)
+        load = load_of(added, k)
+        chosen, counts, loads, threshold = self._rule.cut(summed.values, k, state.threshold, ring, load)
         results, regions = take(summed, chosen), regions_of(boundaries)
 
         # Balance: where one rank has far more results than the mean, share them out equally before they are gathered.
-        unbalanced = bool(counts.max() * comm.size > self.trigger * counts.sum())
+        unbalanced = bool(counts.max() > tolerated(counts.mean(), self.trigger))
         if unbalanced:
             results, counts, regions = balance(results, counts, regions, ring)
 
@@ -186,7 +192,10 @@ class OkTopk(Algorithm):
             sent = take(sent, contains(total, sent.indices))
         if not self.wire.lossless:
             sent = subtract(sent, subtract(results, packed.vector))
-        return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, unbalanced, turn)
+
+        # Regions that leave some rank too much are redrawn in the next step, unless they have only just been drawn.
+        stale = age > 1 and (unbalanced or overloaded(loads, k, self.trigger))
+        return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, stale, turn)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return 0.9 times the size of one selection, and k; the published threshold promises neither."""
@@ -195,7 +204,7 @@ class OkTopk(Algorithm):
         return 0.9 * fewest_selected(self.selector, k), k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the most that one rank sends in a step: the paper's 6k(P-1)/P words.
+        """Return the most that one rank sends in a step: the paper's 6k(P-1)/P words, or more if k is below 81 P.
 
         These are about k(P-1)/P pairs each in the split, in balancing and in the allgather; k/P pairs more where a
         rank's selection has no entry in its own region, and whole entries where k < P. With a radix the bound assumes
@@ -207,13 +216,14 @@ class OkTopk(Algorithm):
         most = most_selected(self.selector, layout, k)
         exchange = stages(ranks, self.radix)
         result, values, messages, control = self._rule.bound(min(layout.size, most * ranks), k, ranks)
-        moved_and_gathered = max(result / ranks + -(-result // ranks), min(self.trigger, ranks) * result / ranks)
+        mean = result / ranks
+        moved_and_gathered = max(mean + ceil(mean), min(tolerated(mean, self.trigger), result))
         pairs = sum(min(layout.size, most * selections) for _, selections in exchange)
         sent = sum(messages for messages, _ in exchange)
         return Bound(
             pairs + moved_and_gathered * (ranks - 1),
             values,
-            sent + ranks - 1 + 3 * rounds(ranks) + messages,
-            control + 16 * ranks,
+            sent + ranks - 1 + 2 * rounds(ranks) + messages,
+            control + (samples(k, ranks) + 3) * index_dtype(layout.size).itemsize * (ranks - 1),
             self.wire.overhead() * (sent + ranks - 1),
         )

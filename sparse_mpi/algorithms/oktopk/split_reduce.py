@@ -34,7 +34,7 @@ class Messages(Protocol):
 
 def split_reduce(
     selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: Messages, comm: Comm
-) -> tuple[SparseVector, SparseVector]:
+) -> tuple[SparseVector, SparseVector, int]:
     """Send every part of a selection to the rank that owns its region, and add up what arrives in one's own.
 
     Args:
@@ -46,10 +46,11 @@ def split_reduce(
         comm: the ranks in the order of their regions.
 
     Returns:
-        The sum of all selections in this rank's region, and this rank's contribution to the sums of all regions.
+        The sum of all selections in this rank's region; this rank's contribution to the sums of all regions; and how
+        many entries it had to add up, in all stages.
     """
     first, last = 0, comm.size  # the ranks that work on the same stretch of indices as this one
-    partial, contributed = selected, None
+    partial, contributed, added = selected, None, 0
     while contributed is None or last - first > 1:
         # Divide these ranks into groups, and cut the partial sums into a message for each group's regions.
         groups = divided(first, last, radix)
@@ -68,8 +69,9 @@ def split_reduce(
         # Reduce: add up the messages in the rank order of their senders, and go on within the own group.
         first, last = int(groups[own]), int(groups[own + 1])
         region = np.tile([boundaries[first], boundaries[last]], (len(lengths), 1))
-        partial = merge(wire.unpack(received, lengths, region, partial.size, partial.values.dtype))
-    return partial, contributed
+        arrived = wire.unpack(received, lengths, region, partial.size, partial.values.dtype)
+        partial, added = merge(arrived), added + arrived.nnz
+    return partial, contributed, added
 
 
 def divided(first: int, last: int, radix: int | None) -> np.ndarray:

@@ -43,7 +43,9 @@ class Stale:
         """Return the state before the first step, in which a refresh is due."""
         return StaleThreshold()
 
-    def cut(self, values: Array, k: int, state: StaleThreshold, comm: Comm) -> tuple[Array, np.ndarray, StaleThreshold]:
+    def cut(
+        self, values: Array, k: int, state: StaleThreshold, comm: Comm, tell: int = 0
+    ) -> tuple[Array, np.ndarray, np.ndarray, StaleThreshold]:
         """Decide which of this rank's reduced entries are in the result: all that reach the threshold, ties included.
 
         See `Counted.cut` for arguments and results.
@@ -58,13 +60,13 @@ class Stale:
 
         # In between the last threshold is reused; how many entries of each rank reach it, all ranks must know.
         chosen = magnitude_bits(values) >= bits
-        mine = np.array(int(namespace(values).count_nonzero(chosen)), np.int64)
-        counts = comm.allgather(mine, control=True)
-        return chosen, counts, StaleThreshold(rule.nudged(bits, int(counts.sum()), k, values.dtype), age + 1, k)
+        mine = np.array([int(namespace(values).count_nonzero(chosen)), tell], np.int64)
+        counts, told = comm.allgather(mine, control=True).T
+        return chosen, counts, told, StaleThreshold(rule.nudged(bits, int(counts.sum()), k, values.dtype), age + 1, k)
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """Return the most that a step of this rule may cost one rank; see `Counted.bound` for arguments and results.
 
         All reduced entries may reach a stale threshold, and the step that makes it exact gathers them besides.
         """
-        return everything, everything * (ranks - 1), 3 * rounds(ranks), 12 * (ranks - 1)
+        return everything, everything * (ranks - 1), 3 * rounds(ranks), 20 * (ranks - 1)

@@ -1,0 +1,83 @@
+"""Quantiles of the keys of all ranks: where to cut them into parts of about equal counts, wherever a rank's keys lie.
+
+Each rank tells a few of its keys, equally far apart in their order, and quantiles are those of the pool of all samples.
+A mean of the ranks' own quantiles would be none of the pool: where ranks have keys of their own, it leaves up to half
+of everything to one part.
+
+The samples of different ranks begin at different places, as far apart as multiples of the golden ratio. So where all
+ranks have much the same keys, their samples are of different keys, and a part is cut as finely as by all of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, like, to_host
+from sparse_mpi.comm.base import Comm
+
+GOLDEN = (5**0.5 - 1) / 2
+
+
+class Pool(NamedTuple):
+    """What samples tell of the keys of all ranks, on every rank alike."""
+
+    counts: np.ndarray  # (P,) int64, keys of each rank
+    keys: np.ndarray  # (s,) int64, ascending: samples
+    weights: np.ndarray  # (s,) float64, how many keys each stands for
+    lowest: int  # key of all; 0 if there are none
+    highest: int
+
+    @property
+    def span(self) -> int:
+        """Return how many keys the range of all has."""
+        return self.highest - self.lowest + 1
+
+    @property
+    def range(self) -> np.ndarray:
+        """Return the smallest and the largest key of all, ``(2,)`` int64."""
+        return np.array([self.lowest, self.highest])
+
+    def quantiles(self, parts: int) -> np.ndarray:
+        """Return the keys ``(parts - 1,)`` int64 at which all but the first part begin, ascending; ``keys`` has some.
+
+        Parts are as even as samples tell; a key that is a large share of all makes the parts around it uneven.
+        """
+        shares = np.cumsum(self.weights) - self.weights / 2
+        at = np.searchsorted(shares, self.weights.sum() * np.arange(1, parts) / parts)
+        return self.keys[np.minimum(at, len(self.keys) - 1)]
+
+
+def pooled(keys: Array, each: int, comm: Comm) -> Pool:
+    """Return the pool of all ranks' keys. Collective: an allgather of control.
+
+    Args:
+        keys: ``(m,)`` int32 or int64, ascending, of one type on all ranks; there may be none.
+        each: how many of its keys a rank tells, the same on all ranks.
+        comm: all ranks.
+    """
+    return pool_of(comm.allgather(told(keys, each, comm.rank), control=True))
+
+
+def told(keys: Array, each: int, rank: int) -> np.ndarray:
+    """Return what a rank tells of its ``keys``: how many, the first, the last, and samples; ``(3 + each,)``."""
+    m, start = len(keys), (rank + 0.5) * GOLDEN % 1
+    words = np.zeros(3 + each, keys.dtype)
+    words[0] = m
+    if m:
+        at = np.minimum((np.arange(each) + start) * (m / each), m - 1).astype(np.int64)
+        words[1:] = to_host(keys[like(np.concatenate([[0, m - 1], at]), keys)])
+    return words
+
+
+def pool_of(rows: np.ndarray) -> Pool:
+    """Return the pool of ranks that have `told` these rows ``(P, 3 + each)``."""
+    rows = rows.astype(np.int64, copy=False)
+    counts, each = rows[:, 0].copy(), rows.shape[1] - 3
+    full = rows[counts > 0]
+    if len(full) == 0:
+        return Pool(counts, np.empty(0, np.int64), np.empty(0), 0, 0)
+    samples, weights = full[:, 3:].reshape(-1), np.repeat(full[:, 0] / each, each)
+    order = np.argsort(samples, kind="stable")
+    return Pool(counts, samples[order], weights[order], int(full[:, 1].min()), int(full[:, 2].max()))
