@@ -11,6 +11,7 @@ order. The data are the 569 tumours of scikit-learn. The trees are checked again
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ Merge = Callable[[str, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]  
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("--trees", type=int, default=20, help="(default: 20)")
 parser.add_argument("--depth", type=int, default=5, help="of a tree (default: 5)")
+parser.add_argument("--save", type=Path, metavar="DIR", help="write each rank's sketch, for bench sparse --data DIR")
 parser.add_argument("--plot", metavar="FILE", help="draw errors of quantiles, and the loss tree by tree")
 
 
@@ -155,6 +157,10 @@ def main() -> None:
         return found
 
     mine = slice(world.rank, None, world.size)
+    if args.save:
+        keys, counts = sketch(known[mine])
+        args.save.mkdir(parents=True, exist_ok=True)
+        np.savez(args.save / f"rank-{world.rank}.npz", keys=keys, values=counts)
     cuts, trees = boosted(known[mine], classes[mine], args.trees, args.depth, merge)
     if world.rank == 0:
         report(told, x.shape[1], world.size)
