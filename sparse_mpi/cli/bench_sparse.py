@@ -24,7 +24,7 @@ from sparse_mpi.keyed.choice import Choice
 DESCRIPTION = """\
 The sum of sparse vectors over all ranks, by each algorithm of sparse_mpi.allreduce and by what users of mpi4py and
 torch have without it: comm.allreduce of a pickled csr_array, comm.allgather and a sum, Allreduce of a dense buffer, and
-torch.distributed.all_reduce of a sparse tensor by gloo. All take turns. Every result is checked.
+torch.distributed.all_reduce of a sparse tensor by gloo. All take turns, in changing order. Every result is checked.
 
   python -m sparse_mpi bench network --ranks 8 --rate 1gbit -- bench sparse --n 10000000 --entries 100000
 
@@ -119,10 +119,11 @@ def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Com
             del compared[name]
     taken: dict[str, list[tuple[float, int]]] = {name: [] for name in compared}
     for step in range(steps):
-        for name, candidate in compared.items():
+        for place in np.random.default_rng([10, step]).permutation(len(compared)):  # nobody always follows the same one
+            name = list(compared)[place]
             comm.barrier()
             before, start = _sent(), perf_counter()
-            result = candidate.work()
+            result = compared[name].work()
             seconds = perf_counter() - start
             taken[name].append((seconds, _sent() - before))
             if step == steps - 1:

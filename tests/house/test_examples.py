@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sparse_mpi.bench.sparse_cases import stored
+
 from ..launch import launch, needs_mpi
 
 ROOT = Path(__file__).parents[2]
@@ -95,10 +97,14 @@ def data_of(name: str, folder: Path) -> list[str]:
 @pytest.mark.jobs
 @pytest.mark.parametrize("name", SPARSE)
 def test_sparse_data_has_the_answer_of_one_process(name, tmp_path):
-    figure = tmp_path / "figure.png"
-    done = launch(3, f"examples/{name}", *data_of(name, tmp_path), "--plot", str(figure))
+    figure, saved = tmp_path / "figure.png", tmp_path / "a" / "b"
+    output = ["--plot", str(figure), "--save", str(saved)]
+    done = launch(3, f"examples/{name}", *data_of(name, tmp_path), *output)
     assert done.returncode == 0 and SPARSE[name] in done.stdout, done.stderr
     assert figure.stat().st_size > 5000
+    for rank in range(3):  # as `bench sparse --data` takes it
+        keys, values = stored(saved, rank, 3)
+        assert len(keys) > 0 and values.min() > 0
 
 
 @needs_mpi
