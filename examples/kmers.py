@@ -25,6 +25,7 @@ CODES[np.frombuffer(b"ACGT", np.uint8)] = range(4)
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("-k", type=int, default=21, help="bases of a k-mer, at most 31 (default: 21)")
 parser.add_argument("--reads", type=Path, default=READS, metavar="DIR", help=f"with {', '.join(FILES)}")
+parser.add_argument("--save", type=Path, metavar="DIR", help="write what each rank has, for bench sparse --data DIR")
 parser.add_argument("--plot", metavar="FILE", help="draw how many k-mers occur how often")
 
 
@@ -54,6 +55,9 @@ def main() -> None:
     args, world = parser.parse_args(), MPI.COMM_WORLD
     everything = reads(args.reads)
     mine = counted(everything[world.rank :: world.size], args.k)
+    if args.save:
+        args.save.mkdir(parents=True, exist_ok=True)
+        np.savez(args.save / f"rank-{world.rank}.npz", keys=mine[0], values=mine[1])
     world.Barrier()
     began = MPI.Wtime()
     keys, counts = sparse_mpi.allreduce(mine)

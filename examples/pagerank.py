@@ -27,6 +27,9 @@ parser.add_argument("--damping", type=float, default=0.85, help="(default: 0.85)
 parser.add_argument("--available", type=Path, metavar="FILE", help="what apt-cache dumpavail said, here or elsewhere")
 text = "an allreduce of everything in each iteration instead, to compare"
 parser.add_argument("--anew", action="store_true", help=text)
+parser.add_argument(
+    "--save", type=Path, metavar="DIR", help="write each rank's counts of dependencies, for bench sparse --data DIR"
+)
 parser.add_argument("--plot", metavar="FILE", help="draw the best ranked packages")
 
 
@@ -79,6 +82,9 @@ def main() -> None:
     sources, targets = edges[:, (low <= edges[0]) & (edges[0] < high)]
     out = np.bincount(sources - low, minlength=high - low)
     keys, place = np.unique(targets, return_inverse=True)
+    if args.save:
+        args.save.mkdir(parents=True, exist_ok=True)
+        np.savez(args.save / f"rank-{world.rank}.npz", keys=keys, values=np.bincount(place, minlength=len(keys)))
     mine = np.arange(low, high)
     request = sparse_mpi.allreduce_init(keys, needed=mine)
 

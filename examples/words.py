@@ -10,15 +10,18 @@ manual, as it comes with Python. The answer is checked against one process.
 import argparse
 import re
 from collections import Counter
+from pathlib import Path
 from pydoc_data.topics import topics
 from zlib import crc32
 
+import numpy as np
 from mpi4py import MPI
 
 import sparse_mpi
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("--best", type=int, default=15, help="pairs shown (default: 15)")
+parser.add_argument("--save", type=Path, metavar="DIR", help="write what each rank has, for bench sparse --data DIR")
 parser.add_argument("--plot", metavar="FILE", help="draw them")
 
 
@@ -42,7 +45,11 @@ def main() -> None:
     args, world = parser.parse_args(), MPI.COMM_WORLD
     texts = [topics[name] for name in sorted(topics)]
     mine = pairs(texts[world.rank :: world.size])
-    total = sparse_mpi.allreduce(Counter({number(pair): count for pair, count in mine.items()}))
+    numbered = Counter({number(pair): count for pair, count in mine.items()})
+    if args.save:
+        args.save.mkdir(parents=True, exist_ok=True)
+        np.savez(args.save / f"rank-{world.rank}.npz", keys=list(numbered), values=list(numbered.values()))
+    total = sparse_mpi.allreduce(numbered)
 
     best = total.most_common(args.best)
     here = {number(pair): " ".join(pair) for pair in mine}

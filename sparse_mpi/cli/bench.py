@@ -14,6 +14,8 @@ from sparse_mpi.cli import (
     bench_network,
     bench_select,
     bench_sparse,
+    bench_sparse_compare,
+    bench_sparse_volume,
     bench_volume,
     bench_wire,
 )
@@ -29,6 +31,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         bench_compare,
         bench_select,
         bench_sparse,
+        bench_sparse_compare,
+        bench_sparse_volume,
         bench_wire,
         bench_volume,
         bench_energy,

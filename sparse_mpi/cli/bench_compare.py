@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from sparse_mpi.bench import records
 from sparse_mpi.bench.comparison import BASELINE
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import bench_interleaved
-from sparse_mpi.cli.bench_network import RANKS
+from sparse_mpi.cli import bench_interleaved, emulated_grid
 from sparse_mpi.cli.interleaved_plot import draw
-from sparse_mpi.emulation import hosts, launch, rate
-from sparse_mpi.emulation.probe import probe
+from sparse_mpi.emulation.probe import Link
 
 PASSED = ("model", "n", "density", "steps", "warmup", "seconds", "batch", "seed", "algorithms", "wires")
 DESCRIPTION = """\
@@ -40,11 +37,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    text = f"numbers of hosts, {RANKS[0]} to {RANKS[-1]}, a rank on each (default: 4 8)"
-    parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8], metavar="P", help=text)
-    text = "of every link, in each direction, as tc writes it, or none (default: 100mbit 1gbit)"
-    parser.add_argument("--rate", nargs="+", default=["100mbit", "1gbit"], help=text)
-    parser.add_argument("--timeout", type=float, default=3600, help="seconds a job may take (default: 3600)")
+    emulated_grid.add_options(parser, [4, 8], ["100mbit", "1gbit"], 3600)
     bench_interleaved.add_options(parser)
     parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
     parser.add_argument("--plot", metavar="FILE", help="also draw step over bandwidth (needs matplotlib)")
@@ -52,58 +45,20 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a job for each number of ranks and each rate; returns the exit code of the first that fails, else 0."""
-    if wrong := [ranks for ranks in args.ranks if ranks not in RANKS]:
-        raise SystemExit(f"--ranks must be {RANKS[0]} to {RANKS[-1]}, got {wrong[0]}")
-    if not args.timeout > 0:
-        raise SystemExit(f"--timeout must be more than 0 seconds, got {args.timeout:g}")
-    try:
-        limits = {text: rate.parse(text) for text in args.rate}
-    except ValueError as error:
-        raise SystemExit(f"--{error}") from None
+    """Run a job for each number of ranks and each rate, and print what they found."""
+    emulated_grid.check(args)
     bench_interleaved.check(args)
-    if lacks := hosts.missing():
-        raise SystemExit("\n".join(["bench compare cannot run here:", *lacks]))
-    jobs: list[dict[str, Any]] = []
-    try:
-        launcher = launch.find_launcher()
-        for ranks in dict.fromkeys(args.ranks):
-            for text, limit in limits.items():
-                with hosts.emulate(ranks, limit) as emulated:
-                    code = _run_one(emulated, launcher, text, args, jobs)
-                if code:
-                    return code
-    except RuntimeError as error:
-        raise SystemExit(f"bench compare cannot run here: {error}") from None
+
+    def command(ranks: int, link: Link, file: Path) -> list[str]:
+        return interleaved_command(args, link.rate / 1e9, link.trip / 2 * 1e6, file)
+
+    jobs = list(emulated_grid.jobs("bench compare", args, command))
     print(summary(jobs))
     if args.json:
         records.write(args.json, {"options": records.options(args)}, provenance(), {"jobs": jobs})
     if args.plot:
         draw(jobs, args.plot)
     return 0
-
-
-def _run_one(
-    emulated: hosts.Hosts,
-    launcher: launch.Launcher,
-    text: str,
-    args: argparse.Namespace,
-    jobs: list[dict[str, Any]],
-) -> int:
-    """Measure the links, run the interleaved benchmark over them, add its record to ``jobs``; returns its exit code."""
-    link = probe(emulated)
-    print(
-        f"{emulated.count} hosts, {text if emulated.rate else 'no limit'}: measured {link.rate / 1e6:.0f} Mbit/s, "
-        f"{link.trip * 1e6:.0f} us round trip",
-        flush=True,
-    )
-    file = emulated.folder / "interleaved.json"
-    command = interleaved_command(args, link.rate / 1e9, link.trip / 2 * 1e6, file)
-    code = launch.run(emulated, launcher, command, args.timeout)
-    if code == 0:
-        jobs.append({"rate": text, **json.loads(file.read_text())})
-        print(flush=True)
-    return code
 
 
 def interleaved_command(args: argparse.Namespace, gbit: float, latency: float, file: Path) -> list[str]:

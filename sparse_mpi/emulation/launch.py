@@ -36,6 +36,9 @@ DEFAULTS = {
     "PYTHONUNBUFFERED": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    # Torch's gloo looks up the host's name otherwise, which nobody knows; its store does in any case, and warns
+    "GLOO_SOCKET_IFNAME": "eth0",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 
 

@@ -16,8 +16,6 @@ from sparse_mpi.comm import NullComm
 from sparse_mpi.reducer.arguments import spelled
 from sparse_mpi.wire import WIRES
 
-from ..launch import launch, needs_mpi
-
 
 @pytest.mark.parametrize(
     ("command", "registry"), [("algorithms", ALGORITHMS), ("selectors", SELECTORS), ("wires", WIRES)]
@@ -178,19 +176,3 @@ def test_algorithms_are_spelled_with_their_options():
     ):
         with pytest.raises(ValueError, match=complaint):
             spelled(text)
-
-
-@needs_mpi
-@pytest.mark.jobs
-def test_bench_sparse_compares_and_checks_every_sum(tmp_path):
-    pytest.importorskip("scipy")
-    record = tmp_path / "r.json"
-    options = ["--n", "5000", "--entries", "300", "--steps", "2", "--json", str(record)]
-    done = launch(2, "-m", "sparse_mpi", "bench", "sparse", *options)
-    assert done.returncode == 0, done.stderr
-    written = json.loads(record.read_text())
-    assert set(written["cases"]) == {"uniform", "zipf", "clustered", "disjoint", "identical"}
-    for case in written["cases"].values():
-        assert {"auto", "split", "pickled allreduce", "dense"} <= set(case["candidates"])
-        assert all(row["seconds"] > 0 for row in case["candidates"].values())
-    assert written["cases"]["identical"]["fill-in"] == 1 and "best rival / it" in done.stdout

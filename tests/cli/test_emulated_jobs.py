@@ -181,6 +181,29 @@ def test_candidates_are_compared_with_dense(possible, tmp_path, capfd):
     assert "2 hosts, 20mbit: measured" in out and "speedup of a step over dense" in out
 
 
+@pytest.mark.full("a benchmark on emulated hosts")
+@pytest.mark.jobs
+@needs_mpi
+def test_sparse_sums_are_compared_job_by_job(possible, tmp_path, capfd):
+    """What all candidates send goes over the links, gloo's too; a record is continued."""
+    pytest.importorskip("torch")
+    file = tmp_path / "r.json"
+    command = ["bench", "sparse-compare", "--ranks", "2", "--json", str(file), "--cases", "identical", "--steps", "1"]
+    command += ["--n", "5000", "--entries", "500"]
+    assert main([*command, "--rate", "none"]) == 0
+    first = json.loads(file.read_text())["jobs"]
+    assert main([*command, "--rate", "none", "100mbit"]) == 0
+    jobs = json.loads(file.read_text())["jobs"]
+    assert jobs[:1] == first and [job["rate"] for job in jobs] == ["none", "100mbit"]
+    for job in jobs:
+        case = job["cases"]["identical"]
+        rows = case["candidates"]
+        assert rows["gloo"]["bytes"] > 16 * case["result"] and rows["dense"]["bytes"] > 8 * 5000
+        assert 0 < rows["auto"]["bytes"] < rows["gloo"]["bytes"]
+    out = capfd.readouterr().out
+    assert out.count("hosts, ") == 2 and "| identical | 2 | 100mbit | 1.00 |" in out
+
+
 def start(tmp_path, program, *options):
     """``bench network`` as a process that ends by Ctrl-C, whatever its parent ignores."""
     (tmp_path / "program.py").write_text(program)

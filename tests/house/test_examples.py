@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sparse_mpi.bench.sparse_cases import stored
+
 from ..launch import launch, needs_mpi
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +69,7 @@ SPARSE = {
     "pagerank.py": "largest difference from one process",
     "kmers.py": "as counted by",
     "words.py": "as counted by",
+    "histograms.py": "as grown by",
 }
 
 
@@ -87,17 +90,72 @@ def data_of(name: str, folder: Path) -> list[str]:
             text = "".join(f"@r\n{read}\n+\n{'I' * len(read)}\n" for read in reads * 2)
             (folder / f"{each}.fq.gz").write_bytes(gzip.compress(text.encode()))
         return ["--reads", str(folder), "-k", "11"]
-    return []
+    return ["--trees", "3"] if name == "histograms.py" else []
 
 
 @needs_mpi
 @pytest.mark.jobs
 @pytest.mark.parametrize("name", SPARSE)
 def test_sparse_data_has_the_answer_of_one_process(name, tmp_path):
-    figure = tmp_path / "figure.png"
-    done = launch(3, f"examples/{name}", *data_of(name, tmp_path), "--plot", str(figure))
+    figure, saved = tmp_path / "figure.png", tmp_path / "a" / "b"
+    output = ["--plot", str(figure), "--save", str(saved)]
+    done = launch(3, f"examples/{name}", *data_of(name, tmp_path), *output)
     assert done.returncode == 0 and SPARSE[name] in done.stdout, done.stderr
     assert figure.stat().st_size > 5000
+    for rank in range(3):  # as `bench sparse --data` takes it
+        keys, values = stored(saved, rank, 3)
+        assert len(keys) > 0 and values.min() > 0
+
+
+@needs_mpi
+@pytest.mark.jobs
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("histograms.py", "sparse_mpi.allreduce((keys, values))", "alone(what, keys, values)"),
+        ("histograms.py", "DROPPED | 1 << (DROPPED - 1)", "DROPPED"),
+    ],
+    ids=["not-added-up", "not-the-middle"],
+)
+def test_a_wrong_answer_is_noticed(name, right, wrong, tmp_path):
+    """Where each rank only has its own rows, and where a bucket's lower end stands for it."""
+    text = (ROOT / "examples" / name).read_text()
+    assert right in text
+    (tmp_path / name).write_text(text.replace(right, wrong))
+    done = launch(2, str(tmp_path / name), *data_of(name, tmp_path), seconds=90)
+    assert done.returncode != 0 and "the answer is not that of one process" in done.stderr
+
+
+SKETCH = """
+import importlib.util, sys
+import numpy as np
+
+found = importlib.util.spec_from_file_location("histograms", "examples/histograms.py")
+example = importlib.util.module_from_spec(found)
+found.loader.exec_module(example)
+draw = np.random.default_rng(1)
+for rows in (1, 2, 63, 64, 1000):
+    signs = draw.choice([-1.0, 1.0], rows)
+    x = np.stack(
+        [
+            signs * 10 ** draw.uniform(-300, 300, rows),
+            draw.integers(-3, 4, rows).astype(float),
+            -(2.0 ** draw.integers(-1000, 1000, rows)),
+            np.full(rows, -0.0),
+        ],
+        axis=1,
+    )
+    told = example.quantiles(*example.sketch(x), 4)
+    exact = np.sort(x, axis=0)[[-(-i * rows // 64) - 1 for i in range(1, 64)]]
+    assert told.shape == exact.shape and (abs(told - exact) <= abs(exact) / 64).all(), (rows, told - exact)
+    assert (np.diff(told, axis=0) >= 0).all()
+"""
+
+
+@needs_mpi
+def test_a_sketch_tells_quantiles_of_any_numbers_to_a_64th_of_themselves():
+    done = launch(1, "-c", SKETCH)
+    assert done.returncode == 0, done.stderr
 
 
 @needs_mpi

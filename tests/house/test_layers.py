@@ -72,7 +72,7 @@ OUTSIDE = {
         "kernels.cuda.*": ANYWHERE,
     },
     "cupyx": {"arrays": INSIDE},
-    "scipy": {"cli.bench_sparse": INSIDE},
+    "scipy": {"cli.sparse_rivals": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE, "kernels.lanes": ANYWHERE},
     "llvmlite": {"kernels.lanes": ANYWHERE},
     "tqdm": {"bench.progress": INSIDE, "cli.*": INSIDE},

@@ -1,0 +1,151 @@
+"""``python -m sparse_mpi bench sparse-volume``: what each algorithm of `sparse_mpi.allreduce` sends, over ranks."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sparse_mpi.analysis import keyed_volume
+from sparse_mpi.analysis.keyed_volume import KeyedVolume
+from sparse_mpi.bench import records
+from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.bench.sparse_cases import CASES
+from sparse_mpi.cli.figures import matplotlib, save
+from sparse_mpi.cli.sparse_rivals import AUTO
+from sparse_mpi.comm.world import MAX_RANKS
+from sparse_mpi.keyed.algorithms import ALGORITHMS
+
+POWERS = [2**i for i in range(1, 11)]
+PILOT = 8  # so many times fewer ranks tell what memory will be needed, if none were counted before
+DESCRIPTION = """\
+Count what every algorithm of sparse_mpi.allreduce sends in a sum of float64 values, among ranks that all are in this
+one process. Beside it stands what a ring of dense buffers sends at least, and what it takes to give all pairs of 16
+bytes to all ranks, as pickled allgather and gloo's sum of sparse tensors do.
+
+  python -m sparse_mpi bench sparse-volume --ranks 2 16 128 --cases uniform zipf --plot volume.png
+"""
+LEGEND = """\
+kB of payload that a rank sends: mean over ranks, and most; control: what is told before, at most; messages at most;
+dense, pairs: payload and control of the busiest rank over what a ring of dense buffers sends, and pairs to all"""
+
+TITLE = (
+    f"{'case':<10} {'algorithm':<16} {'P':>5} {'entries':>9} {'result':>8} {'mean':>9} {'most':>9} {'control':>9} "
+    f"{'msgs':>5} {'dense':>7} {'pairs':>7}"
+)
+
+
+def add_parser(kinds: argparse._SubParsersAction) -> None:
+    """Declare ``bench sparse-volume``."""
+    parser = kinds.add_parser(
+        "sparse-volume",
+        help="bytes and messages of sums of data that is sparse already, for 2 to 1024 ranks",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add, algorithms = parser.add_argument, [AUTO, *ALGORITHMS]
+    add("--ranks", type=int, nargs="+", default=POWERS, metavar="P", help="default: powers of two from 2 to 1024")
+    add("--n", type=int, default=10_000, help="keys that there are (default: 10000)")
+    add("--entries", type=int, default=100, help="that a rank has, at most (default: 100)")
+    add("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME", help="of data (default: all)")
+    add("--algorithms", nargs="+", choices=algorithms, default=algorithms, metavar="NAME", help="(default: all)")
+    add("--most-gigabytes", type=float, default=12.0, metavar="GB", help="skip what needs more memory (default: 12)")
+    add("--json", metavar="FILE", help="also write all numbers, with what they were counted on")
+    add("--plot", metavar="FILE", help="draw bytes and messages over P (needs matplotlib)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Count and print."""
+    if wrong := [ranks for ranks in args.ranks if not 1 <= ranks <= MAX_RANKS]:
+        raise SystemExit(f"--ranks must be 1 to {MAX_RANKS}, got {wrong[0]}")
+    if args.n < 1 or args.entries < 1:
+        raise SystemExit(f"--n and --entries must be at least 1, got {args.n} and {args.entries}")
+    counted: list[KeyedVolume] = []
+    skipped: list[dict[str, Any]] = []
+    print(TITLE)
+    for case in args.cases:
+        for algorithm in args.algorithms:
+            before: KeyedVolume | None = None
+            for ranks in sorted(set(args.ranks)):
+                found = _counted(case, algorithm, ranks, before, args)
+                if isinstance(found, str):
+                    skipped.append({"case": case, "algorithm": algorithm, "ranks": ranks, "reason": found})
+                    print(f"{case:<10} {algorithm:<16} {ranks:>5}  skipped: {found}", flush=True)
+                else:
+                    before = found
+                    counted.append(found)
+                    print(_row(found), flush=True)
+    print(f"\n{LEGEND}")
+    if args.json:
+        volumes = {"volumes": [asdict(v) for v in counted], "skipped": skipped}
+        records.write(args.json, {"options": records.options(args)}, provenance(), volumes)
+    if args.plot:
+        draw(counted, args.plot)
+    return 0
+
+
+def _counted(
+    case: str, algorithm: str, ranks: int, before: KeyedVolume | None, args: argparse.Namespace
+) -> KeyedVolume | str:
+    """Return what is counted, or why not; ``before`` was counted on fewer ranks."""
+
+    def of(number: int) -> KeyedVolume:
+        return keyed_volume.count(case, CASES[case], algorithm, number, args.n, args.entries)
+
+    try:
+        if before is None and ranks >= PILOT**2:
+            before = of(ranks // PILOT)
+        needed = before.gigabytes(ranks) if before else 0.0
+        if needed > args.most_gigabytes:
+            return f"may need {needed:.0f} GB, more than --most-gigabytes {args.most_gigabytes:g}"
+        return of(ranks)
+    except ValueError as refusal:
+        return str(refusal)
+
+
+def _row(v: KeyedVolume) -> str:
+    """Return the row of one count."""
+    busiest = v.most + v.control
+    over = [f"{busiest / least:7.3f}" if least else f"{'-':>7}" for least in (v.dense, v.pairs)]
+    name = v.algorithm if v.chosen == v.algorithm else f"{v.algorithm}: {v.chosen}"
+    return (
+        f"{v.case:<10} {name:<16} {v.ranks:>5} {v.entries:>9} {v.result:>8} {v.sent / 1e3:>9.2f} {v.most / 1e3:>9.2f} "
+        f"{v.control / 1e3:>9.2f} {v.messages:>5} {' '.join(over)}"
+    )
+
+
+def draw(volumes: Sequence[KeyedVolume], file: str) -> None:
+    """Draw bytes, of payload alone dotted, and messages of the busiest rank over P, a column a case.
+
+    Raises:
+        SystemExit: matplotlib is not installed, or does not know the extension.
+    """
+    figures = matplotlib("figure")
+    cases = list(dict.fromkeys(v.case for v in volumes))
+    names = list(dict.fromkeys(v.algorithm for v in volumes))
+    figure = figures.Figure(figsize=(3 * len(cases) + 2, 6), layout="constrained")
+    panels = figure.subplots(2, len(cases), sharex=True, sharey="row", squeeze=False)
+    for (size, number), case in zip(panels.T, cases, strict=True):
+        for index, name in enumerate(names):
+            mine = [v for v in volumes if (v.case, v.algorithm) == (case, name)]
+            ranks = [v.ranks for v in mine]
+            look = {"c": "k", "lw": 2.5} if name == AUTO else {"c": f"C{index % 10}", "lw": 1.0}
+            size.plot(ranks, [(v.most + v.control) / 1e3 for v in mine], "o-", ms=3, label=name, **look)
+            size.plot(ranks, [v.most / 1e3 for v in mine], ":", **look)
+            number.plot(ranks, [v.messages for v in mine], "o-", ms=3, **look)
+        there = {v.ranks: v for v in volumes if v.case == case and v.ranks > 1}
+        ticks = sorted(there)
+        size.plot(ticks, [there[ranks].dense / 1e3 for ranks in ticks], "--", c="0.5", label="dense ring")
+        size.plot(ticks, [there[ranks].pairs / 1e3 for ranks in ticks], "-.", c="0.5", label="pairs to all")
+        size.set(title=case, xscale="log", yscale="log")
+        number.set(xlabel="P", yscale="log")
+        number.set_xticks(ticks, [str(ranks) for ranks in ticks], rotation=90)
+        for axes in (size, number):
+            axes.minorticks_off()
+            axes.grid(alpha=0.3)
+    panels[0][0].set_ylabel("kB of the busiest rank")
+    panels[1][0].set_ylabel("messages")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    save(figure, file)
