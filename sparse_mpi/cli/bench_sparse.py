@@ -64,6 +64,14 @@ def check(args: argparse.Namespace) -> None:
     for folder in args.data:
         if not (folder / "rank-0.npz").exists():
             raise SystemExit(f"--data {folder} must be a folder with rank-0.npz, as the examples --save it")
+    names = names_of(args)
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SystemExit(f"--cases, --fill-in and folders of --data must have different names, got {twice[0]} twice")
+
+
+def names_of(args: argparse.Namespace) -> list[str]:
+    """Return the names of all cases, in their order."""
+    return [*args.cases, *(f"fill-in {fill_in:g}" for fill_in in args.fill_in), *(each.name for each in args.data)]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,8 +79,7 @@ def run(args: argparse.Namespace) -> int:
     check(args)
     comm = as_comm(None)
     comm.guard()
-    names = [*args.cases, *(f"fill-in {fill_in:g}" for fill_in in args.fill_in), *(each.name for each in args.data)]
-    found = {}
+    names, found = names_of(args), {}
     with gloo(comm) as no_gloo, Bar(len(names), "cases", comm.rank == 0) as bar:
         for place, name in enumerate(names):
             bar.say(name)
@@ -127,7 +134,7 @@ def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Com
             seconds = perf_counter() - start
             taken[name].append((seconds, _sent() - before))
             if step == steps - 1:
-                _check(result, expected, n, name)
+                _check(result, expected, name)
     needed = (8 + values.itemsize) * (len(keys) + len(expected[0]))  # bytes of keys and values that come and go
     own = [[*np.median(taken[name], axis=0).tolist(), memory[name] / max(needed, 1)] for name in compared]
     most = comm.allreduce(np.array(own), "max", control=True)
@@ -163,7 +170,7 @@ def _once(work: Callable[[], Any]) -> float:
     return math.nan
 
 
-def _check(result: Any, expected: tuple[np.ndarray, np.ndarray], n: int, name: str) -> None:
+def _check(result: Any, expected: tuple[np.ndarray, np.ndarray], name: str) -> None:
     """Raise unless a result is the sum."""
     if isinstance(result, tuple):
         keys, values = result

@@ -124,6 +124,7 @@ def test_where_gloo_cannot_listen_the_others_are_compared(tmp_path):
     [
         (["--steps", "0"], "--steps, --n and --entries must be at least 1, got 0"),
         (["--data", "docs"], "--data docs must be a folder with rank-0.npz"),
+        (["--fill-in", "2", "3", "2"], "must have different names, got fill-in 2 twice"),
         (["--ranks", "2", "17"], "--ranks must be 2 to 16, got 17"),
         (["--rate", "1gbit", "fast"], "--rate must be a"),
     ],
