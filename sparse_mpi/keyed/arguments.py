@@ -59,7 +59,7 @@ def ready(
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
-    agreement = same_on_all_ranks(transport, 1 + WORDS + inline.room(transport.size))
+    agreement = same_on_all_ranks(transport, 1 + WORDS + inline.room(transport))
     with agreement as say:
         mine = held(source.host)
         if zeros not in ZEROS:
@@ -80,13 +80,18 @@ def ready(
         agreement.words[0] = mine.plain or 0
         agreement.words[1 : 1 + WORDS] = told(entries, transport.rank)
         inline.write(entries, agreement.words[1 + WORDS :])
-    types, rows = agreement.rows[:, 0], agreement.rows[:, 1:]
+    # What all ranks have said: how many entries they have and where, and the entries themselves if they are few.
+    types, rows, few = agreement.rows[:, 0], agreement.rows[:, 1:], agreement.rows[:, 1 + WORDS :]
     pool, dtype, shape = pool_of(rows[:, :WORDS]), entries.values.dtype, entries.values.shape[1:]
-    few = inline.read(rows[:, WORDS:], pool.counts, [plain_type(own) if own else dtype for own in types], shape)
+    dtypes, all_of_them = [plain_type(own) if own else dtype for own in types], None
+    words = inline.needed(pool.counts, dtypes, shape)
+    if words.max() <= few.shape[1]:
+        all_of_them = inline.read(few, pool.counts, dtypes, shape)
     if mine.plain is not None:
         dtype = plain_type(types.max())
         entries = entries._replace(values=entries.values.astype(dtype))
-        few = None if few is None else [part._replace(values=part.values.astype(dtype)) for part in few]
+        all_of_them = all_of_them and [part._replace(values=part.values.astype(dtype)) for part in all_of_them]
         ufunc = operation(op, dtype)  # which raises on all ranks or on none
     form = Format(dtype, shape, pool.span, codec_of(wire, ufunc, dtype))
-    return Ready(mine, ufunc, entries, pool, form, few if form.codec.lossless else None)
+    inline.expect(transport, words * form.codec.lossless)  # rounded values go in messages
+    return Ready(mine, ufunc, entries, pool, form, all_of_them if form.codec.lossless else None)

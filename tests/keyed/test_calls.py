@@ -53,7 +53,7 @@ def drawn(rng, dtype, keys):
 def apart(request, monkeypatch):
     """Let few entries come with the arguments, or in messages of their own as many do."""
     if request.param == "apart":
-        monkeypatch.setattr(inline, "MOST", 0)
+        monkeypatch.setattr(inline, "MOST", 0)  # room for all
 
 
 KEYS = st.lists(st.lists(st.integers(-50, 50), max_size=20, unique=True), min_size=1, max_size=9)
@@ -236,7 +236,9 @@ def test_a_butterfly_of_stages_of_any_degree(monkeypatch, ranks, packet):
 def test_few_entries_come_with_the_arguments_and_more_do_not(ranks, shape):
     def body(comm):
         sent = []
-        for count in (0, 42, 43, 64, 65):  # of 8 bytes a key, and of 8 or 16 a value: 1,024 bytes are room for 64 or 42
+        # Of 8 bytes a key and 8 or 16 a value, there is room for 64 or 42, for as many as before, and for a third of
+        # 128 KB or less.
+        for count in (0, 42, 43, 43, 65, 65, 2000, 2000, 30):
             mine = np.arange(comm.rank, comm.rank + count), np.ones((count, *shape))
             before = comm.traffic.sent
             found = keyed.allreduce(mine, comm=comm)
@@ -246,7 +248,10 @@ def test_few_entries_come_with_the_arguments_and_more_do_not(ranks, shape):
         return sent
 
     for sent in ranks.run(body):
-        assert sent == ([False, False, True, True, True] if shape else [False, False, False, False, True])
+        if shape:
+            assert sent == [False, False, True, False, False, False, True, ranks.size > 2, False]
+        else:
+            assert sent == [False, False, False, False, True, False, True, ranks.size > 3, False]
 
 
 @pytest.mark.ranks(1, 2, 3)
