@@ -25,8 +25,9 @@ parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("--iterations", type=int, default=40, help="(default: 40)")
 parser.add_argument("--damping", type=float, default=0.85, help="(default: 0.85)")
 parser.add_argument("--available", type=Path, metavar="FILE", help="what apt-cache dumpavail said, here or elsewhere")
-text = "an allreduce of everything in each iteration instead, to compare"
-parser.add_argument("--anew", action="store_true", help=text)
+WAYS = ("persistent", "anew", "pickled")
+text = "sums by a persistent allreduce, by one of everything in each iteration, or by mpi4py's of pickled csr_array"
+parser.add_argument("--by", choices=WAYS, default=WAYS[0], help=f"{text} (default: persistent)")
 parser.add_argument(
     "--save", type=Path, metavar="DIR", help="write each rank's counts of dependencies, for bench sparse --data DIR"
 )
@@ -53,13 +54,17 @@ def packages(file: Path | None) -> tuple[list[str], np.ndarray]:
     return names, np.array(edges).T
 
 
-def everything(keys: np.ndarray, values: np.ndarray, mine: np.ndarray) -> np.ndarray:
-    """Return the sums of this rank's own packages, by an allreduce of all."""
-    found, sums = sparse_mpi.allreduce((keys, values))
-    own = (mine[0] <= found) & (found <= mine[-1])
-    received = np.zeros(len(mine))
-    received[found[own] - mine[0]] = sums[own]
-    return received
+def everything(by: str, keys: np.ndarray, values: np.ndarray, needed: np.ndarray) -> np.ndarray:
+    """Return the sums of what this rank needs, by an allreduce of all."""
+    total = np.zeros(needed[-1] + 1)
+    if by == "anew":
+        found, sums = sparse_mpi.allreduce((keys, values))
+        total[found] = sums
+    else:
+        row = scipy.sparse.csr_array((values, keys, np.array([0, len(keys)])), shape=(1, len(total)))
+        found = MPI.COMM_WORLD.allreduce(row)
+        total[found.indices] = found.data
+    return total[needed]
 
 
 def serial(edges: np.ndarray, size: int, iterations: int, damping: float) -> np.ndarray:
@@ -85,18 +90,21 @@ def main() -> None:
     if args.save:
         args.save.mkdir(parents=True, exist_ok=True)
         np.savez(args.save / f"rank-{world.rank}.npz", keys=keys, values=np.bincount(place, minlength=len(keys)))
-    mine = np.arange(low, high)
-    request = sparse_mpi.allreduce_init(keys, needed=mine)
+    # One key more has what is lost in packages that depend on nothing: all give it, and all need it.
+    keys, needed = np.append(keys, size), np.append(np.arange(low, high), size)
+    request = sparse_mpi.allreduce_init(keys, needed, validate="first")
 
     x = np.full(high - low, 1 / size)
     began, before = MPI.Wtime(), as_comm().traffic.sent
     for _ in range(args.iterations):
-        passed = np.bincount(place, weights=(x / np.maximum(out, 1))[sources - low], minlength=len(keys))
-        if not args.anew:
-            request.start(passed)
-        lost = world.allreduce(x[out == 0].sum())  # of packages that depend on nothing
-        received = everything(keys, passed, mine) if args.anew else request.wait()
-        x = (1 - args.damping) / size + args.damping * (received + lost / size)
+        passed = np.bincount(place, weights=(x / np.maximum(out, 1))[sources - low], minlength=len(keys) - 1)
+        values = np.append(passed, x[out == 0].sum())
+        if args.by == "persistent":
+            request.start(values)
+            received = request.wait()
+        else:
+            received = everything(args.by, keys, values, needed)
+        x = (1 - args.damping) / size + args.damping * (received[:-1] + received[-1] / size)
     seconds, sent = (MPI.Wtime() - began) / args.iterations, (as_comm().traffic.sent - before) / args.iterations
     least = 8 * world.allreduce(len(keys) + request.found.sum())  # values to their owners, and what is there back
     sent = world.allreduce(sent)

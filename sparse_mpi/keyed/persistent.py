@@ -22,6 +22,8 @@ from sparse_mpi.keyed.operations import operation
 from sparse_mpi.keyed.ownership import dealt, pooled, regions_of
 from sparse_mpi.keyed.turns import in_turn, together
 
+ALWAYS, FIRST = "always", "first"
+
 
 def allreduce_init(
     keys: Any,
@@ -31,6 +33,7 @@ def allreduce_init(
     *,
     dtype: Any = np.float64,
     shape: tuple[int, ...] = (),
+    validate: str = ALWAYS,
 ) -> PersistentAllreduce:
     """Set up an allreduce of values whose keys stay the same, round after round. Collective.
 
@@ -43,6 +46,9 @@ def allreduce_init(
         comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
         dtype: of the values.
         shape: of each value, () for numbers.
+        validate: ``"always"`` has the ranks agree in every round that all have good values, and raise together if one
+            has not; ``"first"`` saves that message after the first round, from where on a rank with bad values ends the
+            job.
 
     Returns:
         A request; its `start` and `wait` are a round.
@@ -64,9 +70,11 @@ def allreduce_init(
             wanted = mine if asked is None else _vector(asked, "needed")
             if len(np.unique(mine)) != len(mine):
                 raise ValueError(f"keys must be distinct, got {len(mine)} with {len(np.unique(mine))} distinct ones")
-            say(op=getattr(op, "__name__", op), dtype=kind, shape=trailing)
+            if validate not in (ALWAYS, FIRST):
+                raise ValueError(f"validate must be {ALWAYS!r} or {FIRST!r}, got {validate!r}")
+            say(op=getattr(op, "__name__", op), dtype=kind, shape=trailing, validate=validate)
         with together(transport):
-            return PersistentAllreduce(mine, wanted, ufunc, kind, trailing, transport)
+            return PersistentAllreduce(mine, wanted, ufunc, kind, trailing, transport, validate)
 
     return in_turn(transport, work)
 
@@ -79,8 +87,16 @@ class PersistentAllreduce:
     """
 
     def __init__(
-        self, keys: np.ndarray, needed: np.ndarray, op: np.ufunc, dtype: np.dtype, shape: tuple[int, ...], comm: Comm
+        self,
+        keys: np.ndarray,
+        needed: np.ndarray,
+        op: np.ufunc,
+        dtype: np.dtype,
+        shape: tuple[int, ...],
+        comm: Comm,
+        validate: str,
     ) -> None:
+        self._validate, self._rounds = validate, 0
         self._comm, self._op, self._dtype, self._shape = comm, op, dtype, shape
         self._started: tuple[Handle[np.ndarray], Given] | None = None  # a round, and its values
         self._order = np.argsort(keys, kind="stable")
@@ -136,21 +152,28 @@ class PersistentAllreduce:
 
     def _round(self, source: Given) -> np.ndarray:
         """Send values to owners, have them combined, and return what comes back."""
-        with same_on_all_ranks(self._comm) as say:
-            say(memory=source.memory)
-            mine = here(source.host, "values")
-            expected = (len(self._order), *self._shape)
-            if mine.dtype != self._dtype:
-                raise TypeError(f"values must be {self._dtype}, as told to allreduce_init, got {mine.dtype}")
-            if mine.shape != expected:
-                raise ValueError(f"values must have shape {expected}, a value for each key, got {mine.shape}")
+        if self._validate == ALWAYS or self._rounds == 0:
+            with same_on_all_ranks(self._comm) as say:
+                say(memory=source.memory)
+                self._good(source.host)
+        self._rounds += 1
         with together(self._comm):
+            mine = self._good(source.host)
             received, _ = self._comm.alltoallv(mine[self._order], self._given, self._come)
             results = self._runs.combined(received, self._op)
             answers, _ = self._comm.alltoallv(results[self._asked], self._answers, self._wanted)
             result = np.zeros((self._sought, *self._shape), self._dtype)
             result[self._got] = answers
             return result[self._places]
+
+    def _good(self, values: Any) -> np.ndarray:
+        """Return values as an array, if they are as told."""
+        mine, expected = here(values, "values"), (len(self._order), *self._shape)
+        if mine.dtype != self._dtype:
+            raise TypeError(f"values must be {self._dtype}, as told to allreduce_init, got {mine.dtype}")
+        if mine.shape != expected:
+            raise ValueError(f"values must have shape {expected}, a value for each key, got {mine.shape}")
+        return mine
 
 
 def _flags(keys: np.ndarray) -> Entries:

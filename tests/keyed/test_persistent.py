@@ -105,9 +105,26 @@ def test_bad_values_and_calls_are_refused_on_all_ranks():
     World(3).run(body)
 
 
+def test_after_the_first_round_agreement_may_be_spared():
+    def body(comm, bad=False):
+        request, control = keyed.allreduce_init(np.array([1, 2]), comm=comm, validate="first"), []
+        for step in range(3):
+            before = comm.traffic.control
+            request.start(np.ones(3 if bad and step and comm.rank == 1 else 2))
+            assert request.wait().tolist() == [3, 3]
+            control.append(comm.traffic.control - before)
+        return control
+
+    for control in World(3).run(body):
+        assert control[0] > 0 and control[1:] == [0, 0]
+    with pytest.raises(ValueError, match=r"values must have shape \(2,\)"):  # the job ends
+        World(3).run(lambda comm: body(comm, bad=True))
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"keys": [1], "validate": "never"}, "validate must be 'always' or 'first', got 'never'"),
         ({"keys": [1, 1]}, "keys must be distinct, got 2 with 1 distinct"),
         ({"keys": [1.5]}, "keys must be a vector of integers"),
         ({"keys": [1], "needed": np.array([2**63], np.uint64)}, "needed must be a vector of integers below"),
