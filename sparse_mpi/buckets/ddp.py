@@ -90,7 +90,7 @@ class DDPBuckets:
         sizes = Layout.of([self._shapes[name] for name in names]).sizes
         return list(zip(names, flat.split(sizes), strict=True))
 
-    def residuals(self, without: Set[str]) -> dict[str, np.ndarray]:
+    def residuals(self, without: Set[str] = frozenset()) -> dict[str, np.ndarray]:
         """Return what this rank has not sent yet of each parameter but some, ``(n,)`` in host memory."""
         shapes = {name: shape for name, shape in self._shapes.items() if name not in without}
         nothing = {name: np.zeros(Layout.of([shape]).size, np.float32) for name, shape in shapes.items()}

@@ -67,7 +67,14 @@ SPARSE = {
     "pagerank.py": "largest difference from one process",
     "kmers.py": "as counted by",
     "words.py": "as counted by",
+    "word2vec.py": "largest difference from one process",
 }
+
+
+SONNET = """Shall I compare thee to a summer's day? Thou art more lovely and more temperate: rough winds do shake the
+darling buds of May, and summer's lease hath all too short a date; sometime too hot the eye of heaven shines, and often
+is his gold complexion dimm'd; and every fair from fair sometime declines, by chance, or nature's changing course,
+untrimm'd; but thy eternal summer shall not fade. """
 
 
 def data_of(name: str, folder: Path) -> list[str]:
@@ -87,6 +94,10 @@ def data_of(name: str, folder: Path) -> list[str]:
             text = "".join(f"@r\n{read}\n+\n{'I' * len(read)}\n" for read in reads * 2)
             (folder / f"{each}.fq.gz").write_bytes(gzip.compress(text.encode()))
         return ["--reads", str(folder), "-k", "11"]
+    if name == "word2vec.py":
+        for number in range(2):
+            (folder / f"play_{number}_gut.txt").write_text(SONNET * 8)
+        return ["--texts", str(folder), "--steps", "30", "--batch", "32", "--width", "8", "--near", "summer", "absent"]
     return []
 
 
@@ -98,6 +109,15 @@ def test_sparse_data_has_the_answer_of_one_process(name, tmp_path):
     done = launch(3, f"examples/{name}", *data_of(name, tmp_path), "--plot", str(figure))
     assert done.returncode == 0 and SPARSE[name] in done.stdout, done.stderr
     assert figure.stat().st_size > 5000
+
+
+@needs_mpi
+@pytest.mark.jobs
+@pytest.mark.full("by the default one the same")
+@pytest.mark.parametrize("optimizer", ["sgd", "sparseadam"])
+def test_vectors_of_words_by_other_optimizers(optimizer, tmp_path):
+    done = launch(2, "examples/word2vec.py", *data_of("word2vec.py", tmp_path), "--optimizer", optimizer)
+    assert done.returncode == 0 and SPARSE["word2vec.py"] in done.stdout, done.stderr
 
 
 @needs_mpi
