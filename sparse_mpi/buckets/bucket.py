@@ -14,6 +14,7 @@ from torch import Tensor
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import synchronize_device, to_host
 from sparse_mpi.buckets.arrivals import DENSE, UNSEEN, Arrivals, kind_of
+from sparse_mpi.buckets.rows import give_back
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import make_algorithm
@@ -53,18 +54,6 @@ def _leading(parameters: Sequence[Tensor], max_bytes: float) -> list[Tensor]:
 def _kind(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
     """Return what the parameters of a bucket have in common."""
     return parameter.dtype, parameter.device
-
-
-def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, in_place: bool, scaler: Any) -> None:
-    """Raise ValueError unless gradients of ``parameters`` can be reduced with these options."""
-    if not parameters:
-        raise ValueError("parameters must have one that needs a gradient, got none; is the model frozen?")
-    if cap is not None and not cap > 0:
-        raise ValueError(f"bucket_cap_mb must be above 0, got {cap}; None reduces everything at once")
-    if passes < 1:
-        raise ValueError(f"backward_passes_per_step must be at least 1, got {passes}")
-    if in_place and scaler is not None:
-        raise ValueError("in_place must be False with a scaler, whose scale the residual must not have, got True")
 
 
 class Bucket:
@@ -150,25 +139,36 @@ class Bucket:
         own = np.array([kind_of(parameter.grad) for parameter in self.parameters], np.uint8)
         return np.where(self.kinds == UNSEEN, own, self.kinds)
 
-    def without_sparse(self) -> Bucket | None:
+    def without_sparse(self, scale: float) -> Bucket | None:
         """Return the bucket of those parameters whose gradients are no sparse tensors; None if there are none.
 
-        It remembers what this one remembers of them. Collective if any parameter leaves.
+        It remembers what this one remembers of them. What is owed of the others, of which earlier versions have kept
+        residuals, joins their gradients of loss scale ``scale``. Collective if any parameter leaves and any stays.
         """
         stay = np.flatnonzero(self.kinds <= DENSE).tolist()
-        if len(stay) in (0, len(self.parameters)):
-            return self if stay else None
+        if len(stay) == len(self.parameters):
+            return self
+        arrays = self._remembered()
+        for number in np.flatnonzero(self.kinds > DENSE) if "residual" in arrays else ():
+            give_back(arrays["residual"][number], self.parameters[number], int(self.kinds[number]) - DENSE, scale)
+        if not stay:
+            return None
         members = [self.parameters[number] for number in stay]
         made = Bucket(members, self._make_reducer, passes=self._passes, in_place=self.in_place, average=self._average)
         made.kinds, made.watch = self.kinds[stay], self.watch
         made.use(self.reducer.algorithm)
-        if self.remembers:
-            synchronize_device(self.reducer.residual)
-            ends, rule = np.cumsum(self._sizes)[:-1], self.reducer.feedback
-            arrays = {what: np.split(to_host(x), ends) for what, x in (rule.state() | rule.common()).items()}
+        if arrays:
             made.reducer.feedback.load({what: np.concatenate([x[n] for n in stay]) for what, x in arrays.items()})
             made.remembers = True
         return made
+
+    def _remembered(self) -> dict[str, list[np.ndarray]]:
+        """Return the arrays that error feedback keeps, in host memory, cut by parameter; none before the first step."""
+        if not self.remembers:
+            return {}
+        synchronize_device(self.reducer.residual)
+        ends, rule = np.cumsum(self._sizes)[:-1], self.reducer.feedback
+        return {what: np.split(to_host(x), ends) for what, x in (rule.state() | rule.common()).items()}
 
     def use(self, algorithm: str | Algorithm) -> None:
         """Reduce by ``algorithm`` from now on, with the residual there is. Collective at its first use."""

@@ -14,8 +14,9 @@ from torch.utils.hooks import RemovableHandle
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.buckets.agreeing import Agreeing
 from sparse_mpi.buckets.ahead import Previewing
-from sparse_mpi.buckets.bucket import Bucket, check_options, cut
+from sparse_mpi.buckets.bucket import Bucket, cut
 from sparse_mpi.buckets.flushing import Flushable
+from sparse_mpi.buckets.options import check_options
 from sparse_mpi.buckets.rows import SparseGradients
 from sparse_mpi.buckets.states import ResumableReduction
 from sparse_mpi.buckets.trace import Tracer
@@ -36,7 +37,8 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
     A bucket is started when all its gradients have arrived and all buckets before it are started, so that the order is
-    the same on all ranks. A gradient that is missing when `synchronize` is called counts as zero.
+    the same on all ranks. A gradient that is missing when `synchronize` is called counts as zero. Gradients that are
+    sparse tensors on any rank leave the buckets before the first step, and are added up exactly, see `rows`.
 
     Making one is collective.
 
@@ -192,7 +194,6 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
 
         Returns:
             The sum over the ranks of each bucket, without a loss scale; an empty list if a gradient has overflowed.
-            Gradients that are sparse tensors are in no bucket.
 
         Raises:
             Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.

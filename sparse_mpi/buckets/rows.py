@@ -8,7 +8,7 @@ size of the tables. There is no residual: nothing is left behind.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -87,14 +87,22 @@ def mean_of(rows: Rows, like: Tensor, dim: int, divisor: float) -> Tensor:
     """Return rows divided by ``divisor`` as a coalesced tensor of the shape, dtype and device of ``like``."""
     at = np.stack(np.unravel_index(rows.keys, tuple(like.shape[:dim])))
     values = torch.from_numpy(np.ascontiguousarray(rows.values)) / divisor
-    made = torch.sparse_coo_tensor(
+    return torch.sparse_coo_tensor(
         torch.from_numpy(at).to(like.device),
         values.to(dtype=like.dtype, device=like.device),
         like.shape,
         check_invariants=False,
         is_coalesced=True,
     )
-    return made
+
+
+def give_back(owed: np.ndarray, parameter: Tensor, dim: int, scale: float) -> None:
+    """Add what was owed of a parameter ``(n,)``, times ``scale``, to its gradient, as a sparse tensor."""
+    values = owed.reshape(-1, *parameter.shape[dim:])
+    keys = np.flatnonzero((values != 0).reshape(len(values), -1).any(axis=1))
+    if len(keys):
+        late = mean_of(Rows(keys, values[keys]), parameter, dim, 1 / scale)
+        parameter.grad = late if parameter.grad is None else parameter.grad + late
 
 
 def _rows(gradient: Tensor | None, like: Tensor, dim: int) -> Rows:
@@ -134,23 +142,25 @@ class SparseGradients:
     """
 
     def __init__(self, passes: int, average: bool, max_norm: float | None = None, raises: bool = False) -> None:
-        self.parameters: list[Tensor] = []
-        self.dims: list[int] = []  # the sparse dimensions of each one's gradient
+        self.dims: dict[Tensor, int] = {}  # the parameters, and the sparse dimensions of each one's gradient
         self.arrivals = Arrivals((), passes)
         self.report: StepReport | None = None  # of the last step
         self._average, self._max_norm, self._raises = average, max_norm, raises
         self._handle: Handle[RowSum] | None = None
 
-    def add(self, parameter: Tensor, dim: int) -> None:
-        """Take a parameter in, whose gradient has so many sparse dimensions."""
-        self.parameters.append(parameter)
-        self.dims.append(dim)
-        self.arrivals.expect(parameter)
+    def add(self, dims: Mapping[Tensor, int], order: Iterable[Tensor]) -> None:
+        """Take in parameters, with the sparse dimensions of their gradients; all stand in the ``order`` of these then.
+
+        So the order is the same on all ranks, and in a run that resumes.
+        """
+        self.dims.update(dims)
+        self.dims = {parameter: self.dims[parameter] for parameter in order if parameter in self.dims}
+        for parameter in dims:
+            self.arrivals.expect(parameter)
 
     def kind(self, parameter: Tensor) -> int:
         """Return the kind of a parameter's gradient, see `kind_of`."""
-        number = next(number for number, own in enumerate(self.parameters) if own is parameter)
-        return DENSE + self.dims[number]
+        return DENSE + self.dims[parameter]
 
     def arrive(self, parameter: Tensor, scale: float) -> None:
         """Count a backward pass of a parameter; a loss ``scale`` stays in its gradient, which is not kept.
@@ -163,7 +173,7 @@ class SparseGradients:
     @property
     def finite(self) -> bool:
         """Return True if no gradient of this rank has NaN or Inf."""
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        gradients = [p.grad for p in self.dims if p.grad is not None]
         return all(bool((g._values() if g.is_sparse else g).isfinite().all()) for g in gradients)
 
     @property
@@ -173,8 +183,8 @@ class SparseGradients:
 
     def start(self, begin: Callable[[Callable[[Comm], RowSum]], Handle[RowSum]]) -> None:
         """Add up the gradients as they are now, in the background: ``begin`` calls a function with the ranks."""
-        if self.parameters:
-            gradients, like, dims = [p.grad for p in self.parameters], list(self.parameters), list(self.dims)
+        if self.dims:
+            gradients, like, dims = [p.grad for p in self.dims], list(self.dims), list(self.dims.values())
             self._handle = begin(lambda comm: summed(gradients, like, dims, comm))
 
     @torch.no_grad()
@@ -195,17 +205,17 @@ class SparseGradients:
         if self._max_norm is not None:
             factor = factor_of(found.norm, self._max_norm)
         divisor = (found.ranks if self._average else 1.0) / factor
-        for parameter, rows, dim in zip(self.parameters, found.sums, self.dims, strict=True):
+        for (parameter, dim), rows in zip(self.dims.items(), found.sums, strict=True):
             parameter.grad = mean_of(rows, parameter, dim, divisor) if parameter.requires_grad else None
 
     def clear(self) -> None:
         """Set ``.grad`` to None: nothing is owed."""
-        for parameter in self.parameters:
+        for parameter in self.dims:
             parameter.grad = None
 
     def fail(self) -> None:
         """Set ``.grad`` to a row of NaN, so that a loss scaler sees that gradients overflowed."""
-        for parameter, dim in zip(self.parameters, self.dims, strict=True):
+        for parameter, dim in self.dims.items():
             shape = tuple(parameter.shape[dim:])
             rows = Rows(np.zeros(1, np.int64), np.full((1, *shape), np.nan, np.float32))
             parameter.grad = mean_of(rows, parameter, dim, 1.0) if parameter.requires_grad else None
