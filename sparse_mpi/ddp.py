@@ -24,7 +24,7 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import describe
 from sparse_mpi.buckets.ddp import DDPBuckets, Names, names_of
-from sparse_mpi.buckets.rows import RowSum, mean_of, summed
+from sparse_mpi.buckets.rows import RowSum, mean_of, staged, summed
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -174,10 +174,9 @@ class SparseState:
         """Begin to add up the sparse tensors of this step, if there are any."""
         if not self._sparse:
             return None
-        given = [arrival.buffer for arrival in self._sparse]
+        given = [staged(arrival.buffer, arrival.buffer, arrival.buffer.sparse_dim()) for arrival in self._sparse]
         self._tables.update(name for arrival in self._sparse for name in arrival.names)
-        work = partial(summed, given, given, [gradient.sparse_dim() for gradient in given], self.comm)
-        return progress_thread_of(self.comm).start(work)
+        return progress_thread_of(self.comm).start(partial(summed, given, self.comm))
 
     def _start(self, names: Names, gradient: torch.Tensor) -> None:
         """Begin to reduce the gradient ``(n,)`` of an adopted bucket."""
@@ -224,8 +223,7 @@ class SparseState:
         for arrival in arrivals:
             arrival.future.set_result(arrival.buffer)
         for arrival, found in zip(sparse, rows.wait().sums if rows is not None else (), strict=True):
-            gradient = arrival.buffer
-            arrival.future.set_result(mean_of(found, gradient, gradient.sparse_dim(), self.comm.size))
+            arrival.future.set_result(mean_of(found, arrival.buffer, self.comm.size))
 
     def _names_in(self, bucket: GradBucket) -> Names:
         """Return the names of the parameters of a bucket, or raise ValueError if it has one without a name."""

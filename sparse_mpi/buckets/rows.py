@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ class Rows(NamedTuple):
 
     keys: np.ndarray  # (m,) int64, places in the sparse dimensions, row by row
     values: np.ndarray  # (m, ...), at least float32
+    table: tuple[int, ...]  # the sparse dimensions
+    problem: str = ""  # why the gradient cannot be added up
 
 
 class RowSum(NamedTuple):
@@ -48,34 +51,50 @@ class RowSum(NamedTuple):
         return math.sqrt(math.fsum(squares)) / self.ranks
 
 
-def summed(gradients: Sequence[Tensor | None], like: Sequence[Tensor], dims: Sequence[int], comm: Comm) -> RowSum:
-    """Return the sums over the ranks of sparse tensors. Collective.
+def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Rows:
+    """Return a gradient as rows in host memory; half precision is widened.
+
+    On a device it is valid in the order of the caller's stream, and only rows that were touched leave that.
 
     Args:
-        gradients: COO tensors, which need not be coalesced, on any device; None stands for one without entries.
-        like: tensors of the same shapes, dtypes and devices, the same on all ranks.
-        dims: the number of sparse dimensions of each.
-        comm: all ranks.
+        gradient: a COO tensor, which need not be coalesced; None stands for one without entries.
+        like: a tensor of the same shape, dtype and device, the same on all ranks.
+        dim: the number of sparse dimensions.
+    """
+    wide, table = torch.promote_types(like.dtype, torch.float32), tuple(like.shape[:dim])
+    nothing = Rows(np.empty(0, np.int64), torch.empty((0, *like.shape[dim:]), dtype=wide).numpy(), table)
+    if gradient is None:
+        return nothing
+    if kind_of(gradient) != DENSE + dim:
+        kind = f"one of {gradient.sparse_dim()} sparse dimensions" if gradient.is_sparse else "a dense tensor"
+        return nothing._replace(
+            problem=f"the gradient of a parameter, {describe(like)}, must stay a sparse tensor of {dim} sparse "
+            f"dimensions, as it was when it was seen first, got {kind}; use the parameter in the same way in all "
+            "steps and on all ranks, or make it dense: nn.Embedding(sparse=False)"
+        )
+    at, values = gradient._indices(), gradient._values().detach().to(wide)
+    if not gradient.is_coalesced():
+        unique = torch.sparse_coo_tensor(at, values, gradient.shape, check_invariants=False).coalesce()
+        at, values = unique._indices(), unique._values()
+    keys = np.ravel_multi_index(tuple(at.cpu().numpy()), table).astype(np.int64)
+    return Rows(keys, values.cpu().numpy(), table)
+
+
+def summed(own: Sequence[Rows], comm: Comm) -> RowSum:
+    """Return the sums over the ranks of what each has `staged`, of the same parameters in the same order. Collective.
 
     Raises:
         TypeError, ValueError: a gradient is dense, or has other sparse dimensions; raised on every rank.
     """
     start, before = perf_counter(), comm.traffic.copy()
     with same_on_all_ranks(comm) as say:
-        for gradient, x, dim in zip(gradients, like, dims, strict=True):
-            if gradient is not None and kind_of(gradient) != DENSE + dim:
-                kind = f"one of {gradient.sparse_dim()} sparse dimensions" if gradient.is_sparse else "a dense tensor"
-                raise TypeError(
-                    f"the gradient of a parameter, {describe(x)}, must stay a sparse tensor of {dim} sparse "
-                    f"dimensions, as it was when it was seen first, got {kind}; use the parameter in the same way in "
-                    "all steps and on all ranks, or make it dense: nn.Embedding(sparse=False)"
-                )
-        say(sparse=[(tuple(x.shape), dim) for x, dim in zip(like, dims, strict=True)])
-    own = [_rows(gradient, x, dim) for gradient, x, dim in zip(gradients, like, dims, strict=True)]
-    sums: list[Any] = [None] * len(own)
+        for rows in own:
+            if rows.problem:
+                raise TypeError(rows.problem)
+        say(sparse=[(rows.table, rows.values.shape[1:]) for rows in own])
+    sums = list(own)
     for numbers in _alike(own):
-        places = [math.prod(like[number].shape[: dims[number]]) for number in numbers]
-        for number, rows in zip(numbers, _added([own[number] for number in numbers], places, comm), strict=True):
+        for number, rows in zip(numbers, _added([own[number] for number in numbers], comm), strict=True):
             sums[number] = rows
     traffic = comm.traffic - before
     selected, total = (sum(rows.values.size for rows in several) for several in (own, sums))
@@ -83,9 +102,9 @@ def summed(gradients: Sequence[Tensor | None], like: Sequence[Tensor], dims: Seq
     return RowSum(sums, comm.size, StepReport(selected, total, 0.0, traffic.seconds, seconds, traffic))
 
 
-def mean_of(rows: Rows, like: Tensor, dim: int, divisor: float) -> Tensor:
+def mean_of(rows: Rows, like: Tensor, divisor: float) -> Tensor:
     """Return rows divided by ``divisor`` as a coalesced tensor of the shape, dtype and device of ``like``."""
-    at = np.stack(np.unravel_index(rows.keys, tuple(like.shape[:dim])))
+    at = np.stack(np.unravel_index(rows.keys, rows.table))
     values = torch.from_numpy(np.ascontiguousarray(rows.values)) / divisor
     return torch.sparse_coo_tensor(
         torch.from_numpy(at).to(like.device),
@@ -101,17 +120,8 @@ def give_back(owed: np.ndarray, parameter: Tensor, dim: int, scale: float) -> No
     values = owed.reshape(-1, *parameter.shape[dim:])
     keys = np.flatnonzero((values != 0).reshape(len(values), -1).any(axis=1))
     if len(keys):
-        late = mean_of(Rows(keys, values[keys]), parameter, dim, 1 / scale)
+        late = mean_of(Rows(keys, values[keys], tuple(parameter.shape[:dim])), parameter, 1 / scale)
         parameter.grad = late if parameter.grad is None else parameter.grad + late
-
-
-def _rows(gradient: Tensor | None, like: Tensor, dim: int) -> Rows:
-    """Return a gradient as rows; half precision is widened."""
-    wide = torch.promote_types(like.dtype, torch.float32)
-    if gradient is None:
-        return Rows(np.empty(0, np.int64), torch.empty((0, *like.shape[dim:]), dtype=wide).numpy())
-    at, values = gradient._indices().cpu().numpy(), gradient._values().detach().to(wide).cpu().numpy()
-    return Rows(np.ravel_multi_index(tuple(at), tuple(like.shape[:dim])).astype(np.int64), values)
 
 
 def _alike(own: Sequence[Rows]) -> Iterator[list[int]]:
@@ -121,14 +131,14 @@ def _alike(own: Sequence[Rows]) -> Iterator[list[int]]:
         yield [number for number, other in enumerate(kinds) if other == kind]
 
 
-def _added(own: Sequence[Rows], places: Sequence[int], comm: Comm) -> list[Rows]:
-    """Return the sums of rows that have one shape and dtype, of tables of so many ``places``, by one allreduce."""
-    starts = np.cumsum([0, *places])
+def _added(own: Sequence[Rows], comm: Comm) -> list[Rows]:
+    """Return the sums of rows that have one shape and dtype, by one allreduce."""
+    starts = np.cumsum([0, *(math.prod(rows.table) for rows in own)])
     keys = np.concatenate([rows.keys + start for rows, start in zip(own, starts[:-1], strict=True)])
     keys, values = allreduce((keys, np.concatenate([rows.values for rows in own])), comm=comm)
     ends = np.searchsorted(keys, starts)
-    parts = zip(starts[:-1], ends[:-1], ends[1:], strict=True)
-    return [Rows(keys[low:high] - start, values[low:high]) for start, low, high in parts]
+    parts = zip(own, starts[:-1], ends[:-1], ends[1:], strict=True)
+    return [Rows(keys[low:high] - start, values[low:high], rows.table) for rows, start, low, high in parts]
 
 
 class SparseGradients:
@@ -184,8 +194,8 @@ class SparseGradients:
     def start(self, begin: Callable[[Callable[[Comm], RowSum]], Handle[RowSum]]) -> None:
         """Add up the gradients as they are now, in the background: ``begin`` calls a function with the ranks."""
         if self.dims:
-            gradients, like, dims = [p.grad for p in self.dims], list(self.dims), list(self.dims.values())
-            self._handle = begin(lambda comm: summed(gradients, like, dims, comm))
+            own = [staged(parameter.grad, parameter, dim) for parameter, dim in self.dims.items()]
+            self._handle = begin(partial(summed, own))
 
     @torch.no_grad()
     def finish(self, factor: float = 1.0) -> None:
@@ -205,8 +215,8 @@ class SparseGradients:
         if self._max_norm is not None:
             factor = factor_of(found.norm, self._max_norm)
         divisor = (found.ranks if self._average else 1.0) / factor
-        for (parameter, dim), rows in zip(self.dims.items(), found.sums, strict=True):
-            parameter.grad = mean_of(rows, parameter, dim, divisor) if parameter.requires_grad else None
+        for parameter, rows in zip(self.dims, found.sums, strict=True):
+            parameter.grad = mean_of(rows, parameter, divisor) if parameter.requires_grad else None
 
     def clear(self) -> None:
         """Set ``.grad`` to None: nothing is owed."""
@@ -216,6 +226,6 @@ class SparseGradients:
     def fail(self) -> None:
         """Set ``.grad`` to a row of NaN, so that a loss scaler sees that gradients overflowed."""
         for parameter, dim in self.dims.items():
-            shape = tuple(parameter.shape[dim:])
-            rows = Rows(np.zeros(1, np.int64), np.full((1, *shape), np.nan, np.float32))
-            parameter.grad = mean_of(rows, parameter, dim, 1.0) if parameter.requires_grad else None
+            row = np.full((1, *parameter.shape[dim:]), np.nan, np.float32)
+            rows = Rows(np.zeros(1, np.int64), row, tuple(parameter.shape[:dim]))
+            parameter.grad = mean_of(rows, parameter, 1.0) if parameter.requires_grad else None
