@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import Tensor
 
-from sparse_mpi.buckets.arrivals import DENSE
 from sparse_mpi.buckets.bucket import Bucket
+from sparse_mpi.buckets.gradients import DENSE
 from sparse_mpi.buckets.rows import SparseGradients
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle, progress_thread_of

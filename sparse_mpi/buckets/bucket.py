@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import synchronize_device, to_host
-from sparse_mpi.buckets.arrivals import DENSE, UNSEEN, Arrivals, kind_of
+from sparse_mpi.buckets.gradients import DENSE, UNSEEN, Arrivals, kind_of
 from sparse_mpi.buckets.rows import give_back
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.reducer import SparseAllreduce

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.arrays import describe
-from sparse_mpi.buckets.arrivals import DENSE, Arrivals, kind_of
+from sparse_mpi.buckets.gradients import DENSE, Arrivals, kind_of
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle
 from sparse_mpi.comm.consistency import same_on_all_ranks
