@@ -4,14 +4,16 @@
     model.register_comm_hook(SparseState(net.named_parameters(), density=0.01, algorithm="elect"), sparse_hook)
 
 Every bucket of gradients is reduced on its own, in the background while the backward pass continues, and comes back as
-the mean over the ranks. The residual belongs to the parameters, not to the buckets: DDP moves its parameters to other
-buckets after the first step, and again when a resumed job begins.
+the mean over the ranks; sparse tensors, of embeddings, are added up exactly, row by row, and stay sparse. The residual
+belongs to the parameters, not to the buckets: DDP moves its parameters to other buckets after the first step, and again
+when a resumed job begins.
 """
 
 # Annotations are not postponed here: DDP compares those of a hook with the types themselves.
 
 import os
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +22,11 @@ import torch.distributed as dist
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import check, describe
-from sparse_mpi.buckets.ddp import DDPBuckets, Names
+from sparse_mpi.arrays import describe
+from sparse_mpi.buckets.ddp import DDPBuckets, Names, names_of
+from sparse_mpi.buckets.rows import RowSum, mean_of, staged, summed
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.background import Handle
+from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.process_group import wrapped
 from sparse_mpi.comm.runtime import LAUNCHERS
@@ -68,7 +71,7 @@ class SparseState:
         with same_on_all_ranks(transport) as say:
             if comm is None:
                 _check_same_ranks(transport)
-            self._names = _names_of(named_parameters)
+            self._names = names_of(named_parameters)
             self.algorithm, rule = make_algorithm(algorithm, options), make_feedback(feedback, None, False)
             check_together(rule, self.algorithm)
             if rule.previews:
@@ -90,10 +93,15 @@ class SparseState:
         self._before: set[Names] = set()  # the buckets that DDP had in the last step
         self._now: list[_Arrival] = []  # the buckets of this step that have arrived
         self._under_way: list[tuple[Handle[Any], torch.Tensor]] = []
+        self._sparse: list[_Arrival] = []  # of this step, the buckets of a single sparse tensor each
+        self._tables: set[str] = set()  # the names of their parameters, of which nothing is ever owed
 
     def residuals(self) -> dict[str, np.ndarray]:
-        """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory, by name; between steps."""
-        return self._buckets.residuals()
+        """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory, by name; between steps.
+
+        Without parameters whose gradients are sparse tensors, of which everything is sent.
+        """
+        return self._buckets.residuals(self._tables)
 
     @torch.no_grad()
     def flush(self) -> None:
@@ -105,10 +113,12 @@ class SparseState:
         Raises:
             RuntimeError: gradients are being reduced.
         """
-        if self._now:
+        if self._now or self._sparse:
             raise RuntimeError("gradients must not be on their way in a flush; flush between two steps")
         self._buckets.adopt_rest()
         parameters = {name: parameter for parameter, name in self._names.items()}
+        for name in self._tables:
+            parameters[name].grad = None
         for names, bucket in self._buckets.known.items():
             total = bucket.sparse.flush(like=parameters[names[0]])
             for name, part in self._buckets.parts(names, total):
@@ -140,17 +150,33 @@ class SparseState:
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to reduce a bucket of DDP and return the future of its mean."""
         arrival = _Arrival(self._names_in(bucket), bucket.buffer(), _future_on(bucket.buffer().device))
+        if arrival.buffer.is_sparse:
+            self._sparse.append(arrival)
+        else:
+            self._arrive(arrival)
+        if bucket.is_last():
+            moves = self._regroup([late for late in self._now if late.names not in self._buckets.known])
+            rows = self._start_sparse()
+            # The callback runs at the end of the backward pass, on its thread, before DDP looks at the futures.
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._finish(moves, rows))
+        return arrival.future
+
+    def _arrive(self, arrival: "_Arrival") -> None:
+        """Begin to reduce a bucket that is not sparse, if it is adopted."""
         self._now.append(arrival)
         # DDP rebuilds its buckets after the first step; later ones are adopted when they come twice in a row.
         if arrival.names not in self._buckets.known and (self.steps <= 1 or arrival.names in self._before):
             self._buckets.adopt(arrival.names)
         if arrival.names in self._buckets.known:
             self._start(arrival.names, arrival.buffer)
-        if bucket.is_last():
-            moves = self._regroup([late for late in self._now if late.names not in self._buckets.known])
-            # The callback runs at the end of the backward pass, on its thread, before DDP looks at the futures.
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._finish(moves))
-        return arrival.future
+
+    def _start_sparse(self) -> Handle[RowSum] | None:
+        """Begin to add up the sparse tensors of this step, if there are any."""
+        if not self._sparse:
+            return None
+        given = [staged(arrival.buffer, arrival.buffer, arrival.buffer.sparse_dim()) for arrival in self._sparse]
+        self._tables.update(name for arrival in self._sparse for name in arrival.names)
+        return progress_thread_of(self.comm).start(partial(summed, given, self.comm))
 
     def _start(self, names: Names, gradient: torch.Tensor) -> None:
         """Begin to reduce the gradient ``(n,)`` of an adopted bucket."""
@@ -183,8 +209,9 @@ class SparseState:
             moves += [(part, arrived[name]) for name, part in self._buckets.parts(names, gathered)]
         return moves
 
-    def _finish(self, moves: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    def _finish(self, moves: list[tuple[torch.Tensor, torch.Tensor]], rows: Handle[RowSum] | None) -> None:
         """Wait for all reductions of this step, write the means over the gradients, and complete DDP's futures."""
+        sparse, self._sparse = self._sparse, []
         under_way, arrivals = self._under_way, self._now
         self._under_way, self._now = [], []
         for handle, gradient in under_way:
@@ -195,6 +222,8 @@ class SparseState:
         self._before = {arrival.names for arrival in arrivals}
         for arrival in arrivals:
             arrival.future.set_result(arrival.buffer)
+        for arrival, found in zip(sparse, rows.wait().sums if rows is not None else (), strict=True):
+            arrival.future.set_result(mean_of(found, arrival.buffer, self.comm.size))
 
     def _names_in(self, bucket: GradBucket) -> Names:
         """Return the names of the parameters of a bucket, or raise ValueError if it has one without a name."""
@@ -210,8 +239,9 @@ class SparseState:
 def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Reduce a bucket sparsely; its mean over the ranks comes back in the bucket's own buffer, dtype and device.
 
-    Half precision is added up in float32. Not supported are ``model.join()``, parameters with sparse gradients, and a
-    loss scaler that changes its scale, because residuals contain the scale: use `DistributedOptimizer` there.
+    Half precision is added up in float32. Not supported are ``model.join()``, and a loss scaler that changes its scale,
+    because residuals contain the scale: use `DistributedOptimizer` there, and also where an embedding with
+    ``sparse=True`` has no gradient on some rank in some step, which DDP takes for an error.
 
     Raises:
         ValueError: the bucket has a parameter that ``state`` does not have.
@@ -244,20 +274,6 @@ def _check_same_ranks(comm: Comm) -> None:
             f"comm must have the ranks of the process group, got rank {ours[0]} of {ours[1]} where that has rank "
             f"{theirs[0]} of {theirs[1]}; initialise it with the rank and size of MPI.COMM_WORLD, or pass comm"
         )
-
-
-def _names_of(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[torch.Tensor, str]:
-    """Return the name of each parameter, or raise TypeError or ValueError if one cannot be reduced."""
-    try:
-        names = {parameter: name for name, parameter in named_parameters}
-    except (TypeError, ValueError):
-        names = {}
-    if not names or not all(isinstance(x, torch.Tensor) and isinstance(name, str) for x, name in names.items()):
-        raise TypeError("named_parameters must be pairs of name and tensor, and some; pass model.named_parameters()")
-    for parameter, name in names.items():
-        if parameter.requires_grad:
-            check(parameter, f"named_parameters: {name}")
-    return names
 
 
 def _future_on(device: torch.device) -> torch.futures.Future[torch.Tensor]:

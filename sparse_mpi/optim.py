@@ -170,7 +170,9 @@ def DistributedOptimizer(
 ) -> Any:
     """Return ``optimizer`` changed to step along the gradients of all ranks. Collective.
 
-    Reductions start while the backward pass still runs.
+    Reductions start while the backward pass still runs, from the second step on. By then it is known which gradients
+    are sparse tensors, as those of ``nn.Embedding(sparse=True)``: these are added up exactly, row by row, and stay
+    sparse, for optimizers that take them. ``k``, ``density``, ``algorithm`` and ``feedback`` are for the others.
 
     Args:
         optimizer: any torch optimizer. Its parameters and state become those of the result; use only the result from

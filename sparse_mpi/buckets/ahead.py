@@ -23,12 +23,12 @@ class Previewing:
     @property
     def previews(self) -> bool:
         """Return True if gradients must be computed within `ahead`; all buckets have the same rule."""
-        return self.buckets[0].reducer.feedback.previews
+        return any(bucket.reducer.feedback.previews for bucket in self.buckets[:1])
 
     @property
     def _partly_arrived(self) -> bool:
         """Return True if a residual also holds a gradient already."""
-        return self._in_place and any(bucket.arrived for bucket in self.buckets)
+        return self._in_place and any(bucket.arrivals.any for bucket in self.buckets)
 
     @contextmanager
     def ahead(self, rates: Mapping[Tensor, float]) -> Iterator[None]:

@@ -36,6 +36,12 @@ class ByArrival:
                 loss = closure()
         groups = self.param_groups  # type: ignore[attr-defined]
         moved = [(p, group) for group in groups for p in group["params"] if p.grad is not None]
+        for parameter, _ in moved:
+            if parameter.grad.is_sparse:
+                raise RuntimeError(
+                    f"{type(self).__name__} must have dense gradients, got a sparse tensor of shape "
+                    f"{tuple(parameter.shape)}; make a DistributedOptimizer of torch.optim.SparseAdam for that one"
+                )
         for (parameter, group), at in zip(moved, _arrivals([p.grad for p, _ in moved]), strict=True):
             decoupled = isinstance(self, AdamW) or group.get("decoupled_weight_decay", False)
             _catch_up(parameter, at, self.state[parameter], group, decoupled)  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.arrays import synchronize_device, to_host
+from sparse_mpi.buckets.gradients import DENSE, UNSEEN, Arrivals, kind_of
+from sparse_mpi.buckets.rows import give_back
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import make_algorithm
 from sparse_mpi.reducer.watch import Watch
 from sparse_mpi.sparse import SparseVector
-
-UNSEEN, DENSE, SPARSE = 0, 1, 2  # the kind of a gradient: nn.Embedding may have sparse tensors
 
 
 def cut(parameters: Sequence[Tensor], max_bytes: float) -> list[list[Tensor]]:
@@ -55,20 +56,11 @@ def _kind(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
     return parameter.dtype, parameter.device
 
 
-def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, in_place: bool, scaler: Any) -> None:
-    """Raise ValueError unless gradients of ``parameters`` can be reduced with these options."""
-    if not parameters:
-        raise ValueError("parameters must have one that needs a gradient, got none; is the model frozen?")
-    if cap is not None and not cap > 0:
-        raise ValueError(f"bucket_cap_mb must be above 0, got {cap}; None reduces everything at once")
-    if passes < 1:
-        raise ValueError(f"backward_passes_per_step must be at least 1, got {passes}")
-    if in_place and scaler is not None:
-        raise ValueError("in_place must be False with a scaler, whose scale the residual must not have, got True")
-
-
 class Bucket:
     """Some parameters and their gradients, which it collects as they become final, reduces, and hands back.
+
+    It is settled once the ranks know of all its gradients that they are no sparse tensors, which leave it before. Until
+    then gradients stay where they are until they are reduced, so that no memory is taken for those that leave.
 
     Args:
         parameters: parameters of one dtype on one device.
@@ -91,34 +83,92 @@ class Bucket:
         self.parameters = list(parameters)
         self.reducer = make_reducer([tuple(p.shape) for p in parameters])
         self.in_place, self._average = in_place, average
+        self._make_reducer, self._passes = make_reducer, passes
         self.handle: Handle[Any] | None = None
         self.watch: Watch | None = None  # of whichever reducer takes the next step
-        self.seen = np.zeros(len(self.parameters), np.uint8)  # kinds of this rank's gradients: UNSEEN, DENSE or SPARSE
-        self.kinds = self.seen.copy()  # the same over all ranks
-        self._passes = passes
-        self._awaited = [passes] * len(self.parameters)  # backward passes that each parameter must still see
+        self.kinds = np.zeros(len(self.parameters), np.uint8)  # of the gradients, as far as all ranks know
+        self.remembers = False  # there was a step, or a state was loaded
+        self.arrivals = Arrivals(self.parameters, passes)
+        self._numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
+        self._missing = set(range(len(self.parameters)))  # numbers of gradients that are not collected yet
         self._reducers = [self.reducer]  # all that took turns, by algorithm
         self._sizes = [p.numel() for p in parameters]
-        first = parameters[0]
-        self.flat = torch.zeros(sum(self._sizes), dtype=first.dtype, device=first.device)  # (n,) the gradient
-        self.mean = torch.zeros_like(self.flat) if in_place else self.flat  # (n,) the result
-        self._views, self._mean_views = self.split(self.flat), self.split(self.mean)
         self._written: Tensor | None = None  # indices at which the mean has entries; None: anywhere
         self._version = -1  # torch's version of the mean when it was written; others may modify it
-        if in_place:
-            self.reducer.adopt(self.flat)
-            self.attach()
+
+    @cached_property
+    def flat(self) -> Tensor:
+        """Return the gradient ``(n,)``, which is made when the first part of it is collected."""
+        first = self.parameters[0]
+        made = torch.zeros(sum(self._sizes), dtype=first.dtype, device=first.device)
+        if self.in_place:
+            self.reducer.adopt(made)
+        return made
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """Return the result ``(n,)``."""
+        return torch.zeros_like(self.flat) if self.in_place else self.flat
+
+    @cached_property
+    def _views(self) -> list[Tensor]:
+        """Return the gradient of each parameter."""
+        return self.split(self.flat)
+
+    @cached_property
+    def _mean_views(self) -> list[Tensor]:
+        """Return the result for each parameter."""
+        return self.split(self.mean)
+
+    def kind(self, parameter: Tensor) -> int:
+        """Return the kind of a parameter's gradient, as far as all ranks know."""
+        return int(self.kinds[self._numbers[parameter]])
 
     @property
-    def arrived(self) -> bool:
-        """Return True if any parameter has seen a backward pass since `reset`."""
-        return any(awaited < self._passes for awaited in self._awaited)
+    def settled(self) -> bool:
+        """Return True if the ranks know the kind of every gradient."""
+        return bool(self.kinds.all())
 
     @property
-    def complete(self) -> bool:
-        """Return True if all gradients have arrived that will."""
-        pairs = zip(self.parameters, self._awaited, strict=True)
-        return not any(awaited and parameter.requires_grad for parameter, awaited in pairs)
+    def ready(self) -> bool:
+        """Return True if the gradients can be reduced: all have arrived that will, and none is a sparse tensor."""
+        return self.settled and self.arrivals.complete
+
+    def seen(self) -> np.ndarray:
+        """Return the kinds of this rank's gradients ``(p,)``, for as long as all ranks do not know them."""
+        own = np.array([kind_of(parameter.grad) for parameter in self.parameters], np.uint8)
+        return np.where(self.kinds == UNSEEN, own, self.kinds)
+
+    def without_sparse(self, scale: float) -> Bucket | None:
+        """Return the bucket of those parameters whose gradients are no sparse tensors; None if there are none.
+
+        It remembers what this one remembers of them. What is owed of the others, of which earlier versions have kept
+        residuals, joins their gradients of loss scale ``scale``. Collective if any parameter leaves and any stays.
+        """
+        stay = np.flatnonzero(self.kinds <= DENSE).tolist()
+        if len(stay) == len(self.parameters):
+            return self
+        arrays = self._remembered()
+        for number in np.flatnonzero(self.kinds > DENSE) if "residual" in arrays else ():
+            give_back(arrays["residual"][number], self.parameters[number], int(self.kinds[number]) - DENSE, scale)
+        if not stay:
+            return None
+        members = [self.parameters[number] for number in stay]
+        made = Bucket(members, self._make_reducer, passes=self._passes, in_place=self.in_place, average=self._average)
+        made.kinds, made.watch = self.kinds[stay], self.watch
+        made.use(self.reducer.algorithm)
+        if arrays:
+            made.reducer.feedback.load({what: np.concatenate([x[n] for n in stay]) for what, x in arrays.items()})
+            made.remembers = True
+        return made
+
+    def _remembered(self) -> dict[str, list[np.ndarray]]:
+        """Return the arrays that error feedback keeps, in host memory, cut by parameter; none before the first step."""
+        if not self.remembers:
+            return {}
+        synchronize_device(self.reducer.residual)
+        ends, rule = np.cumsum(self._sizes)[:-1], self.reducer.feedback
+        return {what: np.split(to_host(x), ends) for what, x in (rule.state() | rule.common()).items()}
 
     def use(self, algorithm: str | Algorithm) -> None:
         """Reduce by ``algorithm`` from now on, with the residual there is. Collective at its first use."""
@@ -131,7 +181,9 @@ class Bucket:
         self._reducers.append(self.reducer)
 
     def attach(self) -> None:
-        """Make backward passes accumulate into the buffer that is reduced."""
+        """Make backward passes accumulate into the buffer that is reduced, once no gradient may be a sparse tensor."""
+        if not self.settled:
+            return
         for parameter, view in zip(self.parameters, self._views, strict=True):
             parameter.grad = view
 
@@ -140,39 +192,31 @@ class Bucket:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def arrive(self, number: int, scale: float) -> None:
+    def arrive(self, parameter: Tensor, scale: float) -> None:
         """Count a backward pass of a parameter; after the last one collect its gradient, divided by ``scale``.
 
         Raises:
             RuntimeError: the gradient was complete already.
         """
-        if self._awaited[number] == 0:
-            raise RuntimeError(
-                f"a parameter of shape {tuple(self.parameters[number].shape)} must see {self._passes} backward passes "
-                f"between two steps, got one more; call step() (or synchronize()) after each {self._passes}, or raise "
-                "backward_passes_per_step"
-            )
-        self._awaited[number] -= 1
-        if self._awaited[number] == 0:
-            self._take(number, scale)
+        if self.arrivals.count(parameter) and self.settled:
+            self._take(self._numbers[parameter], scale)
 
     def take_missing(self, scale: float) -> None:
-        """Collect the gradients that are not complete as they are, divided by ``scale``."""
-        for number, awaited in enumerate(self._awaited):
-            if awaited > 0:
-                self._take(number, scale)
+        """Collect the gradients that are not collected, as they are, divided by ``scale``."""
+        for number in sorted(self._missing):
+            self._take(number, scale)
 
     def reset(self) -> None:
         """Expect all backward passes anew."""
-        self._awaited = [self._passes] * len(self.parameters)
+        self.arrivals.reset()
+        self._missing = set(range(len(self.parameters)))
 
     @torch.no_grad()
     def _take(self, number: int, scale: float) -> None:
         """Copy ``.grad`` of a parameter, divided by ``scale``, to the buffer that is reduced; None is zero."""
         parameter, view = self.parameters[number], self._views[number]
         gradient = parameter.grad
-        if gradient is not None:
-            self.seen[number] = max(self.seen[number], SPARSE if gradient.is_sparse else DENSE)
+        self._missing.discard(number)
         if gradient is None:
             if not self.in_place:
                 view.zero_()
@@ -192,12 +236,13 @@ class Bucket:
         """Begin to reduce what was collected, times ``factor``; half precision is widened before it is scaled."""
         wide = torch.promote_types(self.flat.dtype, torch.float32)
         gradient = self.flat if factor == 1 else self.flat.to(wide) * factor
-        self.reducer.watch = self.watch
+        self.reducer.watch, self.remembers = self.watch, True
         self.handle = self.reducer.start(gradient, density=density, check=check)
         return self.handle
 
     def start_flush(self, *, check: bool) -> None:
         """Begin to reduce all that is owed, as `SparseAllreduce.flush` does; `finish` waits for it."""
+        self.remembers = True
         work = partial(self.reducer.flush, like=self.flat, check=check)
         self.handle = progress_thread_of(self.reducer.comm).start(work, self.flat)
 
@@ -239,13 +284,10 @@ class Bucket:
         self._written = indices if self.in_place else None  # else the next gradients overwrite it
         self._version = self.mean._version
 
-    def _gradient(self, number: int) -> Tensor:
-        """Return the mean gradient of a parameter, as a sparse tensor if its gradients are sparse tensors."""
+    def _gradient(self, number: int) -> Tensor | None:
+        """Return the mean gradient of a parameter; None if no rank has ever had one."""
         mean = self._mean_views[number]
-        if self.kinds[number] != SPARSE:
-            return mean
-        rows = mean.flatten(1).any(1).nonzero().flatten()
-        return torch.sparse_coo_tensor(rows[None], mean[rows], mean.shape, check_invariants=False, is_coalesced=True)
+        return mean if self.kinds[number] != UNSEEN or bool(mean.any()) else None
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """Return the view of each parameter's shape in ``flat`` ``(n,)``."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import Array, synchronize_device, to_host
+from sparse_mpi.arrays import Array, check, synchronize_device, to_host
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.feedback import Feedback
@@ -17,6 +17,20 @@ from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.sparse import Layout
 
 Names = tuple[str, ...]
+
+
+def names_of(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[torch.Tensor, str]:
+    """Return the name of each parameter, or raise TypeError or ValueError if one cannot be reduced."""
+    try:
+        names = {parameter: name for name, parameter in named_parameters}
+    except (TypeError, ValueError):
+        names = {}
+    if not names or not all(isinstance(x, torch.Tensor) and isinstance(name, str) for x, name in names.items()):
+        raise TypeError("named_parameters must be pairs of name and tensor, and some; pass model.named_parameters()")
+    for parameter, name in names.items():
+        if parameter.requires_grad:
+            check(parameter, f"named_parameters: {name}")
+    return names
 
 
 class DDPBucket(NamedTuple):
@@ -76,9 +90,10 @@ class DDPBuckets:
         sizes = Layout.of([self._shapes[name] for name in names]).sizes
         return list(zip(names, flat.split(sizes), strict=True))
 
-    def residuals(self) -> dict[str, np.ndarray]:
-        """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory."""
-        nothing = {name: np.zeros(Layout.of([shape]).size, np.float32) for name, shape in self._shapes.items()}
+    def residuals(self, without: Set[str] = frozenset()) -> dict[str, np.ndarray]:
+        """Return what this rank has not sent yet of each parameter but some, ``(n,)`` in host memory."""
+        shapes = {name: shape for name, shape in self._shapes.items() if name not in without}
+        nothing = {name: np.zeros(Layout.of([shape]).size, np.float32) for name, shape in shapes.items()}
         owed = {name: remembered.get("residual", nothing[name]) for name, remembered in self._owed.items()}
         for bucket in self.known.values():
             residuals = _cut(bucket, {"residual": bucket.sparse.residual})

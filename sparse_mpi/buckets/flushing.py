@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from sparse_mpi.buckets.bucket import Bucket
+from sparse_mpi.buckets.rows import SparseGradients
 from sparse_mpi.buckets.trace import Tracer
 from sparse_mpi.sparse import SparseVector
 
@@ -15,6 +16,7 @@ class Flushable(ABC):
     """The part of `GradientReduction` that ends steps and flushes."""
 
     buckets: list[Bucket]
+    sparse: SparseGradients
     check: bool
     _tracer: Tracer | None
 
@@ -44,18 +46,26 @@ class Flushable(ABC):
                 "gradients must not wait to be reduced when the residual is flushed; call step() (or synchronize()) "
                 "first, or clear them"
             )
+        self.sparse.clear()
         for bucket in self.buckets:
             bucket.start_flush(check=self.check)
         return self._finish(1.0)
 
-    def _finish(self, scale: float) -> list[SparseVector | Tensor]:
-        """Wait for all buckets, even if one fails, so that nothing is under way afterwards; see `Bucket.finish`."""
+    def _finish(self, scale: float, factor: float = 1.0) -> list[SparseVector | Tensor]:
+        """Wait for all buckets, even if one fails, so that nothing is under way afterwards; see `Bucket.finish`.
+
+        Sparse tensors are multiplied by ``factor``; those in buckets have been.
+        """
         totals, errors = [], []
         for bucket in self.buckets:
             try:
                 totals.append(bucket.finish(scale))
             except Exception as error:
                 errors.append(error)
+        try:
+            self.sparse.finish(factor)
+        except Exception as error:
+            errors.append(error)
         if self._tracer is not None:
             self._tracer.end()
         self._reset()

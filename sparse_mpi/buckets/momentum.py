@@ -119,8 +119,9 @@ def without_momentum(optimizer: Optimizer, momentum: float | None, look_ahead: b
     """Let ``optimizer`` step without momentum and weight decay in this context, unless ``momentum`` is None.
 
     Yields:
-        What does for them what is left to do, to be called when the gradients are there: Nesterov's look ahead, where
-        the momentum is global, and the decay of the weights.
+        What does for them what is left to do, to be called when the gradients are there: the momentum of gradients that
+        are sparse tensors, of which nothing is late; Nesterov's look ahead, where the momentum is global; and the decay
+        of the weights.
 
     Raises:
         ValueError: somebody has changed the optimizer's momentum, which was taken over, from ``momentum``.
@@ -137,6 +138,7 @@ def without_momentum(optimizer: Optimizer, momentum: float | None, look_ahead: b
     decays = [group["weight_decay"] for group in optimizer.param_groups]
 
     def finish() -> None:
+        _push_sparse(optimizer, momentum)
         if look_ahead:
             _look_ahead(optimizer, momentum)
         _decay_weights(optimizer, momentum, decays)
@@ -163,6 +165,20 @@ def along_gradients(optimizer: Optimizer) -> Iterator[None]:
 
 
 @torch.no_grad()
+def _push_sparse(optimizer: Optimizer, momentum: float) -> None:
+    """Apply SGD's momentum to gradients that are sparse tensors, as torch does; they are in no residual."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if momentum else ():
+            if parameter.grad is None or not parameter.grad.is_sparse:
+                continue
+            state, gradient = optimizer.state[parameter], parameter.grad
+            before = state.get("momentum_buffer")
+            velocity = gradient.clone() if before is None else (momentum * before + gradient).coalesce()
+            state["momentum_buffer"] = velocity
+            parameter.grad = gradient.add(velocity, alpha=momentum) if group["nesterov"] else velocity.clone()
+
+
+@torch.no_grad()
 def _look_ahead(optimizer: Optimizer, momentum: float) -> None:
     """Turn the gradients, which include momentum, into Nesterov's.
 
@@ -170,7 +186,7 @@ def _look_ahead(optimizer: Optimizer, momentum: float) -> None:
     """
     for group in optimizer.param_groups:
         for parameter in group["params"] if group["nesterov"] else ():
-            if parameter.grad is not None:
+            if parameter.grad is not None and not parameter.grad.is_sparse:
                 state, velocity = optimizer.state[parameter], parameter.grad.clone()
                 parameter.grad.mul_(1 + momentum)
                 if LAST in state:
@@ -188,6 +204,11 @@ def _decay_weights(optimizer: Optimizer, momentum: float, decays: list[float]) -
         for parameter in group["params"] if weight_decay else ():
             if parameter.grad is None:
                 continue
+            if parameter.grad.is_sparse:
+                raise ValueError(
+                    f"weight_decay must be 0 where gradients are sparse tensors, as in torch, got {weight_decay}; put "
+                    f"the parameter of shape {tuple(parameter.shape)} into a group with weight_decay=0"
+                )
             state = optimizer.state[parameter]
             if DECAY not in state:
                 state[DECAY] = torch.zeros_like(parameter)

@@ -14,8 +14,10 @@ from torch.utils.hooks import RemovableHandle
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.buckets.agreeing import Agreeing
 from sparse_mpi.buckets.ahead import Previewing
-from sparse_mpi.buckets.bucket import Bucket, check_options, cut
+from sparse_mpi.buckets.bucket import Bucket, cut
 from sparse_mpi.buckets.flushing import Flushable
+from sparse_mpi.buckets.options import check_options
+from sparse_mpi.buckets.rows import SparseGradients
 from sparse_mpi.buckets.states import ResumableReduction
 from sparse_mpi.buckets.trace import Tracer
 from sparse_mpi.buckets.watching import WatchedReduction
@@ -26,7 +28,6 @@ from sparse_mpi.elastic import ElasticAllreduce, Team
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import check_clip_norm, resolve_k
-from sparse_mpi.reducer.clipping import clipping_factor, sketched
 from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.sparse import SparseVector
@@ -36,7 +37,8 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
     A bucket is started when all its gradients have arrived and all buckets before it are started, so that the order is
-    the same on all ranks. A gradient that is missing when `synchronize` is called counts as zero.
+    the same on all ranks. A gradient that is missing when `synchronize` is called counts as zero. Gradients that are
+    sparse tensors on any rank leave the buckets before the first step, and are added up exactly, see `rows`.
 
     Making one is collective.
 
@@ -83,6 +85,7 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
         **options: Any,
     ) -> None:
         self.buckets: list[Bucket] = []
+        self._home = {}
         self.density: float | None = None  # density of the next steps, if it is not the reducers' own
         self.check = False  # True makes the next steps assert both laws
         self._tracer: Tracer | None = None
@@ -103,6 +106,7 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
         self.team = team
         self.comm = transport.duplicate(patient=self._overlap) if team is None else transport
         self._share = self._k / elements if k is not None else density
+        self._by_k = k is not None
         self._max_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
         self._passes, self._in_place, self._scaler = passes, in_place, scaler
         self._average = average
@@ -113,16 +117,18 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
         self._hooks: dict[Tensor, RemovableHandle] = {}
         self._next = 0  # the bucket to be started next
         self._scale: float | None = None  # the loss scale of the gradients under way
+        alone = most if self._overlap else None
+        self.sparse = SparseGradients(passes, average, alone, raises=nonfinite == "raise")
         self._kinds_known = False
         self._open = True
         self.add(first)
 
     def add(self, parameters: Iterable[Tensor]) -> None:
         """Reduce also the gradients of those ``parameters`` that need one and are new; collective if there are any."""
-        known = {p for bucket in self.buckets for p in bucket.parameters}
-        for members in cut([p for p in parameters if p.requires_grad and p not in known], self._max_bytes):
+        for members in cut([p for p in parameters if p.requires_grad and p not in self._home], self._max_bytes):
             bucket = Bucket(members, self._reducer, passes=self._passes, in_place=self._in_place, average=self._average)
             self.buckets.append(bucket)
+            self._home |= dict.fromkeys(members, bucket)
             self._kinds_known = False
         if self._open:
             self.open()
@@ -130,11 +136,9 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
     def open(self) -> None:
         """Take part in the backward passes that follow, until `close`."""
         self._open = True
-        for bucket in self.buckets:
-            for number, parameter in enumerate(bucket.parameters):
-                if parameter.requires_grad and parameter not in self._hooks:
-                    hook = partial(self._arrived, bucket, number)
-                    self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(hook)
+        for parameter in self._home:
+            if parameter.requires_grad and parameter not in self._hooks:
+                self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._arrived)
 
     def close(self) -> None:
         """Take no part in backward passes any more: gradients stay on their rank."""
@@ -177,13 +181,13 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
     @property
     def arrived(self) -> bool:
         """Return True if gradients have arrived since the last `synchronize`."""
-        return any(bucket.arrived for bucket in self.buckets)
+        return self.sparse.arrivals.any or any(bucket.arrivals.any for bucket in self.buckets)
 
     @property
     def report(self) -> StepReport:
         """Return what the last step did on this rank, all buckets together."""
-        reports = [bucket.reducer.report for bucket in self.buckets if bucket.reducer.report is not None]
-        return reduce(lambda a, b: StepReport(*map(add, a, b)), reports)
+        reports = [*(bucket.reducer.report for bucket in self.buckets), self.sparse.report]
+        return reduce(lambda a, b: StepReport(*map(add, a, b)), [report for report in reports if report is not None])
 
     def synchronize(self) -> list[SparseVector | Tensor]:
         """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
@@ -197,20 +201,30 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
         self._check_ahead(self._was_ahead)
         self._was_ahead = False
         scale = self._current_scale()
+        # Other ranks may have started these already: they come before what ranks ask each other.
+        while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].settled:
+            self.buckets[self._next].take_missing(scale)
+            self._start(self.buckets[self._next])
+        self._settle()
         waiting = self.buckets[self._next :]
         for bucket in waiting:
             bucket.take_missing(scale)
         # With a loss scaler, a step whose gradients overflowed anywhere is not reduced at all.
         if self._overflowed():
             self._reset()
+            self.sparse.fail()
             for bucket in self.buckets:
                 bucket.fail()
             return []
-        factor = self._clipping_factor()  # of a whole gradient: of each that waits, none has been started
+        self.sparse.start(self._begin)
+        try:
+            factor = self._clipping_factor(scale)  # of a whole gradient: of each that waits, none has been started
+        except Exception:
+            self._reset()
+            raise
         for bucket in waiting:
             self._start(bucket, factor)
-        self._agree_on_kinds()
-        totals = self._finish(scale)
+        totals = self._finish(scale, factor)
         # What the next step needs no gradients for is done behind the optimizer and the passes that follow.
         for bucket in self.buckets if self._overlap else ():
             bucket.reducer.prepare()
@@ -233,6 +247,7 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
     def _reset(self) -> None:
         """Expect the first gradient of a step."""
         self._next, self._scale = 0, None
+        self.sparse.arrivals.reset()
         for bucket in self.buckets:
             bucket.reset()
 
@@ -248,39 +263,33 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
 
     def record(self) -> Tracer:
         """Return a tracer that records, from the next step on, when each bucket is reduced."""
-        self._tracer = Tracer(self.comm, self.buckets[0].flat)
+        self._tracer = Tracer(self.comm, next(iter(self._home)).detach())
         return self._tracer
 
     def _reducer(self, shapes: Sequence[tuple[int, ...]]) -> SparseAllreduce:
         """Make the reducer of a bucket of parameters of these shapes, on the progress thread."""
         whole = sum(map(int, map(np.prod, shapes))) == self._elements
-        amount: dict[str, Any] = {"k": self._k} if whole else {"density": self._share}
+        amount: dict[str, Any] = {"k": min(self._k, self._elements)} if whole else {"density": self._share}
         kind: Callable[..., SparseAllreduce] = SparseAllreduce
         if self.team is not None:
             kind = partial(ElasticAllreduce, team=self.team)
         make = partial(kind, list(shapes), comm=self.comm if self.team is None else None, **amount, **self._options)
         return progress_thread_of(self.comm).start(make).wait()
 
-    def _arrived(self, bucket: Bucket, number: int, parameter: Tensor) -> None:
+    def _arrived(self, parameter: Tensor) -> None:
         """Start what is complete now; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
         self._check_ahead(self._is_ahead)
-        bucket.arrive(number, self._current_scale())
-        while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].complete:
+        self._home[parameter].arrive(parameter, self._current_scale())
+        while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].ready:
             self._start(self.buckets[self._next])
-
-    def _clipping_factor(self) -> float:
-        """Return what all ranks multiply the whole gradient by, to clip its mean; 1 where there is nothing to clip."""
-        flats, most = [bucket.flat for bucket in self.buckets], self._max_norm
-        if most is None:
-            return 1.0
-        return self._asked(lambda comm: clipping_factor(sketched(flats, comm.size), most, comm))
 
     def _start(self, bucket: Bucket, factor: float = 1.0) -> None:
         """Begin to reduce a bucket, the next one in order, times ``factor``."""
         if self._tracer is not None:
             self._tracer.begin(anew=self._next == 0)
         self._next += 1
-        handle = bucket.start(density=self.density, check=self.check, factor=factor)
+        density = self._share_left if self.density is None else self.density
+        handle = bucket.start(density=density, check=self.check, factor=factor)
         if self._tracer is not None:
             self._tracer.watch(handle, bucket.reducer)
 

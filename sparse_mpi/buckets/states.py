@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from sparse_mpi.buckets.bucket import Bucket
+from sparse_mpi.buckets.rows import SparseGradients
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic.team import Team
 
 
-class ResumableReduction:
+class ResumableReduction(ABC):
     """The part of `GradientReduction` that saves and restores its state."""
 
     comm: Comm
     buckets: list[Bucket]
     team: Team | None
+    _home: dict[Tensor, Bucket | SparseGradients]
     _average: bool
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank's reducers need to continue, see `SparseAllreduce.state_dict`; between steps."""
-        return {"buckets": [bucket.reducer.state_dict() for bucket in self.buckets]}
+        return {
+            "buckets": [bucket.reducer.state_dict() for bucket in self.buckets],
+            "kinds": [home.kind(parameter) for parameter, home in self._home.items()],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks, for the same parameters. Collective.
@@ -29,8 +38,14 @@ class ResumableReduction:
         Raises:
             ValueError: it is of other buckets, or as for `SparseAllreduce.load_state_dict`; raised on every rank.
         """
+        self._load_kinds([state])
         for bucket, (saved,) in zip(self.buckets, self._by_bucket([state]), strict=True):
             bucket.reducer.load_state_dict(saved)
+            bucket.remembers = True
+
+    @abstractmethod
+    def know_kinds(self, kinds: Sequence[Sequence[int]]) -> None:
+        """Take the parameters whose gradients are sparse tensors out of their buckets."""
 
     @property
     def _ranks_now(self) -> Comm:
@@ -46,12 +61,34 @@ class ResumableReduction:
         Raises:
             ValueError: a state is of other buckets, or as for `SparseAllreduce.take_over`; raised on every rank.
         """
+        self._load_kinds(states)
         divisor, ranks_now = ranks if self._average else 1, self._ranks_now
         for bucket, saved in zip(self.buckets, self._by_bucket(states), strict=True):
             bucket.reducer.take_over(saved, ranks)
+            bucket.remembers = True
             rule = bucket.reducer.feedback
             for array in [*rule.state().values(), *rule.common().values()]:
                 array *= (ranks_now.size if self._average else 1) / divisor
+
+    def _load_kinds(self, states: Sequence[dict[str, Any]]) -> None:
+        """Take the parameters out of their buckets whose gradients were sparse tensors when ``states`` were saved.
+
+        Collective: on more ranks than before some have no state.
+        """
+        known = np.zeros(len(self._home), np.uint8)
+        with same_on_all_ranks(self._ranks_now) as say:
+            for state in states:
+                kinds = state.get("kinds", known)  # earlier versions did not save them
+                if len(kinds) != len(known):
+                    raise ValueError(
+                        f"state['kinds'] must be of {len(known)} parameters, got {len(kinds)}; load it into a "
+                        "reduction of the same parameters"
+                    )
+                known = np.maximum(known, np.asarray(kinds, np.uint8))
+            say(call="load_state_dict")
+        agreed = self._ranks_now.allreduce(known, "max", control=True)
+        kind = dict(zip(self._home, np.asarray(agreed).tolist(), strict=True))
+        self.know_kinds([[kind[parameter] for parameter in bucket.parameters] for bucket in self.buckets])
 
     def _by_bucket(self, states: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         """Return, for every bucket, the list of its states in ``states``."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import busy, progress_thread_of
+from sparse_mpi.comm.failure import RankFailure
 
 T = TypeVar("T")
 
@@ -19,8 +20,13 @@ def in_turn(comm: Comm, work: Callable[[], T]) -> T:
 
 @contextmanager
 def together(comm: Comm) -> Iterator[None]:
-    """End the job on an exception: the other ranks would wait for this one for ever."""
+    """End the job on an exception: the other ranks would wait for this one for ever.
+
+    Where ranks are lost and the others go on, exceptions are left to those who lead them.
+    """
     try:
         yield
     except Exception as error:
+        if comm.elastic and (isinstance(error, RankFailure) or comm.broken()):
+            raise
         comm.abort(error)

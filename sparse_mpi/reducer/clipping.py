@@ -46,7 +46,7 @@ def sketched(gradients: Sequence[Any], ranks: int) -> np.ndarray:
     return found
 
 
-def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm) -> float:
+def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm, beside: float = 0.0) -> float:
     """Return the factor by which all ranks scale their gradients, so that their mean is at most ``max_norm`` long.
 
     It is 1 where the mean is not longer, and where a norm is not finite, so that NaN and Inf still show in the sum.
@@ -56,11 +56,17 @@ def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm) -> float:
         own: what `sketched` returned on this rank.
         max_norm: the norm to clip to.
         comm: all ranks.
+        beside: the norm of a part of the mean that is known already and not in the sketch, the same on all ranks.
     """
     if comm.size == 1:
         norm = float(own[0])
     else:
         norm = _norm_of_sum(own, max_norm * comm.size, comm) / comm.size
+    return factor_of(math.hypot(norm, beside), max_norm)
+
+
+def factor_of(norm: float, max_norm: float) -> float:
+    """Return the factor that makes what is ``norm`` long at most ``max_norm`` long; 1 where the norm is not finite."""
     return max_norm / norm if max_norm < norm < math.inf else 1.0
 
 

@@ -76,6 +76,33 @@ def test_without_a_loss_training_is_what_it_is_without_a_team(kind):
     assert {parameters.tobytes() for parameters, *_ in trained({}, kind)} == alone
 
 
+@pytest.mark.parametrize("call", range(5))
+def test_survivors_add_up_the_rows_of_embeddings(call):
+    """Whether a rank is lost before a call of their collective or within it: a sum that fails is done again."""
+
+    def main(comm):
+        team = Team(comm)
+        torch.manual_seed(0)
+        table, seen = torch.nn.Embedding(40, 3, sparse=True), []
+        optimizer = DistributedOptimizer(torch.optim.Adagrad(table.parameters(), lr=0.1), team=team)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            table(torch.tensor([team.number, 7, 10 + step])).sum().backward()
+            optimizer.step()
+            rows = table.weight.grad.indices().flatten().tolist()
+            seen.append((rows, table.weight.grad.values()[:, 0].tolist()))
+        return table.weight.detach().numpy().tobytes(), seen
+
+    left = [found for found in World(RANKS, leave={1: (4, call)}).run(main) if found is not None]
+    assert len(left) == RANKS - 1 and len({parameters for parameters, _ in left}) == 1
+    for step, (rows, values) in enumerate(left[0][1]):
+        there = [0, 2, 3] if 1 not in rows else [0, 1, 2, 3]
+        assert rows == [*there, 7, 10 + step]
+        np.testing.assert_allclose(values, [1 / len(there)] * len(there) + [1, 1], rtol=1e-6)
+    assert [1 in rows for rows, _ in left[0][1]] == sorted([1 in rows for rows, _ in left[0][1]], reverse=True)
+    assert 1 in left[0][1][0][0] and 1 not in left[0][1][-1][0]
+
+
 def test_two_ways_to_name_the_ranks_are_an_error():
     def main(comm):
         model = torch.nn.Linear(3, 2)

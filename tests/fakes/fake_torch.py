@@ -2,7 +2,8 @@
 
 A tensor on the host that meets one on the device raises, unless it is a scalar or an index; so does NumPy. What makes
 the host wait is recorded by the `fake_device`: ``item``, ``cpu``, a boolean mask, and so on. Autocast does nothing, and
-what autograd does beneath Python, the sums of gradients above all, happens in plain tensors.
+what autograd does beneath Python, the sums of gradients above all, happens in plain tensors; hooks on gradients find
+them on the device.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class CudaTensor(T):
         found = list(tensors((args, kwargs)))
         of_lengths = getattr(function, "__name__", "") in OF_LENGTHS
         strangers = [x for x in found if plain(x) and x.dim() and (x.is_floating_point() or not of_lengths)]
+        strangers = [x for x in strangers if not x.is_sparse]
         if strangers and function not in CROSSING:
             raise RuntimeError(f"Expected all tensors to be on the same device: {function.__name__}")
         masks = function in CROSSING and any(x.dtype == torch.bool for x in tensors(args[1:2]))
@@ -93,7 +95,9 @@ def tensors(tree):
 
 
 def on(tree, numbers: bool = True):
-    """Results as tensors on the device, whole ``numbers`` too."""
+    """Results as tensors on the device, whole ``numbers`` too; but sparse tensors, which have no subclasses."""
+    if isinstance(tree, T) and tree.is_sparse:
+        return tree
     if isinstance(tree, T):
         return cast(tree, CudaTensor) if plain(tree) and (numbers or tree.is_floating_point()) else tree
     if isinstance(tree, (tuple, list)):
@@ -201,6 +205,21 @@ def assembled(make):
     return call
 
 
+def hook_on(x: T, hook):
+    """``Tensor.register_post_accumulate_grad_hook``: a backward pass calls hooks with the pretence switched off."""
+
+    def call(parameter: T) -> None:
+        with torch._C._EnableTorchFunction():
+            if not plain(parameter) and parameter.grad is not None:
+                parameter.grad = on(parameter.grad)
+            hook(parameter)
+
+    return PLAIN_HOOK(x, call)
+
+
+PLAIN_HOOK = T.register_post_accumulate_grad_hook
+
+
 class Stream(TorchStream):
     """``torch.cuda.Stream``: one of the fake device's."""
 
@@ -235,6 +254,7 @@ def install_torch(monkeypatch, gpus: int = 1) -> None:
     monkeypatch.setattr(T, "cpu", lambda x: move(x, "cpu"))
     monkeypatch.setattr(T, "cuda", lambda x, *_, **__: move(x, "cuda"))
     monkeypatch.setattr(T, "pin_memory", lambda x: x.clone())
+    monkeypatch.setattr(T, "register_post_accumulate_grad_hook", hook_on)
     monkeypatch.setattr(nn.Module, "to", place)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     told = {

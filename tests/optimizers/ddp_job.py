@@ -83,6 +83,42 @@ def straight(options: dict | None, dtype: torch.dtype = torch.float32, bucket_ca
     return run.save()
 
 
+class Tables(torch.nn.Module):
+    """Embeddings whose gradients are sparse tensors, and a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.words, self.others = (torch.nn.Embedding(1000, 8, sparse=True) for _ in range(2))
+        self.bag, self.head = torch.nn.EmbeddingBag(50, 3, sparse=True, mode="sum"), torch.nn.Linear(11, 4)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        words = self.words(tokens).mean(1) * self.others(tokens).mean(1)
+        return self.head(torch.cat([words, self.bag(tokens % 50)], 1))
+
+
+def embeddings(options: dict | None, make=torch.optim.Adagrad) -> dict:
+    """Train `Tables`, by torch's own sums of sparse tensors if ``options`` is None."""
+    net = Tables()
+    model, optimizer = DistributedDataParallel(net), make(net.parameters(), lr=0.1)
+    state = SparseState(net.named_parameters(), **options) if options is not None else None
+    if state is not None:
+        model.register_comm_hook(state, sparse_hook)
+    for number in range(STEPS):
+        draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
+        optimizer.zero_grad()
+        cross_entropy(model(torch.randint(1000, (6, 3), generator=draw)), torch.arange(6) % 4).backward()
+        optimizer.step()
+    saw: dict = {"parameters": torch.cat([p.detach().flatten() for p in net.parameters()])}
+    saw["sparse"] = [p.grad.is_sparse for p in net.parameters()]
+    if state is not None:
+        saw |= {"sent": state.comm.traffic.sent, "residuals": sorted(state.residuals())}
+        state.load_state_dict(state.state_dict())
+        state.flush()
+        saw["flushed"] = [p.grad is not None for p in net.parameters()]
+    return saw
+
+
 def flushed(options: dict) -> dict:
     run = Run(options)
     for number in range(STEPS):
@@ -193,6 +229,9 @@ RUNS = {
     "optimizer": lambda: by_optimizer(EXACT | {"compression": "topka"}),
     "bfloat16": lambda: straight({"density": 0.05}, torch.bfloat16),
     "float16": lambda: straight({"density": 0.05}, torch.float16),
+    "tables": lambda: embeddings(None),
+    "tables-hook": lambda: embeddings({"algorithm": "dense"}),
+    "tables-sparse": lambda: embeddings({"algorithm": "topka", "density": 0.1}),
     "mistakes": lambda: mistakes(SPARSE),
 }
 

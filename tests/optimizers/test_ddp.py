@@ -17,6 +17,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", s
 HALF = ("float16", "bfloat16")
 TRAINED = ("dense", "everything", "oktopk", "oktopk-resumed", "at once", "other buckets", "exact", "flushed", *HALF)
 OTHERS = tuple(f"{rule}{how}" for rule in ("dgc", "ef21", "leaky") for how in ("", "-resumed"))
+TABLES = ("tables", "tables-hook", "tables-sparse")
 
 
 class Saved:
@@ -40,7 +41,17 @@ def job(folder: Path, launcher: tuple[str, ...], ranks: int | None, *runs: str) 
 
 @pytest.fixture(scope="module")
 def by_torchrun(tmp_path_factory):
-    return job(tmp_path_factory.mktemp("torchrun"), TORCHRUN, None, "plain", *TRAINED, *OTHERS, "optimizer", "mistakes")
+    return job(
+        tmp_path_factory.mktemp("torchrun"),
+        TORCHRUN,
+        None,
+        "plain",
+        *TRAINED,
+        *OTHERS,
+        "optimizer",
+        "mistakes",
+        *TABLES,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +124,18 @@ def test_distributed_optimizer_trains_to_the_same_bits(by_torchrun):
 def test_half_precision_is_widened_inside(by_torchrun, run):
     for rank in by_torchrun[run]:
         assert rank["parameters"].dtype == getattr(torch, run) and rank["residual"].dtype == torch.float32
+
+
+def test_embeddings_train_as_ddp_does_and_stay_sparse(by_torchrun):
+    """Their gradients are exact whatever becomes of the others, and of the size of what was looked up."""
+    for plain, ours in zip(by_torchrun["tables"], by_torchrun["tables-hook"], strict=True):
+        assert ours["sparse"] == plain["sparse"] == [True, True, True, False, False]
+        torch.testing.assert_close(ours["parameters"], plain["parameters"], rtol=1e-5, atol=1e-6)
+        assert ours["sent"] < 6 * 2 * (2 * 18 * (8 + 1) + 18 * (3 + 1) + 48 + 40) * 4  # a table alone has 32,000 bytes
+    for rank in by_torchrun["tables-sparse"]:
+        assert rank["residuals"] == ["head.bias", "head.weight"] and rank["sparse"][:3] == [True] * 3
+        assert rank["flushed"] == [False, False, False, True, True]
+        assert torch.equal(rank["parameters"], by_torchrun["tables-sparse"][0]["parameters"])
 
 
 @pytest.mark.full("a second start of the jobs, under MPI")

@@ -162,7 +162,7 @@ def test_passes_are_added_up_before_they_are_reduced(ranks):
         for step in range(3):
             for half in range(2):
                 (loss_of(model, comm.rank, 2 * step + half) / 2).backward()
-                assert optimizer.reduction.under_way == (half == 1)
+                assert optimizer.reduction.under_way == (half == 1 and step > 0)  # the first shows kinds of gradients
             optimizer.step()
             optimizer.zero_grad()
         return weights(model)

@@ -1,0 +1,62 @@
+"""Which gradients have arrived, and of what kind they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+UNSEEN, DENSE = 0, 1  # kinds of gradients: 1, and for a sparse tensor the number of its sparse dimensions more
+
+
+def kind_of(gradient: Tensor | None) -> int:
+    """Return the kind of a gradient; nn.Embedding and others may have sparse tensors."""
+    if gradient is None:
+        return UNSEEN
+    return DENSE + gradient.sparse_dim() if gradient.is_sparse else DENSE
+
+
+class Arrivals:
+    """Which of some parameters' gradients have arrived since the last step.
+
+    Args:
+        parameters: those that are expected from the start.
+        passes: the number of backward passes that add up to a gradient.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], passes: int) -> None:
+        self._passes = passes
+        self._awaited = dict.fromkeys(parameters, passes)  # backward passes that each must still see
+
+    @property
+    def any(self) -> bool:
+        """Return True if any parameter has seen a backward pass since `reset`."""
+        return any(awaited < self._passes for awaited in self._awaited.values())
+
+    @property
+    def complete(self) -> bool:
+        """Return True if all gradients have arrived that will."""
+        return not any(awaited and parameter.requires_grad for parameter, awaited in self._awaited.items())
+
+    def expect(self, parameter: Tensor) -> None:
+        """Count the passes of one more parameter."""
+        self._awaited[parameter] = self._passes
+
+    def count(self, parameter: Tensor) -> bool:
+        """Count a backward pass, and return True if the gradient is complete with it.
+
+        Raises:
+            RuntimeError: the gradient was complete already.
+        """
+        if self._awaited[parameter] == 0:
+            raise RuntimeError(
+                f"a parameter of shape {tuple(parameter.shape)} must see {self._passes} backward passes "
+                f"between two steps, got one more; call step() (or synchronize()) after each {self._passes}, or raise "
+                "backward_passes_per_step"
+            )
+        self._awaited[parameter] -= 1
+        return self._awaited[parameter] == 0
+
+    def reset(self) -> None:
+        """Expect all backward passes anew."""
+        self._awaited = dict.fromkeys(self._awaited, self._passes)

@@ -1,0 +1,79 @@
+"""A model with embeddings whose gradients are sparse tensors, and its training by all ranks and by one process."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparse_mpi.optim import DistributedOptimizer
+
+ROWS, WIDTH, STEPS = 60, 4, 4
+MAKERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5, nesterov=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+}
+
+
+class Net(nn.Module):
+    """Two tables whose rows have one shape, a bag with rows of another, and a dense layer."""
+
+    def __init__(self, sparse: bool = True, rows: int = ROWS) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.left, self.right = (nn.Embedding(rows, WIDTH, sparse=sparse) for _ in range(2))
+        self.bag = nn.EmbeddingBag(20, 3, mode="sum", sparse=sparse)
+        self.head = nn.Linear(WIDTH + 3, 2)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        words = self.left(tokens).mean(1) * self.right(tokens).mean(1)
+        return self.head(torch.cat([words, self.bag(tokens % 20)], 1)).pow(2).mean()
+
+    @property
+    def tables(self) -> list[nn.Parameter]:
+        return [self.left.weight, self.right.weight, self.bag.weight]
+
+
+def tokens(rank: int, step: int) -> torch.Tensor:
+    """Some tokens twice, and some on several ranks."""
+    draw = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randint(3 * rank, 3 * rank + 9, (4, 5), generator=draw)
+
+
+def weights(model: nn.Module) -> np.ndarray:
+    return torch.cat([p.detach().float().flatten() for p in model.parameters()]).numpy()
+
+
+def distributed(model, comm, make, **options):
+    options = {"algorithm": "dense", "momentum": "local"} | options
+    return DistributedOptimizer(make(model.parameters()), model.named_parameters(), comm=comm, **options)
+
+
+def train(comm, make, steps=range(STEPS), model=None, optimizer=None, **options):
+    model = model or Net()
+    optimizer = optimizer or distributed(model, comm, make, **options)
+    for step in steps:
+        optimizer.zero_grad()
+        model(tokens(comm.rank, step)).backward()
+        optimizer.step()
+        assert all(p.grad.is_sparse and p.grad.is_coalesced() for p in model.tables)
+    return weights(model)
+
+
+def reference(ranks: int, make, steps=STEPS, sparse=False) -> np.ndarray:
+    """The same training on the mean of all losses, in one process, with dense gradients."""
+    model = Net(sparse)
+    optimizer = make(model.parameters())
+    for step in range(steps):
+        optimizer.zero_grad()
+        (sum(model(tokens(rank, step)) for rank in range(ranks)) / ranks).backward()
+        optimizer.step()
+    return weights(model)
+
+
+def assert_alike(results, expected=None) -> None:
+    assert all(np.array_equal(one, results[0]) for one in results)
+    if expected is not None:
+        np.testing.assert_allclose(results[0], expected, rtol=1e-5, atol=1e-6)

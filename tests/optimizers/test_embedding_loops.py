@@ -1,0 +1,227 @@
+"""What training loops do, with embeddings whose gradients are sparse tensors: momentum, clipping, scalers, resuming."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparse_mpi.optim import DistributedOptimizer
+
+from .embedding_net import MAKERS, Net, assert_alike, distributed, reference, tokens, train, weights
+
+pytestmark = pytest.mark.ranks(1, 3)
+
+
+@pytest.mark.parametrize("name", ["momentum", "nesterov"])
+@pytest.mark.parametrize("mode", ["global", "corrected", None])
+def test_momentum_that_was_taken_over_is_applied_to_tables_too(ranks, name, mode):
+    """To what error feedback never sees, because nothing of it is late."""
+    results = ranks.run(lambda comm: train(comm, MAKERS[name], momentum=mode))
+    assert_alike(results, reference(ranks.size, MAKERS[name]))
+
+
+def test_passes_are_added_up(ranks):
+    def run(comm):
+        model = Net()
+        optimizer = distributed(model, comm, MAKERS["adagrad"], backward_passes_per_step=2)
+        for step in range(2):
+            optimizer.zero_grad(set_to_none=False)
+            for half in range(2):
+                (model(tokens(comm.rank, 2 * step + half)) / 2).backward()
+            optimizer.step()
+        return weights(model)
+
+    model = Net(False)
+    optimizer = MAKERS["adagrad"](model.parameters())
+    for step in range(2):
+        optimizer.zero_grad()
+        losses = [model(tokens(rank, 2 * step + half)) for rank in range(ranks.size) for half in range(2)]
+        (sum(losses) / len(losses)).backward()
+        optimizer.step()
+    assert_alike(ranks.run(run), weights(model))
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_mean_is_clipped(ranks, overlap):
+    """Of the whole gradient without overlap, to within the sketch's error; else tables together by themselves."""
+    most = 1e-3
+
+    def run(comm):
+        model = Net()
+        optimizer = distributed(model, comm, MAKERS["sgd"], clip_norm=most, overlap=overlap)
+        model(tokens(comm.rank, 0)).backward()
+        optimizer.synchronize()
+        own = torch.cat([p.grad._values().flatten() for p in model.tables]).norm()
+        rest = torch.cat([p.grad.flatten() for p in model.head.parameters()]).norm()
+        return float(own), float(rest)
+
+    for own, rest in ranks.run(run):
+        if overlap:
+            assert own == pytest.approx(most, rel=1e-5) and rest == pytest.approx(most, rel=0.2)
+        else:
+            assert np.hypot(own, rest) == pytest.approx(most, rel=0.2) and min(own, rest) < 0.95 * most
+
+
+def test_a_loss_scaler_sees_an_overflow_of_any_rank(ranks):
+    def run(comm):
+        model = Net()
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
+        optimizer = distributed(model, comm, MAKERS["sgd"], scaler=scaler)
+        for step in range(4):
+            optimizer.zero_grad()
+            loss = model(tokens(comm.rank, 0 if step < 2 else step))
+            if step == 1 and comm.rank == comm.size - 1:
+                loss = loss + model.left(torch.tensor([7])).sum() * float("inf")
+            scaler.scale(loss).backward()
+            optimizer.synchronize()
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+            scaler.update()
+        return np.append(weights(model), scaler.get_scale())
+
+    def expected():
+        model = Net(False)
+        optimizer = MAKERS["sgd"](model.parameters())
+        for step in (0, 2, 3):
+            optimizer.zero_grad()
+            (sum(model(tokens(rank, step)) for rank in range(ranks.size)) / ranks.size).backward()
+            optimizer.step()
+        return np.append(weights(model), 2.0)
+
+    assert_alike(ranks.run(run), expected())
+
+
+def test_it_resumes_to_the_bit(ranks):
+    def run(comm):
+        options = {"algorithm": "topka", "density": 0.3, "bucket_cap_mb": 1e-4}
+        model = Net()
+        optimizer = distributed(model, comm, MAKERS["adagrad"], **options)
+        train(comm, None, range(2), model, optimizer)
+        again = Net()
+        again.load_state_dict(model.state_dict())
+        resumed = distributed(again, comm, MAKERS["adagrad"], **options)
+        resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        saved = optimizer.reduction.state_dict()
+        resumed.reduction.load_state_dict(saved)
+        with pytest.raises(ValueError, match=r"state\['kinds'\] must be of 5 parameters, got 1"):
+            resumed.reduction.load_state_dict(saved | {"kinds": [1]})
+        straight = train(comm, None, range(2, 5), model, optimizer)
+        return straight, train(comm, None, range(2, 5), again, resumed)
+
+    assert all(np.array_equal(*both) for both in ranks.run(run))
+
+
+def test_what_is_owed_stays_when_a_table_leaves_its_bucket(ranks):
+    """A table that nobody uses in the first steps shares a bucket with the layer until it is seen."""
+
+    def run(comm):
+        torch.manual_seed(0)
+        head, table = nn.Linear(30, 10), nn.Embedding(30, 2, sparse=True)
+        both = [*head.parameters(), *table.parameters()]
+        optimizer = DistributedOptimizer(torch.optim.SGD(both, lr=0.0), comm=comm, op="sum", density=0.02)
+        draw, given, applied, lengths = torch.Generator().manual_seed(comm.rank), 0.0, 0.0, []
+        for step in range(4):
+            optimizer.zero_grad()
+            loss = head(torch.randn(4, 30, generator=draw)).pow(2).sum()
+            own = torch.autograd.grad(loss, head.parameters(), retain_graph=True)
+            given += torch.cat([g.flatten() for g in own]).numpy()
+            if step >= 2 and comm.rank == 0:
+                loss = loss + table(torch.tensor([step])).sum()
+            loss.backward()
+            optimizer.step()
+            applied += torch.cat([p.grad.flatten() for p in head.parameters()]).numpy()
+            lengths.append(sum(bucket.reducer.layout.size for bucket in optimizer.reduction.buckets))
+        assert lengths == [370, 370, 310, 310]
+        (bucket,) = optimizer.reduction.buckets
+        return given, applied, bucket.reducer.residual
+
+    found = ranks.run(run)
+    given, owed = (sum(one[i] for one in found) for i in (0, 2))
+    assert np.abs(owed).sum() > 0
+    np.testing.assert_allclose(found[0][1] + owed, given, rtol=1e-4, atol=1e-4)
+
+
+def test_what_an_earlier_version_owed_of_a_table_is_given_back(ranks):
+    """Which reduced it as a dense gradient, and did not save what kinds of gradients there are."""
+
+    def run(comm):
+        def made(sparse):
+            torch.manual_seed(0)
+            table, head = nn.Embedding(30, 2, sparse=sparse), nn.Linear(2, 5)
+            both = torch.optim.SGD([*table.parameters(), *head.parameters()], lr=0.0)
+            options = {"op": "sum", "density": 0.03, "algorithm": "topka"}
+            return table, head, DistributedOptimizer(both, comm=comm, **options)
+
+        table, head, optimizer = made(False)
+        head(table(torch.tensor([3, 4, comm.rank]))).pow(2).sum().backward()
+        own = table.weight.grad.clone()
+        optimizer.step()
+        saved, arrived = optimizer.reduction.state_dict(), table.weight.grad.clone()
+        del saved["kinds"]
+        table, head, optimizer = made(True)
+        optimizer.reduction.load_state_dict(saved)
+        if comm.rank == 0:
+            table(torch.tensor([9])).sum().backward()
+        optimizer.step()
+        assert table.weight.grad.is_sparse
+        return own.numpy(), (arrived.index_add(0, table.weight.grad._indices()[0], table.weight.grad._values())).numpy()
+
+    found = ranks.run(run)
+    expected = sum(own for own, _ in found)
+    expected[9] += 1
+    for _, arrived in found:
+        np.testing.assert_allclose(arrived, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_flush_leaves_the_tables_alone(ranks):
+    def run(comm):
+        model = Net()
+        optimizer = distributed(model, comm, MAKERS["sgd"], algorithm="topka", density=0.1)
+        train(comm, None, range(2), model, optimizer)
+        before = [p.detach().clone() for p in model.tables]
+        optimizer.flush()
+        assert all(torch.equal(p, kept) and p.grad is None for p, kept in zip(model.tables, before, strict=True))
+        return train(comm, None, range(2, 4), model, optimizer)
+
+    assert_alike(ranks.run(run))
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize("where", ["one rank", "all ranks"])
+def test_a_sparse_gradient_that_becomes_dense_is_an_error_on_all_ranks(ranks, where, overlap, clip_norm):
+    """And nothing is under way afterwards: the step can be done again."""
+
+    def run(comm):
+        model = Net()
+        optimizer = distributed(model, comm, MAKERS["sgd"], overlap=overlap, clip_norm=clip_norm)
+        train(comm, None, range(1), model, optimizer)
+        optimizer.zero_grad()
+        loss = model(tokens(comm.rank, 1))
+        if where == "all ranks" or comm.rank == comm.size - 1:
+            loss = loss + model.left.weight.sum()
+        loss.backward()
+        says = "must stay a sparse tensor of 1 sparse dimensions.*got a dense tensor; use the parameter in the same"
+        with pytest.raises((TypeError, ValueError), match=says):
+            optimizer.step()
+        optimizer.zero_grad()
+        return train(comm, None, range(1, 3), model, optimizer)
+
+    assert_alike(ranks.run(run))
+
+
+def test_what_torch_does_not_do_with_sparse_gradients_is_refused(ranks):
+    def run(comm, make, error, says, **options):
+        model = Net()
+        optimizer = distributed(model, comm, make, **options)
+        model(tokens(comm.rank, 0)).backward()
+        with pytest.raises(error, match=says):
+            optimizer.step()
+
+    decaying = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5, weight_decay=0.1)  # noqa: E731
+    ranks.run(lambda comm: run(comm, decaying, ValueError, "weight_decay must be 0 where gradients", momentum="global"))
+    ranks.run(lambda comm: run(comm, torch.optim.Adam, RuntimeError, "torch.optim.SparseAdam for that", momentum=None))

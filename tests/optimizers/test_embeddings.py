@@ -1,0 +1,198 @@
+"""`DistributedOptimizer` and embeddings with ``sparse=True``: exact, row by row, and never dense."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparse_mpi.comm import NullComm
+from sparse_mpi.optim import DistributedOptimizer
+
+from .embedding_net import MAKERS, ROWS, STEPS, Net, assert_alike, distributed, reference, tokens, train, weights
+
+pytestmark = pytest.mark.ranks(1, 2, 3, 5)
+
+
+@pytest.fixture(autouse=True)
+def nothing_becomes_dense(monkeypatch):
+    def refuse(self, *args, **kwargs):
+        raise AssertionError("a sparse tensor became dense")
+
+    monkeypatch.setattr(torch.Tensor, "to_dense", refuse)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_it_is_training_on_the_mean_loss(ranks, make):
+    """With any optimizer that takes sparse tensors, and momentum applied by torch."""
+    assert_alike(ranks.run(lambda comm: train(comm, make)), reference(ranks.size, make))
+
+
+def test_sparse_adam_takes_the_tables_and_another_optimizer_the_rest(ranks):
+    def steps(model, optimizers, loss):
+        for step in range(STEPS):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss(model, step).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        return weights(model)
+
+    def both(model):
+        return torch.optim.SparseAdam(model.tables, lr=0.1), torch.optim.SGD(model.head.parameters(), lr=0.1)
+
+    def run(comm):
+        model = Net()
+        optimizers = [DistributedOptimizer(plain, comm=comm, algorithm="dense") for plain in both(model)]
+        done = steps(model, optimizers, lambda model, step: model(tokens(comm.rank, step)))
+        assert not optimizers[0].reduction.buckets
+        return done
+
+    model = Net()
+    mean = steps(
+        model, both(model), lambda model, step: sum(model(tokens(r, step)) for r in range(ranks.size)) / ranks.size
+    )
+    assert_alike(ranks.run(run), mean)
+
+
+def test_ranks_and_steps_without_a_gradient(ranks):
+    """A rank without tokens takes part; a table that no rank has used has no gradient, as in one process."""
+
+    def loss(model, rank, step):
+        used = rank != step % ranks.size or ranks.size == 1
+        return model.left(tokens(rank, step)).pow(2).sum() if used and step else None
+
+    def run(comm):
+        model = Net()
+        optimizer = DistributedOptimizer(torch.optim.SparseAdam(model.tables, lr=0.1), comm=comm)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            if (own := loss(model, comm.rank, step)) is not None:
+                own.backward()
+            optimizer.step()
+            assert (model.left.weight.grad is None) == (step == 0) and model.right.weight.grad is None
+        return weights(model)
+
+    model = Net()
+    plain = torch.optim.SparseAdam(model.tables, lr=0.1)
+    for step in range(STEPS):
+        plain.zero_grad()
+        there = [own for rank in range(ranks.size) if (own := loss(model, rank, step)) is not None]
+        if there:
+            (sum(there) / ranks.size).backward()
+        plain.step()
+    assert_alike(ranks.run(run), weights(model))
+
+
+def test_a_step_sends_the_rows_that_were_touched(ranks):
+    """Whatever the size of the tables: the same bytes of payload for 60 rows and for 60,000."""
+
+    def run(comm, rows):
+        model = Net(rows=rows)
+        optimizer = distributed(model, comm, MAKERS["sgd"])
+        sent = []
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            model(tokens(comm.rank, step)).backward()
+            optimizer.step()
+            sent.append(optimizer.reduction.sparse.report.traffic.sent)
+        held = sum(p.grad._nnz() * (p[0].nbytes + 8) for p in model.tables)
+        return sent, held, optimizer.reduction.report.traffic.sent
+
+    for (small, _, _), (large, held, whole) in zip(
+        ranks.run(lambda c: run(c, ROWS)), ranks.run(lambda c: run(c, 60_000)), strict=True
+    ):
+        assert all(np.array(large) <= 1.15 * np.array(small))  # ten more bits for each key
+        assert large[-1] <= 2 * held < 60_000
+        assert whole > large[-1] or ranks.size == 1
+
+
+def test_nothing_of_the_tables_size_is_made(ranks):
+    """Of 10^7 rows of 64 numbers: but for the table itself, which is memory that is never written to."""
+    rows, width = 10**7, 64
+
+    def run(comm):
+        table = nn.Embedding(rows, width, sparse=True, _weight=torch.zeros(1).expand(rows, width))
+        table.weight = nn.Parameter(torch.empty(0).set_(torch.zeros(1).untyped_storage(), 0, (rows, width), (0, 0)))
+        optimizer = DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=0.1), comm=comm)
+        for step in range(2):
+            optimizer.zero_grad()
+            (table(tokens(comm.rank, step)) + 1).pow(2).sum().backward()
+            optimizer.synchronize()
+        return table.weight.grad
+
+    tracemalloc.start()
+    try:
+        found = ranks.run(run)
+        assert tracemalloc.get_traced_memory()[1] < rows
+    finally:
+        tracemalloc.stop()
+    assert all(g.shape == (rows, width) and g._nnz() <= 20 * ranks.size for g in found)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"overlap": False}, {"in_place": True}, {"density": 0.1, "algorithm": "topka"}], ids=str
+)
+def test_the_tables_do_not_depend_on_how_the_rest_is_reduced(ranks, options):
+    def tables(comm, options):
+        model = Net()
+        optimizer = distributed(model, comm, MAKERS["sgd"], **options)
+        model(tokens(comm.rank, 0)).backward()
+        optimizer.step()
+        return torch.cat([p.detach().flatten() for p in model.tables]).numpy()
+
+    assert_alike(ranks.run(lambda comm: tables(comm, options)) + ranks.run(lambda comm: tables(comm, {})))
+
+
+def test_a_sum_is_not_divided(ranks):
+    results = ranks.run(lambda comm: train(comm, lambda p: torch.optim.SGD(p, lr=0.1 / comm.size), op="sum"))
+    assert_alike(results, reference(ranks.size, MAKERS["sgd"]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_half_precision_is_added_up_in_single(ranks, dtype):
+    def run(comm):
+        table = nn.Embedding(10, 3, sparse=True, dtype=dtype)
+        nn.init.ones_(table.weight)
+        optimizer = DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), comm=comm)
+        (table(torch.tensor([2])) * (1 if comm.rank == 0 else 2**-9)).sum().backward()
+        optimizer.synchronize()
+        assert table.weight.grad.dtype == dtype
+        return float(table.weight.grad._values()[0, 0])
+
+    exact = (1 + 2**-9 * (ranks.size - 1)) / ranks.size
+    assert ranks.run(run) == [float(torch.tensor(exact, dtype=torch.float64).to(dtype))] * ranks.size
+
+
+def test_gradients_of_several_sparse_dimensions(ranks):
+    """Of ``gather``, whose every element has a place of its own."""
+
+    def run(comm, sparse):
+        x = nn.Parameter(torch.arange(12.0).reshape(3, 4))
+        optimizer = DistributedOptimizer(torch.optim.SGD([x], lr=0.1), comm=comm, algorithm="dense")
+        for _ in range(2):
+            optimizer.zero_grad()
+            x.gather(1, torch.tensor([[comm.rank % 4], [1], [1]]), sparse_grad=sparse).pow(2).sum().backward()
+            optimizer.step()
+        assert x.grad.is_sparse == sparse
+        return x.detach().numpy()
+
+    results = ranks.run(lambda comm: run(comm, True))
+    assert_alike(results, ranks.run(lambda comm: run(comm, False))[0])
+
+
+def test_k_is_for_what_is_not_sparse():
+    """Of a large table and a small layer, the layer sends k, not the share of k that it is of all entries."""
+    table, layer = nn.Embedding(10**5, 4, sparse=True), nn.Linear(40, 30)
+    optimizer = DistributedOptimizer(
+        torch.optim.SGD([*table.parameters(), *layer.parameters()], lr=0.1), comm=NullComm(2), algorithm="topka", k=100
+    )
+    for _ in range(2):
+        optimizer.zero_grad()
+        (layer(torch.ones(2, 40)).pow(2).sum() + table(torch.tensor([1])).sum()).backward()
+        optimizer.step()
+    (bucket,) = optimizer.reduction.buckets
+    assert bucket.reducer.report.selected == 100
