@@ -84,7 +84,7 @@ def allreduce(
                 result = merged(few, ufunc)
             else:
                 result = ALGORITHMS[chosen](entries, ufunc, pool, form, transport)
-            return mine.leave(_finished(result, zeros))
+            return mine.leave(_finished(result, entries, zeros))
 
     return source.back(in_turn(transport, work))
 
@@ -108,7 +108,7 @@ def reduce_scatter(
                 own = owned(entries, ufunc, regions, form, transport)
             else:
                 own = part_of(merged(few, ufunc), regions, transport.rank)
-            return mine.leave(_finished(own, zeros))
+            return mine.leave(_finished(own, entries, zeros))
 
     return source.back(in_turn(transport, work))
 
@@ -133,14 +133,14 @@ def reduce(
         mine, ufunc, entries, pool, form, few = ready(source, op, transport, zeros, root=root, wire=wire)
         with together(transport):
             if few is not None:
-                return mine.leave(_finished(merged(few, ufunc), zeros)) if transport.rank == root else None
+                return mine.leave(_finished(merged(few, ufunc), entries, zeros)) if transport.rank == root else None
             rank, regions = transport.rank, regions_of(pool, transport.size)
             own = owned(entries, ufunc, regions, form, transport)
             message, lengths = form.pack(own, np.array([len(own.keys)]), regions[rank : rank + 1])
             received, lengths = transport.alltoallv(message, lengths * (np.arange(transport.size) == root))
             if rank != root:
                 return None
-            return mine.leave(_finished(joined(form.unpack(received, lengths, regions)), zeros))
+            return mine.leave(_finished(joined(form.unpack(received, lengths, regions)), entries, zeros))
 
     result = in_turn(transport, work)
     return result if result is None else source.back(result)
@@ -163,6 +163,9 @@ def allgather(x: Any, comm: Any = None, *, wire: str | BitPacked | None = None) 
     return [source.back(part) for part in in_turn(transport, work)]
 
 
-def _finished(result: Entries, zeros: str) -> Entries:
-    """Return the result as it is wanted."""
-    return nonzero(result) if zeros == "drop" else result
+def _finished(result: Entries, given: Entries, zeros: str) -> Entries:
+    """Return the result as it is wanted, in memory that is not that of what was ``given``."""
+    if zeros == "drop":
+        return nonzero(result)
+    shared = any(map(np.may_share_memory, result, given))
+    return Entries(result.keys.copy(), result.values.copy()) if shared else result

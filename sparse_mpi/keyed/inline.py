@@ -43,7 +43,7 @@ def write(entries: Entries, words: np.ndarray) -> None:
 
 
 def read(rows: np.ndarray, counts: np.ndarray, dtypes: list[np.dtype], shape: tuple[int, ...]) -> list[Entries]:
-    """Return the entries of all ranks, which have fit.
+    """Return the entries of all ranks, which have fit, in memory of their own.
 
     Args:
         rows: ``(P, w)`` int64, the words of all ranks.
@@ -54,5 +54,5 @@ def read(rows: np.ndarray, counts: np.ndarray, dtypes: list[np.dtype], shape: tu
     found = []
     for row, count, dtype in zip(rows, counts.tolist(), dtypes, strict=True):
         numbers = row[count:].view(np.uint8)[: count * prod(shape) * dtype.itemsize].view(dtype)
-        found.append(Entries(row[:count], numbers.reshape(count, *shape)))
+        found.append(Entries(row[:count].copy(), numbers.copy().reshape(count, *shape)))
     return found

@@ -44,7 +44,6 @@ class CudaTensor(T):
         found = list(tensors((args, kwargs)))
         of_lengths = getattr(function, "__name__", "") in OF_LENGTHS
         strangers = [x for x in found if plain(x) and x.dim() and (x.is_floating_point() or not of_lengths)]
-        strangers = [x for x in strangers if not x.is_sparse]
         if strangers and function not in CROSSING:
             raise RuntimeError(f"Expected all tensors to be on the same device: {function.__name__}")
         masks = function in CROSSING and any(x.dtype == torch.bool for x in tensors(args[1:2]))
@@ -95,9 +94,7 @@ def tensors(tree):
 
 
 def on(tree, numbers: bool = True):
-    """Results as tensors on the device, whole ``numbers`` too; but sparse tensors, which have no subclasses."""
-    if isinstance(tree, T) and tree.is_sparse:
-        return tree
+    """Results as tensors on the device, whole ``numbers`` too."""
     if isinstance(tree, T):
         return cast(tree, CudaTensor) if plain(tree) and (numbers or tree.is_floating_point()) else tree
     if isinstance(tree, (tuple, list)):

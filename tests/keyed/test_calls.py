@@ -254,6 +254,25 @@ def test_few_entries_come_with_the_arguments_and_more_do_not(ranks, shape):
             assert sent == [False, False, False, False, True, False, True, ranks.size > 3, False]
 
 
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("way", WAYS)
+def test_results_are_the_caller_s_own(way):
+    """They may be written to: neither another rank nor what was given is changed."""
+
+    def body(comm):
+        mine = np.array([1, 2]), np.array([0.5, 2.0])
+        mine = mine if comm.rank == 1 else tuple(part[:0] for part in mine)
+        found = [*keyed.allreduce(mine, comm=comm, algorithm=way), *sum(keyed.allgather(mine, comm), ())]
+        for part in found:
+            part += 1
+        comm.barrier()
+        return [part.tolist() for part in (*found, *mine)]
+
+    for rank, found in enumerate(World(3).run(body)):
+        given = [[1, 2], [0.5, 2]] if rank == 1 else [[], []]
+        assert found == [[2, 3], [1.5, 3], [], [], [2, 3], [1.5, 3], [], [], *given]
+
+
 @pytest.mark.ranks(1, 2, 3)
 def test_the_network_is_measured_once_for_a_communicator(ranks):
     def body(comm):
