@@ -180,7 +180,7 @@ class SparDL(Algorithm):
         return Bound(2 * (ranks - 1) * most, 0, 2 * levels, 0, extra)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return 1 and k: how much is pruned on the way depends on where the entries are."""
+        """Return 1, if any entry is not zero, and k: how much is pruned on the way depends on where the entries are."""
         return 1, k
 
     def _most(self, k: int, width: int, size: int) -> int:
