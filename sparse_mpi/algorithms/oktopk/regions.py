@@ -38,9 +38,9 @@ def samples(k: int, ranks: int) -> int:
     """Return how many of its indices a rank tells for regions to be drawn.
 
     With 64 of each rank the largest region has 1.3 times the mean on 256 ranks, with 8 about twice the mean. Few ranks
-    need fewer, and no more than about a sixteenth of a step's bytes are spent on them.
+    need fewer, and no more than about a quarter of a step's bytes are spent on them, unless a step has very few.
     """
-    return min(max(k // (4 * ranks), 8), 4 * ranks, 64)
+    return min(max(k // ranks, 8), 4 * ranks, 64)
 
 
 def tolerated(mean: float, trigger: float) -> float:
