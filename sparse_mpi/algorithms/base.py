@@ -13,7 +13,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.sparse import Layout, SparseVector
-from sparse_mpi.wire import Wire
+from sparse_mpi.wire import Most, Wire
 
 A = TypeVar("A", bound="Algorithm")
 
@@ -35,7 +35,7 @@ class Bound(NamedTuple):
     values: float  # values without index
     messages: float  # all messages, those of control too
     control: float  # bytes of counts, boundaries, histograms
-    extra: float = 0.0  # payload bytes that are neither a pair nor a value: short indices, short values
+    extra: float = 0.0  # payload bytes that are neither: packed or short indices, rounded values, heads of messages
 
     def payload(self, pair_bytes: int, value_bytes: int) -> float:
         """Return the payload in bytes, for pairs and values of these sizes in bytes."""
@@ -45,6 +45,12 @@ class Bound(NamedTuple):
     def words(self) -> float:
         """Return the payload in 4-byte words, for float32 values and int32 indices: the papers' unit."""
         return 2 * self.pairs + self.values + self.extra / 4
+
+
+def bound_of(messages: float, control: float, first: Most, *others: Most) -> Bound:
+    """Return the bound of one rank's messages of payload, whose most bytes their formats tell, and of control."""
+    pairs, values, extra = first.beside(*others)
+    return Bound(pairs, values, messages, control, extra)
 
 
 class Part(Protocol):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
@@ -108,7 +108,7 @@ class GTopk(Algorithm):
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return k pairs in every round: the root sends them down, and nobody sends more."""
         down = rounds(ranks)
-        return Bound(k * down, 0, 2 * down, 8 * down, self.wire.overhead() * down)
+        return bound_of(2 * down, 8 * down, self.wire.most(k, layout.size).times(down))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the size of one selection, which a merge never makes smaller, and k."""

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, later, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, later, rounds
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm, bruck
@@ -47,7 +47,7 @@ from sparse_mpi.sparse import (
     take,
     truncate,
 )
-from sparse_mpi.wire import Coo, Wire, regions_of
+from sparse_mpi.wire import Coo, Most, Wire, regions_of
 
 PRUNES = ("threshold", "block")
 SELECTIONS = ("global", "block")
@@ -172,15 +172,15 @@ class SparDL(Algorithm):
         """Return P - 1 regions on their way to their owners, and P - 1 on their way from them."""
         if ranks == 1:
             return Bound(0, 0, 0, 0)
-        most = self._most(k, Partition(layout.size, ranks, self.block).widest, layout.size)
+        widest = Partition(layout.size, ranks, self.block).widest
+        entries, width = (ranks - 1) * self._most(k, widest, layout.size), (ranks - 1) * widest
         levels = rounds(ranks)
-        extra = (bruck.COUNT_BYTES + self.wire.overhead()) * (ranks - 1) + (
-            bruck.MAX_ROW_BYTES + self.wire.overhead()
-        ) * levels
-        return Bound(2 * (ranks - 1) * most, 0, 2 * levels, 0, extra)
+        there, back = self.wire.most(entries, width, levels), self.wire.most(entries, width, ranks - 1)
+        heads = Most(extra=bruck.COUNT_BYTES * (ranks - 1) + bruck.MAX_ROW_BYTES * levels)
+        return bound_of(2 * levels, 0, there, back, heads)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return 1 and k: how much is pruned on the way depends on where the entries are."""
+        """Return 1, if any entry is not zero, and k: how much is pruned on the way depends on where the entries are."""
         return 1, k
 
     def _most(self, k: int, width: int, size: int) -> int:

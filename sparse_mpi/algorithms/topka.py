@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
@@ -60,8 +60,7 @@ class TopkA(Algorithm):
         most = most_selected(self.selector, layout, k)
         if self.selector.shared:
             return Bound(0, 2 * most * (ranks - 1) / ranks, 2 * rounds(ranks), 0)
-        extra = self.wire.overhead() * (ranks - 1)
-        return Bound(most * (ranks - 1), 0, 2 * rounds(ranks), 4 * (ranks - 1), extra)
+        return bound_of(2 * rounds(ranks), 4 * (ranks - 1), self.wire.most(most, layout.size).times(ranks - 1))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the sizes of one selection and of P selections that have no position in common."""

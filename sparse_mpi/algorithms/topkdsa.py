@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
@@ -88,13 +88,13 @@ class TopkDSA(Algorithm):
         if self.exchange == "doubling":
             core, folded = _core(ranks)
             messages = rounds(ranks) + 1
-            pairs = most * (2 * (core - 1) + ranks if folded else ranks - 1)
-            return Bound(pairs, 0, messages, 0, self.wire.overhead() * messages)
-        width = -(-layout.size // ranks)
-        pairs, values = (most * ranks, 0) if 2 * most * ranks < width else (0, width)
-        pairs = most * (ranks > 1) + pairs * (ranks - 1)
-        extra = 2 * self.wire.overhead() * (ranks - 1)
-        return Bound(pairs, values * (ranks - 1), ranks - 1 + 2 * rounds(ranks), 4 * (ranks - 1), extra)
+            entries = most * (2 * (core - 1) + ranks if folded else ranks - 1)
+            return bound_of(messages, 0, self.wire.most(entries, layout.size * messages, messages))
+        if ranks == 1:
+            return Bound(0, 0, 0, 0)
+        split = self.wire.most(most, layout.size, ranks - 1)
+        summed = self.wire.most_of_sum(most * ranks, -(-layout.size // ranks))
+        return bound_of(ranks - 1 + 2 * rounds(ranks), 4 * (ranks - 1), split, summed.times(ranks - 1))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return 0, for sums that are zero are left out of dense regions, and the size of P disjoint selections."""

@@ -2,10 +2,12 @@
 
 With N nodes of R ranks each, local rank l owns segment l of the vector, an R-th, on its node, and the ranks l of all
 nodes form *lane* l. The owners sum their segments over the node (a reduce-scatter), each lane reduces its segment
-sparsely with about k/R entries (`oktopk`), and the results are gathered inside the node.
+sparsely (`oktopk`), and the results are gathered inside the node. Lanes share k by how many of a segment's sums reach
+the threshold that k of a node do: as all owners count them, in an allgather of control over all ranks.
 
-Costs n(R-1)/R + 2k(R-1)/R words inside the node, and between nodes what `oktopk` costs for k/R entries on N ranks: an
-R-th. Returns at most k entries: of each segment the largest of the sum of what the nodes select there.
+Costs n(R-1)/R + 2k(R-1)/R words inside the node, and between nodes what `oktopk` costs for k entries on N ranks, shared
+among the R ranks of a node. Returns at most k entries: of each segment the largest of the sum of what the nodes select
+there.
 
 Where nodes have different numbers of ranks, R is the smallest; the other ranks of a larger node own no segment.
 
@@ -15,7 +17,7 @@ What is not sent is kept once a node, by the owner. All other ranks have given e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,10 +25,15 @@ import numpy as np
 from sparse_mpi import kernels, wire
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.algorithms.oktopk import OkTopk
+from sparse_mpi.algorithms.oktopk.global_threshold import Counted
+from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.select.base import NOT_ZERO
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries
+
+COUNTED = Counted(mantissa=7, lowest=NOT_ZERO)  # finds the threshold by which lanes share k
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,7 @@ class TwoLevelState:
     """The state that is carried from step to step. A rank that owns no segment carries nothing that matters."""
 
     inner: Any  # the lane's state
+    threshold: ThresholdPredictor = field(default_factory=ThresholdPredictor)  # by which k is shared among the lanes
     start: int = 0  # of the segment that it is for
     stop: int = 0
     members: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # of the lane, by rank
@@ -45,6 +53,7 @@ class Place(NamedTuple):
     node: Comm  # the ranks of its node
     lane: Comm  # those that have its number in their node
     lanes: int  # R, which every node has
+    numbers: np.ndarray  # (P,) of the lane of every rank
     members: np.ndarray  # of the lane, by rank in the whole
 
 
@@ -93,16 +102,23 @@ class TwoLevel(Algorithm):
     ) -> tuple[Reduction, TwoLevelState]:
         """Return at most k entries; ``sent`` ``(n,)`` is acc, less what this rank keeps for its node."""
         # Sum inside the node: local rank l owns the sum of segment l.
-        node, lane, lanes, members = self._place(comm)
+        node, lane, lanes, numbers, members = self._place(comm)
         n, xp, lanes = len(acc), namespace(acc), min(lanes, k)
         bounds = equal_boundaries(n, lanes)
         sent = acc.copy()
         summed = sum_segments(acc, np.diff(bounds), node)
         part = SparseVector(xp.empty(0, index_dtype(n)), xp.empty(0, acc.dtype), n)
+        # Share k: each lane has as many entries as its segment has among the largest of all segments.
+        shares, threshold = [k], state.threshold
+        if lanes > 1:
+            nodes = int((numbers == 0).sum())
+            found, threshold = COUNTED.count(summed, k * nodes, threshold, comm)
+            large = np.bincount(numbers, found.above + found.tied, minlength=lanes)[:lanes].astype(np.int64)
+            shares = deal(k, large, np.diff(bounds))
         # Reduce the segment between nodes, in the lane of the ranks that own it.
         if node.rank < lanes:
             start, stop = (int(bound) for bound in bounds[node.rank : node.rank + 2])
-            share = deal(k, np.diff(bounds))[node.rank]
+            share = shares[node.rank]
             segment, inner = Layout.of(stop - start), state.inner
             # Begin anew where the lane or its segment has changed. Must agree on all members: if only some began anew,
             # their states would diverge.
@@ -114,7 +130,9 @@ class TwoLevel(Algorithm):
             kernels.of(summed).subtract(summed, given.indices, given.values)
             with np.errstate(invalid="ignore"):
                 sent[start:stop] -= summed
-            state = TwoLevelState(inner, start, stop, members)
+            state = TwoLevelState(inner, threshold, start, stop, members)
+        else:
+            state = replace(state, threshold=threshold)
         # Gather the segments' results inside the node.
         rows, _ = node.allgatherv(wire.encode(part))
         return Reduction(wire.decode(rows, n, acc.dtype), sent), state
@@ -124,33 +142,32 @@ class TwoLevel(Algorithm):
 
         Without ``ranks_per_node``, the worst of all ways in which ranks can be spread over nodes, column by column.
         """
-        bounds = [self._bound(layout.size, k, *spread) for spread in self._spreads(ranks)]
+        bounds = [self._bound(layout.size, k, ranks, *spread) for spread in self._spreads(ranks)]
         return Bound(*(max(column) for column in zip(*bounds, strict=True)))
 
-    def _bound(self, n: int, k: int, nodes: int, smallest: int, largest: int) -> Bound:
+    def _bound(self, n: int, k: int, ranks: int, nodes: int, smallest: int, largest: int) -> Bound:
         """Return the bound for so many nodes, of which the smallest and the largest have so many ranks."""
         lanes = min(smallest, k)
         widths = np.diff(equal_boundaries(n, lanes))
-        share = max(deal(k, widths))
+        share = min(k - lanes + 1, int(widths.max()))  # all other segments may be zero
         inner = self.inner.bound(Layout.of(int(widths.max())), share, nodes)
+        messages, control = 0, 0.0
+        if lanes > 1:
+            _, _, messages, control = COUNTED.bound(n * nodes, k * nodes, ranks)
         return inner._replace(
             pairs=inner.pairs + share * (largest - 1),
             values=inner.values + (n if largest > lanes else n - widths.min()),
-            messages=inner.messages + min(lanes, largest - 1) + 2 * rounds(largest),
-            control=inner.control + 4 * (largest - 1),
+            messages=inner.messages + messages + min(lanes, largest - 1) + 2 * rounds(largest),
+            control=inner.control + control + 4 * (largest - 1),
         )
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the sums over the lanes, for the worst of all ways in which ranks can be spread over nodes."""
-        bands = [self._result_band(layout.size, k, nodes, smallest) for nodes, smallest, _ in self._spreads(ranks)]
-        return min(least for least, _ in bands), max(most for _, most in bands)
+        """Return what ``inner`` does for the whole vector, but for roundings in each lane.
 
-    def _result_band(self, n: int, k: int, nodes: int, smallest: int) -> tuple[float, float]:
-        """Return the band for so many nodes, of which the smallest has so many ranks."""
-        widths = np.diff(equal_boundaries(n, min(smallest, k)))
-        shares = deal(k, widths)
-        lanes = [self.inner.result_band(Layout.of(int(w)), s, nodes) for w, s in zip(widths, shares, strict=True)]
-        return sum(least for least, _ in lanes), sum(most for _, most in lanes)
+        For the worst of all ways in which ranks can be spread over nodes.
+        """
+        found = [(min(smallest, k), *self.inner.result_band(layout, k, n)) for n, smallest, _ in self._spreads(ranks)]
+        return max(min(least - (lanes > 1) * lanes for lanes, least, _ in found), 0), max(most for *_, most in found)
 
     def exact_order(self, layout: Layout, k: int) -> bool:
         """Tell if ``inner`` adds in rank order; so do nodes."""
@@ -174,9 +191,8 @@ class TwoLevel(Algorithm):
         if key not in comm.attributes:
             node = comm.split(comm.node() if self.ranks_per_node is None else comm.rank // self.ranks_per_node)
             lane = comm.split(node.rank)
-            sizes_and_ranks = comm.duplicate().allgather(np.array([node.size, node.rank]))  # whose traffic is no step's
-            members = np.flatnonzero(sizes_and_ranks[:, 1] == node.rank)
-            comm.attributes[key] = Place(node, lane, int(sizes_and_ranks[:, 0].min()), members)
+            sizes, numbers = comm.duplicate().allgather(np.array([node.size, node.rank])).T  # traffic of no step
+            comm.attributes[key] = Place(node, lane, int(sizes.min()), numbers, np.flatnonzero(numbers == node.rank))
         return comm.attributes[key]
 
 
@@ -197,12 +213,18 @@ def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
     return summed
 
 
-def deal(k: int, widths: np.ndarray) -> list[int]:
-    """Deal k entries out over segments in proportion to their widths, by largest remainder, of equal ones the first.
+def deal(k: int, weights: np.ndarray, widths: np.ndarray) -> list[int]:
+    """Deal k entries out over segments in proportion to ``weights`` ``(R,)``, by largest remainder.
 
-    Every segment gets at least one and at most its width, if there are as many entries as segments and the widths
-    differ by one at most.
+    Every segment gets at least one and at most its width ``(R,)``; k is no less than R and no more than all widths.
+    What a narrow segment cannot take goes to the others, to those without weight if need be.
     """
-    shares, remainders = np.divmod(k * widths, widths.sum())
-    shares[np.argsort(-remainders, kind="stable")[: k - shares.sum()]] += 1
+    shares = np.ones(len(widths), np.int64)
+    while rest := k - int(shares.sum()):
+        room = widths - shares
+        wanting = weights * (room > 0)
+        wanting = wanting if wanting.any() else room
+        parts, remainders = np.divmod(rest * wanting, wanting.sum())
+        parts[np.argsort(-remainders, kind="stable")[: rest - parts.sum()]] += 1
+        shares += np.minimum(parts, room)
     return shares.tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from sparse_mpi.comm.world import World
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.sparse import Layout
+from sparse_mpi.wire import Coo
 
 WORD = 4  # bytes: the papers' unit
 PAIR, VALUE = 8, 4  # bytes of an entry and of a value of fewer than 2^31 float32, as `Algorithm.bound` counts them
@@ -165,7 +166,10 @@ def gigabytes(algorithm: Algorithm, gradients: Gradients, ranks: int) -> float:
 
 def merged(algorithm: Algorithm, n: int, k: int, ranks: int) -> float:
     """Return the pairs that all ranks together receive, and have to merge, in a step, by the formula."""
-    return ranks * algorithm.bound(Layout.of(n), k, ranks).pairs
+    plain: Any = algorithm
+    if algorithm.wire is not None:
+        plain = replace(plain, wire=Coo())
+    return ranks * plain.bound(Layout.of(n), k, ranks).pairs
 
 
 def _by_phase(recording: RecordingComm) -> dict[str, Traffic]:

@@ -34,13 +34,16 @@ def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def restore(template: Any, saved: Any) -> Any:
-    """Invert ``asdict``: return a state of ``template``'s type, nested states included, that shares no array."""
+    """Invert ``asdict``: return a state of ``template``'s type, nested states included, that shares no array.
+
+    A field that an earlier release did not save has its default.
+    """
     if isinstance(template, tuple) and any(map(is_dataclass, template)):
         return tuple(restore(was, part) for was, part in zip(template, saved, strict=True))
     if not is_dataclass(template) or isinstance(template, type):
         return saved.copy() if isinstance(saved, np.ndarray) else saved
-    values = {field.name: restore(getattr(template, field.name), saved[field.name]) for field in fields(template)}
-    return type(template)(**values)
+    known = [field.name for field in fields(template) if field.name in saved]
+    return type(template)(**{name: restore(getattr(template, name), saved[name]) for name in known})
 
 
 def check_identity(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:

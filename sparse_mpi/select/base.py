@@ -14,13 +14,16 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import Layout, SparseVector
 
+NOT_ZERO = 1  # the magnitude bits that every number but zero reaches
+
 
 class Selector(ABC):
     """The base class of all selectors, which are frozen dataclasses of hyperparameters.
 
-    ``select`` is deterministic, draws on no global generator, takes the lower index of equal magnitudes, returns at
-    least one entry, and between ``band[0] * k`` and ``band[1] * k`` of them on any input (k itself when the band is
-    (1, 1)), but no fewer than `floor`.
+    ``select`` is deterministic, draws on no global generator, takes the lower index of equal magnitudes, and returns
+    between ``band[0] * k`` and ``band[1] * k`` entries on any input (k itself when the band is (1, 1)), but no fewer
+    than `floor`. A selector that is neither `shared` nor `patterned` returns no zeros: if fewer entries are not zero,
+    it returns these, and nothing of nothing.
 
     A selector implements ``init`` and ``select``. All other members have a default; a selector for which the default
     is not true overrides it.
@@ -40,7 +43,7 @@ class Selector(ABC):
 
     @property
     def band(self) -> tuple[float, float]:
-        """Return the fewest and the most entries it selects, as multiples of k."""
+        """Return the fewest and the most entries it selects, as multiples of k, where so many are not zero."""
         return 1.0, 1.0
 
     def floor(self, layout: Layout) -> int:
@@ -157,7 +160,7 @@ def most_selected(selector: Selector, layout: Layout, k: int) -> float:
 
 
 def fewest_selected(selector: Selector, k: int) -> int:
-    """Return the fewest entries that the selector returns, or k if it never returns fewer."""
+    """Return the fewest entries that the selector returns if so many are not zero, or k if it never returns fewer."""
     return floor(min(selector.band[0], 1) * k)
 
 

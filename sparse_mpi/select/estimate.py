@@ -12,8 +12,8 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.kernels.base import bits_type
-from sparse_mpi.select.base import at_least
-from sparse_mpi.select.exact import top_k
+from sparse_mpi.select.base import NOT_ZERO, at_least
+from sparse_mpi.select.exact import largest
 from sparse_mpi.sparse import SparseVector
 
 
@@ -27,7 +27,7 @@ class Attempt(NamedTuple):
 def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> Attempt:
     """Select the entries of ``x`` ``(n,)`` whose magnitude reaches ``threshold``, in one pass.
 
-    Where k = n everything is selected, whatever the threshold.
+    Where k = n everything is selected, whatever the threshold, but for zeros, which never are.
 
     Args:
         x: ``(n,)``.
@@ -36,15 +36,15 @@ def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> At
         band: the fewest and the most entries that are acceptable, as multiples of k.
     """
     most = max(k, int(band[1] * k))
-    passed = at_least(x, bits_of(threshold, x) if k < len(x) else 0, most)
+    passed = at_least(x, max(bits_of(threshold, x), NOT_ZERO) if k < len(x) else NOT_ZERO, most)
     if passed is None:
         return Attempt(None, most + 1)
     return Attempt(passed if passed.nnz >= band[0] * k else None, passed.nnz)
 
 
 def settle(tried: Attempt, x: Array, k: int) -> SparseVector:
-    """Return what the last attempt selected, or else the k largest entries of ``x`` ``(n,)``."""
-    return top_k(x, k) if tried.selected is None else tried.selected
+    """Return what the last attempt selected, or else the k largest entries of ``x`` ``(n,)``, without zeros."""
+    return largest(x, k) if tried.selected is None else tried.selected
 
 
 def bits_of(threshold: float, x: Array) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.kernels.base import bits_type, index_dtype, magnitude_bits
-from sparse_mpi.select.base import Selector, accumulate, at_least
+from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate, at_least
 from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
 
 
@@ -19,6 +19,16 @@ def top_k(x: Array, k: int) -> SparseVector:
     A sample, or else a histogram, finds a threshold that little more than k entries pass, and only those are ordered.
     """
     threshold, found = kernels.search(x, k, most=k + k // 4)
+    if found is not None:
+        return truncate(SparseVector(*found, len(x)), k, reuse=True)
+    return _first_of_ties(x, k, threshold)
+
+
+def largest(x: Array, k: int) -> SparseVector:
+    """Select as `top_k` does, but no zeros: where fewer than k entries of ``x`` are not zero, these."""
+    threshold, found = kernels.search(x, k, most=k + k // 4)
+    if threshold == 0:  # the k-th magnitude may be zero, and then there is no need to look for ties
+        found = kernels.of(x).select(x, NOT_ZERO, k if found is None else len(x))
     if found is not None:
         return truncate(SparseVector(*found, len(x)), k, reuse=True)
     return _first_of_ties(x, k, threshold)
@@ -48,13 +58,13 @@ def _first_of_ties(x: Array, k: int, kth: int) -> SparseVector:
 
 @dataclass(frozen=True)
 class Exact(Selector):
-    """The k largest magnitudes, of equal ones those of lower index."""
+    """The k largest magnitudes, of equal ones those of lower index; no zeros."""
 
     def init(self, layout: Layout, k: int) -> NoState:
         """Return the empty state: nothing is remembered from step to step."""
         return NoState()
 
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
-        """Select exactly k entries of ``x`` ``(n,)``."""
+        """Select exactly k entries of ``x`` ``(n,)``, or those that are not zero if there are fewer."""
         accumulate(x, add)
-        return top_k(x, k), state
+        return largest(x, k), state

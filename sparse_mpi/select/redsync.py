@@ -9,7 +9,7 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
 from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.select.estimate import Attempt, attempt, settle
-from sparse_mpi.select.exact import top_k
+from sparse_mpi.select.exact import largest
 from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
 
 RATIOS = (0.8, 0.6, 0.4, 0.2, 0.0)
@@ -43,11 +43,11 @@ class RedSync(Selector):
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
         """Select between k and 1.75k entries of ``x`` ``(n,)``."""
         accumulate(x, add)
-        mean, largest = _mean_and_largest(x)
+        mean, peak = _mean_and_largest(x)
         low, high, tried = 0.0, 1.0, Attempt(None, 0)
         for _ in range(self.halvings):
             middle = (low + high) / 2
-            tried = attempt(x, mean + middle * (largest - mean), k, self.band)
+            tried = attempt(x, mean + middle * (peak - mean), k, self.band)
             if tried.selected is not None:
                 break
             if tried.reached > k:
@@ -72,14 +72,14 @@ class RedSyncTrim(Selector):
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
         """Select exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
         accumulate(x, add)
-        mean, largest = _mean_and_largest(x)
+        mean, peak = _mean_and_largest(x)
         for ratio in RATIOS:
-            tried = attempt(x, mean + ratio * (largest - mean), k, band=(1, MAX_SELECTED_PER_K))
+            tried = attempt(x, mean + ratio * (peak - mean), k, band=(1, MAX_SELECTED_PER_K))
             if tried.selected is not None:
                 return truncate(tried.selected, k, reuse=True), state
             if tried.reached > k:
                 break
-        return top_k(x, k), state
+        return largest(x, k), state
 
 
 def _mean_and_largest(x: Array) -> tuple[float, float]:

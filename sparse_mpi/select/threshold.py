@@ -22,8 +22,8 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, is_device
 from sparse_mpi.kernels.base import magnitude_bits
-from sparse_mpi.select.base import Selector, accumulate, at_least
-from sparse_mpi.select.exact import top_k
+from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate, at_least
+from sparse_mpi.select.exact import largest
 from sparse_mpi.select.stale import StaleRule
 from sparse_mpi.sparse import Layout, SparseVector, truncate
 
@@ -35,7 +35,7 @@ MOST = Fraction(5, 4)  # times k: above it the published program raises its thre
 class ThresholdState:
     """The state of the selector from step to step; ``age`` and ``k`` serve the published rule only."""
 
-    threshold: int = 0  # magnitude bits to try next; 0 before the first step
+    threshold: int = 0  # magnitude bits to try next; 0 before the first step, 1 where few entries are not zero
     margin: float = 1 / 16  # octaves that it lies below the last k-th magnitude
     age: int = 0  # steps since the threshold was last computed exactly
     k: int = 0  # the number of entries for which it was computed
@@ -73,14 +73,14 @@ class Threshold(Selector):
     def select(
         self, x: Array, k: int, state: ThresholdState, add: Array | None = None
     ) -> tuple[SparseVector, ThresholdState]:
-        """Select exactly k entries of ``x`` ``(n,)``, of equal magnitudes those of lower index.
+        """Select exactly k entries of ``x`` ``(n,)``, of equal magnitudes those of lower index, but no zeros.
 
         With ``refresh="exact"`` select those that reach the stale threshold instead: about k, and at least one.
         """
         if self.refresh == "exact":
             accumulate(x, add)
             return self._select_stale(x, k, state)
-        return self._from_passed(x, k, state, at_least(x, state.threshold, k + k // 2, add))
+        return self._from_passed(x, k, state, at_least(x, max(state.threshold, NOT_ZERO), k + k // 2, add))
 
     def _from_passed(
         self, x: Array, k: int, state: ThresholdState, passed: SparseVector | None
@@ -94,31 +94,33 @@ class Threshold(Selector):
             passed: the entries of ``x`` that reach it; None if they are more than 3k/2.
         """
         if passed is None:
-            selected, change = top_k(x, k), 1 / 2
-        elif passed.nnz < k:
-            selected, change = top_k(x, k), 3 / 2
-        else:
+            selected, change = largest(x, k), 1 / 2
+        elif passed.nnz < k and state.threshold > NOT_ZERO:
+            selected, change = largest(x, k), 3 / 2
+        else:  # enough, or all that are not zero
             change = 3 / 4 if 4 * passed.nnz > 5 * k else 1.0
             selected = truncate(passed, k, reuse=True)
         margin = state.margin
         if state.threshold:
             margin = min(max(margin * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)
+        if selected.nnz < k:  # all that are not zero: they are to be found again in one pass
+            return selected, ThresholdState(NOT_ZERO, margin)
         below = int(margin * (1 << np.finfo(x.dtype).nmant))
-        return selected, ThresholdState(max(_smallest(selected.values) - below, 0), margin)
+        return selected, ThresholdState(max(_smallest(selected.values) - below, NOT_ZERO), margin)
 
     def _select_stale(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
         """Select by the published rule: the entries of ``x`` ``(n,)`` that reach the stale threshold, at least one."""
         rule = StaleRule(self.period, self.nudge, MOST)
         threshold, age = state.threshold, state.age
         if rule.refresh_due(age, k, state.k):
-            threshold, age = kernels.kth_magnitude(x, k, most=k), 0
+            threshold, age = max(kernels.kth_magnitude(x, k, most=k), NOT_ZERO), 0
         else:
             tried = rule.raised(threshold, x.dtype)
-            threshold = rule.first_in_bounds(tried, kernels.of(x).count(x, tried), k)
+            threshold = max(rule.first_in_bounds(tried, kernels.of(x).count(x, tried), k), NOT_ZERO)
         selected = at_least(x, threshold, most=len(x))
         assert selected is not None
         if selected.nnz == 0:  # The threshold lies above the maximum: take the largest entry rather than none.
-            selected = top_k(x, 1)
+            selected = largest(x, 1)
         return selected, ThresholdState(rule.nudged(threshold, selected.nnz, k, x.dtype), age=age + 1, k=k)
 
 

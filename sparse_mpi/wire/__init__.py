@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparse_mpi.wire.base import Packed, Wire, pack_whole, regions_of, unpack_whole
+from sparse_mpi.wire.base import Most, Packed, Wire, pack_whole, regions_of, unpack_whole
 from sparse_mpi.wire.codecs import BFloat16, Float16, Int8
 from sparse_mpi.wire.coo import Coo, decode, encode, pair_bytes
 from sparse_mpi.wire.packed import BitPacked
@@ -23,6 +23,7 @@ __all__ = [
     "Coo",
     "Float16",
     "Int8",
+    "Most",
     "Packed",
     "Wire",
     "column_bytes",

@@ -24,6 +24,33 @@ class Packed(NamedTuple):
     vector: SparseVector  # the entries as the receivers will see them: rounded, unless the format is lossless
 
 
+class Most(NamedTuple):
+    """The most that some messages take, of vectors of any type."""
+
+    pairs: float = 0.0  # (index, value) pairs in full
+    values: float = 0.0  # values in full, without index
+    extra: float = 0.0  # bytes besides: packed indices, rounded values, heads and padding
+
+    def times(self, number: float) -> Most:
+        """Return the most that so many times these messages take."""
+        return Most(*(number * part for part in self))
+
+    def beside(self, *others: Most) -> Most:
+        """Return the most that these messages and others take."""
+        return Most(*map(sum, zip(self, *others, strict=True)))
+
+    def bytes(self, value: int = 4) -> float:
+        """Return the bytes where indices are int32 and a value has so many bytes."""
+        return (4 + value) * self.pairs + value * self.values + self.extra
+
+    def either(self, other: Most) -> Most:
+        """Return the most that these messages or others take: those that take more, if they do with any values."""
+        for more, less in ((self, other), (other, self)):
+            if more.pairs >= less.pairs and all(more.bytes(value) >= less.bytes(value) for value in (2, 8)):
+                return more
+        return Most(*map(max, self, other))
+
+
 @runtime_checkable
 class Wire(Protocol):
     """A wire format, which is a frozen dataclass. A message holds the entries of one region ``[start, stop)``.
@@ -72,8 +99,17 @@ class Wire(Protocol):
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
         """Return the lengths ``(m,)`` int64 of messages that hold ``entries`` ``(m,)`` in ``regions`` ``(m, 2)``."""
 
-    def overhead(self) -> int:
-        """Return by how many bytes a message may exceed the sum of `pair_bytes` over its entries."""
+    def most(self, entries: float, width: float, messages: int = 1) -> Most:
+        """Return the most that so many messages take which together hold so many entries, or fewer.
+
+        Args:
+            entries: of all messages.
+            width: elements of their regions, added up over the messages.
+            messages: how many there are.
+        """
+
+    def most_of_sum(self, entries: float, width: float) -> Most:
+        """Return the most that a message of `pack_sum` takes, of so many entries, or fewer, among so many elements."""
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
         """Encode as one message a vector that has as many entries in each row of each tensor as ``pattern`` says.

@@ -26,6 +26,7 @@ entries are independent of each other, so that a GPU writes and reads them in pa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, log2
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from sparse_mpi.arrays import Array, like, namespace, to_host
 from sparse_mpi.kernels.base import MESSAGE, index_dtype
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
-from sparse_mpi.wire.base import Packed
+from sparse_mpi.wire.base import Most, Packed
 from sparse_mpi.wire.codecs import Codec, Unrounded
 
 NUMBER_LIMITS, NUMBER_BYTES = np.array([1 << 8, 1 << 16, 1 << 32]), np.array([1, 2, 4, 8])  # see `_count_bytes`
@@ -108,13 +109,33 @@ class BitPacked:
         messages = self.lay_out(entries, regions, dtype)
         return messages["end"] - messages["head"]
 
-    def overhead(self) -> int:
-        """See `Wire.overhead`.
+    def most(self, entries: float, width: float, messages: int = 1) -> Most:
+        """See `Wire.most`.
 
-        A count takes up to 8 bytes. A single index in a region of almost 2^31 takes one byte more than in a pair. A
-        single one-byte value and its scale take three bytes more than a value of half precision.
+        An index takes at most 2 + log2(u / c) bits, and a region no more bits than elements. That is concave in c and
+        u: of all ways to divide entries and elements among messages, it is most where all messages are alike. Two
+        bytes of each message are not full.
         """
-        return 8 + 1 + 3 * (self.codec.block > 0)
+        entries = min(entries, width)
+        bits = min(entries * (2 + log2(width / entries)), width) if entries else 0.0
+        return self._most_of_codes(entries, messages).beside(Most(extra=bits / 8 + messages * (2 + self._head(width))))
+
+    def most_of_sum(self, entries: float, width: float) -> Most:
+        """See `Wire.most_of_sum`: the packed entries, or the codes of all elements."""
+        dense = self._most_of_codes(width, 1).beside(Most(extra=self._head(width)))
+        return min(self.most(entries, width), dense, key=Most.bytes)
+
+    def _most_of_codes(self, entries: float, messages: int) -> Most:
+        """Return the most that the codes of values and their scales take."""
+        scales = 4 * (entries / self.codec.block + messages) if self.codec.block else 0.0
+        kinds = [self.codec.code_type(dtype).itemsize for dtype in (np.float32, np.float64)]
+        if kinds == [4, 8]:  # as wide as the values are
+            return Most(values=entries, extra=scales)
+        return Most(extra=max(kinds) * entries + scales)
+
+    def _head(self, width: float) -> int:
+        """Return the bytes of the number of entries of a message, of a region of so many elements at most."""
+        return int(self._number_bytes(np.array([ceil(width)]))[0])
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
         """See `Wire.pack_rows`: each tensor is a message of its own.

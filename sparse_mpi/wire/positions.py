@@ -13,6 +13,7 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.wire.base import Most
 from sparse_mpi.wire.codecs import Unrounded
 from sparse_mpi.wire.packed import BitPacked
 
@@ -40,6 +41,10 @@ class Complete(KnownCounts):
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """See `Wire.unpack`."""
         return self._unpack(buffer, regions[:, 1] - regions[:, 0], regions, size, dtype)
+
+    def most(self, entries: float, width: float, messages: int = 1) -> Most:
+        """See `Wire.most`: codes and scales."""
+        return self._most_of_codes(entries, messages)
 
 
 POSITIONS = KnownCounts(NoValues())

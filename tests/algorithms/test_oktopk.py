@@ -217,17 +217,17 @@ def test_volume_with_control(ranks, kind):
 
 
 @pytest.mark.thin(0)  # many steps on many ranks
-@pytest.mark.parametrize(("wire", "limit"), [("packed", 1.37), ("packed+bf16", 0.87)])
+@pytest.mark.parametrize(("wire", "limit"), [("packed", 1.35), ("packed+bf16", 0.85)])
 @pytest.mark.parametrize("kind", ["independent", "layer-skewed", "correlated"])
 @pytest.mark.parametrize(("size", "steps"), [(2, 64), (7, 64), (64, 5)])
 def test_bytes_a_rank(size, steps, kind, wire, limit):
     """Payload and control, averaged over the steps from a cold start on, as a multiple of 8k(P-1)/P bytes.
 
-    The agreement that `SparseAllreduce.step` reaches before is not the algorithm's.
+    The agreement that `SparseAllreduce.step` reaches before is not the algorithm's. The first step draws regions.
     """
     if wire not in WIRES:
         pytest.skip(f"no wire format {wire}")
-    k = 64 * size
+    k, drawing = 64 * size, 0.5
     make = gradients(kind, k)
 
     def body(comm):
@@ -241,7 +241,7 @@ def test_bytes_a_rank(size, steps, kind, wire, limit):
         return comm.traffic.sent + comm.traffic.control
 
     sent = np.array(World(size).run(body)) / steps
-    assert sent.mean() <= limit * 8 * k * (size - 1) / size
+    assert sent.mean() <= (limit + drawing / steps) * 8 * k * (size - 1) / size
     assert sent.max() <= 1.25 * sent.mean()
 
 

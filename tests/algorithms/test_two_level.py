@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import SparseAllreduce
+from sparse_mpi import SparseAllreduce, sparse_allreduce
 from sparse_mpi.algorithms.two_level import TwoLevel, deal
 from sparse_mpi.comm import NullComm, world
 from sparse_mpi.comm.counting import CountingComm
@@ -50,6 +50,26 @@ def test_settings_of_what_runs_in_the_lanes(ranks, options):
         assert_laws(steps, algorithm)
 
 
+@pytest.mark.parametrize("per_node", [2, 4, 8])
+@pytest.mark.parametrize("kind", ["one layer", "all layers"])
+def test_lanes_share_k_by_where_the_large_entries_are(kind, per_node):
+    """Of the energy that k entries could remove they do nearly all; nodes of few ranks do not agree on all of them."""
+    n, k = 20_000, 400
+    scales = {
+        "one layer": np.where(np.arange(n) // 2000 == 1, 1000.0, 1.0),
+        "all layers": np.random.default_rng(5).lognormal(0, 1.5, 40).repeat(500),
+    }
+
+    def body(comm):
+        common, own = (np.random.default_rng(seed).standard_normal(n) for seed in (7, [8, comm.rank]))
+        x = scales[kind] * (common + own)
+        total, _ = sparse_allreduce(x, k=k, comm=comm, algorithm=TwoLevel(per_node))
+        whole = comm.allreduce(x)
+        return (whole[total.indices] ** 2).sum() / np.sort(whole**2)[-k:].sum()
+
+    assert min(World(8).run(body)) > {2: 0.85, 4: 0.9, 8: 0.97}[per_node]
+
+
 @pytest.mark.against_world
 def test_world_equals_mpi_in_bytes_and_traffic(ranks):
     def body(comm):
@@ -89,7 +109,7 @@ def test_what_is_not_sent_is_kept_once_a_node():
     for rank, (kept, selected) in enumerate(World(8).run(body)):
         begin, end = [(0, 500), (500, 1000), (0, 0)][rank % 3]
         assert len(kept) >= 0.9 * (end - begin) and np.all((kept >= begin) & (kept < end))
-        assert selected == (20 if end else 0)
+        assert (0 < selected < 40) if end else selected == 0
 
 
 @pytest.mark.parametrize(("ranks_per_node", "nodes"), [(4, 2), (2, 4)])
@@ -162,13 +182,17 @@ def test_it_runs_on_nothing():
 
 
 @pytest.mark.parametrize("n", [1, 7, 64])
-def test_entries_are_dealt_out_by_width(n):
+def test_entries_are_dealt_out_by_weight(n):
+    """In proportion to the weights, to rounding, unless a segment is too narrow; each has one at least."""
+    rng = np.random.default_rng(n)
     for segments in range(1, min(n, 9) + 1):
         widths = np.diff(np.arange(segments + 1) * n // segments)
         for k in range(segments, n + 1):
-            shares = np.array(deal(k, widths))
-            assert shares.sum() == k and (shares >= 1).all() and (shares <= widths).all()
-            assert (np.abs(shares - k * widths / n) < 1).all()
+            for weights in (0 * widths, widths, rng.integers(0, 100, segments), 1000 * (widths == widths.max())):
+                shares = np.array(deal(k, weights, widths))
+                assert shares.sum() == k and (shares >= 1).all() and (shares <= widths).all()
+                if weights.any() and (shares < widths).all():
+                    assert (np.abs(shares - 1 - (k - segments) * weights / weights.sum()) < 1).all()
 
 
 def test_ranks_per_node_is_checked():

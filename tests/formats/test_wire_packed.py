@@ -12,7 +12,7 @@ from sparse_mpi import kernels, wire
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.sparse import SparseVector, concatenate
-from sparse_mpi.wire import WIRES, packed, pair_bytes
+from sparse_mpi.wire import WIRES, packed
 
 PACKED = [name for name, wire in WIRES.items() if wire.codec is not None]
 LOSSY = [name for name in PACKED if not WIRES[name].lossless]
@@ -61,7 +61,10 @@ def test_round_trip_and_length(name, given):
     assert packed.buffer.dtype == np.uint8 and packed.buffer.ndim == 1
     assert packed.lengths.tolist() == format_.lengths_of(counts, regions, vector.size, dtype).tolist()
     assert packed.lengths.sum() == len(packed.buffer) and ((packed.lengths == 0) == (counts == 0)).all()
-    assert (packed.lengths <= counts * pair_bytes(vector.size, dtype) + format_.overhead()).all()
+    widths = regions[:, 1] - regions[:, 0]
+    for each, width, length in zip(counts.tolist(), widths.tolist(), packed.lengths.tolist(), strict=True):
+        assert length <= format_.most(each, width).bytes(np.dtype(dtype).itemsize)
+    assert packed.lengths.sum() <= format_.most(counts.sum(), widths.sum(), len(counts)).bytes(np.dtype(dtype).itemsize)
     assert (packed.vector is vector) == format_.lossless
     with pytest.MonkeyPatch.context() as patch:
         for _ in range(2):
@@ -106,14 +109,16 @@ def test_bytes_a_pair_at_one_percent(name, most):
     assert small <= most + 0.13 and large <= most
 
 
-def test_overhead_of_the_worst_message():
-    """One entry, or a few, in a region that needs 31 or 32 bits an index, and in ones beyond."""
+def test_the_most_that_a_message_takes():
+    """Of one entry, or a few, in a region that needs 31 or 32 bits an index, and in ones beyond."""
     entries, widths = np.array([(c, u) for c in range(1, 40) for u in (2**31 - 1, 2**31, 2**32, 2**40, c, c + 1)]).T
     regions = np.stack([0 * widths, widths], axis=1)
     for name in PACKED:
         for dtype in DTYPES:
-            pairs = np.array([pair_bytes(int(width), dtype) for width in widths]) * entries
-            assert (WIRES[name].lengths_of(entries, regions, 0, dtype) - pairs).max() <= WIRES[name].overhead()
+            lengths = WIRES[name].lengths_of(entries, regions, 0, dtype)
+            for each, width, length in zip(entries.tolist(), widths.tolist(), lengths.tolist(), strict=True):
+                most = WIRES[name].most(each, width).bytes(np.dtype(dtype).itemsize)
+                assert length <= most <= 1.5 * length + 8
 
 
 def test_names_in_checkpoints_stay():

@@ -38,7 +38,7 @@ BUDGETS = {
     "topkdsa": Budget(9, 28),
     "gtopk": Budget(13, 68),
     "oktopk": Budget(16, 42),
-    "oktopk-2level": Budget(14, 52),
+    "oktopk-2level": Budget(19, 57),
     "spardl": Budget(28, 176),
     "micro": Budget(8, 44),
     "gaussiank": Budget(8, 24),

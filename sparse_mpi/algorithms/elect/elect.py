@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
 from sparse_mpi.algorithms.elect import election
 from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.elect.votes import kept, looked_at, news_of
 from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
-from sparse_mpi.algorithms.oktopk.regions import balance, tolerated
+from sparse_mpi.algorithms.oktopk.regions import balance, gathered, tolerated
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.comm import Comm
@@ -40,7 +40,7 @@ from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, subtract
 from sparse_mpi.wire import BitPacked, Wire, regions_of
 from sparse_mpi.wire.ballots import Ballots
-from sparse_mpi.wire.positions import Complete, pack_positions, positions_lengths, unpack_positions
+from sparse_mpi.wire.positions import POSITIONS, Complete, pack_positions, positions_lengths, unpack_positions
 
 BALLOTS = Ballots()
 TRIGGER = 2  # times what chance gives to some rank, see `tolerated`: then a rank shares its elected entries with others
@@ -204,8 +204,7 @@ class Elect(Algorithm):
         m, xp, dtype = given.nnz, namespace(given.values), given.values.dtype
         # The entries are numbered, and each rank adds up an equal share of the numbers. Every share is complete.
         numbered = SparseVector(xp.arange(m, dtype=given.indices.dtype), given.values, m)
-        bounds, codec = equal_boundaries(m, comm.size), self.wire.codec
-        wire = self.wire if codec is None else Complete(codec)
+        bounds, wire = equal_boundaries(m, comm.size), self._sum_wire
         shares, sizes = regions_of(bounds), np.diff(bounds)
         own = slice(comm.rank, comm.rank + 1)
         summed, sent, _ = split_reduce(numbered, bounds, self._radix(m, comm.size), wire, comm)
@@ -242,23 +241,30 @@ class Elect(Algorithm):
         return 0, k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the most that one rank sends in a step, as if votes had full precision and the elected had values.
+        """Return the most that one rank sends in a step: k votes, indices of the elected, and twice their values.
 
-        See `OkTopk.bound`: the exchange of votes, balancing and the allgather of the elected send no more than there.
+        See `OkTopk.bound`: the exchange of votes, balancing and the allgather of the elected send no more entries than
+        there.
         """
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         exchange = stages(ranks, self._radix(k, ranks))
         elected, _, messages, control = election.bound(layout.size, k, ranks)
-        votes = sum(min(layout.size, k * selections) for _, selections in exchange)
+        numbers, wire = Owners(layout.size, ranks).width * ranks, self._sum_wire
+        votes = [BALLOTS.most(min(layout.size, k * selections), numbers, number) for number, selections in exchange]
+        sums = [wire.most(elected, elected, number) for number, _ in exchange]
         share = -(-elected // ranks)
-        moved_and_gathered = max(elected / ranks + share, min(tolerated(elected / ranks, TRIGGER), elected))
         sent = 2 * sum(number for number, _ in exchange)
-        overhead = max(self.wire.overhead(), BALLOTS.overhead())
-        return Bound(
-            votes + moved_and_gathered * (ranks - 1),
-            len(exchange) * elected + share * (ranks - 1),
+        return bound_of(
             sent + ranks - 1 + 3 * rounds(ranks) + messages,
             control,
-            overhead * (sent + 2 * (ranks - 1)),
+            *votes,
+            gathered(lambda entries: POSITIONS.most(entries, numbers), elected, ranks, TRIGGER),
+            *sums,
+            wire.most(share, share).times(ranks - 1),
         )
+
+    @property
+    def _sum_wire(self) -> Wire:
+        """Return the format in which values of the elected are sent: without indices, if it can do so."""
+        return self.wire if self.wire.codec is None else Complete(self.wire.codec)

@@ -6,7 +6,7 @@ reuses a stale one in most steps (`stale_threshold.py`). Here every step finds i
 - The fast path, `count_candidates`: one small allgather tells how many entries of each rank reach each of a few
   candidate thresholds around a predicted one. In a steady run one candidate is reached by 0.9k to k entries, and then
   every rank also knows how many entries every other rank contributes.
-- The slow path, `count_after_search`: an interval search, one allreduce of counts a round, for the first step and for
+- The slow path, `search`: an interval search, one allreduce of counts a round, for the first step and for
   thresholds that have jumped out of the candidates.
 """
 
@@ -34,9 +34,11 @@ class Counted:
     Args:
         mantissa: bits of the mantissa by which magnitudes are told apart. Where the wire format rounds values, more
             bits than it keeps would only lengthen the search.
+        lowest: magnitude bits of the least threshold: 1 leaves out what is zero.
     """
 
     mantissa: int = 52
+    lowest: int = 0
 
     def init(self) -> ThresholdPredictor:
         """Return a predictor that has seen no threshold yet."""
@@ -60,9 +62,16 @@ class Counted:
             A boolean mask ``(m,)`` over ``values``; how many entries of every rank are in the result, ``(P,)`` int64;
             what every rank told, ``(P,)`` int64; and the predictor for the next step.
         """
+        found, predictor = self.count(values, k, predictor, comm, tell)
+        return *taken(values, found, k, comm.rank), found.told, predictor
+
+    def count(
+        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, tell: int = 0
+    ) -> tuple[RankCounts, ThresholdPredictor]:
+        """Find the threshold, and count each rank's entries at it; see `cut` for the arguments."""
         octave = 1 << np.finfo(values.dtype).nmant
         resolution = max(octave >> self.mantissa, 1)
-        bracket, near = Bracket(0, bits_end(values)), predictor.spacing
+        bracket, near = Bracket(self.lowest, bits_end(values)), predictor.spacing
         found: RankCounts | None = None
 
         # The fast path: candidates around the predicted threshold, counted in one allgather.
@@ -71,10 +80,10 @@ class Counted:
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if found is None:
-            found = count_after_search(values, k, comm, bracket, near, resolution, tell)
+            bracket = search(values, k, comm, bracket, near, resolution, lowest=self.lowest)
+            found = RankCounts.of(bracket, *gather_counts(values, np.array(bracket), k, comm, tell))
             predictor = predictor.updated(found.bracket.low, octave)
-
-        return *taken(values, found, k, comm.rank), found.told, predictor
+        return found, predictor
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """Return the most that a step of this rule may cost one rank.
@@ -116,7 +125,7 @@ def count_candidates(
         values: ``(m,)`` this rank's reduced entries.
         k: entries wanted over all ranks.
         comm: the ranks in the order of their regions.
-        bracket: all magnitudes there are.
+        bracket: all magnitudes that may be thresholds.
         predictor: the state of the step before, with a spacing.
         octave: difference in magnitude bits between a number and its double.
         resolution: magnitudes whose bits differ by less than this tie.
@@ -126,26 +135,16 @@ def count_candidates(
         The bracket to which the counts narrow the threshold; how many entries of each rank lie above and inside it,
         or None where it must be searched further; and the predictor, ready for the next step unless it is None.
     """
-    candidates = predictor.candidates(candidates_gathered(k, comm.size), bracket.high)
+    lowest = bracket.low
+    candidates = np.unique(np.maximum(predictor.candidates(candidates_gathered(k, comm.size), bracket.high), lowest))
     counts, told = gather_counts(values, candidates, k, comm, tell)
     totals = counts.sum(axis=0)
-    bracket = narrowed(candidates, totals, k, bracket)
+    bracket = narrowed(candidates, totals, k, bracket, lowest)
     predictor = predictor.respaced(candidates, totals, k, octave)
     if not bracket.settled(resolution) or not np.isin(bracket, candidates).all():
         return bracket, None, predictor
     found = RankCounts.of(bracket, counts[:, np.searchsorted(candidates, bracket)], told)
     return bracket, found, predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
-
-
-def count_after_search(
-    values: Array, k: int, comm: Comm, bracket: Bracket, near: int, resolution: int, tell: int
-) -> RankCounts:
-    """Search for the threshold, then count each rank's entries at it: the slow path, several rounds of messages.
-
-    See `search` for the arguments. Counts of single ranks take one allgather more, because a round sums over ranks.
-    """
-    bracket = search(values, k, comm, bracket, near, resolution)
-    return RankCounts.of(bracket, *gather_counts(values, np.array(bracket), k, comm, tell))
 
 
 def search(

@@ -19,14 +19,21 @@ faults: regions that leave the last rank too much, indices as float32, results t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import Any, ClassVar
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
 from sparse_mpi.algorithms.oktopk.global_threshold import Counted
-from sparse_mpi.algorithms.oktopk.regions import balance, draw_regions, load_of, overloaded, samples, tolerated
+from sparse_mpi.algorithms.oktopk.regions import (
+    balance,
+    draw_regions,
+    gathered,
+    load_of,
+    overloaded,
+    samples,
+    tolerated,
+)
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.algorithms.oktopk.stale_threshold import Stale
 from sparse_mpi.arrays import Array
@@ -36,7 +43,7 @@ from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, contains, subtract, take
-from sparse_mpi.wire import Coo, Wire, regions_of
+from sparse_mpi.wire import Coo, Most, Wire, regions_of
 
 RESIDUALS = ("sender", "owner")
 REFRESHES = ("histogram", "exact")
@@ -215,15 +222,14 @@ class OkTopk(Algorithm):
             return Bound(0, 0, 0, 0)
         most = most_selected(self.selector, layout, k)
         exchange = stages(ranks, self.radix)
-        result, values, messages, control = self._rule.bound(min(layout.size, most * ranks), k, ranks)
-        mean = result / ranks
-        moved_and_gathered = max(mean + ceil(mean), min(tolerated(mean, self.trigger), result))
-        pairs = sum(min(layout.size, most * selections) for _, selections in exchange)
-        sent = sum(messages for messages, _ in exchange)
-        return Bound(
-            pairs + moved_and_gathered * (ranks - 1),
-            values,
+        n = layout.size
+        result, values, messages, control = self._rule.bound(min(n, most * ranks), k, ranks)
+        split = [self.wire.most(min(n, most * selections), n, number) for number, selections in exchange]
+        sent = sum(number for number, _ in exchange)
+        return bound_of(
             sent + ranks - 1 + 2 * rounds(ranks) + messages,
-            control + (samples(k, ranks) + 3) * index_dtype(layout.size).itemsize * (ranks - 1),
-            self.wire.overhead() * (sent + ranks - 1),
+            control + (samples(k, ranks) + 3) * index_dtype(n).itemsize * (ranks - 1),
+            *split,
+            Most(values=values),
+            gathered(lambda entries: self.wire.most(entries, n), result, ranks, self.trigger),
         )

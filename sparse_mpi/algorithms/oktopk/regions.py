@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Callable
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.quantiles import pooled
 from sparse_mpi.sparse import SparseVector, equal_boundaries
-from sparse_mpi.wire import decode, encode
+from sparse_mpi.wire import Most, decode, encode
 
 
 def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
@@ -37,9 +38,9 @@ def samples(k: int, ranks: int) -> int:
     """Return how many of its indices a rank tells for regions to be drawn.
 
     With 64 of each rank the largest region has 1.3 times the mean on 256 ranks, with 8 about twice the mean. Few ranks
-    need fewer, and no more than about a sixteenth of a step's bytes are spent on them.
+    need fewer, and no more than about a quarter of a step's bytes are spent on them, unless a step has very few.
     """
-    return min(max(k // (4 * ranks), 8), 4 * ranks, 64)
+    return min(max(k // ranks, 8), 4 * ranks, 64)
 
 
 def tolerated(mean: float, trigger: float) -> float:
@@ -97,6 +98,24 @@ def balance(
     last = np.minimum(np.searchsorted(ends, shares[1:], side="left"), ring.size - 1)
     wider = np.stack([regions[first, 0], regions[np.maximum(first, last), 1]], axis=1)
     return decode(received, results.size, results.values.dtype), np.diff(shares), wider
+
+
+def gathered(message: Callable[[float], Most], result: float, ranks: int, trigger: float) -> Most:
+    """Return the most that a rank sends to balance and gather a result of so many entries.
+
+    A rank either has more than others, moves them as pairs, and then gathers an equal share; or it gathers as many as
+    `tolerated`.
+
+    Args:
+        message: tells the most that a message of so many results takes.
+        result: entries of all ranks.
+        ranks: P.
+        trigger: see `tolerated`.
+    """
+    mean = result / ranks
+    balanced = message(ceil(mean)).beside(Most(pairs=mean))
+    unbalanced = message(min(tolerated(mean, trigger), result))
+    return balanced.either(unbalanced).times(ranks - 1)
 
 
 def _overlap(start: Any, stop: Any, other_start: Any, other_stop: Any) -> np.ndarray:

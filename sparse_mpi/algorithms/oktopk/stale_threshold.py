@@ -56,7 +56,8 @@ class Stale:
         # Every now and then all reduced entries are gathered on all ranks, for the exact k-th magnitude.
         if rule.refresh_due(age, k, state.k):
             everything, _ = comm.allgatherv(values)
-            bits, age = kernels.kth_magnitude(everything, min(k, len(everything)), most=k), 0
+            wanted, age = min(k, len(everything)), 0
+            bits = kernels.kth_magnitude(everything, wanted, most=k) if wanted else 0
 
         # In between the last threshold is reused; how many entries of each rank reach it, all ranks must know.
         chosen = magnitude_bits(values) >= bits
