@@ -8,6 +8,7 @@ import torch
 
 from sparse_mpi.comm.world import World
 from sparse_mpi.elastic import Team, TooFewRanks
+from sparse_mpi.keyed import inline
 from sparse_mpi.optim import DistributedOptimizer
 
 RANKS, STEPS = 4, 6
@@ -76,9 +77,15 @@ def test_without_a_loss_training_is_what_it_is_without_a_team(kind):
     assert {parameters.tobytes() for parameters, *_ in trained({}, kind)} == alone
 
 
-@pytest.mark.parametrize("call", range(5))
-def test_survivors_add_up_the_rows_of_embeddings(call):
-    """Whether a rank is lost before a call of their collective or within it: a sum that fails is done again."""
+@pytest.mark.parametrize(
+    ("call", "room"), [*((call, inline.MOST) for call in range(3)), *((call, 0) for call in range(4))]
+)
+def test_survivors_add_up_the_rows_of_embeddings(monkeypatch, call, room):
+    """Whether a rank is lost before a call of their collective or within it: a sum that fails is done again.
+
+    Where there is no room for few rows beside the arguments, a step makes more calls.
+    """
+    monkeypatch.setattr(inline, "MOST", room)
 
     def main(comm):
         team = Team(comm)
