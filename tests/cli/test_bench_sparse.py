@@ -15,6 +15,7 @@ from sparse_mpi.bench.sparse_cases import CASES, filled, stored
 from sparse_mpi.cli import bench_sparse, bench_sparse_compare, emulated_grid, main
 from sparse_mpi.cli.sparse_compare_plot import columns
 from sparse_mpi.keyed.algorithms import ALGORITHMS
+from sparse_mpi.keyed.choice import INLINE
 
 from ..launch import launch, needs_mpi
 
@@ -77,7 +78,7 @@ def test_all_candidates_are_compared_and_every_sum_checked(tmp_path):
     everybody = {"auto", *ALGORITHMS, "pickled allreduce", "pickled allgather", "dense", "gloo"}
     for name, case in cases.items():
         rows = case["candidates"]
-        assert set(rows) | set(case["skipped"]) == everybody and case["chosen"] in ALGORITHMS
+        assert set(rows) | set(case["skipped"]) == everybody and case["chosen"] in {*ALGORITHMS, INLINE}
         assert all(row["seconds"] > 0 and (row["memory"] is None) == (each == "gloo") for each, row in rows.items())
         assert {"auto", "gloo", "pickled allreduce"} <= set(rows) and ("dense" in rows) == (name != "words")
     assert cases["identical"]["fill-in"] == 1 and cases["fill-in 2"]["fill-in"] == 2
