@@ -93,7 +93,8 @@ def test_one_process_needs_no_launcher(tmp_path):
         0.5,
         0.5,
     )
-    assert epoch["selected"] == pytest.approx(config["parameters"] / 4, abs=1)
+    # A quarter of all entries at most: of two images less than that is not zero
+    assert config["parameters"] / 8 < epoch["selected"] <= config["parameters"] / 4 + 1
 
 
 @pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
