@@ -12,7 +12,7 @@ import numpy as np
 from sparse_mpi.comm import Comm
 from sparse_mpi.keyed.entries import Entries
 
-LEAST, MOST = 128, 16384  # words of 8 bytes: room of one rank without a call before, and of all ranks together
+LEAST, MOST = 128, 32768  # words of 8 bytes: room of one rank without a call before, and of all ranks together
 _ROOM = object()  # the attribute of a communicator that has the room of its next call
 
 

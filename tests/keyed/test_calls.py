@@ -233,7 +233,9 @@ def test_a_butterfly_of_stages_of_any_degree(monkeypatch, ranks, packet):
 
 @pytest.mark.ranks(2, 3, 5)
 @pytest.mark.parametrize("shape", [(), (2,)])
-def test_few_entries_come_with_the_arguments_and_more_do_not(ranks, shape):
+def test_few_entries_come_with_the_arguments_and_more_do_not(monkeypatch, ranks, shape):
+    monkeypatch.setattr(inline, "MOST", 16384)
+
     def body(comm):
         sent = []
         # Of 8 bytes a key and 8 or 16 a value, there is room for 64 or 42, for as many as before, and for a third of
