@@ -231,31 +231,6 @@ def test_a_butterfly_of_stages_of_any_degree(monkeypatch, ranks, packet):
         assert keys.tolist() == expected[0].tolist() and values.tolist() == expected[1].tolist()
 
 
-@pytest.mark.ranks(2, 3, 5)
-@pytest.mark.parametrize("shape", [(), (2,)])
-def test_few_entries_come_with_the_arguments_and_more_do_not(monkeypatch, ranks, shape):
-    monkeypatch.setattr(inline, "MOST", 16384)
-
-    def body(comm):
-        sent = []
-        # Of 8 bytes a key and 8 or 16 a value, there is room for 64 or 42, for as many as before, and for a third of
-        # 128 KB or less.
-        for count in (0, 42, 43, 43, 65, 65, 2000, 2000, 30):
-            mine = np.arange(comm.rank, comm.rank + count), np.ones((count, *shape))
-            before = comm.traffic.sent
-            found = keyed.allreduce(mine, comm=comm)
-            sent.append(comm.traffic.sent > before)
-            expected = serial([(np.arange(rank, rank + count), mine[1]) for rank in range(comm.size)], np.add)
-            assert [part.tolist() for part in found] == [part.tolist() for part in expected]
-        return sent
-
-    for sent in ranks.run(body):
-        if shape:
-            assert sent == [False, False, True, False, False, False, True, ranks.size > 2, False]
-        else:
-            assert sent == [False, False, False, False, True, False, True, ranks.size > 3, False]
-
-
 @pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("way", WAYS)
 def test_results_are_the_caller_s_own(way):
