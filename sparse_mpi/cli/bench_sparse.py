@@ -17,7 +17,7 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.bench.sparse_cases import CASES, filled, stored
-from sparse_mpi.cli.sparse_rivals import RIVALS, candidates, gloo
+from sparse_mpi.cli.sparse_rivals import best_of_others, candidates, gloo
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.keyed.choice import Choice
 
@@ -187,7 +187,7 @@ def _check(result: Any, expected: tuple[np.ndarray, np.ndarray], name: str) -> N
 def _table(name: str, found: dict[str, Any], ranks: int) -> list[str]:
     """Return lines for people."""
     rows = found["candidates"]
-    best = min((rows[rival]["seconds"] for rival in RIVALS if rival in rows), default=math.inf)
+    best = best_of_others(rows)
     lines = [
         f"{name}: P = {ranks}, {found['entries']:,} entries of {found['n']:,} keys, {found['result']:,} in the result, "
         f"fill-in {found['fill-in']:.2f}, auto took {found['chosen']}",

@@ -13,9 +13,9 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.bench.sparse_cases import CASES
 from sparse_mpi.cli.figures import matplotlib, save
-from sparse_mpi.cli.sparse_rivals import AUTO
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.keyed.algorithms import ALGORITHMS
+from sparse_mpi.keyed.arguments import AUTO
 
 POWERS = [2**i for i in range(1, 11)]
 PILOT = 8  # so many times fewer ranks tell what memory will be needed, if none were counted before

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sparse_mpi.cli.figures import matplotlib, save
-from sparse_mpi.cli.sparse_rivals import AUTO, RIVALS
+from sparse_mpi.cli.sparse_rivals import RIVALS
+from sparse_mpi.keyed.arguments import AUTO
 
 QUANTITIES = {"seconds": ("ms", 1e3), "bytes": ("MB sent by the busiest host", 1e-6), "memory": ("memory / data", 1.0)}
 OVER_FILL_IN = "fill-in "  # with which the names of cases begin that are drawn over their fill-in

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from sparse_mpi.cli import markdown
-from sparse_mpi.cli.sparse_rivals import AUTO, RIVALS
+from sparse_mpi.cli.sparse_rivals import RIVALS, best_of_others
+from sparse_mpi.keyed.arguments import AUTO
 
 LEGEND = "cells: milliseconds, MB that the busiest host sent, peak memory over the bytes of input and result"
 
@@ -22,7 +24,7 @@ def table(jobs: Sequence[dict[str, Any]]) -> str:
                 continue
             case = job["cases"][name]
             found = case["candidates"]
-            best = min((found[rival]["seconds"] for rival in RIVALS if rival in found), default=None)
+            best = best_of_others(found)
             rows.append(
                 [
                     name,
@@ -31,7 +33,7 @@ def table(jobs: Sequence[dict[str, Any]]) -> str:
                     f"{case['fill-in']:.2f}",
                     case["chosen"],
                     *(cell(found.get(each)) for each in (AUTO, *RIVALS)),
-                    f"{best / found[AUTO]['seconds']:.2f}" if best else "-",
+                    f"{best / found[AUTO]['seconds']:.2f}" if isfinite(best) else "-",
                 ]
             )
             reasons |= dict.fromkeys(f"{name}: no {each}: {why}" for each, why in case["skipped"].items())

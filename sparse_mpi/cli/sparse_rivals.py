@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import reduce
@@ -19,8 +20,8 @@ import numpy as np
 from sparse_mpi import keyed
 from sparse_mpi.comm import Comm
 from sparse_mpi.keyed.algorithms import ALGORITHMS
+from sparse_mpi.keyed.arguments import AUTO
 
-AUTO = "auto"
 GLOO = "gloo"
 RIVALS = ("pickled allreduce", "pickled allgather", "dense", GLOO)
 MOST_DENSE = 1 << 27  # keys of which a dense buffer is tried
@@ -84,6 +85,11 @@ def candidates(
     else:
         found[GLOO] = Candidate(_by_gloo(keys, values, n), traced=False)
     return found, skipped
+
+
+def best_of_others(rows: Mapping[str, Mapping[str, Any]]) -> float:
+    """Return the seconds of the fastest rival among the measured ``rows``, infinite if there is none."""
+    return min((rows[rival]["seconds"] for rival in RIVALS if rival in rows), default=math.inf)
 
 
 def _by_gloo(keys: np.ndarray, values: np.ndarray, n: int) -> Callable[[], tuple[np.ndarray, np.ndarray]]:

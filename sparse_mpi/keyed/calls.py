@@ -12,7 +12,7 @@ from sparse_mpi.costs.fit import fit_network
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.algorithms import ALGORITHMS, gathered, owned
 from sparse_mpi.keyed.arguments import AUTO, ready, taken
-from sparse_mpi.keyed.choice import INLINE, USUAL, Choice, choose
+from sparse_mpi.keyed.choice import INLINE, USUAL, Choice, choose, inlined
 from sparse_mpi.keyed.entries import Entries, joined, merged, nonzero
 from sparse_mpi.keyed.ownership import part_of, regions_of
 from sparse_mpi.keyed.turns import in_turn, together
@@ -75,8 +75,10 @@ def allreduce(
         with together(transport):
             chosen = algorithm
             if algorithm == AUTO:
-                known = network if isinstance(network, Network) else fit_network(transport)
-                choice = choose(pool, form, known, few is not None)
+                if few is not None:
+                    choice = inlined(pool)
+                else:  # only now is it worth to know the network
+                    choice = choose(pool, form, network if isinstance(network, Network) else fit_network(transport))
                 chosen = choice.algorithm
                 if tell is not None:
                     tell(choice)

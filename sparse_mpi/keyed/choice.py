@@ -31,15 +31,15 @@ class Choice(NamedTuple):
         return f"{self.algorithm}: {self.entries:,} entries, about {self.expected:,.0f} distinct; {costs}"
 
 
-def choose(pool: Pool, form: Format, network: Network, few: bool = False) -> Choice:
-    """Return the algorithm that should take least time; the same on all ranks, for it knows no more than all do.
+def inlined(pool: Pool) -> Choice:
+    """Return the choice where entries came with the arguments: nothing is left to do but to merge them."""
+    entries = int(pool.counts.sum())
+    return Choice(INLINE, {INLINE: MERGED * entries}, entries, distinct(pool.counts.tolist(), pool.span))
 
-    Where entries are so ``few`` that they came with the arguments there is nothing left to do but to merge them.
-    """
+
+def choose(pool: Pool, form: Format, network: Network) -> Choice:
+    """Return the algorithm that should take least time; the same on all ranks, for it knows no more than all do."""
     counts, ranks = pool.counts.tolist(), len(pool.counts)
-    if few:
-        entries, whole = int(pool.counts.sum()), distinct(pool.counts.tolist(), pool.span)
-        return Choice(INLINE, {INLINE: MERGED * entries}, entries, whole)
     everything, most, mean = sum(counts), max(counts), sum(counts) / ranks
     depth, core = rounds(ranks), 1 << (ranks.bit_length() - 1)  # a power of two
     alpha, whole = network.alpha, distinct(counts, pool.span)

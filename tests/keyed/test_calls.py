@@ -251,7 +251,9 @@ def test_results_are_the_caller_s_own(way):
 
 
 @pytest.mark.ranks(1, 2, 3)
-def test_the_network_is_measured_once_for_a_communicator(ranks):
+def test_the_network_is_measured_once_for_a_communicator(monkeypatch, ranks):
+    monkeypatch.setattr(inline, "MOST", 0)  # where entries came with the arguments nobody asks for the network
+
     def body(comm):
         told = []
         for _ in range(2):
