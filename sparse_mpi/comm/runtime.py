@@ -16,6 +16,7 @@ TIMEOUT = "SPARSE_MPI_TIMEOUT"
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 # Variables that switch CUDA support on: MVAPICH2, Intel MPI, ParaStation
 CUDA_SWITCHES = ("MV2_USE_CUDA", "I_MPI_OFFLOAD", "PSP_CUDA")
+OURS = "sparse_mpi "  # with which the names of our threads begin
 
 
 def refuse_singletons(size: int) -> None:
@@ -95,7 +96,16 @@ def time_limit(timeout: float | None) -> float:
 def on_uncaught(end: Callable[[BaseException], Any]) -> None:
     """Have ``end(error)`` called for an exception that nothing catches.
 
-    Python itself would wait in MPI_Finalize for ranks that wait for this one.
+    Python itself would wait in MPI_Finalize for ranks that wait for this one. The daemon thread of a library may fail,
+    as TensorBoard's does where the disk is full: no other rank waits for it.
     """
+
+    def in_thread(failed: threading.ExceptHookArgs) -> None:
+        thread = failed.thread
+        if thread is not None and thread.daemon and not thread.name.startswith(OURS):
+            threading.__excepthook__(failed)
+        elif failed.exc_value is not None:
+            end(failed.exc_value)
+
     sys.excepthook = lambda kind, error, trace: end(error)
-    threading.excepthook = lambda failed: None if failed.exc_value is None else end(failed.exc_value)
+    threading.excepthook = in_thread

@@ -27,6 +27,10 @@ def leave():
     if what == "thread":
         threading.Thread(target=lambda: 1 / 0).start()
         time.sleep(60)
+    if what == "helper":
+        helper = threading.Thread(target=lambda: 1 / 0, daemon=True)
+        helper.start()
+        helper.join()
     if what == "exit":
         sys.exit(int(sys.argv[3]))
     if what == "vanish":
@@ -100,6 +104,13 @@ def test_whoever_waits_for_it_says_so(program, python, tmp_path, way):
 def test_ranks_may_end_at_different_times(program, python, tmp_path):
     status, out, error = finish(start(python, tmp_path, "-n", 3, program, "reducer", "late"), tmp_path)
     assert status == 0 and out.count("is done") == 3 and "sparse_mpi:" not in error
+
+
+def test_the_thread_of_a_library_may_fail(program, python, tmp_path):
+    """It is a daemon, as the one that writes TensorBoard's events and finds the disk full; the job goes on."""
+    status, out, error = finish(start(python, tmp_path, "-n", 3, program, "reducer", "helper"), tmp_path)
+    assert status == 0 and out.count("is done") == 3
+    assert "Exception in thread" in error and "ZeroDivisionError" in error
 
 
 @pytest.mark.parametrize(
