@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
+from sparse_mpi.algorithms.arrival import arrived
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
@@ -71,8 +70,7 @@ class TopkDSA(Algorithm):
         regions = regions_of(boundaries)
         own = regions[comm.rank]
         split = self.wire.pack(selected, split_counts(selected, boundaries), regions)
-        rows, counts = comm.alltoallv(split.buffer, split.lengths)
-        summed = merge(self.wire.unpack(rows, counts, np.tile(own, (comm.size, 1)), n, dtype))
+        summed = merge(arrived(split, own, self.wire, comm))
         # Allgather the regions' sums, dense where that is smaller.
         packed = self.wire.pack_sum(summed, own)
         rows, counts = comm.allgatherv(packed.buffer)

@@ -12,6 +12,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, Counts, Traffic
+from sparse_mpi.comm.base import Take
 from sparse_mpi.comm.buffers import row_bytes
 from sparse_mpi.comm.passing import Passing
 from sparse_mpi.comm.renumbered import Renumbered
@@ -79,14 +80,24 @@ class RecordingComm(Passing):
     ) -> tuple[Array, Counts]:
         before = self.traffic.copy()
         received = self._comm.alltoallv(send, counts, expected)
-        sizes = (np.asarray(counts, np.int64) * row_bytes(send)).tolist()
-        to = {
-            member: size
-            for rank, (member, size) in enumerate(zip(self._members, sizes, strict=True))
-            if rank != self.rank and (size or expected is None)
-        }
+        to = self._leaving(send, counts, expected is not None)
         self._note("alltoallv", before, bytes=sum(to.values()), to=to)
         return received
+
+    def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
+        before = self.traffic.copy()
+        self._comm.streamed_alltoallv(send, counts, take)
+        to = self._leaving(send, counts)
+        self._note("alltoallv", before, bytes=sum(to.values()), to=to)
+
+    def _leaving(self, send: Array, counts: Sequence[int] | Counts, known: bool = False) -> dict[int, int]:
+        """Return the bytes for each other rank, of empty messages too unless their lengths are known."""
+        sizes = (np.asarray(counts, np.int64) * row_bytes(send)).tolist()
+        return {
+            member: size
+            for rank, (member, size) in enumerate(zip(self._members, sizes, strict=True))
+            if rank != self.rank and (size or not known)
+        }
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
         before = self.traffic.copy()

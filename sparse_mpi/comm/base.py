@@ -17,6 +17,8 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.comm.traffic import Traffic
 
 Counts = np.ndarray  # (P,) int64, in rows
+# Takes rows of ranks first, first + 1, ..., in rank order, and how many each of these ranks sent: (first, rows, counts)
+Take = Callable[[int, Array, Counts], None]
 
 
 @runtime_checkable
@@ -72,6 +74,14 @@ class Comm(Protocol):
 
         ``expected`` (P,) are the rows that will come from each rank. Where every rank can give it, empty
         messages are not sent.
+        """
+
+    def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
+        """Do as `alltoallv`, but hand over to ``take`` what has come while the rest is on its way.
+
+        Every rank is handed over once, in an order that is not that of the ranks; few bytes come all at once. What
+        this rank sends itself may be memory of ``send``. ``take`` makes no calls here, and its time is not counted as
+        that of this call.
         """
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:

@@ -26,12 +26,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any, NoReturn
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synchronize, to_host
-from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.base import Counts, Take
 from sparse_mpi.comm.buffers import per_rank, require_equal, require_rank, row_bytes
 from sparse_mpi.comm.mortal import Mortal
 from sparse_mpi.comm.renumbered import Renumbered
@@ -140,6 +141,23 @@ class CountingComm(Mortal, ABC):
         return self._unstage(came, send), came_counts
 
     @timed
+    def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
+        mine = self._enter(send, rows=True)
+        counts = per_rank(self.size, "counts", counts)
+        require_equal("the sum of counts", int(counts.sum()), "the rows of send", len(mine))
+        own, received = int(counts[self.rank]) * row_bytes(mine), 0
+
+        def hand_over(first: int, rows: Array, by_rank: Counts) -> None:
+            nonlocal received
+            received += rows.nbytes
+            came, began = self._unstage(rows, send), perf_counter()
+            take(first, came, by_rank)
+            self.traffic.seconds -= perf_counter() - began
+
+        self._streamed_alltoallv(mine, counts, hand_over)
+        self._count(mine.nbytes - own, received - own, self.size - 1)
+
+    @timed
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
         mine = self._enter(send)
         if op not in OPS:
@@ -218,6 +236,10 @@ class CountingComm(Mortal, ABC):
 
     @abstractmethod
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]: ...
+
+    def _streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
+        """Hand over all there is at once, where a transport has nothing better."""
+        take(0, *self._alltoallv(send, counts, None))
 
     @abstractmethod
     def _allreduce(self, send: Array, op: str) -> Array: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any, NoReturn
 
@@ -12,15 +12,16 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, synchronize
 from sparse_mpi.comm import rowtypes
-from sparse_mpi.comm.base import Counts
-from sparse_mpi.comm.buffers import cut, row_bytes
-from sparse_mpi.comm.point_to_point import ALLTOALLV, PointToPoint
+from sparse_mpi.comm.base import Counts, Take
+from sparse_mpi.comm.buffers import ascending, cut, row_bytes
+from sparse_mpi.comm.point_to_point import ALLTOALLV, PointToPoint, Receiving
 from sparse_mpi.comm.rowtypes import RowTypes
 from sparse_mpi.comm.runtime import on_uncaught, refuse_singletons, takes_device_pointers, time_limit
 from sparse_mpi.comm.staging import Staging
 from sparse_mpi.comm.watchdog import Watchdog
 
 MAX_ROWS = 2**31 - 1  # of one MPI_Allgatherv
+HELD = 1 << 18  # bytes up to which messages wait to be handed over with the next one
 
 
 class MPIComm(PointToPoint):
@@ -166,19 +167,48 @@ class MPIComm(PointToPoint):
         leaving = cut(send, counts)
         if expected is not None:
             return self._alltoallv_known(leaving, send, expected), expected.copy()
-        arriving: list[Array] = [leaving[self.rank]] * self.size
-        for steps in self._buckets():
-            # Send to the next peers of the ring, and receive from as many before, whose lengths come with the messages
+        by_rank = dict(self._arriving(leaving, send))
+        arriving = [by_rank[rank] for rank in range(self.size)]
+        return self._join(arriving), _lengths(arriving)
+
+    def _streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
+        first = self.rank
+        run: list[Array] = []  # the rows of ranks from the first one on
+        for source, rows in self._arriving(cut(send, counts), send):
+            run.append(rows)
+            if sum(part.nbytes for part in run) > HELD:
+                self._hand_over(first, run, take)
+                first, run = source + 1, []
+        if run:
+            self._hand_over(first, run, take)
+
+    def _hand_over(self, first: int, run: list[Array], take: Take) -> None:
+        """Have the rows of ranks ``first``, ``first + 1``, ... taken; rank 0 follows the last."""
+        rows = run[0] if len(run) == 1 else self._join(run)
+        for part in ascending(first % self.size, rows, _lengths(run), self.size):
+            take(*part)
+
+    def _arriving(self, leaving: list[Array], send: Array) -> Iterator[tuple[int, Array]]:
+        """Send all messages; yield the one of this rank to itself, then what comes from the rank above it, and so on.
+
+        While the caller looks at a message, the next one is on its way if it has begun.
+        """
+        rank, size = self.rank, self.size
+        for steps in self._buckets() or [range(0)]:
+            # Send to the next peers down the ring, and receive from as many above, who tell how long messages are.
             requests = []
             for step in steps:
-                dest = (self.rank + step) % self.size
+                dest = (rank - step) % size
                 requests += self._start_sending(leaving[dest], dest, ALLTOALLV)
+            if steps.start <= 1:
+                yield rank, leaving[rank]
+            begun: Receiving | None = None
             for step in steps:
-                source = (self.rank - step) % self.size
-                arriving[source] = self._receive(send, source, ALLTOALLV)
+                source = (rank + step) % size
+                rows = self._receive(send, source, ALLTOALLV, begun)
+                begun = self._begun(send, (source + 1) % size, ALLTOALLV) if step + 1 in steps else None
+                yield source, rows
             self._wait(requests)
-        counts = np.array([len(part) for part in arriving], np.int64)
-        return self._join(arriving), counts
 
     def _alltoallv_known(self, leaving: list[Array], send: Array, expected: Counts) -> Array:
         """Receive every message at its final place, and check its length; empty ones are left out on both sides."""
@@ -236,3 +266,8 @@ class MPIComm(PointToPoint):
 
     def _buckets(self) -> list[range]:
         return [range(at, min(at + self._bucket, self.size)) for at in range(1, self.size, self._bucket)]
+
+
+def _lengths(parts: list[Array]) -> Counts:
+    """Return the rows of each part."""
+    return np.array(list(map(len, parts)), np.int64)

@@ -7,7 +7,7 @@ Beyond ``rowtypes.CHUNK`` rows a message is cut: one of exactly ``rowtypes.CHUNK
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import rowtypes
@@ -18,6 +18,13 @@ from sparse_mpi.comm.rowtypes import RowTypes
 from sparse_mpi.comm.staging import Staging
 
 SENDRECV, ALLTOALLV, STARTED = 1, 2, 3  # tags
+
+
+class Receiving(NamedTuple):
+    """A message on its way."""
+
+    rows: Array  # not written yet
+    request: Any
 
 
 class PointToPoint(CountingComm):
@@ -54,25 +61,37 @@ class PointToPoint(CountingComm):
     def _start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
         return [self._comm.Isend(piece, dest, tag) for piece in self._rowtypes.pieces(rows)]
 
-    def _receive(self, like: Array, source: int, tag: int) -> Array:
+    def _receive(self, like: Array, source: int, tag: int, begun: Receiving | None = None) -> Array:
         """Return the rows that ``source`` sends, whose dtype and trailing shape are those of ``like``."""
-        rowtype, status = self._rowtypes.of(row_bytes(like)), self._mpi.Status()
         pieces: list[Array] = []
         while not pieces or len(pieces[-1]) == rowtypes.CHUNK:
-            message = self._probe(source, tag, status)
-            rows = status.Get_count(rowtype)
-            if rows < 0:
-                raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
-            piece = self._empty((rows, *like.shape[1:]), like)
-            self._wait([message.Irecv([piece, rows, rowtype])])
+            piece, request = begun or self._start_receiving(like, source, tag)
+            self._wait([request])
             pieces.append(piece)
+            begun = None
         return pieces[0] if len(pieces) == 1 else self._join(pieces)
 
-    def _probe(self, source: int, tag: int, status: Any) -> Any:
-        """Wait for the next message from ``source``, and return it matched but not received."""
+    def _start_receiving(self, like: Array, source: int, tag: int) -> Receiving:
+        """Wait until ``source`` begins to send, and start to receive it."""
         if self._patient:
-            return until(lambda: self._comm.Improbe(source, tag, status))
-        return self._comm.Mprobe(source, tag, status)
+            return until(lambda: self._begun(like, source, tag))
+        status = self._mpi.Status()
+        return self._matched(self._comm.Mprobe(source, tag, status), status, like, source)
+
+    def _begun(self, like: Array, source: int, tag: int) -> Receiving | None:
+        """Start to receive what ``source`` sends if it has begun to."""
+        status = self._mpi.Status()
+        message = self._comm.Improbe(source, tag, status)
+        return None if message is None else self._matched(message, status, like, source)
+
+    def _matched(self, message: Any, status: Any, like: Array, source: int) -> Receiving:
+        """Start to receive a message that has been found."""
+        rowtype = self._rowtypes.of(row_bytes(like))
+        rows = status.Get_count(rowtype)
+        if rows < 0:
+            raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
+        out = self._empty((rows, *like.shape[1:]), like)
+        return Receiving(out, message.Irecv([out, rows, rowtype]))
 
     def _join(self, parts: list[Array]) -> Array:
         """Return all rows of ``parts`` in one array."""

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
-from sparse_mpi.comm.base import Comm, Counts
+from sparse_mpi.comm.base import Comm, Counts, Take
+from sparse_mpi.comm.buffers import ascending
 from sparse_mpi.comm.passing import Passing
 from sparse_mpi.comm.traffic import Traffic
 
@@ -70,6 +71,15 @@ class Renumbered(Passing):
         arriving = None if expected is None else np.roll(expected, self._first)
         rows, by_rank = self._comm.alltoallv(_rotated(send, leaving_first), np.roll(counts, self._first), arriving)
         return _rotated(rows, int(by_rank[: self._first].sum())), np.roll(by_rank, -self._first)
+
+    def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
+        leaving_first = int(np.sum(counts[: self.size - self._first]))
+
+        def hand_over(first: int, rows: Array, by_rank: Counts) -> None:
+            for part in ascending((first - self._first) % self.size, rows, by_rank, self.size):
+                take(*part)
+
+        self._comm.streamed_alltoallv(_rotated(send, leaving_first), np.roll(counts, self._first), hand_over)
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
         return self._comm.allreduce(send, op, control)

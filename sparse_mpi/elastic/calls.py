@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.base import Counts, Take
 from sparse_mpi.comm.passing import Passing
 from sparse_mpi.comm.traffic import Traffic
 from sparse_mpi.elastic.team import Team
@@ -97,6 +97,9 @@ class TeamComm(Passing):
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
         return self.together(lambda: self._comm.alltoallv(send, counts, expected))
+
+    def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
+        take(0, *self.alltoallv(send, counts))  # nothing of an attempt that may fail
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
         return self.together(lambda: self._comm.allreduce(send, op, control))

@@ -48,9 +48,13 @@ def _everywhere(own: Entries, regions: np.ndarray, form: Format, comm: Comm) -> 
 
 def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, comm: Comm) -> Entries:
     """Return what all ranks have of the keys in this rank's region, combined in rank order."""
-    received, lengths = comm.alltoallv(*form.pack(entries, dealt(entries, regions), regions))
-    parts = form.unpack(received, lengths, np.tile(regions[comm.rank], (comm.size, 1)))
-    del received  # merging takes memory of its own
+    parts = [entries] * comm.size
+
+    def take(first: int, messages: np.ndarray, lengths: np.ndarray) -> None:
+        ranks = len(lengths)
+        parts[first : first + ranks] = form.unpack(messages, lengths, np.tile(regions[comm.rank], (ranks, 1)))
+
+    comm.streamed_alltoallv(*form.pack(entries, dealt(entries, regions), regions), take)
     return merged(parts, op)
 
 

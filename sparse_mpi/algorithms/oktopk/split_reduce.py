@@ -8,28 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import zip_longest
-from typing import Any, Protocol
 
 import numpy as np
 
+from sparse_mpi.algorithms.arrival import Messages, arrived, unpacked
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import SparseVector, merge, split_counts, subtract
 from sparse_mpi.wire import Packed, regions_of
-
-
-class Messages(Protocol):
-    """What the exchange needs of a `Wire`, whose members these are."""
-
-    @property
-    def lossless(self) -> bool:
-        """Return whether values arrive unchanged."""
-
-    def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
-        """See `Wire.pack`."""
-
-    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
-        """See `Wire.unpack`."""
 
 
 def split_reduce(
@@ -56,9 +42,14 @@ def split_reduce(
         groups = divided(first, last, radix)
         packed = wire.pack(partial, split_counts(partial, boundaries[groups]), regions_of(boundaries[groups]))
 
-        # Exchange: every group collects what lies in its regions.
+        # Exchange: every group collects what lies in its regions. With a group for each rank it is one all-to-all.
         own = int(np.searchsorted(groups, comm.rank, side="right")) - 1
-        received, lengths = _exchange(packed, groups, own, comm)
+        first, last = int(groups[own]), int(groups[own + 1])
+        region = boundaries[[first, last]]
+        if len(groups) == comm.size + 1:
+            came = arrived(packed, region, wire, comm)
+        else:
+            came = unpacked(*_exchange(packed, groups, own, comm), region, wire, packed.vector)
 
         # Take what rounding lost out of this rank's contribution, which starts as its whole selection.
         if contributed is None:
@@ -67,10 +58,7 @@ def split_reduce(
             contributed = subtract(contributed, subtract(partial, packed.vector))
 
         # Reduce: add up the messages in the rank order of their senders, and go on within the own group.
-        first, last = int(groups[own]), int(groups[own + 1])
-        region = np.tile([boundaries[first], boundaries[last]], (len(lengths), 1))
-        arrived = wire.unpack(received, lengths, region, partial.size, partial.values.dtype)
-        partial, added = merge(arrived), added + arrived.nnz
+        partial, added = merge(came), added + came.nnz
     return partial, contributed, added
 
 
@@ -107,10 +95,6 @@ def _exchange(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -> tuple
     Returns:
         The messages that this rank has to add up, in the rank order of their senders, and the length of each.
     """
-    # A group for each rank: the stage is one all-to-all.
-    if len(groups) == comm.size + 1:
-        return comm.alltoallv(packed.buffer, packed.lengths)
-
     ends = np.cumsum(packed.lengths)
     messages = [packed.buffer[end - length : end] for length, end in zip(packed.lengths, ends, strict=True)]
     received = {comm.rank: messages[own]}
