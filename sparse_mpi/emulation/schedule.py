@@ -99,10 +99,10 @@ def trace(file: Path, before: str, hosts: int) -> Schedule:
 
 
 def describe(rates: Rates) -> str:
-    """Return a short text such as ``1gbit`` or ``1gbit, but host 2 50mbit``."""
+    """Return a short text such as ``1gbit`` or ``1gbit (host 2 50mbit)``."""
     most = max(rates, key=rates.count)
     others = [f"host {host} {_show(each)}" for host, each in enumerate(rates, 1) if each != most]
-    return ", but ".join([_show(most), *filter(None, [", ".join(others)])])
+    return _show(most) + (f" ({', '.join(others)})" if others else "")
 
 
 def _show(bits: int | None) -> str:

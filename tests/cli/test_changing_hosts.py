@@ -183,5 +183,5 @@ def test_the_bytes_of_a_command_are_told_where_nothing_changes(possible, tmp_pat
     steps = 3 * 4 * 200_000  # and those to warm up
     assert all(steps < each < 5 * steps for each in (*end["sent"], *end["received"]))
     said = capfd.readouterr()
-    assert "2 hosts, 1gbit, but host 2 100mbit: measured" in said.out
+    assert "2 hosts, 1gbit (host 2 100mbit): measured" in said.out
     assert "the command has ended; hosts have sent" in said.err and "in all" not in said.err

@@ -30,7 +30,7 @@ def test_rates_are_shown_shortly(bits, text):
 
 def test_rates_of_hosts_are_described_by_what_most_of_them_have():
     assert describe((GBIT,) * 3) == "1gbit" and describe((None,) * 2) == "no limit"
-    assert describe((GBIT, DOWN, GBIT, SLOW)) == "1gbit, but host 2 down, host 4 50mbit"
+    assert describe((GBIT, DOWN, GBIT, SLOW)) == "1gbit (host 2 down, host 4 50mbit)"
 
 
 def test_one_rate_holds_for_ever():
