@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
+from fractions import Fraction
+from pathlib import Path
 
-from sparse_mpi.emulation import hosts, launch, rate
+from sparse_mpi.emulation import hosts, launch, schedule
+from sparse_mpi.emulation.course import Course
+from sparse_mpi.emulation.links import Links
 from sparse_mpi.emulation.probe import probe
 
 RANKS = range(2, 17)
@@ -15,6 +20,16 @@ measured first and printed; without a command, that is all. The exit code is the
 
   python -m sparse_mpi bench network --ranks 4 --rate 1gbit -- bench allreduce --steps 5 --algorithms dense oktopk
   python -m sparse_mpi bench network --ranks 4 --rate 1gbit -- train/vgg.py --algo oktopk --max-steps 20
+
+The rates of links may change while the command runs, and links may be down, all or some of them:
+
+  python -m sparse_mpi bench network --rate 1gbit,50mbit --every 30s --log links.jsonl -- train/vgg.py
+  python -m sparse_mpi bench network --rate 1gbit,down --every 30s,2s -- train/vgg.py
+  python -m sparse_mpi bench network --trace links.txt -- train/vgg.py
+
+A trace has lines "seconds rate" or "seconds rate host", with blanks or commas: from that second of the command on, the
+link of that host (1, 2, ...; all of them, if there is none) has that rate, or is "down". Connections stay open, and no
+rank is told. Each change, and the bytes that hosts have sent, are told on stderr; --log has them for programs.
 
 Needs Linux, root, iproute2 and Open MPI or MPICH. The ranks share this machine's cores and memory bandwidth: what they
 compute takes longer than on hosts of their own. Latency is that of this machine, tens of microseconds. A link lets a
@@ -30,14 +45,21 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--ranks", type=int, default=4, help=f"hosts, {RANKS[0]} to {RANKS[-1]} (default: 4)")
-    text = "of every link, in each direction, as tc writes it: 100mbit, 1gbit, ..., or none (default: 1gbit)"
-    parser.add_argument("--rate", default="1gbit", help=text)
-    parser.add_argument("--timeout", type=float, default=600, help="seconds the command may take (default: 600)")
+    add = parser.add_argument
+    add("--ranks", type=int, default=4, help=f"hosts, {RANKS[0]} to {RANKS[-1]} (default: 4)")
+    text = "of every link, in each direction, as tc writes it: 100mbit, 1gbit, ..., or none (default: 1gbit); "
+    add("--rate", default="1gbit", help=text + "several with commas, or down, take turns, beginning with the command")
+    text = "how long each of several rates holds: 30s, 500ms, 2min; several with commas, one for each rate"
+    add("--every", metavar="TIME", help=text)
+    text = "file of rates by time; links that it has not named yet have the one of --rate"
+    add("--trace", type=Path, metavar="FILE", help=text)
+    text = "file of JSON lines for the start, all changes and the end: seconds, rates, and bytes of every host"
+    add("--log", type=Path, metavar="FILE", help=text)
+    add("--timeout", type=float, default=600, help="seconds the command may take (default: 600)")
     text = "let the other ranks go on when one is lost, for commands that use sparse_mpi.elastic"
-    parser.add_argument("--elastic", action="store_true", help=text)
+    add("--elastic", action="store_true", help=text)
     text = "after a --: a path that ends in .py, or what follows python -m sparse_mpi, and its arguments"
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help=text)
+    add("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help=text)
     parser.set_defaults(run=run)
 
 
@@ -49,20 +71,41 @@ def run(args: argparse.Namespace) -> int:
         raise SystemExit(f"--timeout must be more than 0 seconds, got {args.timeout:g}")
     command = args.command[args.command[:1] == ["--"] :]
     try:
-        limit = rate.parse(args.rate)
+        rates = _schedule(args)
     except ValueError as error:
         raise SystemExit(f"--{error}") from None
     if lacks := hosts.missing():
         raise SystemExit("\n".join(["bench network cannot run here:", *lacks]))
     try:
+        record = args.log.open("w") if args.log else nullcontext()
+    except OSError as error:
+        raise SystemExit(f"--log must be a file that can be written, got {args.log}: {error.strerror}") from None
+    try:
         launcher = launch.find_launcher()
-        with hosts.emulate(args.ranks, limit) as emulated:
+        first = rates.at(Fraction(0))
+        with record as file, hosts.emulate(args.ranks, first[0]) as emulated:
+            links = Links(emulated)
+            links.change(first)
             link = probe(emulated)
             print(
-                f"{args.ranks} hosts, {args.rate if limit else 'no limit'}: measured {link.rate / 1e6:.0f} Mbit/s, "
+                f"{args.ranks} hosts, {schedule.describe(first)}: measured {link.rate / 1e6:.0f} Mbit/s, "
                 f"{link.trip * 1e6:.0f} us round trip",
                 flush=True,
             )
-            return launch.run(emulated, launcher, command, args.timeout, args.elastic) if command else 0
+            if not command:
+                return 0
+            course = Course(links, rates, file)
+            code = launch.run(emulated, launcher, command, args.timeout, args.elastic, meanwhile=course.follow())
+            course.end()
+            return code
     except RuntimeError as error:
         raise SystemExit(f"bench network cannot run here: {error}") from None
+
+
+def _schedule(args: argparse.Namespace) -> schedule.Schedule:
+    """Return what the options say. Raise ValueError if they are wrong."""
+    if args.trace is None:
+        return schedule.turns(args.rate, args.every, args.ranks)
+    if args.every is not None or "," in args.rate:
+        raise ValueError("trace has all changes: leave --every out, and give one --rate, for links without a line")
+    return schedule.trace(args.trace, args.rate, args.ranks)

@@ -41,7 +41,7 @@ class Hosts:
 
     prefix: str  # of the names of all namespaces
     count: int
-    rate: int | None  # bits a second of every link, in each direction; None is no limit
+    rate: int | None  # bits a second of every link, in each direction, at first; None is no limit
     folder: Path  # for temporary files; goes with the hosts
 
     def name(self, number: int) -> str:
@@ -120,28 +120,34 @@ def _set_up(hosts: Hosts) -> None:
     _call("ip", "-n", switch, "addr", "add", f"{hosts.address(SWITCH)}/24", "dev", BRIDGE)
     _call("ip", "-n", switch, "link", "set", BRIDGE, "up")
     for number in range(1, hosts.count + 1):
-        host, port = hosts.name(number), f"port{number}"
+        host, end = hosts.name(number), port(number)
         _call("ip", "netns", "add", host)
         _call("ip", "-n", host, "link", "set", "lo", "up")
-        _call("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host)
-        _call("ip", "-n", switch, "link", "set", port, "master", BRIDGE, "up")
+        _call("ip", "-n", switch, "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", host)
+        _call("ip", "-n", switch, "link", "set", end, "master", BRIDGE, "up")
         _call("ip", "-n", host, "addr", "add", f"{hosts.address(number)}/24", "dev", "eth0")
         _call("ip", "-n", host, "link", "set", "eth0", "up")
         # As on most clusters; what this machine is set to (bbr, say) may behave differently behind a token bucket
         _call("ip", "-n", host, "route", "replace", f"{NETWORK}.0/24", "dev", "eth0", "congctl", "cubic")
         if hosts.rate is not None:
             _call("tc", "-n", host, *shaping("eth0", hosts.rate))
-            _call("tc", "-n", switch, *shaping(port, hosts.rate))
+            _call("tc", "-n", switch, *shaping(end, hosts.rate))
+
+
+def port(number: int) -> str:
+    """Return the name of the switch's end of a host's link; the host's end is ``eth0``."""
+    return f"port{number}"
 
 
 def shaping(link: str, rate: int) -> list[str]:
     """Return the arguments of tc: a token bucket of 1 ms before a queue of 50 ms, of at least 256 KiB.
 
-    A bucket never holds less than two of the 64 KiB segments that the kernel hands over at once.
+    A bucket never holds less than two of the 64 KiB segments that the kernel hands over at once. Where a link has a
+    bucket already, its queue stays as it is.
     """
     burst, queue = max(128 << 10, rate // 8 // 1000), max(256 << 10, rate // 8 // 20)
     sizes = ["rate", f"{rate}bit", "burst", f"{burst}b", "limit", f"{queue}b"]
-    return ["qdisc", "add", "dev", link, "root", "tbf", *sizes]
+    return ["qdisc", "replace", "dev", link, "root", "tbf", *sizes]
 
 
 def _call(*command: str) -> None:

@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -143,11 +144,13 @@ def run(
     seconds: float,
     elastic: bool = False,
     output: IO[str] | None = None,
+    meanwhile: Iterable[float] = (),
 ) -> int:
     """Run ``command`` (see `program`) with a rank on every host, for at most ``seconds``; returns its exit code.
 
     However this ends, the launcher and its ranks have ended, too. Temporary files go to the hosts' folder. The ranks
-    of an ``elastic`` job survive the failure of others. What is printed goes to ``output``, if there is one.
+    of an ``elastic`` job survive the failure of others. What is printed goes to ``output``, if there is one. While the
+    command runs, ``meanwhile`` is iterated: it is asked for its next item at each of the seconds that it yields.
 
     Raises:
         RuntimeError: they cannot.
@@ -167,13 +170,25 @@ def run(
         start_new_session=True,  # so that Ctrl-C reaches it through us, in order
     )
     try:
-        code = job.wait(seconds)
+        code = _wait(job, seconds, meanwhile)
     except subprocess.TimeoutExpired:
         print(f"the command ran past {seconds:g} s and was stopped; --timeout sets another limit", file=sys.stderr)
         return OUT_OF_TIME
     finally:
         stop(job)
     return code if code >= 0 else 128 - code
+
+
+def _wait(job: subprocess.Popen[bytes], seconds: float, meanwhile: Iterable[float]) -> int:
+    """Return the exit code. Raise TimeoutExpired past ``seconds``."""
+    start = time.monotonic()
+    for second in meanwhile:
+        try:
+            return job.wait(max(0.0, start + min(second, seconds) - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            if second >= seconds:
+                raise
+    return job.wait(max(0.0, start + seconds - time.monotonic()))
 
 
 def stop(job: subprocess.Popen[bytes]) -> None:

@@ -25,7 +25,17 @@ def parse(text: str) -> int | None:
     match = re.fullmatch(r"(\d+\.?\d*)([a-z]+)", text.lower())
     if match is None or match[2] not in UNITS:
         raise ValueError(f"rate must be a number with a unit of tc such as 1gbit or 100mbit, or none, got {text!r}")
-    bits = round(float(match[1]) * UNITS[match[2]])
+    bits = float(match[1]) * UNITS[match[2]]
     if not LEAST <= bits <= MOST:
         raise ValueError(f"rate must be between 1mbit and 100gbit, got {text}; none sets no limit")
-    return bits
+    return round(bits)
+
+
+def show(bits: int | None) -> str:
+    """Return the shortest text of which `parse` makes ``bits`` a second, in powers of 1000."""
+    if bits is None:
+        return "none"
+    unit = next(unit for unit in ("gbit", "mbit", "kbit", "bit") if bits >= UNITS[unit])
+    whole, rest = divmod(bits, UNITS[unit])
+    digits = f"{rest:0{len(str(UNITS[unit])) - 1}}".rstrip("0") if rest else ""
+    return f"{whole}{'.' if digits else ''}{digits}{unit}"

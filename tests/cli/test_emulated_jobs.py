@@ -34,18 +34,6 @@ time.sleep(600)
 """
 
 
-@pytest.fixture(scope="module")
-def possible():
-    """Skips where hosts cannot be emulated."""
-    if lacks := emulation.missing():
-        pytest.skip("; ".join(lacks))
-    try:
-        with emulate(2, 1_000_000):
-            pass
-    except RuntimeError as error:
-        pytest.skip(f"no network namespaces: {error}")
-
-
 def traces(prefix):
     """Names of namespaces and folders that begin so."""
     places = (NAMESPACES, Path(tempfile.gettempdir()))
