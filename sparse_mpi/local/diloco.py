@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -72,7 +73,6 @@ class DiLoCo(Resumable):
         steps: the number of inner steps so far.
         density: of the next synchronisations, if it is not the reducers' own.
         check: True makes the next synchronisations assert both laws.
-        report: what the last one did on this rank, of one fragment; None before.
         synchronizations: the number of fragments that were synchronised so far.
         seconds: what the last inner step spent on synchronisation.
 
@@ -131,7 +131,7 @@ class DiLoCo(Resumable):
         self.steps = self.synchronizations = 0
         self.density: float | None = None
         self.check = False
-        self.report: StepReport | None = None
+        self._reports: list[StepReport] = []
         self.seconds = 0.0
         self._turn = sync_every // fragments  # steps between two fragments
         twins = {p: twin for f in self.fragments for p, twin in zip(f.parameters, f.twins, strict=True)}
@@ -160,6 +160,11 @@ class DiLoCo(Resumable):
         """Return the reducer of each fragment."""
         return [fragment.reducer for fragment in self.fragments]
 
+    @property
+    def report(self) -> StepReport | None:
+        """Return what the synchronisations in the last inner step, or in the last call, did on this rank, if any."""
+        return reduce(lambda a, b: StepReport(*map(add, a, b)), self._reports) if self._reports else None
+
     @contextmanager
     def globally(self) -> Iterator[None]:
         """Have the model hold the global parameters in this context, which are the same on all ranks.
@@ -182,6 +187,7 @@ class DiLoCo(Resumable):
             Exception: as `SparseAllreduce.step` does.
         """
         self._agree("synchronize")
+        self._reports = []
         for fragment in self.fragments:
             if fragment.exchange is not None:
                 self._apply(fragment, self.alpha)
@@ -211,6 +217,7 @@ class DiLoCo(Resumable):
         """
         began = perf_counter()
         self.steps += 1
+        self._reports = []
         turn, late = divmod(self.steps, self._turn)
         # A fragment leaves in its turn.
         if not late:
@@ -228,7 +235,8 @@ class DiLoCo(Resumable):
         """Step along the mean of a fragment's outer gradients, see `Fragment.apply`."""
         fragment.apply(self.outer.step, alpha)
         self.synchronizations += 1
-        self.report = fragment.reducer.report
+        if fragment.reducer.report is not None:
+            self._reports.append(fragment.reducer.report)
 
     def _agree(self, call: str) -> None:
         """Raise ValueError on every rank unless all make this call after as many steps."""

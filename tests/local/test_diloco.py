@@ -70,7 +70,7 @@ def test_one_step_at_a_time_is_data_parallel_training(ranks):
 def test_fragments_take_turns_and_arrive_after_the_delay(ranks):
     def body(comm):
         replica = made(comm, 6, density=0.2, fragments=3, fragment_sync_delay=1)
-        changed = []
+        changed, costs = [], []
         for number in range(14):
             before = [fragment.common.clone() for fragment in replica.local.fragments]
             steps(replica, comm.rank, [number])
@@ -78,10 +78,12 @@ def test_fragments_take_turns_and_arrive_after_the_delay(ranks):
             changed += [
                 (number + 1, i) for i, (a, b) in enumerate(zip(before, after, strict=True)) if not torch.equal(a, b)
             ]
-        return changed, replica.local.synchronizations, replica.local.report.traffic.sent > 0
+            costs.append(replica.local.report is not None and replica.local.report.traffic.sent > 0)
+        return changed, replica.local.synchronizations, costs
 
-    for changed, count, sent in ranks.run(body):
-        assert changed == [(3, 0), (5, 1), (7, 2), (9, 0), (11, 1), (13, 2)] and count == 6 and sent
+    for changed, count, costs in ranks.run(body):
+        assert changed == [(3, 0), (5, 1), (7, 2), (9, 0), (11, 1), (13, 2)] and count == 6
+        assert costs == [number + 1 in dict(changed) for number in range(14)]
 
 
 @pytest.mark.ranks(3)
