@@ -9,7 +9,8 @@ Importing this package imports none of mpi4py, cupy and torch, and does not star
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Reduction
 from sparse_mpi.comm.world import World
@@ -31,6 +32,9 @@ from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.rows import dimension_coverage
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
+
+if TYPE_CHECKING:
+    from sparse_mpi.local import DiLoCo as DiLoCo
 
 __version__ = "0.1.0"
 
@@ -61,11 +65,14 @@ __all__ = [
     "sparse_allreduce",
 ]
 
+LAZY = {"DiLoCo": "sparse_mpi.local"}  # names whose modules import torch, which happens when they are asked for
 FORMER = {"MEMORIES": "FEEDBACKS"}  # names of release 0.1, deprecated
 
 
 def __getattr__(name: str) -> Any:
-    """Return what a deprecated name of this module stands for today, with a warning."""
+    """Return what is imported on first use, or with a warning what a deprecated name stands for today."""
+    if name in LAZY:
+        return getattr(import_module(LAZY[name]), name)
     if name not in FORMER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(f"{name} is deprecated: write {FORMER[name]}", DeprecationWarning, stacklevel=2)

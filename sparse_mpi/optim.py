@@ -261,6 +261,11 @@ def DistributedOptimizer(
     return made
 
 
+def is_distributed(optimizer: object) -> bool:
+    """Return True if ``optimizer`` is one that `DistributedOptimizer` returned."""
+    return isinstance(optimizer, _Reducing)
+
+
 def _ordered(optimizer: Any, named: Iterable[tuple[str, Tensor]] | None) -> list[Tensor]:
     """Return the parameters of ``optimizer`` in the order of ``named``, by default in the optimizer's own.
 
@@ -268,7 +273,7 @@ def _ordered(optimizer: Any, named: Iterable[tuple[str, Tensor]] | None) -> list
         TypeError: ``optimizer`` is not a plain torch optimizer.
         ValueError: ``named`` lacks a parameter of the optimizer, or has a name twice.
     """
-    if isinstance(optimizer, _Reducing) or not isinstance(optimizer, torch.optim.Optimizer):
+    if is_distributed(optimizer) or not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer must be a plain torch.optim.Optimizer, got {type(optimizer).__name__}")
     own = [p for group in optimizer.param_groups for p in group["params"]]
     if named is None:

@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 
-INTERVALS: dict[str, Callable[[Any], bool]] = {"[0, 1)": lambda x: 0 <= x < 1, "(0, 1]": lambda x: 0 < x <= 1}
+INTERVALS: dict[str, Callable[[Any], bool]] = {
+    "[0, 1)": lambda x: 0 <= x < 1,
+    "(0, 1]": lambda x: 0 < x <= 1,
+    "[0, 1]": lambda x: 0 <= x <= 1,
+}
 
 
 def check_range(name: str, value: Any, interval: str, usual: str) -> None:

@@ -43,8 +43,9 @@ def test_one_process_runs_the_plain_script():
 
 @needs_mpi
 @pytest.mark.jobs
-def test_ranks_end_with_one_model():
-    done = launch(2, "examples/distributed.py")
+@pytest.mark.parametrize("script", ["distributed.py", "local_steps.py"])
+def test_ranks_end_with_one_model(script):
+    done = launch(2, f"examples/{script}")
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 2 and len(set(lines)) == 1, done.stderr
     assert float(re.search(r"accuracy ([\d.]+)", lines[0])[1]) > 0.8

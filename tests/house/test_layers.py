@@ -34,7 +34,7 @@ LAYERS = """
     elastic
     buckets  bench  launch
     optim  ddp
-    plan  analysis
+    local  plan  analysis
     doctor
     emulation
     cli
@@ -61,6 +61,8 @@ OUTSIDE = {
         "buckets.*": ANYWHERE,
         "optim": ANYWHERE,
         "ddp": ANYWHERE,
+        "local": ANYWHERE,
+        "local.*": ANYWHERE,
     },
     "cupy": {
         "arrays": INSIDE,

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from options import checkpoints, device, elastic, reduction
+from options import checkpoints, device, elastic, local, reduction
 from options.converters import figure, integer, number
 from options.optimizers import OPTIMIZERS
 from options.schedule import SCHEDULES
@@ -81,6 +81,7 @@ def parse(
     """
     parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     reduction.extend(parser, lambda field: _defaults(settings, field))
+    local.extend(parser)
     _add_data(parser, settings, folders, tiny)
     extend(parser)
     _add_training(parser, settings)
@@ -90,6 +91,7 @@ def parse(
     elastic.extend(parser)
     args = parser.parse_args(argv)
     reduction.resolve_names(parser, args)
+    local.resolve(parser, args)
     reduction.resolve_algorithm(parser, args)
     _fill_in(parser, args, settings, tiny)
     reduction.resolve_feedback(parser, args)

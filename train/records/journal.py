@@ -94,8 +94,8 @@ class Journal:
         due = (now["step"] - 1) % self._args.log_every == 0  # to fetch sums from the device, which are needed below
         if due:
             scores = known(self._task.scores(step.sums))
-            covered = float(np.mean(self.coverages))
-            self._metrics.write("step", **now, coverage=covered, **scores, **step.means())
+            covered = {"coverage": float(np.mean(self.coverages))} if self.coverages else {}
+            self._metrics.write("step", **now, **covered, **scores, **step.means())
         if self.bar.disable and self._args.progress and self._comm.rank == 0:  # the ranks before this one are lost
             self.bar = self._bar(now["step"] - 1)
         self.bar.set_description(f"epoch {now['epoch']}/{self._args.epochs}", refresh=False)

@@ -27,6 +27,10 @@ FIXED = (
     "arrival",
     "seed",
     "bucket_mb",
+    "local_steps",
+    "fragments",
+    "fragment_delay",
+    "fragment_alpha",
 )
 HARMLESS = (  # options that may change without a message: where things are, when a run ends, what is shown
     "data_dir",

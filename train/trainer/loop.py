@@ -36,12 +36,13 @@ class Training(Resumable):
 
     Args:
         task: what is trained on what; the weights are those of rank 0 from here on.
-        optimizer: a `DistributedOptimizer` over the model's parameters.
+        optimizer: a `DistributedOptimizer` over the model's parameters, or with ``reduction`` a plain one.
         args: see `arguments.parse`.
         comm: between the replicas.
         metrics: where records go.
         planning: may replace reducers after any step.
         checkpoints: writes them; None writes none.
+        reduction: what reduces in place of the optimizer's own.
     """
 
     def __init__(
@@ -53,10 +54,11 @@ class Training(Resumable):
         metrics: Metrics,
         planning: Planning | None = None,
         checkpoints: Checkpoints | None = None,
+        reduction: Any = None,
     ) -> None:
         self.task, self.optimizer, self.args, self.comm = task, optimizer, args, comm
         self.planning, self.checkpoints = planning, checkpoints
-        self.reduction: GradientReduction = optimizer.reduction
+        self.reduction: GradientReduction = optimizer.reduction if reduction is None else reduction
         self.limit = min(args.epochs * task.steps, args.max_steps or math.inf)  # steps
         self.steps = 0
         self.meter, self.seconds = Meter(), 0.0  # of the running epoch: what this rank did, and how long
@@ -71,7 +73,7 @@ class Training(Resumable):
         self.survivors = Survivors(comm, task.share, args.min_ranks, metrics, self.given)
         broadcast_parameters(task.model.state_dict(), comm=comm)
         self.final_density = sum(r.k for r in self.reducers) / sum(r.layout.size for r in self.reducers)
-        self.algorithms = self.reduction.algorithms  # those after a dense warm-up
+        self.algorithms = [reducer.algorithm for reducer in self.reducers]  # those after a dense warm-up
 
     @property
     def reducers(self) -> list[SparseAllreduce]:
@@ -102,7 +104,7 @@ class Training(Resumable):
                 epoch, first = divmod(self.steps, self.task.steps)
                 self._epoch(epoch, first)
                 self._flush(epoch)  # by now at the latest: a resumed run may have nothing left to train
-                self.scores = evaluate(self.task, self.comm)
+                self.scores = self._evaluate()
                 self.journal.epoch(self._now(epoch), self.meter, self.seconds, self.scores)
                 self.meter, self.seconds, self.recorded = Meter(), 0.0, True
                 if self.steps % self.task.steps == 0:
@@ -237,6 +239,10 @@ class Training(Resumable):
         self.seconds += spent
         self.flushed = self.steps
         self.journal.flush(self._now(epoch), meter.sent, spent)
+
+    def _evaluate(self) -> dict[str, float]:
+        """Return the scores of the model; collective."""
+        return evaluate(self.task, self.comm)
 
     def _is_checked(self, step: int) -> bool:
         return self.args.check_every > 0 and step % self.args.check_every == 0

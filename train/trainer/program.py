@@ -11,6 +11,7 @@ import torch
 
 from options import arguments
 from options.arguments import Settings, Tiny
+from options.local import local_steps
 from options.optimizers import OPTIMIZERS
 from ranks import job
 from ranks.device import choose, transport
@@ -23,6 +24,7 @@ from tasks.placed import placed
 from tasks.task import Task
 from trainer.checkpoints import Checkpoints, agree_on_folders, find, resumed
 from trainer.identity import changes, check_identity, identity_of
+from trainer.local import LocalTraining
 from trainer.loop import Training
 from trainer.planning import Planning
 
@@ -125,9 +127,15 @@ class Program:
         before = found.shared if found else {}
         over = transport(args.transport, device, comm)
         planning = Planning(task.model, args, comm, over, before.get("plan", ""), before.get("choices", ()))
-        plain = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
-        optimizer = job.agreed(comm, lambda: planning.distribute(plain))
-        reducers = [bucket.reducer for bucket in optimizer.reduction.buckets]
+        optimizer = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
+        kind, reduction = Training, None
+        if args.local_steps:
+            kind, reduction = LocalTraining, job.agreed(comm, lambda: local_steps(task.model, optimizer, args, over))
+            reducers = reduction.reducers
+        else:
+            plain = optimizer
+            optimizer = job.agreed(comm, lambda: planning.distribute(plain))
+            reducers = [bucket.reducer for bucket in optimizer.reduction.buckets]
         facts = {
             "k": sum(reducer.k for reducer in reducers),
             "parameters": sum(reducer.layout.size for reducer in reducers),
@@ -140,7 +148,7 @@ class Program:
         position = resumed(found, task.steps) if found else None
         metrics = job.agreed(comm, lambda: record(args, comm, position, **facts))
         checkpoints = Checkpoints(args, identity, comm, metrics) if args.checkpoint_every else None
-        training = Training(task, optimizer, args, comm, metrics, planning, checkpoints)
+        training = kind(task, optimizer, args, comm, metrics, planning, checkpoints, reduction)
 
         def resume() -> None:
             if found:

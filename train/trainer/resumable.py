@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -97,11 +98,17 @@ class Resumable:
     def _load(self, shared: Mapping[str, Any]) -> None:
         """Take over model, optimizer and scores; the optimizer's options stay those of this run."""
         self.task.model.load_state_dict(shared["model"])
-        chosen = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(shared["optimizer"])
-        for group, options in zip(self.optimizer.param_groups, chosen, strict=True):
-            group.update(options)
+        with self._same_options(self.optimizer):
+            self.optimizer.load_state_dict(shared["optimizer"])
         self.recorded, self.scores = shared["recorded"], shared["scores"]
+
+    @contextmanager
+    def _same_options(self, optimizer: Any) -> Iterator[None]:
+        """Keep the options of ``optimizer`` as they are, whatever is loaded into it in this context."""
+        chosen = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+        yield
+        for group, options in zip(optimizer.param_groups, chosen, strict=True):
+            group.update(options)
 
     def resume(self, shared: Mapping[str, Any], own: Sequence[Mapping[str, Any]], ranks: int) -> None:
         """Go on where a run was when it had this `state`.

@@ -1,0 +1,173 @@
+"""Save and restore the state of a `DiLoCo`, on the same number of ranks to the bit, and on any other."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.elastic import Team
+from sparse_mpi.local.fragment import Arrived, Fragment
+
+
+def packed(tree: Any) -> np.ndarray:
+    """Return a tree with tensors as bytes ``(m,)`` uint8."""
+    file = io.BytesIO()
+    torch.save(tree, file)
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def unpacked(data: np.ndarray) -> Any:
+    """Return the tree that `packed` had, its tensors in host memory."""
+    return torch.load(io.BytesIO(data.tobytes()), "cpu", weights_only=True)
+
+
+class Resumable:
+    """The part of `DiLoCo` that saves and restores its state."""
+
+    comm: Comm
+    team: Team | None
+    fragments: list[Fragment]
+    inner: Optimizer
+    outer: Optimizer
+    steps: int
+    synchronizations: int
+    sync_every: int
+    delay: int
+    alpha: float | None
+    _apply: Callable[[Fragment, float | None], None]
+
+    @property
+    def _ranks(self) -> Comm:
+        """Return the ranks that are there."""
+        return self.comm if self.team is None else self.team.comm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that this rank needs to go on: numbers, strings and NumPy arrays; between steps.
+
+        That is both optimizers, global and own parameters, residuals, and an outer gradient that is under way, for
+        which this waits. What is the same on all ranks is in rank 0's. The model's buffers are not in it.
+        """
+        own = {
+            "parameters": [fragment.local() for fragment in self.fragments],
+            "inner": self.inner.state_dict(),
+            "prepared": [fragment.prepared for fragment in self.fragments],
+            "taken": [f.exchange and f.exchange.taken for f in self.fragments],
+        }
+        common = {
+            "steps": self.steps,
+            "synchronizations": self.synchronizations,
+            "parameters": [fragment.common for fragment in self.fragments],
+            "outer": self.outer.state_dict(),
+            "means": [fragment.arrive() for fragment in self.fragments],
+        }
+        return {
+            "schedule": self._schedule(),
+            "reducers": [fragment.reducer.state_dict() for fragment in self.fragments],
+            "own": packed(own),
+            "common": packed(common if self._ranks.rank == 0 else None),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, on the same rank of as many ranks; to the bit. Collective.
+
+        Raises:
+            ValueError: as for `take_over`.
+        """
+        self.take_over([state], self._ranks.size)
+
+    def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
+        """Restore what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out. Collective.
+
+        On another number than before all ranks start from the global parameters. What the old ranks have moved since
+        joins what they owed, and all that is scaled by the ratio of the numbers of ranks, because means are over fewer
+        or more; a feedback rule that owes nothing loses it. New ranks have the inner optimizer of rank 0.
+
+        Args:
+            states: those of the old ranks r, r + P, r + 2 P, ... on rank r; empty if there is no such rank.
+            ranks: the number of old ranks.
+
+        Raises:
+            ValueError: a state is of other fragments or another schedule, or as for `SparseAllreduce.take_over`; raised
+                on every rank.
+        """
+        for fragment in self.fragments:  # nothing else may use the communicator while something is under way
+            fragment.arrive()
+        comm, expected = self._ranks, self._schedule()
+        with same_on_all_ranks(comm) as say:
+            if len(states) != len(range(comm.rank, ranks, comm.size)):
+                raise ValueError(
+                    f"states must be those of ranks {comm.rank}, {comm.rank + comm.size}, ... of {ranks}, got "
+                    f"{len(states)}; deal them out as sparse_mpi.checkpoint.load does"
+                )
+            for state in states:
+                if state.get("schedule") != expected:
+                    raise ValueError(
+                        f"state['schedule'] must be {expected}, got {state.get('schedule')}; load it into a DiLoCo "
+                        "made with the arguments it was saved from"
+                    )
+            say(call="take_over", ranks=ranks)
+        common = unpacked(self._from_first(states, "common"))
+        own = [unpacked(state["own"]) for state in states]
+        reducers = [dict(reducer) for state in states for reducer in state["reducers"]]
+        if ranks != comm.size:
+            self._owe_moves(reducers, own, common)
+        # What was owed
+        for number, fragment in enumerate(self.fragments):
+            fragment.reducer.take_over(reducers[number :: len(self.fragments)], ranks)
+            rule = fragment.reducer.feedback
+            for array in [*rule.state().values(), *rule.common().values()] if ranks != comm.size else ():
+                array *= comm.size / ranks
+        # What is the same on all ranks
+        self.steps, self.synchronizations = common["steps"], common["synchronizations"]
+        self.outer.load_state_dict(common["outer"])
+        for fragment, parameters in zip(self.fragments, common["parameters"], strict=True):
+            fragment.common.copy_(parameters)
+        # What is each rank's own
+        if comm.size > ranks:
+            first = unpacked(self._from_first(states, "own"))
+        self.inner.load_state_dict(own[0]["inner"] if own else first["inner"])
+        for number, fragment in enumerate(self.fragments):
+            fragment.prepared, fragment.exchange = self.steps, None
+            fragment.adopt(fragment.common)
+            if ranks == comm.size:
+                fragment.prepared = own[0]["prepared"][number]
+                fragment.adopt(own[0]["parameters"][number])
+            # An outer gradient that was under way is applied in its time; on other ranks at once.
+            mean = common["means"][number]
+            if mean is not None:
+                taken = own[0]["taken"][number] if ranks == comm.size else fragment.common
+                fragment.exchange = Arrived(mean.to(fragment.common), taken.to(fragment.common))
+                if ranks != comm.size:
+                    self._apply(fragment, 0.0)
+
+    def _owe_moves(self, reducers: list[dict[str, Any]], own: list[Any], common: Any) -> None:
+        """Add to the residuals in ``reducers``, of the states in ``own``, what these ranks have moved since."""
+        places = [(mine, number) for mine in own for number in range(len(self.fragments))]
+        for reducer, (mine, number) in zip(reducers, places, strict=True):
+            taken = mine["taken"][number]  # of which an outer gradient under way has the rest
+            moved = (common["parameters"][number] if taken is None else taken) - mine["parameters"][number]
+            if "residual" in reducer:
+                reducer["residual"] = (
+                    reducer["residual"] + moved.to(torch.promote_types(moved.dtype, torch.float32)).numpy()
+                )
+
+    def _from_first(self, states: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+        """Return the bytes called ``name`` of rank 0's first state, on all ranks. Collective."""
+        own = states[0][name] if self._ranks.rank == 0 else np.zeros(0, np.uint8)
+        return self._ranks.bcast(own)
+
+    def _schedule(self) -> dict[str, Any]:
+        """Return what a state must share with this to be loaded into it; reducers see to shapes, and how to reduce."""
+        return {
+            "sync_every": self.sync_every,
+            "fragments": len(self.fragments),
+            "fragment_sync_delay": self.delay,
+            "fragment_update_alpha": self.alpha,
+        }

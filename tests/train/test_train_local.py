@@ -1,0 +1,108 @@
+"""--local-steps: training by local steps ends in equal replicas, resumes to the bit, and refuses what it cannot do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ranks.job import JobError
+from sparse_mpi import ALGORITHMS
+
+from ..launch import launch, needs_mpi
+from .small_program import LOG, PROGRAM, records, train
+
+pytestmark = pytest.mark.usefixtures("no_signals")
+OPTIONS = {
+    "plain": ["--local-steps", "4"],
+    "every step": ["--local-steps", "1"],
+    "seldom": ["--local-steps", "100", "--density", "1"],
+    "fragments": ["--local-steps", "4", "--fragments", "2"],
+    "delayed": ["--local-steps", "3", "--fragment-delay", "2", "--algo", "oktopk", "--wire", "packed+int8"],
+    "mixed": ["--local-steps", "4", "--fragments", "2", "--fragment-delay", "1", "--fragment-alpha", "0.5"],
+    "gathered": ["--local-steps", "3", "--algo", "topka", "--feedback", "leaky", "--leak", "0.05"],
+    "adamw": ["--local-steps", "4", "--optimizer", "adamw", "--lr", "0.01", "--clip-norm", "1"],
+    "flushed": ["--local-steps", "4", "--flush", "--outer-lr", "1", "--outer-momentum", "0", "--check-every", "1"],
+}
+every_option = pytest.mark.parametrize("what", OPTIONS)
+
+
+@every_option
+def test_replicas_end_alike_and_a_resumed_run_in_the_same_bits(what, tmp_path):
+    """On two ranks, from the middle of an epoch, its end, and the end of all."""
+    options = [*OPTIONS[what], "--checkpoint-every", "1"]
+    straight = train(2, tmp_path / "straight", *options, "--keep", "100")
+    assert straight.identical and straight.steps == 12
+    for step in (5, 7, 8, 12):
+        checkpoint = tmp_path / "straight" / "checkpoints" / f"step-{step:08d}"
+        resumed = train(2, tmp_path / str(step), *options, "--resume", str(checkpoint))
+        assert (resumed.digest, resumed.score, resumed.loss) == (straight.digest, straight.score, straight.loss)
+
+
+@every_option
+def test_it_goes_on_on_other_numbers_of_ranks(what, tmp_path):
+    """8 steps an epoch at 1 rank, 2 at 4, 4 at 2, 1 at 8."""
+    options = [*OPTIONS[what], "--checkpoint-every", "1", "--resume"]
+    for size, limit in ((1, 5), (4, 2), (2, 7), (8, 3)):
+        outcome = train(size, tmp_path, *options, "--max-steps", str(limit))
+        assert outcome.identical and outcome.steps == limit
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_algorithm_trains(algo, tmp_path):
+    outcome = train(3, tmp_path, "--local-steps", "2", "--algo", algo, "--check-every", "1")
+    assert outcome.identical and outcome.steps == 6
+
+
+def test_bytes_are_those_of_the_steps_that_exchange(tmp_path):
+    train(2, tmp_path, "--local-steps", "5")
+    sent = [record["mb_sent"] > 0 for record in records(tmp_path, "step")]
+    assert sent == [step % 5 == 0 for step in range(1, 13)]
+    assert records(tmp_path, "config")[0]["local_steps"] == 5
+
+
+def test_options_may_change_where_a_run_resumes_but_not_the_schedule(tmp_path, capsys):
+    options = ["--local-steps", "4", "--checkpoint-every", "1", "--resume"]
+    train(2, tmp_path, *options, "--max-steps", "5")
+    train(2, tmp_path, *options, "--outer-lr", "0.5", "--max-steps", "7")
+    assert "outer_lr 0.5 instead of 0.7" in capsys.readouterr().out
+    with pytest.raises(JobError, match="local_steps 4, but this one has 6"):
+        train(2, tmp_path, "--local-steps", "6", *options[2:])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--outer-lr", "1"], "argument --outer-lr: needs local steps; add --local-steps H"),
+        (["--fragments", "2"], "argument --fragments: needs local steps"),
+        (["--local-steps", "0"], "must be an integer >= 1, got 0"),
+        (["--local-steps", "5", "--fragments", "2"], "sync_every must be a multiple of the 2 fragments"),
+        (["--local-steps", "4", "--fragment-delay", "4"], "fragment_sync_delay must be below the 4 steps"),
+        (["--local-steps", "4", "--fragment-alpha", "2"], "must be in [0, 1], or keep, got 2"),
+        (["--local-steps", "4", "--plan", "auto"], "--plan is for gradients that are reduced in every step"),
+        (["--local-steps", "4", "--elastic"], "--elastic is for gradients"),
+        (["--local-steps", "4", "--algo", "auto"], "--algo auto chooses for gradients of every step"),
+        (["--local-steps", "4", "--feedback", "gmc"], "take residual, leaky, none: momentum is --outer-momentum"),
+        (["--local-steps", "4", "--dense-warmup", "2"], "--dense-warmup is for gradients"),
+        (["--local-steps", "4", "--bucket-mb", "2"], "--bucket-mb is for gradients"),
+        (["--local-steps", "4", "--algo", "dense", "--wire", "packed"], "dense cannot take packed"),
+        (["--local-steps", "4", "--feedback", "none", "--flush"], "--feedback none owes nothing"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_what_does_not_go_together_is_told_in_one_line(options, says, capsys):
+    with pytest.raises(SystemExit):
+        PROGRAM.parse([*LOG, *options])
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_a_job_ends_as_in_one_process(tmp_path):
+    options = [*OPTIONS["delayed"], "--out", str(tmp_path / "job")]
+    expected = train(2, tmp_path / "world", *OPTIONS["delayed"])
+    done = launch(2, "-m", "tests.train.small_program", *LOG, *options)
+    assert done.returncode == 0, done.stderr
+    (final,) = records(tmp_path / "job", "final")
+    assert final["identical"] and json.loads(json.dumps(final["digest"])) == expected.digest
