@@ -2,7 +2,8 @@
 
 Speeds are GB/s of pairs, 8 bytes each, whatever the format makes of them; a copy of the same pairs is measured beside.
 To pack with rounding is to read the rounded values back, too: the residual needs them. Medians over the rounds, in
-each of which every format has its turn.
+each of which every format has its turn. Entries are the largest of a normal vector, as a selection has them; what
+rounding takes is the root mean square over that of the values, and once more for as many normal values of any size.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     parser = kinds.add_parser(
         "wire",
         help="speed and size of every message format",
-        description="Write and read messages of random float32 entries in every format. "
+        description="Write and read messages of the largest entries of a normal float32 vector in every format. "
         "Example: python -m sparse_mpi bench wire --density 0.001 0.01 0.05 --messages 16 --json wire.json",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -63,26 +64,42 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(density: float, args: argparse.Namespace) -> dict[str, Any]:
-    """Return GB/s and bytes a pair of every format."""
+    """Return GB/s, bytes a pair and relative errors of every format."""
     rng, count = np.random.default_rng(args.seed), max(1, round(density * args.n))
-    indices = np.sort(rng.choice(args.n, count, replace=False, shuffle=False)).astype(np.int32)
-    vector = SparseVector(indices, rng.standard_normal(count, np.float32), args.n)
+    x = rng.standard_normal(args.n, np.float32)
+    indices = np.sort(np.argpartition(np.abs(x), args.n - count)[args.n - count :]).astype(np.int32)
+    vector, of_any_size = (SparseVector(indices, values, args.n) for values in (x[indices], x[:count]))
     boundaries = equal_boundaries(args.n, args.messages)
     counts, regions = split_counts(vector, boundaries), regions_of(boundaries)
     pairs = encode(vector)
     work: dict[str, Callable[[], Any]] = {"copy": pairs.copy}
-    sizes = {}
+    sizes, errors = {}, {}
     for name, wire in WIRES.items():
         packed = wire.pack(vector, counts, regions)
         sizes[name] = packed.buffer.nbytes / count
+        errors[name] = [
+            _error(packed.vector, vector),
+            _error(wire.pack(of_any_size, counts, regions).vector, of_any_size),
+        ]
         work[f"pack {name}"] = partial(wire.pack, vector, counts, regions)
         work[f"unpack {name}"] = partial(wire.unpack, packed.buffer, packed.lengths, regions, args.n, np.float32)
     speeds = {name: PAIR * count / seconds / 1e9 for name, seconds in _time(work, args.rounds).items()}
     formats = {
-        name: {"bytes a pair": sizes[name], "pack": speeds[f"pack {name}"], "unpack": speeds[f"unpack {name}"]}
+        name: {
+            "bytes a pair": sizes[name],
+            "pack": speeds[f"pack {name}"],
+            "unpack": speeds[f"unpack {name}"],
+            "error": errors[name][0],
+            "error of any size": errors[name][1],
+        }
         for name in WIRES
     }
     return {"density": density, "pairs": count, "copy": speeds["copy"], "formats": formats}
+
+
+def _error(rounded: SparseVector, vector: SparseVector) -> float:
+    """Return what rounding took, over the values: both by their Euclidean norm."""
+    return float(np.linalg.norm(rounded.values - vector.values) / np.linalg.norm(vector.values))
 
 
 def _time(work: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -101,8 +118,11 @@ def _render(case: dict[str, Any], args: argparse.Namespace) -> str:
     lines = [
         f"n = {args.n:,}, density {case['density']:g}: {case['pairs']:,} pairs in {args.messages} messages; "
         f"copying them: {case['copy']:.2f} GB/s",
-        f"{'format':<12} {'bytes/pair':>10} {'pack GB/s':>10} {'unpack GB/s':>12}",
+        f"{'format':<12} {'bytes/pair':>10} {'pack GB/s':>10} {'unpack GB/s':>12} {'error':>8} {'of any size':>12}",
     ]
     for name, m in case["formats"].items():
-        lines.append(f"{name:<12} {m['bytes a pair']:10.3f} {m['pack']:10.2f} {m['unpack']:12.2f}")
+        lines.append(
+            f"{name:<12} {m['bytes a pair']:10.3f} {m['pack']:10.2f} {m['unpack']:12.2f} "
+            f"{m['error']:8.2%} {m['error of any size']:12.2%}"
+        )
     return "\n".join([*lines, ""])

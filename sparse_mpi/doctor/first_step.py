@@ -52,6 +52,9 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "to_float16": lambda cpu: cpu.to_float16(x),
         "to_int8": lambda cpu: cpu.to_int8(values, indices, edges),
         "from_int8": lambda cpu: cpu.from_int8(*cpu.to_int8(values, indices, edges), edges),
+        "to_int4": lambda cpu: cpu.to_int4(values, indices, edges),
+        "to_int2": lambda cpu: cpu.to_int2(values, edges),
+        "from_levels": lambda cpu: cpu.from_levels(*cpu.to_int4(values, indices, edges), edges, 4),
         "write_messages": lambda cpu: cpu.write_messages(laid, indices, values, no_scales),
         "read_messages": lambda cpu: cpu.read_messages(laid, cpu.write_messages(laid, indices, values, no_scales), n),
     }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, like, namespace, to_host, widened
-from sparse_mpi.kernels.base import SCALED, SKETCH, SKETCHED_ROWS, Moments, index_dtype, magnitude_bits
+from sparse_mpi.arrays import Array, namespace, to_host, widened
+from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments, index_dtype, magnitude_bits
 from sparse_mpi.kernels.bits import read_messages, write_messages
+from sparse_mpi.kernels.levels import from_int8, from_levels, mixed, to_int2, to_int4, to_int8
 
 __all__ = [
     "accumulate_select",
@@ -15,6 +16,7 @@ __all__ = [
     "contains",
     "count",
     "from_int8",
+    "from_levels",
     "gather",
     "histogram",
     "kth_bin",
@@ -28,13 +30,13 @@ __all__ = [
     "subtract_dense",
     "to_bfloat16",
     "to_float16",
+    "to_int2",
+    "to_int4",
     "to_int8",
     "top_k_rows",
     "truncate",
     "write_messages",
 ]
-
-LARGEST = np.float32(2.0**128 - 2.0**107)  # the scale made of it, times 127, is finite whichever way it is rounded
 
 
 def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
@@ -110,42 +112,6 @@ def to_float16(x: Array) -> Array:
     codes = xp.clip(x, np.float32(-65504), np.float32(65504)).astype(np.float16).view(np.uint16)
     special = xp.where(xp.isnan(x), 0x7E00, (x.view(np.uint32) >> 16 & 0x8000) | 0x7C00)
     return xp.where(xp.isfinite(x), codes, special).astype(np.uint16).view(np.float16)
-
-
-def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    """See `base.Kernels.to_int8`."""
-    # The scale of each block.
-    xp, finite = namespace(x), namespace(x).isfinite(x)
-    safe = xp.where(finite, x, np.float32(0))
-    block = like(np.repeat(np.arange(len(edges) - 1), np.diff(edges)), x)
-    padded = xp.zeros((len(edges) - 1, SCALED), np.float32)
-    padded[block, xp.arange(len(x)) - like(edges[:-1], x)[block]] = xp.abs(safe)
-    scales = xp.minimum(padded.max(axis=1), LARGEST) / np.float32(127)
-    # Each value in steps of it, rounded up where its fraction exceeds 24 hash bits.
-    steps = safe / xp.where(scales > 0, scales, np.float32(1))[block]
-    lower = xp.floor(steps)
-    up = (steps - lower) * np.float32(1 << 24) > _hash(x.view(np.uint32), indices) >> 8
-    codes = xp.where(finite, xp.clip(lower + up, -127, 127), np.float32(-128))
-    return codes.astype(np.int8), scales
-
-
-def _hash(bits: Array, indices: Array) -> Array:
-    """Return 32 hash bits of each pair: MurmurHash3's finalizer of the index, and again after XOR with the value."""
-    return mixed(mixed(indices.astype(np.uint32)) ^ bits)
-
-
-def mixed(x: Array) -> Array:
-    """Return the finalizer of MurmurHash3 of 32-bit integers."""
-    x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
-    x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
-    return x ^ (x >> 16)
-
-
-def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
-    """See `base.Kernels.from_int8`."""
-    block = like(np.repeat(np.arange(len(edges) - 1), np.diff(edges)), codes)
-    steps = namespace(codes).where(codes == -128, np.float32(np.nan), codes.astype(np.float32))
-    return steps * scales[block]
 
 
 def moments(x: Array, threshold: int) -> Moments:

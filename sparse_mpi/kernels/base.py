@@ -41,7 +41,15 @@ class Moments(NamedTuple):
 
 SKETCH = 1024  # numbers in the result of `Kernels.sketch`
 SKETCHED_ROWS = 128  # so many rows of `SKETCH` entries are added up by themselves, and then the sums of all in order
-SCALED = 128  # neighbouring values of a message that share a scale in `Kernels.to_int8`
+SCALED = 128  # neighbouring values of a message, a block, that share a scale in `Kernels.to_int8`, `to_int4`, `to_int2`
+
+
+def code_places(edges: np.ndarray, bits: int) -> np.ndarray:
+    """Return where the codes of each block begin ``(b + 1,)``, in bytes, if a code has so many bits, 1 to 8.
+
+    Every block begins a new byte. Its values lie between ``edges`` ``(b + 1,)``.
+    """
+    return np.append(0, np.cumsum(-(-np.diff(edges) * bits // 8)))
 
 
 # The layout of packed messages that stand one after another in a buffer of bytes: a structured array (m,), m >= 1, on
@@ -61,6 +69,7 @@ MESSAGE = np.dtype(
         ("spread", np.int64),  # 1 or 0: Elias-Fano or bitmap
         ("span", np.int64),  # bits of the high section
         ("block", np.int64),  # scales of all messages before
+        ("code", np.int64),  # bytes of the codes of all messages before
         # Byte offsets in the buffer:
         ("head", np.int64),  # the number, which is entries - 1 in little endian
         ("values", np.int64),  # the codes
@@ -204,13 +213,46 @@ class Kernels(Protocol):
     def from_int8(self, codes: Array, scales: Array, edges: np.ndarray) -> Array:
         """Return each code times the scale of its block, ``(n,)`` float32, and NaN for -128."""
 
+    def to_int4(self, x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
+        """Quantise ``x`` ``(n,)`` float32 to a sign and one of 8 evenly spaced magnitudes of each block of neighbours.
+
+        They reach from the smallest finite magnitude of the block, or 0 if a value is not finite, to the largest. A
+        value is rounded as in `to_int8`, with the same hash bits. Inf and NaN have a code of their own.
+
+        Args:
+            x: the values.
+            indices: ``(n,)`` their indices, for the hash.
+            edges: as in `to_int8`.
+
+        Returns:
+            Codes uint8, two in a byte and the lower bits first, as `code_places` says, and scales ``(b,)`` float32,
+            which only `from_levels` understands.
+        """
+
+    def to_int2(self, x: Array, edges: np.ndarray) -> tuple[Array, Array]:
+        """Quantise ``x`` ``(n,)`` float32 to a sign and one of 2 magnitudes of each block of neighbours.
+
+        These are the mean of what reaches the mean magnitude of the block, and the mean of the others, or 0 if a value
+        is 0 or not finite; then the others become 0, and Inf and NaN have a code of their own.
+
+        Args:
+            x: the values.
+            edges: as in `to_int8`.
+
+        Returns:
+            Codes uint8, four in a byte, and scales ``(b,)`` float32, as `to_int4` returns them.
+        """
+
+    def from_levels(self, codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
+        """Return the values ``(n,)`` float32 that `to_int4` (``bits`` 4) or `to_int2` (2) has rounded to; else NaN."""
+
     def write_messages(self, messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
         """Write ``messages``, a table of `MESSAGE`, into a new buffer ``(bytes,)`` uint8.
 
         Args:
             messages: where everything goes.
             indices: ascending in each message.
-            codes: of 1, 2, 4 or 8 bytes each.
+            codes: of 1, 2, 4 or 8 bytes each, or several in a byte, in which case every message begins a new one.
             scales: float32.
         """
 

@@ -1,4 +1,4 @@
-"""Numba intrinsics for what its loops do not compile to: 64 comparisons into one mask, and unaligned 8-byte words.
+"""Numba intrinsics for what its loops do not compile to: 64 comparisons into one mask, unaligned words, bit casts.
 
 The LLVM IR names no instruction set: LLVM maps vectors of 64 lanes to whatever registers the processor has.
 """
@@ -47,6 +47,16 @@ def lowest(typing_context, mask):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.intp(types.uint64), generate
+
+
+@intrinsic
+def real_of(typing_context, bits):
+    """Return the float32 whose bits a uint32 has."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
 
 
 @intrinsic

@@ -52,10 +52,10 @@ def allreduce(
             floating-point numbers with it, may be another one in the next run.
         tell: called with the `Choice` of ``"auto"``, to learn what was chosen and why.
         wire: how values travel, by name or as an instance: None or ``"packed"`` as they are; ``"packed+bf16"``,
-            ``"packed+fp16"`` or ``"packed+int8"`` rounded, of float32 and float64 only. Values are rounded on their
-            way to where they are combined, and results on their way back (by `gather` values only, by `doubling` and
-            `butterfly` what is sent in each round). What rounding loses is not kept: x is still the caller's. See
-            docs/sparse.md.
+            ``"packed+fp16"``, ``"packed+int8"``, ``"packed+int4"`` or ``"packed+int2"`` rounded, of float32 and float64
+            only. Values are rounded on their way to where they are combined, and results on their way back (by `gather`
+            values only, by `doubling` and `butterfly` what is sent in each round). What rounding loses is not kept: x
+            is still the caller's. See docs/sparse.md.
 
     Returns:
         The same kind as x, on the same device, in the order of its keys and without duplicates; the same bytes on every

@@ -98,7 +98,8 @@ class Format:
         """Return about how many bytes an entry takes in messages of so many entries of all the keys there are."""
         bits = 64.0 if self.wide else 2 + log2(max(self.span / max(entries, 1), 1))
         scale = 4 / self.codec.block if self.codec.block else 0.0
-        return (self.codec.code_type(self.dtype).itemsize + scale) * self._numbers + bits / 8
+        code = self.codec.code_type(self.dtype).itemsize / self.codec.together
+        return (code + scale) * self._numbers + bits / 8
 
     @property
     def _numbers(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparse_mpi.wire.base import Most, Packed, Wire, pack_whole, regions_of, unpack_whole
-from sparse_mpi.wire.codecs import BFloat16, Float16, Int8
+from sparse_mpi.wire.codecs import BFloat16, Float16, Int2, Int4, Int8
 from sparse_mpi.wire.coo import Coo, decode, encode, pair_bytes
 from sparse_mpi.wire.packed import BitPacked
 from sparse_mpi.wire.patterns import column_bytes, column_type, decode_rows, encode_rows
@@ -14,6 +14,8 @@ WIRES: dict[str, Wire] = {
     "packed+bf16": BitPacked(BFloat16()),
     "packed+fp16": BitPacked(Float16()),
     "packed+int8": BitPacked(Int8()),
+    "packed+int4": BitPacked(Int4()),
+    "packed+int2": BitPacked(Int2()),
 }
 
 __all__ = [
@@ -22,6 +24,8 @@ __all__ = [
     "BitPacked",
     "Coo",
     "Float16",
+    "Int2",
+    "Int4",
     "Int8",
     "Most",
     "Packed",

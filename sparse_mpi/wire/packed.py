@@ -1,9 +1,9 @@
-"""Bit-packed indices and, if wanted, rounded values: 5.1 bytes a float32 pair at 1 %, 3.1 or 2.1 with rounded values.
+"""Bit-packed indices and, if wanted, rounded values: 5.1 bytes a float32 pair at 1 %, 3.1 to 1.4 with rounded values.
 
 A message holds c entries of a region of u indices. It has up to five sections, each of whole bytes:
 
 1. the number c - 1, little endian, in as many bytes (1, 2, 4 or 8) as a number below u needs;
-2. the codes of the values;
+2. the codes of the values, of which a byte may hold several;
 3. the scales of the values, where the codec has scales;
 4. the low bits of the indices, and
 5. the high bits of the indices.
@@ -131,7 +131,8 @@ class BitPacked:
         kinds = [self.codec.code_type(dtype).itemsize for dtype in (np.float32, np.float64)]
         if kinds == [4, 8]:  # as wide as the values are
             return Most(values=entries, extra=scales)
-        return Most(extra=max(kinds) * entries + scales)
+        together = self.codec.together  # of which the last ones of a message may be missing
+        return Most(extra=max(kinds) * (entries + messages * (together - 1)) / together + scales)
 
     def _head(self, width: float) -> int:
         """Return the bytes of the number of entries of a message, of a region of so many elements at most."""
@@ -166,21 +167,22 @@ class BitPacked:
         entries, widths = np.asarray(entries, np.int64), regions[:, 1] - regions[:, 0]
         blocks = -(-entries // self.codec.block) if self.codec.block else 0 * entries
         shifts, spread, spans = _index_forms(entries, widths)
+        codes = -(-entries // self.codec.together) * self.codec.code_type(dtype).itemsize
         # The bytes of the five sections of each message, in the order in which they are written.
         sections = np.empty((len(entries), 5), np.int64)
         sections[:, 0] = self._number_bytes(widths) * (entries > 0)
-        sections[:, 1] = self.codec.code_type(dtype).itemsize * entries
+        sections[:, 1] = codes
         sections[:, 2] = 4 * blocks
         sections[:, 3] = _bytes(shifts * entries)
         sections[:, 4] = _bytes(spans)
         # Sections follow one another without gaps, also from one message to the next.
         ends = sections.cumsum().reshape(-1, 5)
-        fields = (entries, _before(entries), regions[:, 0], shifts, spread, spans, _before(blocks))
+        fields = (entries, _before(entries), regions[:, 0], shifts, spread, spans, *map(_before, (blocks, codes)))
         messages = np.empty(len(entries), MESSAGE)
-        words = messages.view(np.int64).reshape(-1, 13)  # a column is a field of `MESSAGE`
+        words = messages.view(np.int64).reshape(-1, 14)  # a column is a field of `MESSAGE`
         for column, field in enumerate(fields):
             words[:, column] = field
-        words[:, 7:12], words[:, 12] = ends - sections, ends[:, -1]
+        words[:, 8:13], words[:, 13] = ends - sections, ends[:, -1]
         return messages
 
     def _number_bytes(self, widths: np.ndarray) -> np.ndarray:

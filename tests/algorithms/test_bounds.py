@@ -75,7 +75,10 @@ def test_a_bound_knows_what_the_format_of_messages_takes(P):
 @pytest.mark.parametrize("wire", [name for name in WIRES if name != "coo32"])
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if takes(name, "wire")])
 def test_a_bound_is_as_near_with_any_format_of_messages(name, wire):
-    """To two fifths, because what is moved to balance a result, which seldom happens, goes as pairs in any format."""
+    """To two fifths, because what is moved to balance a result, which seldom happens, goes as pairs in any format.
+
+    To a third where a byte holds several values: beside these the votes of Elect, of which a bound has k, weigh more.
+    """
 
     def share(wire):
         algorithm = make_algorithm(name, {"wire": wire})
@@ -85,4 +88,5 @@ def test_a_bound_is_as_near_with_any_format_of_messages(name, wire):
             case.layout, K, 6
         ).payload(8, 4)
 
-    assert 1 >= share(wire) >= 0.4 * share("coo32")
+    least = 0.4 if WIRES[wire].codec.together == 1 else 1 / 3
+    assert 1 >= share(wire) >= least * share("coo32")

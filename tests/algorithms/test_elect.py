@@ -15,7 +15,8 @@ from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire import WIRES
 
 N, K = 2000, 100
-BYTES = {"packed": 1.25, "packed+bf16": 0.75, "packed+int8": 0.5}  # times 8k(P-1)/P, control included
+# Times 8k(P-1)/P, control included
+BYTES = {"packed": 1.25, "packed+bf16": 0.75, "packed+int8": 0.5, "packed+int4": 0.39, "packed+int2": 0.33}
 
 
 def looks_of(comm, make) -> list[int]:
@@ -154,7 +155,7 @@ def test_bytes_are_few_and_spread_evenly_from_the_first_step_on(kind):
     assert max(found.largest_step, found.busiest_sender, found.busiest_receiver) <= 1.25
 
 
-@pytest.mark.parametrize("wire", ["packed+bf16", "packed+int8"])
+@pytest.mark.parametrize("wire", ["packed+bf16", "packed+int8", "packed+int4", "packed+int2"])
 def test_rounded_values_take_fewer_bytes(wire):
     found = measure(Elect(wire=WIRES[wire]), gradients.make("independent", 100_000, ranks=8), 8, 1000, 40)
     assert found.volume <= BYTES[wire]

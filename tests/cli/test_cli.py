@@ -78,6 +78,8 @@ def test_bench_wire_measures_every_format(tmp_path, capsys):
     for case in record["cases"]:
         assert list(case["formats"]) == list(WIRES)
         assert case["formats"]["coo32"]["bytes a pair"] == 8 > case["formats"]["packed"]["bytes a pair"]
+        assert case["formats"]["packed"]["error"] == 0 < case["formats"]["packed+int8"]["error"]
+        assert case["formats"]["packed+int4"]["error"] < case["formats"]["packed+int2"]["error"] < 0.15
         assert all(speeds["pack"] > 0 and speeds["unpack"] > 0 for speeds in case["formats"].values())
 
 

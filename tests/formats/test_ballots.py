@@ -8,7 +8,7 @@ import pytest
 from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
 from sparse_mpi.wire import regions_of
 from sparse_mpi.wire.ballots import LEVEL, Ballots
-from sparse_mpi.wire.codecs import BFloat16, Int8, Unrounded
+from sparse_mpi.wire.codecs import BFloat16, Int2, Int4, Int8, Unrounded
 from sparse_mpi.wire.positions import Complete, pack_positions, positions_lengths, unpack_positions
 
 
@@ -70,7 +70,7 @@ def test_a_level_is_a_quarter_of_an_octave():
     assert 4 * LEVEL == np.float32(2).view(np.int32) - np.float32(1).view(np.int32)
 
 
-@pytest.mark.parametrize("codec", [Unrounded(), BFloat16(), Int8()])
+@pytest.mark.parametrize("codec", [Unrounded(), BFloat16(), Int8(), Int4(), Int2()])
 @pytest.mark.parametrize("m", [0, 2, 300])
 def test_complete_messages_hold_nothing_but_values(codec, m):
     bounds, wire = equal_boundaries(m, 3), Complete(codec)
@@ -80,7 +80,8 @@ def test_complete_messages_hold_nothing_but_values(codec, m):
     assert arrived.values.tobytes() == packed.vector.values.tobytes()
     np.testing.assert_array_equal(arrived.indices, vector.indices)
     blocks = -(-np.diff(bounds) // codec.block) if codec.block else np.zeros(3)
-    assert len(packed.buffer) == codec.code_type(np.float32).itemsize * m + 4 * blocks.sum()
+    codes = -(-np.diff(bounds) // codec.together) * codec.code_type(np.float32).itemsize
+    assert len(packed.buffer) == codes.sum() + 4 * blocks.sum()
 
 
 def test_positions_come_back_without_a_count():

@@ -99,7 +99,15 @@ def test_sums_are_dense_where_that_is_shorter_and_lose_their_zeros(kernel_set, n
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [("packed", 5.12), ("packed+bf16", 3.12), ("packed+fp16", 3.12), ("packed+int8", 2.16)]
+    ("name", "most"),
+    [
+        ("packed", 5.12),
+        ("packed+bf16", 3.12),
+        ("packed+fp16", 3.12),
+        ("packed+int8", 2.16),
+        ("packed+int4", 1.66),
+        ("packed+int2", 1.41),
+    ],
 )
 def test_bytes_a_pair_at_one_percent(name, most):
     small, large = (
@@ -124,7 +132,8 @@ def test_the_most_that_a_message_takes():
 def test_names_in_checkpoints_stay():
     """A checkpoint is only restored with the wire whose repr it holds."""
     assert repr(WIRES["packed"]) == "BitPacked(codec=Exact())"
-    assert repr(WIRES["packed+int8"]) == "BitPacked(codec=Int8())"
+    for bits in (8, 4, 2):
+        assert repr(WIRES[f"packed+int{bits}"]) == f"BitPacked(codec=Int{bits}())"
 
 
 def rounded(name, values):

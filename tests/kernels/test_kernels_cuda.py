@@ -224,7 +224,7 @@ def test_packed_messages(cuda, monkeypatch, name, dtype, start):
 
 
 @pytest.mark.thin(1)
-@pytest.mark.parametrize("wire", ["coo32", "packed+int8"])
+@pytest.mark.parametrize("wire", ["coo32", "packed+int8", "packed+int2"])
 @pytest.mark.parametrize("name", ["oktopk", "topka", "elect"])
 def test_steps_with_these_kernels_give_the_bytes_of_the_host(cuda, name, wire):
     from sparse_mpi import SparseAllreduce, World

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi.kernels.array import SCALED
+from sparse_mpi.kernels.base import SCALED
 
 SOURCES = Path(importlib.util.find_spec("sparse_mpi.kernels").origin).parent / "cuda"
 CAPABILITIES = (70, 75, 80, 86, 89, 90, 100)  # Volta, Turing, Ampere, Ada, Hopper, Blackwell
@@ -28,10 +28,10 @@ VARIANTS = {
     "sketch.cu": [{"THREADS": 1024, "ROWS": 128}],
     "sparse.cu": [{"INDEX": "int32"}, {"INDEX": "int64"}],
     "bits.cu": [{"INDEX": index, "SCALED": SCALED} for index in ("int32", "int64")],
-    "int8.cu": [{"INDEX": index, "THREADS": SCALED} for index in ("int32", "int64")],
+    "levels.cu": [{"INDEX": index, "THREADS": SCALED} for index in ("int32", "int64")],
 }
 HALF_TOO, HALVES = ("select.cu", "count.cu", "histogram.cu", "moments.cu"), ("float16", "uint16")
-SINGLE_ONLY = ("bits.cu", "int8.cu")
+SINGLE_ONLY = ("bits.cu", "levels.cu")
 
 
 @cache

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sparse_mpi import World, keyed
 from sparse_mpi.keyed.algorithms import ALGORITHMS
 from sparse_mpi.keyed.messages import WIDE, Format
-from sparse_mpi.wire import BFloat16, BitPacked, Float16, Int8
+from sparse_mpi.wire import BFloat16, BitPacked, Float16, Int2, Int4, Int8
 
 WAYS = [*ALGORITHMS, "auto"]
 ROUNDOFF = {"packed+bf16": 2.0**-8, "packed+fp16": 2.0**-11}
@@ -99,6 +99,18 @@ def test_extremes_are_the_exact_ones_rounded_once(way, wire, kind, op, sets, dty
         assert values.tolist() == torch.from_numpy(expected).to(kind).to(torch.float32).tolist()
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("bits", [4, 2])
+@given(SETS, SHAPES, FLOATS)
+def test_in_fewer_bits_all_ranks_have_the_same_bytes_and_no_sum_grows(way, bits, sets, shape, dtype):
+    mine = drawn(sets, shape, dtype)
+    body = lambda comm: keyed.allreduce(mine[comm.rank], comm=comm, algorithm=way, wire=f"packed+int{bits}")  # noqa: E731
+    keys, values = same(World(len(sets)).run(body))
+    assert values.dtype == dtype and values.shape == (len(keys), *shape)
+    largest = sum(abs(values).max(initial=0) for _, values in mine)
+    assert (abs(values) <= 1.001 * largest).all()
+
+
 @given(SETS, st.integers(0, 4), st.sampled_from(["packed+bf16", "packed+int8"]))
 def test_other_collectives_round_alike(sets, root, wire):
     """The result is rounded on the way to the root, and not where it stays with its owner."""
@@ -130,7 +142,7 @@ def test_other_collectives_round_alike(sets, root, wire):
         assert scattered[1].tobytes() == by_gather[0][1].tobytes()
 
 
-def test_values_take_two_bytes_or_one():
+def test_values_take_two_bytes_or_one_or_less():
     """And keys what they took before."""
     rng = np.random.default_rng(0)
     mine = [(np.sort(rng.choice(10**6, 10**4, replace=False)), rng.standard_normal(10**4)) for _ in range(4)]
@@ -145,13 +157,15 @@ def test_values_take_two_bytes_or_one():
 
     exact, of_values = sent(None), 4 * 3 * 4 * 10**4
     assert sent("packed") == exact
-    for wire, share in (("packed+bf16", 1 / 2), ("packed+fp16", 1 / 2), ("packed+int8", 1 / 4 + 1 / 128)):
+    shares = {"bf16": 1 / 2, "fp16": 1 / 2} | {f"int{bits}": bits / 32 + 1 / 128 for bits in (8, 4, 2)}
+    for wire, share in ((f"packed+{codec}", share) for codec, share in shares.items()):
         assert exact - sent(wire) == pytest.approx((1 - share) * of_values, rel=1e-3)
 
 
 def test_the_choice_of_an_algorithm_knows_how_long_values_are():
     for span, of_keys in ((WIDE, 8), (10**6, (2 + log2(100)) / 8)):
-        for codec, each in ((BFloat16(), 2), (Float16(), 2), (Int8(), 1 + 4 / 128)):
+        low = ((codec, bits / 8 + 4 / 128) for codec, bits in ((Int8(), 8), (Int4(), 4), (Int2(), 2)))
+        for codec, each in ((BFloat16(), 2), (Float16(), 2), *low):
             form = Format(np.dtype(np.float64), (5,), span, codec)
             assert form.bytes_each(10**4) == pytest.approx(5 * each + of_keys)
 
@@ -174,6 +188,7 @@ def test_what_is_no_number_arrives_and_what_is_too_large_becomes_the_largest():
         ([1j, 2], {"wire": BitPacked(Float16())}, "wire must be None or 'packed' for values of complex128"),
         (np.ones(2, np.float16), {"wire": "packed+bf16"}, "for values of float16"),
         ([1.0, 2.0], {"wire": "packed+int8", "op": "prod"}, "relative for op='prod', got 'packed.int8'"),
+        ([1.0, 2.0], {"wire": "packed+int2", "op": "prod"}, "relative for op='prod', got 'packed.int2'"),
         ([1.0, 2.0], {"wire": "packed+fp16", "op": "xor"}, "no loop for them"),
     ],
     ids=str,
@@ -210,7 +225,8 @@ def test_over_mpi_all_ranks_have_the_same_bytes(ranks, way):
 
     def body(comm):
         results = [
-            keyed.allreduce(mine[comm.rank], comm=comm, algorithm=way, wire=f"packed+{c}") for c in ("fp16", "int8")
+            keyed.allreduce(mine[comm.rank], comm=comm, algorithm=way, wire=f"packed+{c}")
+            for c in ("fp16", "int8", "int2")
         ]
         return [part.tobytes() for result in results for part in result]
 

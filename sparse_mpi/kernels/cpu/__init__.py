@@ -8,8 +8,9 @@ from __future__ import annotations
 from sparse_mpi.kernels.array import kth_bin
 from sparse_mpi.kernels.cpu.bits import read_messages, write_messages
 from sparse_mpi.kernels.cpu.counts import count, histogram, moments
+from sparse_mpi.kernels.cpu.levels import from_int8, from_levels, to_int2, to_int4, to_int8
 from sparse_mpi.kernels.cpu.pairs import add, clear, contains, gather, mark, merge, subtract, truncate
-from sparse_mpi.kernels.cpu.rounding import from_int8, subtract_dense, to_bfloat16, to_float16, to_int8
+from sparse_mpi.kernels.cpu.rounding import subtract_dense, to_bfloat16, to_float16
 from sparse_mpi.kernels.cpu.rows import top_k_rows
 from sparse_mpi.kernels.cpu.select import accumulate_select, select
 from sparse_mpi.kernels.cpu.sketch import sketch
@@ -21,6 +22,7 @@ __all__ = [
     "contains",
     "count",
     "from_int8",
+    "from_levels",
     "gather",
     "histogram",
     "kth_bin",
@@ -34,6 +36,8 @@ __all__ = [
     "subtract_dense",
     "to_bfloat16",
     "to_float16",
+    "to_int2",
+    "to_int4",
     "to_int8",
     "top_k_rows",
     "truncate",

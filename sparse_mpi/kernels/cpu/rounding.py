@@ -1,4 +1,4 @@
-"""Round values to half precision and to eight bits, decode the latter, and subtract what was sent of all values."""
+"""Round values to half precision, and subtract what was sent of all values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.kernels import threads
-from sparse_mpi.kernels.array import LARGEST
 from sparse_mpi.kernels.cpu.tiles import compiled
 
 PIECE = 1024  # values that are rounded at a time
@@ -92,62 +91,3 @@ def _round_to_float16(bits, rounded):
         code = sign | (tiny if capped < np.uint32(113 << 23) else normal)
         code = sign | np.uint32(0x7C00) if magnitude == np.uint32(0x7F800000) else code
         rounded[i] = np.uint32(0x7E00) if magnitude > np.uint32(0x7F800000) else code
-
-
-def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    """See `base.Kernels.to_int8`."""
-    codes, scales = np.empty(len(x), np.int8), np.empty(len(edges) - 1, np.float32)
-    _to_int8(np.ascontiguousarray(x), indices, edges, codes, scales)
-    return codes, scales
-
-
-@compiled
-def _to_int8(x, indices, edges, codes, scales):
-    """Find the scale of each block, and round its values to steps of it."""
-    bits = x.view(np.uint32)
-    for block in range(scales.size):
-        lo, hi = edges[block], edges[block + 1]
-        part, largest = bits[lo:hi], np.uint32(0)
-        for i in range(part.size):
-            magnitude = part[i] & np.uint32(0x7FFFFFFF)
-            largest = max(largest, magnitude if magnitude < np.uint32(0x7F800000) else np.uint32(0))
-        scales[block : block + 1].view(np.uint32)[0] = largest
-        scales[block] = min(scales[block], LARGEST) / np.float32(127)
-        _step(x[lo:hi], part, indices[lo:hi], scales[block], codes[lo:hi])
-
-
-@compiled
-def _step(x, bits, indices, scale, codes):
-    """Round the values of a block stochastically to whole steps of ``scale``; what is not finite becomes -128."""
-    divisor = scale if scale > 0 else np.float32(1)
-    for i in range(x.size):
-        finite = (bits[i] & np.uint32(0x7FFFFFFF)) < np.uint32(0x7F800000)
-        step = (x[i] if finite else np.float32(0)) / divisor
-        lower = np.floor(step)
-        chance = np.float32(mixed(mixed(np.uint32(indices[i])) ^ bits[i]) >> np.uint32(8))
-        lower += np.float32((step - lower) * np.float32(1 << 24) > chance)
-        codes[i] = np.int8(min(max(lower, np.float32(-127)), np.float32(127))) if finite else np.int8(-128)
-
-
-@compiled
-def mixed(x):
-    """Return the finalizer of MurmurHash3 of a 32-bit integer."""
-    x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
-    x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
-    return np.uint32(x ^ (x >> np.uint32(16)))
-
-
-def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
-    """See `base.Kernels.from_int8`."""
-    x = np.empty(len(codes), np.float32)
-    _from_int8(codes, scales, edges, x)
-    return x
-
-
-@compiled
-def _from_int8(codes, scales, edges, x):
-    """Multiply the codes of each block by its scale."""
-    for block in range(scales.size):
-        part, wide, scale = codes[edges[block] : edges[block + 1]], x[edges[block] : edges[block + 1]], scales[block]
-        for i in range(part.size):
-            wide[i] = np.float32(part[i]) * scale if part[i] != -128 else np.float32(np.nan)

@@ -7,7 +7,7 @@ import numpy as np
 from sparse_mpi.arrays import Array
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS
-from sparse_mpi.kernels.cpu.rounding import mixed
+from sparse_mpi.kernels.cpu.levels import mixed
 from sparse_mpi.kernels.cpu.tiles import compiled
 
 CHUNK = SKETCHED_ROWS * SKETCH  # entries added up by themselves, so that the number of threads changes no bit

@@ -16,8 +16,9 @@ from sparse_mpi.arrays import Array, wide_type
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import clear, gather, mark, to_float16
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments, index_dtype
-from sparse_mpi.kernels.cuda.bits import from_int8, read_messages, to_int8, write_messages
+from sparse_mpi.kernels.cuda.bits import read_messages, write_messages
 from sparse_mpi.kernels.cuda.dense import subtract_dense, to_bfloat16
+from sparse_mpi.kernels.cuda.levels import from_int8, from_levels, to_int2, to_int4, to_int8
 from sparse_mpi.kernels.cuda.program import THREADS, blocks_for, kernel, start
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "contains",
     "count",
     "from_int8",
+    "from_levels",
     "gather",
     "histogram",
     "kth_bin",
@@ -40,6 +42,8 @@ __all__ = [
     "subtract_dense",
     "to_bfloat16",
     "to_float16",
+    "to_int2",
+    "to_int4",
     "to_int8",
     "top_k_rows",
     "truncate",

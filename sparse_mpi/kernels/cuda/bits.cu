@@ -2,7 +2,7 @@
 // entries share words.
 
 struct Message {
-    int64 entries, first, start, shift, spread, span, block, head, values, scales, lows, highs, end;
+    int64 entries, first, start, shift, spread, span, block, code, head, values, scales, lows, highs, end;
 };
 
 // Returns the message that entry or chunk i belongs to: the last one with firsts[message * stride] <= i.
@@ -37,17 +37,27 @@ __device__ inline uint64 get(const uint8* buffer, int64 at, int64 bits) {
     return bits < 64 ? value & (((uint64)1 << bits) - 1) : value;
 }
 
+// The bytes of a message's codes that its entry `number` copies: of its own code, or one where codes share bytes.
+struct Bytes { int64 from, to; };
+__device__ inline Bytes code_bytes(const Message& m, int64 number) {
+    const int64 size = m.scales - m.values, each = size / m.entries;
+    if (each) return {number * each, (number + 1) * each};
+    return {number, number < size ? number + 1 : number};
+}
+
 // Writes everything, one thread an entry; the first one of a message also its number, of a block also its scale.
-// words: zeros, as many as hold the messages; width: bytes of a code.
+// words: zeros, as many as hold the messages.
 extern "C" __global__ void __launch_bounds__(THREADS)
-write_entries(const int64* messages, int64 count, const INDEX* indices, const uint8* codes, int64 width,
+write_entries(const int64* messages, int64 count, const INDEX* indices, const uint8* codes,
               const uint32* scales, int64 entries, uint32* words) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= entries) return;
     const Message m = of_entry(messages, count, i);
     const int64 number = i - m.first;
     if (number == 0) put(words, 8 * m.head, m.entries - 1, 8 * (m.values - m.head));
-    put(words, 8 * (m.values + number * width), get(codes, 8 * i * width, 8 * width), 8 * width);
+    const Bytes own = code_bytes(m, number);
+    const int64 bits = 8 * (own.to - own.from);
+    put(words, 8 * (m.values + own.from), get(codes, 8 * (m.code + own.from), bits), bits);
     if (m.scales < m.lows && number % SCALED == 0) {
         const int64 block = number / SCALED;
         put(words, 8 * (m.scales + 4 * block), scales[m.block + block], 32);
@@ -88,13 +98,14 @@ read_highs(const int64* messages, int64 count, const int64* chunks, int64 all, c
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-read_entries(const int64* messages, int64 count, const uint8* buffer, int64 width, int64 entries, INDEX* indices,
-             uint8* codes, uint32* scales) {
+read_entries(const int64* messages, int64 count, const uint8* buffer, int64 entries, INDEX* indices, uint8* codes,
+             uint32* scales) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= entries) return;
     const Message m = of_entry(messages, count, i);
     const int64 number = i - m.first;
-    for (int64 byte = 0; byte < width; ++byte) codes[i * width + byte] = buffer[m.values + number * width + byte];
+    const Bytes own = code_bytes(m, number);
+    for (int64 byte = own.from; byte < own.to; ++byte) codes[m.code + byte] = buffer[m.values + byte];
     if (m.scales < m.lows && number % SCALED == 0) {
         const int64 block = number / SCALED;
         scales[m.block + block] = (uint32)get(buffer, 8 * (m.scales + 4 * block), 32);

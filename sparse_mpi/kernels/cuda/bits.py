@@ -1,4 +1,4 @@
-"""Packed messages and 8-bit values on a device, with a thread for every entry."""
+"""Packed messages on a device, with a thread for every entry."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
     words = cupy.zeros(-(-length // 4), np.uint32)
     if indices.size:
         write = _kernel("write_entries", indices.dtype)
-        width = codes.nbytes // indices.size  # 0 where a message has indices only
-        arguments = (cupy.ascontiguousarray(indices), codes.view(np.uint8), width, scales.view(np.uint32))
+        arguments = (cupy.ascontiguousarray(indices), codes.view(np.uint8), scales.view(np.uint32))
         start(write, blocks_for(indices.size), _table(messages), len(messages), *arguments, indices.size, words)
     return words.view(np.uint8)[:length]
 
@@ -40,7 +39,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     if entries:
         written = (indices, codes, scales.view(np.uint32))
         read = _kernel("read_entries", indices.dtype)
-        start(read, blocks_for(entries), table, len(messages), buffer, bytes_of_codes // entries, entries, *written)
+        start(read, blocks_for(entries), table, len(messages), buffer, entries, *written)
     return indices, codes, scales
 
 
@@ -52,22 +51,3 @@ def _kernel(name: str, index: np.dtype) -> object:
 def _table(messages: np.ndarray) -> Array:
     """Copy the messages to the device, as plain integers."""
     return cupy.asarray(messages.view(np.int64))
-
-
-def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    """See `base.Kernels.to_int8`."""
-    codes, scales = cupy.empty(x.size, np.int8), cupy.empty(len(edges) - 1, np.float32)
-    if x.size:
-        rounded = kernel("to_int8", "int8.cu", SCALED, REAL="float32", INDEX=indices.dtype.name)
-        arguments = (cupy.ascontiguousarray(x), cupy.ascontiguousarray(indices), cupy.asarray(edges), codes, scales)
-        start(rounded, scales.size, *arguments, threads=SCALED)
-    return codes, scales
-
-
-def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
-    """See `base.Kernels.from_int8`."""
-    x = cupy.empty(codes.size, np.float32)
-    if x.size:
-        widened = kernel("from_int8", "int8.cu", SCALED, REAL="float32", INDEX="int32")
-        start(widened, scales.size, codes, scales, cupy.asarray(edges), x, threads=SCALED)
-    return x
