@@ -93,6 +93,19 @@ class Format:
             keys, values, _ = kernels.of(buffer).read_messages(messages, buffer, WIDE)
         return Entries(keys, self._values(values, of_values, widths[there], counts).reshape(-1, *self.shape)), counts
 
+    def width(self, values: np.ndarray) -> int:
+        """Return the bytes that each number of ``values`` takes, unless it is rounded."""
+        return _shortest(values).itemsize if self._whole else self.dtype.itemsize
+
+    def lengths(self, counts: np.ndarray, regions: np.ndarray, widths: np.ndarray) -> np.ndarray:
+        """Return the lengths ``(m,)`` of messages of ``counts`` entries, whose numbers have these `width`s."""
+        of_values = self._of_values(counts, widths)
+        if self.wide:
+            return of_values + (8 * counts + 8 + self._whole) * (counts > 0)
+        messages = _laid_out(counts, regions, of_values, self._whole)
+        lengths: np.ndarray = messages["end"] - messages["head"]
+        return lengths
+
     def seen(self, entries: Entries, message: np.ndarray, region: np.ndarray) -> Entries:
         """Return ``entries`` as the receivers of their ``message`` see them: rounded, if the codec rounds."""
         return entries if self.codec.lossless else self.unpack(message, np.array([len(message)]), region)[0]
