@@ -19,7 +19,7 @@ cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels
 merging = pytest.importorskip("sparse_mpi.kernels.cpu.merging")
 
 N = 20_011
-FLOATS = [np.float32, np.float64]
+FLOATS, INTEGERS = [np.float32, np.float64], [np.int32, np.int64, np.uint64]
 
 
 def values(dtype, n=N, seed=0):
@@ -227,11 +227,12 @@ def test_merge_of_anything(windows_for_all, data):
 def test_runs_are_merged_two_by_two_or_by_a_window_alike(data):
     """Few pairs, many, far apart and not, from negative indices on; runs may be empty."""
     low = data.draw(st.sampled_from([0, -(2**62), 2**63 - 2**41]))
-    size, dtype = data.draw(st.sampled_from([400, 2**14, 2**40])), data.draw(st.sampled_from([np.int64, *FLOATS]))
+    size, dtype = data.draw(st.sampled_from([400, 2**14, 2**40])), data.draw(st.sampled_from([*INTEGERS, *FLOATS]))
     lengths = data.draw(st.lists(st.sampled_from([0, 1, 7, 300]), min_size=1, max_size=9))
     rng = np.random.default_rng(lengths)
     runs = [(low + np.unique(rng.integers(0, size, n)), None) for n in lengths]
-    runs = [(indices, rng.choice([-0.0, 0.0, 0.1, -3, 1e9], len(indices)).astype(dtype)) for indices, _ in runs]
+    numbers = [-0.0, 0.0, 0.1, 3, 2e9] if dtype in INTEGERS else [-0.0, 0.0, 0.1, -3, 1e20]
+    runs = [(indices, rng.choice(numbers, len(indices)).astype(dtype)) for indices, _ in runs]
     expected = array.merge_runs(runs, size, low)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merging, "FEW", data.draw(st.sampled_from([1, 1000])))

@@ -60,10 +60,11 @@ def _two_by_two(runs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     Integers of equal indices are added as soon as they meet. Where the order of sums matters, pairs of one index stay
     side by side, in the order of their runs, and are added up in the end.
     """
-    pairs, (indices, values) = sum(indices.size for indices, _ in runs), runs[0]
+    indices, values = runs[0]
     merge_two: Callable[..., int] = _two_added if values.dtype.kind in "iu" else _two_kept
     rooms: list[tuple[Array, Array]] = []  # for what is merged, in turns
     while len(runs) > 1 or not rooms:
+        pairs = sum(part.size for part, _ in runs)
         room = rooms.pop(0) if len(rooms) == 2 else (np.empty(pairs, indices.dtype), np.empty(pairs, values.dtype))
         at, found = 0, []
         for left, right in zip_longest(runs[::2], runs[1::2], fillvalue=(indices[:0], values[:0])):
@@ -106,14 +107,14 @@ def _runs(indices, starts):
 
 @compiled
 def _two_added(left, left_values, right, right_values, to, to_values):
-    """Merge two runs, and add values of equal indices; return how many there are."""
-    i, j, count, zero = np.uint64(0), np.uint64(0), np.uint64(0), to_values.dtype.type(0)
+    """Merge two runs, and add integers of equal indices; return how many there are."""
+    i, j, count, number = np.uint64(0), np.uint64(0), np.uint64(0), to_values.dtype.type
     # Without a branch that depends on indices: which comes next cannot be predicted.
     while i < left.size and j < right.size:
-        a, b, x, y = left[i], right[j], left_values[i], right_values[j]
+        a, b = left[i], right[j]
         first, second = a <= b, b <= a
-        to[count] = a if first else b
-        to_values[count] = (x if first else zero) + (y if second else zero)
+        to[count] = min(a, b)
+        to_values[count] = left_values[i] * number(first) + right_values[j] * number(second)
         i += np.uint64(first)
         j += np.uint64(second)
         count += np.uint64(1)
