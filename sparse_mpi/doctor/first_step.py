@@ -25,8 +25,9 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
     half = int(np.median(magnitude_bits(x)))
     indices, n = np.arange(0, len(x), 3, dtype=np.int32), len(x)
     values, pairs = x[indices], np.concatenate([indices, indices])
+    count = np.array([len(indices)])
     laid, no_scales = (
-        BitPacked().lay_out(np.array([len(indices)]), np.array([[0, n]]), x.dtype),
+        BitPacked().lay_out(count, np.array([[0, n]]), x.dtype),
         np.empty(0, np.float32),
     )
     edges = np.append(np.arange(0, len(values), SCALED), len(values))
@@ -46,6 +47,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "clear": lambda cpu: cpu.clear(x.copy(), indices),
         "mark": lambda cpu: cpu.mark(np.zeros(n // 8 + 1, np.uint8), indices),
         "merge": lambda cpu: cpu.merge(pairs, x[pairs], n),
+        "merge_runs": lambda cpu: cpu.merge_runs([(indices, values)] * 2, n),
         "contains": lambda cpu: cpu.contains(indices, indices[1::2]),
         "truncate": lambda cpu: cpu.truncate(indices, values, 100),
         "to_bfloat16": lambda cpu: cpu.to_bfloat16(x),
@@ -55,6 +57,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "to_int4": lambda cpu: cpu.to_int4(values, indices, edges),
         "to_int2": lambda cpu: cpu.to_int2(values, edges),
         "from_levels": lambda cpu: cpu.from_levels(*cpu.to_int4(values, indices, edges), edges, 4),
+        "lay_out": lambda cpu: cpu.lay_out(count, np.array([[0, n]]), count, count, count),
         "write_messages": lambda cpu: cpu.write_messages(laid, indices, values, no_scales),
         "read_messages": lambda cpu: cpu.read_messages(laid, cpu.write_messages(laid, indices, values, no_scales), n),
     }

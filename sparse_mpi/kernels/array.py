@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, to_host, widened
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments, index_dtype, magnitude_bits
-from sparse_mpi.kernels.bits import read_messages, write_messages
+from sparse_mpi.kernels.bits import lay_out, read_messages, write_messages
 from sparse_mpi.kernels.levels import from_int8, from_levels, mixed, to_int2, to_int4, to_int8
 
 __all__ = [
@@ -20,8 +22,10 @@ __all__ = [
     "gather",
     "histogram",
     "kth_bin",
+    "lay_out",
     "mark",
     "merge",
+    "merge_runs",
     "moments",
     "read_messages",
     "select",
@@ -185,7 +189,7 @@ def mark(bits: Array, indices: Array) -> None:
     xp.bitwise_or.at(bits, indices >> 3, xp.left_shift(1, indices & 7).astype(np.uint8))
 
 
-def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
+def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array, Array]:
     """See `base.Kernels.merge`."""
     xp = namespace(values)
     # Sort the pairs; stable, so that values of one index keep their order.
@@ -198,6 +202,12 @@ def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
     if len(totals) < len(values):
         _add_in_order(totals, (xp.cumsum(first) - 1)[~first], values[~first])
     return indices[first], totals
+
+
+def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
+    """See `base.Kernels.merge_runs`."""
+    indices, values = map(namespace(runs[0][1]).concatenate, zip(*runs, strict=True))
+    return merge(indices, values, size, low)
 
 
 def _add_in_order(totals: Array, groups: Array, values: Array) -> None:

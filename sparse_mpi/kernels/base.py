@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -176,10 +177,17 @@ class Kernels(Protocol):
     def mark(self, bits: Array, indices: Array) -> None:
         """Set bit ``i % 8`` of ``bits[i // 8]``, of uint8, to 1 for every i of ``indices``."""
 
-    def merge(self, indices: Array, values: Array, size: int) -> tuple[Array, Array]:
+    def merge(self, indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array, Array]:
         """Return the distinct ``indices``, ascending, and for each the sum of its ``values``.
 
-        Values of one index are added in the order in which they stand. The indices lie in ``[0, size)`` in any order.
+        Values of one index are added in the order in which they stand. The indices lie in ``[low, low + size)``, in
+        any order.
+        """
+
+    def merge_runs(self, runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
+        """Return what `merge` does for ``runs``, one at least, of indices and values that stand one after another.
+
+        The indices of each run ascend, and are distinct.
         """
 
     def truncate(self, indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
@@ -245,6 +253,28 @@ class Kernels(Protocol):
 
     def from_levels(self, codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
         """Return the values ``(n,)`` float32 that `to_int4` (``bits`` 4) or `to_int2` (2) has rounded to; else NaN."""
+
+    def lay_out(
+        self,
+        entries: np.ndarray,
+        regions: np.ndarray,
+        numbers: np.ndarray,
+        codes: np.ndarray,
+        blocks: np.ndarray,
+        tail: int = 0,
+    ) -> np.ndarray:
+        """Return where each section of messages begins that stand one after another: a table ``(m,)`` of `MESSAGE`.
+
+        All arrays are on the host.
+
+        Args:
+            entries: ``(m,)`` int64, entries of each message.
+            regions: ``(m, 2)`` int64, start and stop of each message's region. A stop may have wrapped around.
+            numbers: ``(m,)`` int64, bytes of the number of entries of a message that has any.
+            codes: ``(m,)`` int64, bytes of the codes of each message; 0 without entries.
+            blocks: ``(m,)`` int64, scales of each message; 0 without entries.
+            tail: bytes that the caller will write at the end of each message that has entries.
+        """
 
     def write_messages(self, messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
         """Write ``messages``, a table of `MESSAGE`, into a new buffer ``(bytes,)`` uint8.

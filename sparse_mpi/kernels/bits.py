@@ -5,7 +5,73 @@ from __future__ import annotations
 import numpy as np
 
 from sparse_mpi.arrays import Array, like, namespace
-from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.kernels.base import MESSAGE, index_dtype
+
+NUMBER_LIMITS, NUMBER_BYTES = np.array([1 << 8, 1 << 16, 1 << 32]), np.array([1, 2, 4, 8])  # see `count_bytes`
+FIELDS = len(MESSAGE.names or ())
+
+
+def count_bytes(widths: np.ndarray) -> np.ndarray:
+    """Return the bytes, 1, 2, 4 or 8, that hold any number below each of ``widths``."""
+    return NUMBER_BYTES[NUMBER_LIMITS.searchsorted(widths)]
+
+
+def lay_out(
+    entries: np.ndarray,
+    regions: np.ndarray,
+    numbers: np.ndarray,
+    codes: np.ndarray,
+    blocks: np.ndarray,
+    tail: int = 0,
+) -> np.ndarray:
+    """See `base.Kernels.lay_out`."""
+    widths = regions[:, 1] - regions[:, 0]
+    shifts, spread, spans = _index_forms(entries, widths)
+    # The bytes of the five sections of each message, in the order in which they are written.
+    sections = np.empty((len(entries), 5), np.int64)
+    sections[:, 0] = numbers * (entries > 0)
+    sections[:, 1] = codes
+    sections[:, 2] = 4 * blocks
+    sections[:, 3] = _bytes(shifts * entries)
+    sections[:, 4] = _bytes(spans) + tail * (entries > 0)
+    # Sections follow one another without gaps, also from one message to the next.
+    ends = sections.cumsum().reshape(-1, 5)
+    fields = (entries, _before(entries), regions[:, 0], shifts, spread, spans, *map(_before, (blocks, codes)))
+    words = np.empty((len(entries), FIELDS), np.int64)  # a column is a field of `MESSAGE`
+    for column, field in enumerate(fields):
+        words[:, column] = field
+    words[:, 8:13], words[:, 13] = ends - sections, ends[:, -1]
+    return words.view(MESSAGE).reshape(-1)
+
+
+def _index_forms(entries: np.ndarray, widths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Choose the shorter form of the indices of each message, of the two that `wire.packed` describes.
+
+    Returns:
+        Three arrays ``(m,)`` int64: low bits of an index; 1 if the i-th high bit is moved on by i, which is Elias-Fano,
+        else 0; bits of the high section.
+    """
+    shifts = np.maximum(_bit_length(widths // np.maximum(entries, 1)) - 1, 0)
+    spans = entries + ((widths - 1) >> shifts)
+    bitmap = _bytes(widths) < _bytes(shifts * entries) + _bytes(spans)
+    sparse = (entries > 0) & (entries < widths)
+    spread = sparse & ~bitmap
+    return shifts * spread, spread.astype(np.int64), np.where(bitmap, widths, spans) * sparse
+
+
+def _bit_length(x: np.ndarray) -> np.ndarray:
+    """Return the bits that each non-negative integer needs as a float64, 0 for 0."""
+    return np.frexp(x.astype(np.float64))[1].astype(np.int64)
+
+
+def _bytes(bits: np.ndarray) -> np.ndarray:
+    """Return how many bytes hold so many bits."""
+    return (bits + 7) >> 3
+
+
+def _before(counts: np.ndarray) -> np.ndarray:
+    """Return the exclusive prefix sum."""
+    return counts.cumsum() - counts
 
 
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:

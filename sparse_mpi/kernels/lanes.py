@@ -1,4 +1,4 @@
-"""Numba intrinsics for what its loops do not compile to: 64 comparisons into one mask, unaligned words, bit casts.
+"""Numba intrinsics for what its loops do not compile to: 64 comparisons into one mask, unaligned words, copies, casts.
 
 The LLVM IR names no instruction set: LLVM maps vectors of 64 lanes to whatever registers the processor has.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 from numba import types
+from numba.core.cgutils import raw_memcpy
 from numba.extending import intrinsic
 
 LANES = 64
@@ -80,6 +81,19 @@ def store_word(typing_context, buffer, at, word):
         return context.get_dummy_value()
 
     return types.void(buffer, types.intp, types.uint64), generate
+
+
+@intrinsic
+def copy_bytes(typing_context, to, source):
+    """Copy all of ``source``, uint8, to the beginning of ``to``, without a check of bounds."""
+
+    def generate(context, builder, signature, arguments):
+        each = zip(signature.args, arguments, strict=True)
+        there, here = (context.make_array(kind)(context, builder, x) for kind, x in each)
+        raw_memcpy(builder, there.data, here.data, here.nitems, 1)
+        return context.get_dummy_value()
+
+    return types.void(to, source), generate
 
 
 def _word_at(context, builder, signature, arguments):

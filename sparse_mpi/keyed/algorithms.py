@@ -43,7 +43,7 @@ def _everywhere(own: Entries, regions: np.ndarray, form: Format, comm: Comm) -> 
         came, lengths = comm.alltoallv(np.tile(message, comm.size), np.full(comm.size, len(message)))
     else:
         came, lengths = comm.allgatherv(message)
-    return joined(form.unpack(came, lengths, regions))
+    return form.unpacked(came, lengths, regions)[0]
 
 
 def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, comm: Comm) -> Entries:

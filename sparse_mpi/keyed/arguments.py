@@ -12,7 +12,7 @@ from sparse_mpi.comm.quantiles import Pool, pool_of
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed import inline
 from sparse_mpi.keyed.algorithms import ALGORITHMS
-from sparse_mpi.keyed.choice import USUAL
+from sparse_mpi.keyed.choice import FEW, USUAL
 from sparse_mpi.keyed.device import Given, given
 from sparse_mpi.keyed.entries import Entries, combined
 from sparse_mpi.keyed.kinds import Held, held, plain_type
@@ -59,7 +59,7 @@ def ready(
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
-    agreement = same_on_all_ranks(transport, 1 + WORDS + inline.room(transport))
+    agreement = same_on_all_ranks(transport, 2 + WORDS + inline.room(transport))
     with agreement as say:
         mine = held(source.host)
         if zeros not in ZEROS:
@@ -77,16 +77,17 @@ def ready(
         entries = combined(mine.keys, mine.values, ufunc)
         say(memory=source.memory, **mine.facts, op=getattr(op, "__name__", op), zeros=zeros)
         say(algorithm=algorithm, root=root, network=network, wire=wire)
-        agreement.words[0] = mine.plain or 0
-        agreement.words[1 : 1 + WORDS] = told(entries, transport.rank)
-        inline.write(entries, agreement.words[1 + WORDS :])
+        width = inline.write(entries, agreement.words[2 + WORDS :])
+        agreement.words[:2] = mine.plain or 0, width
+        agreement.words[2 : 2 + WORDS] = told(entries, transport.rank)
     # What all ranks have said: how many entries they have and where, and the entries themselves if they are few.
-    types, rows, few = agreement.rows[:, 0], agreement.rows[:, 1:], agreement.rows[:, 1 + WORDS :]
+    types, widths, rows, few = *agreement.rows[:, :2].T, agreement.rows[:, 2:], agreement.rows[:, 2 + WORDS :]
     pool, dtype, shape = pool_of(rows[:, :WORDS]), entries.values.dtype, entries.values.shape[1:]
-    dtypes, all_of_them = [plain_type(own) if own else dtype for own in types], None
-    words = inline.needed(pool.counts, dtypes, shape)
+    dtypes = {own: plain_type(own) if own else dtype for own in set(types.tolist())}
+    each, all_of_them = inline.Told(pool.counts, rows[:, 1:3], types, widths, dtypes, shape), None
+    words = -(-each.lengths() // 8) if pool.counts.sum() <= FEW else np.array([inline.MOST + 1])
     if words.max() <= few.shape[1]:
-        all_of_them = inline.read(few, pool.counts, dtypes, shape)
+        all_of_them = inline.read(few, each)
     if mine.plain is not None:
         dtype = plain_type(types.max())
         entries = entries._replace(values=entries.values.astype(dtype))

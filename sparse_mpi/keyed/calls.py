@@ -13,7 +13,7 @@ from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.algorithms import ALGORITHMS, gathered, owned
 from sparse_mpi.keyed.arguments import AUTO, ready, taken
 from sparse_mpi.keyed.choice import INLINE, USUAL, Choice, choose, inlined
-from sparse_mpi.keyed.entries import Entries, joined, merged, nonzero
+from sparse_mpi.keyed.entries import Entries, merged, nonzero
 from sparse_mpi.keyed.ownership import part_of, regions_of
 from sparse_mpi.keyed.turns import in_turn, together
 from sparse_mpi.wire import BitPacked
@@ -142,7 +142,7 @@ def reduce(
             received, lengths = transport.alltoallv(message, lengths * (np.arange(transport.size) == root))
             if rank != root:
                 return None
-            return mine.leave(_finished(joined(form.unpack(received, lengths, regions)), entries, zeros))
+            return mine.leave(_finished(form.unpacked(received, lengths, regions)[0], entries, zeros))
 
     result = in_turn(transport, work)
     return result if result is None else source.back(result)

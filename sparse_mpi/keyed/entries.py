@@ -10,7 +10,6 @@ import numpy as np
 from sparse_mpi import kernels
 
 ADDED = tuple(map(np.dtype, ("float32", "float64", "int32", "int64", "uint64")))  # types of values that a kernel adds
-NEAR = 1 << 62  # keys of a range that it takes
 
 
 class Entries(NamedTuple):
@@ -24,13 +23,8 @@ class Entries(NamedTuple):
         return Entries(self.keys[chosen], self.values[chosen])
 
 
-def none_of(dtype: np.dtype, shape: tuple[int, ...] = ()) -> Entries:
-    """Return no entries, with values of that type and trailing shape."""
-    return Entries(np.empty(0, np.int64), np.empty((0, *shape), dtype))
-
-
 def joined(parts: Sequence[Entries]) -> Entries:
-    """Return the entries of all parts, whose keys ascend from part to part."""
+    """Return the entries of all parts, one part after the other."""
     return Entries(np.concatenate([part.keys for part in parts]), np.concatenate([part.values for part in parts]))
 
 
@@ -82,12 +76,11 @@ def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
     full = [part for part in parts if len(part.keys)]
     if len(full) < 2:
         return full[0] if full else parts[0]
-    keys, values = np.concatenate([part.keys for part in full]), np.concatenate([part.values for part in full])
-    low, high = min(int(part.keys[0]) for part in full), max(int(part.keys[-1]) for part in full)
-    if op is np.add and values.dtype in ADDED and values.ndim == 1 and high - low < NEAR:
-        keys -= low
-        merged_keys, sums = kernels.of(values).merge(keys, values, high - low + 1)
-        return Entries(merged_keys + low, sums)
+    values = full[0].values
+    if op is np.add and values.dtype in ADDED and values.ndim == 1:
+        low, high = min(int(part.keys[0]) for part in full), max(int(part.keys[-1]) for part in full)
+        return Entries(*kernels.of(values).merge_runs(full, high - low + 1, low))
+    keys, values = joined(full)
     runs = Runs(keys)
     return Entries(runs.keys, runs.combined(values, op))
 

@@ -104,7 +104,7 @@ def _of_vector(x: SparseVector) -> Held:
     keys = _in_range(integers(x.indices, "indices of x"), x.size, "indices of x")
 
     def leave(result: Entries) -> SparseVector:
-        return SparseVector(result.keys.astype(index_dtype(x.size)), result.values, x.size)
+        return SparseVector(result.keys.astype(index_dtype(x.size), copy=False), result.values, x.size)
 
     return _checked(keys, values, {"kind": "SparseVector", "size": x.size}, leave)
 
@@ -115,10 +115,11 @@ def _of_pairs(given: Any, values: Any) -> Held:
     unsigned = keys.dtype == np.uint64
 
     def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
-        back = result.keys.view(np.uint64) ^ SIGN if unsigned else result.keys.astype(keys.dtype)
+        back = result.keys.view(np.uint64) ^ SIGN if unsigned else result.keys.astype(keys.dtype, copy=False)
         return back, result.values
 
-    ordered = (keys ^ SIGN).view(np.int64) if unsigned else keys.astype(np.int64)  # in the order of the keys
+    # In the order of the keys
+    ordered = (keys ^ SIGN).view(np.int64) if unsigned else keys.astype(np.int64, copy=False)
     return _checked(ordered, found, {"kind": "(keys, values)", "keys": keys.dtype}, leave)
 
 
@@ -191,14 +192,14 @@ def _flattened(coords: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.nda
         raise ValueError(f"x must have fewer than 2^63 elements, zeros too, got shape {shape}; cut it in two")
     if not len(coords[0]):
         return np.empty(0, np.int64)
-    return np.ravel_multi_index(coords, shape).astype(np.int64)
+    return np.ravel_multi_index(coords, shape).astype(np.int64, copy=False)
 
 
 def _in_range(keys: np.ndarray, size: int, what: str) -> np.ndarray:
     """Return keys as int64; raise unless they lie in ``[0, size)``."""
     if len(keys) and not (0 <= keys.min() and keys.max() < size):
         raise ValueError(f"{what} must be in [0, {size}), got {keys.min()} to {keys.max()}")
-    return keys.astype(np.int64)
+    return keys.astype(np.int64, copy=False)
 
 
 def _checked(keys: np.ndarray, values: np.ndarray, facts: dict[str, Any], leave: Callable[[Entries], Any]) -> Held:

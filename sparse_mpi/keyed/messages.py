@@ -1,27 +1,29 @@
-"""Entries as bytes: packed keys, which take a few bits each, and then the values.
+"""Entries as bytes: their number, the values, and packed keys, which take a few bits each; as `wire.packed` has them.
 
 Values are written as they are in memory, or rounded by a codec. Integers are sent as the shortest type that holds all
-of a rank's values, and the last byte of a message says how many bytes that has. A message begins with its number of
-entries, so that its receiver needs to know no more than the region of its keys. The message of no entries is empty.
+of a rank's values, and the last byte of a message says how many bytes that has. The number of entries tells a receiver
+who knows the region of the keys where everything stands. Keys of a wide range are not packed, and precede the values.
+The message of no entries is empty.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import log2, prod
 
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.keyed.entries import Entries, none_of
+from sparse_mpi.kernels.bits import count_bytes
+from sparse_mpi.keyed.entries import Entries
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire.codecs import Codec, Unrounded
-from sparse_mpi.wire.packed import BitPacked, entries_of
-from sparse_mpi.wire.positions import Complete, NoValues
+from sparse_mpi.wire.packed import entries_of
+from sparse_mpi.wire.positions import Complete
 
-LAYOUT = BitPacked(NoValues())
 WIDE = 1 << 56  # keys of a range from which on they are not packed
-_NO_CODES, _NO_SCALES = np.empty(0, np.uint8), np.empty(0, np.float32)
+_NO_CODES, _NO_SCALES, _MARK = np.empty(0, np.uint8), np.empty(0, np.float32), np.zeros(1, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -57,38 +59,52 @@ class Format:
         Returns:
             The messages, bytes, one after the other, and their lengths ``(m,)`` int64.
         """
-        keys, ends = self._packed_keys(entries.keys, counts, regions)
         short = _shortest(entries.values) if self._whole else entries.values
         values, of_values = self._coded(short, counts)
-        cuts = np.cumsum(of_values) - of_values
-        mark = np.array([short.itemsize] * self._whole, np.uint8)
-        parts = []
-        for start, end, at, length in zip(ends[:-1], ends[1:], cuts, of_values, strict=True):
-            parts += [keys[start:end], values[at : at + length], mark if length else mark[:0]]
-        return np.concatenate(parts), np.diff(ends) + of_values + len(mark) * (counts > 0)
+        if self.wide:
+            buffer, ends = _written(entries.keys, counts, values, of_values, self._whole)
+            lengths = np.diff(ends, prepend=0)
+        else:
+            messages = _laid_out(counts, regions, of_values, self._whole)
+            buffer = kernels.of(values).write_messages(messages, entries.keys, values, _NO_SCALES)
+            ends, lengths = messages["end"], messages["end"] - messages["head"]
+        if self._whole:
+            buffer[ends[counts > 0] - 1] = short.itemsize
+        return buffer, lengths
 
     def unpack(self, buffer: np.ndarray, lengths: np.ndarray, regions: np.ndarray) -> list[Entries]:
         """Return the entries of each of the messages of these ``lengths`` that stand in ``buffer``."""
-        found = [none_of(self.dtype, self.shape)] * len(lengths)
-        full = np.flatnonzero(lengths)
-        if len(full) == 0:
-            return found
-        starts, lengths, regions = (np.cumsum(lengths) - lengths)[full], lengths[full], regions[full]
-        # The keys: how many there are tells how long they are.
-        counts = self._counts(buffer, starts, lengths, regions)
-        messages = None if self.wide else LAYOUT.lay_out(counts, _halfopen(regions), None)
-        of_keys = 8 * (counts + 1) if messages is None else messages["end"] - messages["head"]
-        sections = _slices(buffer, starts, of_keys)
-        if messages is None:
-            keys = np.delete(sections.view(np.int64), np.cumsum(counts + 1) - counts - 1)
+        (keys, values), counts = self.unpacked(buffer, lengths, regions)
+        ends = [0, *counts.cumsum().tolist()]
+        return [Entries(keys[start:end], values[start:end]) for start, end in pairwise(ends)]
+
+    def unpacked(self, buffer: np.ndarray, lengths: np.ndarray, regions: np.ndarray) -> tuple[Entries, np.ndarray]:
+        """Return the entries of all messages that `unpack` tells apart, and how many each has ``(m,)`` int64."""
+        ends, there = lengths.cumsum(), lengths > 0
+        widths = np.full(len(lengths), self.dtype.itemsize)
+        if self._whole:
+            widths[there] = buffer[ends[there] - 1]
+        if self.wide:
+            keys, values, counts, of_values = _read(buffer, lengths, self._whole)
         else:
-            keys = kernels.of(sections).read_messages(messages, sections, WIDE)[0]
-        # The values, which fill the rest.
-        values = self._values(buffer, starts + of_keys, starts + lengths, counts).reshape(-1, *self.shape)
-        ends = np.cumsum(counts).tolist()
-        for message, end, count in zip(full.tolist(), ends, counts.tolist(), strict=True):
-            found[message] = Entries(keys[end - count : end], values[end - count : end])
-        return found
+            counts = entries_of(buffer, lengths, _halfopen(regions))
+            of_values = self._of_values(counts, widths)
+            messages = _laid_out(counts, regions, of_values, self._whole)
+            keys, values, _ = kernels.of(buffer).read_messages(messages, buffer, WIDE)
+        return Entries(keys, self._values(values, of_values, widths[there], counts).reshape(-1, *self.shape)), counts
+
+    def width(self, values: np.ndarray) -> int:
+        """Return the bytes that each number of ``values`` takes, unless it is rounded."""
+        return _shortest(values).itemsize if self._whole else self.dtype.itemsize
+
+    def lengths(self, counts: np.ndarray, regions: np.ndarray, widths: np.ndarray) -> np.ndarray:
+        """Return the lengths ``(m,)`` of messages of ``counts`` entries, whose numbers have these `width`s."""
+        of_values = self._of_values(counts, widths)
+        if self.wide:
+            return of_values + (8 * counts + 8 + self._whole) * (counts > 0)
+        messages = _laid_out(counts, regions, of_values, self._whole)
+        lengths: np.ndarray = messages["end"] - messages["head"]
+        return lengths
 
     def seen(self, entries: Entries, message: np.ndarray, region: np.ndarray) -> Entries:
         """Return ``entries`` as the receivers of their ``message`` see them: rounded, if the codec rounds."""
@@ -112,7 +128,7 @@ class Format:
         return self.dtype.kind in "iu" and self.dtype.itemsize > 1
 
     def _coded(self, values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sections of values of all messages, and their lengths ``(m,)``."""
+        """Return the sections of values of all messages, as bytes, and their lengths ``(m,)``."""
         numbers = np.ascontiguousarray(values).reshape(-1)
         if self.codec.lossless:
             return numbers.view(np.uint8), self._numbers * values.itemsize * counts
@@ -120,17 +136,27 @@ class Format:
         packed = Complete(self.codec).pack(SparseVector(places, numbers, len(numbers)), *self._sections(counts))
         return packed.buffer, packed.lengths
 
-    def _values(self, buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Return the numbers of all messages, whose sections of values begin and end there."""
+    def _of_values(self, counts: np.ndarray, widths: np.ndarray) -> np.ndarray:
+        """Return the lengths ``(m,)`` of sections of values, whose numbers have these ``widths`` if not rounded."""
+        if self.codec.lossless:
+            return widths * self._numbers * counts
+        numbers, places = self._sections(counts)
+        return Complete(self.codec).lengths_of(numbers, places, int(numbers.sum()), self.dtype)
+
+    def _values(self, sections: np.ndarray, lengths: np.ndarray, widths: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Return the numbers of all messages, of which those with any have these ``widths``."""
         if not self.codec.lossless:
-            sections, (numbers, places) = _slices(buffer, starts, ends - starts), self._sections(counts)
-            return Complete(self.codec).unpack(sections, ends - starts, places, int(numbers.sum()), self.dtype).values
+            numbers, places = self._sections(counts)
+            return Complete(self.codec).unpack(sections, lengths, places, int(numbers.sum()), self.dtype).values
         if not self._whole:
-            return _slices(buffer, starts, ends - starts).view(self.dtype)
-        widths = buffer[ends - 1].tolist()
-        each = zip(starts.tolist(), (ends - 1).tolist(), widths, strict=True)
-        parts = [buffer[start:end].copy().view(f"{self.dtype.kind}{width}") for start, end, width in each]
-        return np.concatenate([part.astype(self.dtype, copy=False) for part in parts])
+            return sections.view(self.dtype)
+        kinds = [np.dtype(f"{self.dtype.kind}{width}") for width in set(widths.tolist())]
+        if len(kinds) == 1:  # all in one
+            return sections.view(kinds[0]).astype(self.dtype, copy=False)
+        ends = lengths[lengths > 0].cumsum().tolist()
+        each = zip([0, *ends], ends, widths.tolist(), strict=False)
+        parts = [sections[start:end].view(f"{self.dtype.kind}{width}") for start, end, width in each]
+        return np.concatenate([_NO_CODES.view(self.dtype), *parts])
 
     def _sections(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return how many numbers each message has ``(m,)``, and first and end ``(m, 2)`` of these among all."""
@@ -138,21 +164,40 @@ class Format:
         ends = np.cumsum(numbers)
         return numbers, np.stack([ends - numbers, ends], axis=1)
 
-    def _packed_keys(self, keys: np.ndarray, counts: np.ndarray, regions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sections of keys of all messages, and where they begin and end ``(m + 1,)``."""
-        if self.wide:
-            full = np.flatnonzero(counts)
-            headed = np.insert(keys, (np.cumsum(counts) - counts)[full], counts[full])
-            return headed.view(np.uint8), np.append(0, np.cumsum(8 * (counts + (counts > 0))))
-        messages = LAYOUT.lay_out(counts, _halfopen(regions), None)
-        buffer = kernels.of(keys).write_messages(messages, keys, _NO_CODES, _NO_SCALES)
-        return buffer, np.append(messages["head"], messages["end"][-1:])
 
-    def _counts(self, buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:
-        """Return the entries of each message, none of which is empty."""
-        if self.wide:
-            return _slices(buffer, starts, np.full(len(starts), 8)).view(np.int64)
-        return entries_of(buffer[starts[0] :], lengths, _halfopen(regions))
+def _laid_out(counts: np.ndarray, regions: np.ndarray, of_values: np.ndarray, marked: bool) -> np.ndarray:
+    """Return the layout of packed messages of ``counts`` entries and so many bytes of values; see `MESSAGE`."""
+    halfopen, none = _halfopen(regions), np.zeros_like(counts)
+    numbers = count_bytes(halfopen[:, 1] - halfopen[:, 0])
+    return kernels.of(counts).lay_out(counts, halfopen, numbers, of_values, none, int(marked))
+
+
+def _written(
+    keys: np.ndarray, counts: np.ndarray, values: np.ndarray, of_values: np.ndarray, marked: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return messages of keys that are not packed: their number, keys and values, room for a mark; and their ends."""
+    parts, key, value = [_NO_CODES], 0, 0
+    for count, length in zip(counts.tolist(), of_values.tolist(), strict=True):
+        if count:
+            head = np.array([count]), keys[key : key + count]
+            parts += [*(part.view(np.uint8) for part in head), values[value : value + length], _MARK[: int(marked)]]
+            key, value = key + count, value + length
+    return np.concatenate(parts), (of_values + (8 * counts + 8 + marked) * (counts > 0)).cumsum()
+
+
+def _read(
+    buffer: np.ndarray, lengths: np.ndarray, marked: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Invert `_written`: return keys, values, how many keys each message has, and how many bytes of values."""
+    keys, values, counts = [_NO_CODES], [_NO_CODES], np.zeros(len(lengths), np.int64)
+    for message, (end, length) in enumerate(zip(lengths.cumsum().tolist(), lengths.tolist(), strict=True)):
+        if length:
+            start = end - length + 8
+            counts[message] = count = int(buffer[start - 8 : start].view(np.int64)[0])
+            keys.append(buffer[start : start + 8 * count])
+            values.append(buffer[start + 8 * count : end - marked])
+    of_values = lengths - (8 * counts + 8 + marked) * (lengths > 0)
+    return np.concatenate(keys).view(np.int64), np.concatenate(values), counts, of_values
 
 
 def _shortest(values: np.ndarray) -> np.ndarray:
@@ -168,8 +213,3 @@ def _shortest(values: np.ndarray) -> np.ndarray:
 def _halfopen(regions: np.ndarray) -> np.ndarray:
     """Return regions with the key behind their last one, which may wrap around: only differences are looked at."""
     return regions + np.array([0, 1])
-
-
-def _slices(buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the bytes of some slices, one after the other."""
-    return np.concatenate([buffer[at : at + n] for at, n in zip(starts.tolist(), lengths.tolist(), strict=True)])

@@ -33,13 +33,12 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, like, namespace, to_host
-from sparse_mpi.kernels.base import MESSAGE, index_dtype
+from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.kernels.bits import count_bytes
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
 from sparse_mpi.wire.base import Most, Packed
 from sparse_mpi.wire.codecs import Codec, Unrounded
-
-NUMBER_LIMITS, NUMBER_BYTES = np.array([1 << 8, 1 << 16, 1 << 32]), np.array([1, 2, 4, 8])  # see `_count_bytes`
 
 
 @dataclass(frozen=True)
@@ -164,30 +163,15 @@ class BitPacked:
             regions: ``(m, 2)`` int64, start and stop of each message's region.
             dtype: dtype of the values.
         """
-        entries, widths = np.asarray(entries, np.int64), regions[:, 1] - regions[:, 0]
-        blocks = -(-entries // self.codec.block) if self.codec.block else 0 * entries
-        shifts, spread, spans = _index_forms(entries, widths)
+        entries, block = np.asarray(entries, np.int64), self.codec.block
         codes = -(-entries // self.codec.together) * self.codec.code_type(dtype).itemsize
-        # The bytes of the five sections of each message, in the order in which they are written.
-        sections = np.empty((len(entries), 5), np.int64)
-        sections[:, 0] = self._number_bytes(widths) * (entries > 0)
-        sections[:, 1] = codes
-        sections[:, 2] = 4 * blocks
-        sections[:, 3] = _bytes(shifts * entries)
-        sections[:, 4] = _bytes(spans)
-        # Sections follow one another without gaps, also from one message to the next.
-        ends = sections.cumsum().reshape(-1, 5)
-        fields = (entries, _before(entries), regions[:, 0], shifts, spread, spans, *map(_before, (blocks, codes)))
-        messages = np.empty(len(entries), MESSAGE)
-        words = messages.view(np.int64).reshape(-1, 14)  # a column is a field of `MESSAGE`
-        for column, field in enumerate(fields):
-            words[:, column] = field
-        words[:, 8:13], words[:, 13] = ends - sections, ends[:, -1]
-        return messages
+        blocks = -(-entries // block) if block else 0 * entries
+        numbers = self._number_bytes(regions[:, 1] - regions[:, 0])
+        return kernels.of(entries).lay_out(entries, regions, numbers, codes, blocks)
 
     def _number_bytes(self, widths: np.ndarray) -> np.ndarray:
         """Return the bytes of the number of entries in messages of regions of these ``widths`` ``(m,)``."""
-        return _count_bytes(widths)
+        return count_bytes(widths)
 
     def edges(self, messages: np.ndarray) -> np.ndarray:
         """Return the edges ``(b + 1,)`` of the blocks of values that share a scale; empty if the codec has no scales.
@@ -202,39 +186,9 @@ class BitPacked:
         return np.append(np.repeat(messages["first"], counts) + block * numbers, entries.sum())
 
 
-def _index_forms(entries: np.ndarray, widths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Choose the shorter form of the indices of each message; see the module's description of the two.
-
-    Returns:
-        Three arrays ``(m,)`` int64: low bits of an index; 1 if the i-th high bit is moved on by i, which is Elias-Fano,
-        else 0; bits of the high section.
-    """
-    shifts = np.maximum(_bit_length(widths // np.maximum(entries, 1)) - 1, 0)
-    spans = entries + ((widths - 1) >> shifts)
-    bitmap = _bytes(widths) < _bytes(shifts * entries) + _bytes(spans)
-    sparse = (entries > 0) & (entries < widths)
-    spread = sparse & ~bitmap
-    return shifts * spread, spread.astype(np.int64), np.where(bitmap, widths, spans) * sparse
-
-
-def _bit_length(x: np.ndarray) -> np.ndarray:
-    """Return the bits that each non-negative integer needs, 0 for 0."""
-    return np.frexp(x.astype(np.float64))[1].astype(np.int64)
-
-
-def _bytes(bits: np.ndarray) -> np.ndarray:
-    """Return how many bytes hold so many bits."""
-    return (bits + 7) >> 3
-
-
 def _before(counts: np.ndarray) -> np.ndarray:
     """Return the exclusive prefix sum."""
     return counts.cumsum() - counts
-
-
-def _count_bytes(widths: np.ndarray) -> np.ndarray:
-    """Return the bytes, 1, 2, 4 or 8, that hold any number below each of ``widths``."""
-    return NUMBER_BYTES[NUMBER_LIMITS.searchsorted(widths)]
 
 
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:
@@ -243,7 +197,7 @@ def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.nd
     All counts are gathered first, so that a device is read only once.
     """
     lengths = np.asarray(lengths, np.int64)
-    digits = np.arange(8) < (_count_bytes(regions[:, 1] - regions[:, 0]) * (lengths > 0))[:, None]
+    digits = np.arange(8) < (count_bytes(regions[:, 1] - regions[:, 0]) * (lengths > 0))[:, None]
     numbers = np.zeros((len(lengths), 8), np.uint8)
     numbers[digits] = to_host(buffer[like((_before(lengths)[:, None] + np.arange(8))[digits], buffer)])
     return numbers.view("<i8")[:, 0] + (lengths > 0)

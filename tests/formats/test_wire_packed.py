@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from sparse_mpi import kernels, wire
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.kernels.bits import count_bytes
 from sparse_mpi.sparse import SparseVector, concatenate
-from sparse_mpi.wire import WIRES, packed
+from sparse_mpi.wire import WIRES
 
 PACKED = [name for name, wire in WIRES.items() if wire.codec is not None]
 LOSSY = [name for name in PACKED if not WIRES[name].lossless]
@@ -195,4 +196,4 @@ def test_values_of_half_precision_pass_16_bit_codecs_as_they_are(kernel_set, nam
 def test_a_count_takes_as_few_bytes_as_its_region_allows():
     """Of regions too long to be tried in full, too: a count lies below the length of its region."""
     lengths = {1: 1, 255: 1, 256: 1, 257: 2, 1 << 16: 2, (1 << 16) + 1: 4, 1 << 32: 4, (1 << 32) + 1: 8, 1 << 40: 8}
-    assert packed._count_bytes(np.array(list(lengths))).tolist() == list(lengths.values())
+    assert count_bytes(np.array(list(lengths))).tolist() == list(lengths.values())

@@ -13,12 +13,12 @@ from sparse_mpi.keyed import inline
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_few_entries_come_with_the_arguments_and_more_do_not(monkeypatch, ranks, shape):
     monkeypatch.setattr(inline, "MOST", 16384)
+    most = 63 if shape else 127  # values that a kilobyte holds beside their number
 
     def body(comm):
         sent = []
-        # Of 8 bytes a key and 8 or 16 a value, there is room for 64 or 42, for as many as before, and for a third of
-        # 128 KB or less.
-        for count in (0, 42, 43, 43, 65, 65, 2000, 2000, 30):
+        # There is room for a kilobyte, for as much as before, and for a share of 128 KB or less.
+        for count in (0, most, most + 1, most + 1, 4000, 4000, most):
             mine = np.arange(comm.rank, comm.rank + count), np.ones((count, *shape))
             before = comm.traffic.sent
             found = keyed.allreduce(mine, comm=comm)
@@ -29,7 +29,35 @@ def test_few_entries_come_with_the_arguments_and_more_do_not(monkeypatch, ranks,
         return sent
 
     for sent in ranks.run(body):
-        if shape:
-            assert sent == [False, False, True, False, False, False, True, ranks.size > 2, False]
-        else:
-            assert sent == [False, False, False, False, True, False, True, ranks.size > 3, False]
+        assert sent == [False, False, True, False, True, ranks.size > (2 if shape else 3), False]
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_ranks_write_numbers_of_any_width_and_keys_near_and_far(ranks):
+    def body(comm):
+        # Far keys on some ranks only, numbers of one byte to eight, and ranks without any.
+        far = {1: 3, 2**40: 1 << 8 * comm.rank, -(2**62): -5} if comm.rank != 1 else {7: 2, 8: 1 << 40}
+        mixed = [{5: True}, {}, {5: 2, 6: 3}][comm.rank]
+        before = comm.traffic.sent
+        found = keyed.allreduce(far, comm=comm), keyed.allreduce(mixed, comm=comm)
+        return *found, comm.traffic.sent - before
+
+    expected = [
+        ({-(2**62): -5, 1: 3, 2**40: 1}, {5: 1}),
+        ({-(2**62): -5, 1: 3, 7: 2, 8: 2**40, 2**40: 1}, {5: 1}),
+        ({-(2**62): -10, 1: 6, 7: 2, 8: 2**40, 2**40: 2**16 + 1}, {5: 3, 6: 3}),
+    ]
+    for found in ranks.run(body):
+        assert found == (*expected[ranks.size - 1], 0)
+
+
+@pytest.mark.ranks(2)
+def test_entries_that_take_few_bits_but_much_memory_do_not(ranks):
+    def body(comm):
+        mine = np.arange(40_000), np.ones(40_000, np.int8)
+        for _ in range(3):
+            before = comm.traffic.sent
+            found = keyed.allreduce(mine, comm=comm)
+        return len(found[0]), comm.traffic.sent > before
+
+    assert ranks.run(body) == [(40_000, True)] * 2

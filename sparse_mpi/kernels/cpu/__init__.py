@@ -6,10 +6,11 @@ Inner loops run over slices (``part = bits[lo:hi]``), which Numba vectorises, no
 from __future__ import annotations
 
 from sparse_mpi.kernels.array import kth_bin
-from sparse_mpi.kernels.cpu.bits import read_messages, write_messages
+from sparse_mpi.kernels.cpu.bits import lay_out, read_messages, write_messages
 from sparse_mpi.kernels.cpu.counts import count, histogram, moments
 from sparse_mpi.kernels.cpu.levels import from_int8, from_levels, to_int2, to_int4, to_int8
-from sparse_mpi.kernels.cpu.pairs import add, clear, contains, gather, mark, merge, subtract, truncate
+from sparse_mpi.kernels.cpu.merging import merge, merge_runs
+from sparse_mpi.kernels.cpu.pairs import add, clear, contains, gather, mark, subtract, truncate
 from sparse_mpi.kernels.cpu.rounding import subtract_dense, to_bfloat16, to_float16
 from sparse_mpi.kernels.cpu.rows import top_k_rows
 from sparse_mpi.kernels.cpu.select import accumulate_select, select
@@ -26,8 +27,10 @@ __all__ = [
     "gather",
     "histogram",
     "kth_bin",
+    "lay_out",
     "mark",
     "merge",
+    "merge_runs",
     "moments",
     "read_messages",
     "select",

@@ -6,14 +6,66 @@ section, where a word would reach beyond it, single bytes are used.
 
 from __future__ import annotations
 
+from math import frexp
+
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.kernels.base import MESSAGE, index_dtype
 from sparse_mpi.kernels.cpu.tiles import compiled
-from sparse_mpi.kernels.lanes import load_word, lowest, store_word
+from sparse_mpi.kernels.lanes import copy_bytes, load_word, lowest, store_word
 
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
+FIELDS = len(MESSAGE.names or ())
+
+
+def lay_out(
+    entries: np.ndarray,
+    regions: np.ndarray,
+    numbers: np.ndarray,
+    codes: np.ndarray,
+    blocks: np.ndarray,
+    tail: int = 0,
+) -> np.ndarray:
+    """See `base.Kernels.lay_out`."""
+    words = np.empty((len(entries), FIELDS), np.int64)
+    _lay_out(entries, regions, numbers, codes, blocks, tail, words)
+    return words.view(MESSAGE).reshape(-1)
+
+
+@compiled
+def _lay_out(entries, regions, numbers, codes, blocks, tail, words):
+    """Write the table, a column for each field, message by message."""
+    first = block = code = at = 0
+    for m in range(entries.size):
+        count, start = entries[m], regions[m, 0]
+        width = regions[m, 1] - start
+        number = end = shift = spread = span = np.int64(0)
+        if count > 0:
+            number, end = numbers[m], tail
+        # The shorter form of the indices; see `wire.packed`.
+        if 0 < count < width:
+            shift = max(frexp(np.float64(width // count))[1] - 1, 0)
+            span, spread = count + ((width - 1) >> shift), 1
+            if _bytes(width) < _bytes(shift * count) + _bytes(span):
+                shift, span, spread = 0, width, 0
+        for field, value in enumerate((count, first, start, shift, spread, span, block, code)):
+            words[m, field] = value
+        # Sections follow one another without gaps, also from one message to the next.
+        sections = (number, codes[m], 4 * blocks[m], _bytes(shift * count), _bytes(span) + end)
+        for section, length in enumerate(sections):
+            words[m, 8 + section] = at
+            at += length
+        words[m, 13] = at
+        first += count
+        block += blocks[m]
+        code += codes[m]
+
+
+@compiled
+def _bytes(bits):
+    """Return how many bytes hold so many bits."""
+    return (bits + 7) >> 3
 
 
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
@@ -37,12 +89,11 @@ def _write(messages, indices, codes, scales, buffer):
             buffer[at] = number & 255
             number >>= 8
         # The codes of the values, and their scales.
-        values = buffer[one.values : one.scales]
-        values[:] = codes[code : code + values.size]
-        code += values.size
-        factors = buffer[one.scales : one.lows]
-        factors[:] = scales[scale : scale + factors.size]
-        scale += factors.size
+        values, factors = one.scales - one.values, one.lows - one.scales
+        copy_bytes(buffer[one.values :], codes[code : code + values])
+        copy_bytes(buffer[one.scales :], scales[scale : scale + factors])
+        code += values
+        scale += factors
         # The indices.
         part, start, shift = indices[one.first : one.first + one.entries], one.start, one.shift
         if shift:
@@ -107,12 +158,10 @@ def _read(messages, buffer, indices, codes, scales):
     code = scale = 0
     for m in range(messages.size):
         one = messages[m]
-        values = buffer[one.values : one.scales]
-        codes[code : code + values.size] = values
-        code += values.size
-        factors = buffer[one.scales : one.lows]
-        scales[scale : scale + factors.size] = factors
-        scale += factors.size
+        copy_bytes(codes[code:], buffer[one.values : one.scales])
+        copy_bytes(scales[scale:], buffer[one.scales : one.lows])
+        code += one.scales - one.values
+        scale += one.lows - one.scales
         part, start, shift = indices[one.first : one.first + one.entries], one.start, one.shift
         if one.span:
             _read_highs(buffer[one.highs : one.end], part, start, shift, one.spread)

@@ -1,4 +1,4 @@
-"""Pairs of index and value: add them to a dense vector, merge them, and find the largest of them."""
+"""Pairs of index and value: add them to a dense vector, and find the largest of them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,9 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.kernels.base import bits_type
 from sparse_mpi.kernels.cpu.counts import count
 from sparse_mpi.kernels.cpu.tiles import bits_of, compiled
-from sparse_mpi.kernels.lanes import lowest
 
-WINDOW = 1 << 16  # entries of the dense vector summed at once: with its flags it stays in the second-level cache
-# To merge by sorting is faster where there are
-SPARSE = 1 << 12  # fewer pairs than this,
-DENSE = 1 << 9  # more entries of the vector for each pair, or
-RUNS = 1 << 10  # more ascending runs.
 BLOCK = 1 << 13  # values, at least, of which `truncate` looks for the k-th at a time
 MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many values and for few
-ONE = np.uint64(1)
 
 
 def add(x: Array, indices: Array, values: Array) -> None:
@@ -83,86 +76,6 @@ def _mark(bits, indices):
     """Set the bits one by one."""
     for i in range(indices.size):
         bits[indices[i] >> 3] |= np.uint8(1 << (indices[i] & 7))
-
-
-def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
-    """See `base.Kernels.merge`.
-
-    The pairs are ascending runs, one of each rank, as a rule. A dense window moves over the vector; at each place all
-    runs are added into it, in their order, and the sums are read out in index order. Nothing needs to be sorted. Where
-    pairs are few for the length of the vector, they are sorted.
-    """
-    starts, merged = np.empty(RUNS + 1, np.int64), (np.empty_like(indices), np.empty_like(values))
-    runs = _runs(indices, starts) if indices.size >= SPARSE else 0
-    if not runs or indices.size * DENSE < size:
-        order = np.argsort(indices, kind="stable")
-        count = _merge_ordered(indices, values, order, *merged)
-        return merged[0][:count], merged[1][:count]
-    window = np.full(WINDOW, -0.0, values.dtype)  # adding to -0.0 changes no value, not even 0 or -0
-    flags = np.zeros(WINDOW // 64, np.uint64)
-    count = _merge(indices, values, starts[:runs], size, window, flags, *merged)
-    return merged[0][:count], merged[1][:count]
-
-
-@compiled
-def _merge_ordered(indices, values, order, merged_indices, merged_values):
-    """Merge pairs whose ``order`` is that of their indices; return the number of distinct indices."""
-    count = 0
-    for i in range(order.size):
-        index, value = indices[order[i]], values[order[i]]
-        if count > 0 and merged_indices[count - 1] == index:
-            merged_values[count - 1] += value
-        else:
-            merged_indices[count] = index
-            merged_values[count] = value
-            count += 1
-    return count
-
-
-@compiled
-def _runs(indices, starts):
-    """Write where strictly ascending runs start to ``starts``; return their number, or 0 if there are too many."""
-    starts[0], count = 0, 1
-    for i in range(1, indices.size):
-        if indices[i] <= indices[i - 1]:
-            if count == starts.size - 1:
-                return 0
-            starts[count] = i
-            count += 1
-    return count
-
-
-@compiled
-def _merge(indices, values, heads, size, window, flags, merged_indices, merged_values):
-    """Merge runs that start at ``heads``; return the number of distinct indices.
-
-    ``heads`` moves on to the first pair of each run that is not added yet. ``flags`` has one bit for each entry of the
-    window that was added to.
-    """
-    count = 0
-    ends = np.append(heads[1:], indices.size)
-    for base in range(0, size, WINDOW):
-        # Add the pairs of all runs that lie in the window, run after run.
-        for run in range(heads.size):
-            i = heads[run]
-            while i < ends[run] and indices[i] < base + WINDOW:
-                at = indices[i] - base
-                window[at] += values[i]
-                flags[at >> 6] |= ONE << np.uint64(at & 63)
-                i += 1
-            heads[run] = i
-        # Read out the entries that were added to, and clear the window.
-        for word in range(flags.size):
-            mask = flags[word]
-            flags[word] = 0
-            while mask != 0:
-                at = (word << 6) + lowest(mask)
-                merged_indices[count] = base + at
-                merged_values[count] = window[at]
-                window[at] = -0.0
-                count += 1
-                mask &= mask - ONE
-    return count
 
 
 def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:

@@ -7,6 +7,7 @@ Some kernels make the host wait for the device: a selection once, to learn how m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import cupy
@@ -14,7 +15,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, wide_type
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.array import clear, gather, mark, to_float16
+from sparse_mpi.kernels.array import clear, gather, lay_out, mark, to_float16
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments, index_dtype
 from sparse_mpi.kernels.cuda.bits import read_messages, write_messages
 from sparse_mpi.kernels.cuda.dense import subtract_dense, to_bfloat16
@@ -32,8 +33,10 @@ __all__ = [
     "gather",
     "histogram",
     "kth_bin",
+    "lay_out",
     "mark",
     "merge",
+    "merge_runs",
     "moments",
     "read_messages",
     "select",
@@ -187,7 +190,7 @@ def _scatter(name: str, x: Array, indices: Array, values: Array) -> None:
         start(scatter, blocks_for(indices.size), x, indices, values, indices.size)
 
 
-def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
+def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array, Array]:
     """See `base.Kernels.merge`."""
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
     # Sort the pairs; stable, so that values of one index keep their order.
@@ -203,6 +206,12 @@ def merge(indices: Array, values: Array, size: int) -> tuple[Array, Array]:
         arguments = (indices, values, order, heads, heads.size, indices.size, distinct, totals)
         start(add_runs, blocks_for(heads.size), *arguments)
     return distinct, totals
+
+
+def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
+    """See `base.Kernels.merge_runs`."""
+    indices, values = map(cupy.concatenate, zip(*runs, strict=True))
+    return merge(indices, values, size, low)
 
 
 def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
