@@ -62,8 +62,10 @@ class DiLoCo(Resumable):
         fragment_sync_delay: inner steps between an outer gradient and the step along their mean, in which it is reduced
             in the background; fewer than ``sync_every / fragments``. With 0 all wait for it.
         fragment_update_alpha: the share of its own parameters that a rank keeps when global ones come in. With 0 the
-            inner steps of the delay have no effect. None, beyond torchft, keeps these steps: it moves the parameters as
-            far as the global ones are from those that the outer gradient was made of.
+            inner steps of the delay have no effect. What is kept counts again in the next outer gradient: leave it to
+            dense ones, for of sparse ones the same waits in the residual too. None, beyond torchft, keeps the steps of
+            the delay: it moves the parameters as far as the global ones are from those that the outer gradient was made
+            of, and nothing counts twice.
         comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None. Duplicated.
         team: the ranks in place of ``comm``, of which the others go on when some are lost, see `sparse_mpi.elastic`.
             Options of `ElasticAllreduce` may be given too. The steps of a lost rank since its last outer gradient are

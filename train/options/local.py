@@ -44,7 +44,7 @@ def extend(parser: ArgumentParser) -> None:
     add("--fragment-delay", type=integer(0), metavar="N", help=text)
     text = (
         "share of its own parameters that a rank keeps when those of all come in, in [0, 1]: with 0 the steps of the "
-        "delay have no effect; keep: they are kept, on top of those of all (default: keep)"
+        "delay have no effect, above 0 is for --algo dense; keep: they are kept, on top of those of all (default: keep)"
     )
     add("--fragment-alpha", type=_alpha, metavar="A | keep", help=text)
 
