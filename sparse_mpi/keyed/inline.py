@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparse_mpi.comm import Comm
+from sparse_mpi.keyed.choice import FEW
 from sparse_mpi.keyed.entries import Entries
 from sparse_mpi.keyed.messages import WIDE, Format
 
@@ -58,8 +59,11 @@ class Told(NamedTuple):
 
 
 def write(entries: Entries, words: np.ndarray) -> int:
-    """Write the message of ``entries`` to ``words`` ``(w,)`` int64, if it fits; return the bytes of a number in it."""
-    if not 0 < len(entries.keys) <= 8 * MOST:  # a byte each, at least
+    """Write the message of ``entries`` to ``words`` ``(w,)`` int64, if it fits; return the bytes of a number in it.
+
+    More than `FEW` entries are not looked at: they never come with the arguments.
+    """
+    if not 0 < len(entries.keys) <= FEW:
         return 0
     low, high = entries.keys[[0, -1]].tolist()
     form = Format(entries.values.dtype, entries.values.shape[1:], high - low + 1)
