@@ -16,10 +16,8 @@ from sparse_mpi.kernels.base import magnitude_bits
 
 cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
 
-merging = pytest.importorskip("sparse_mpi.kernels.cpu.merging")
-
 N = 20_011
-FLOATS, INTEGERS = [np.float32, np.float64], [np.int32, np.int64, np.uint64]
+FLOATS = [np.float32, np.float64]
 
 
 def values(dtype, n=N, seed=0):
@@ -197,68 +195,6 @@ def test_truncate_of_many(dtype):
     indices = np.arange(N, dtype=np.int32)
     for k in (1, 200, N // 2, N - 1):
         assert same(cpu.truncate(indices, x, k), array.truncate(indices, x, k))
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("size", [6000, 300_000, 5_000_000])
-@pytest.mark.parametrize("runs", [1, 2, 5, 1500])
-def test_merge_adds_in_the_order_of_standing(dtype, size, runs):
-    """Short and long, dense and sparse, few runs and more than a window is good for."""
-    rng = np.random.default_rng(runs)
-    each = max(1, 9000 // runs)
-    parts = [np.sort(rng.choice(size, min(each, size), replace=False)) for _ in range(runs)]
-    indices = np.concatenate(parts).astype(np.int32)
-    found = values(dtype, len(indices), runs)
-    with np.errstate(invalid="ignore"):
-        assert same(cpu.merge(indices, found, size), array.merge(indices, found, size))
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_merge_of_anything(windows_for_all, data):
-    size = data.draw(st.integers(1, 400))
-    indices = np.array(data.draw(st.lists(st.integers(0, size - 1), max_size=80)), np.int32)
-    found = np.random.default_rng(len(indices)).choice([-0.0, 0.0, 0.1, -0.3, 1e20], len(indices)).astype(np.float32)
-    assert same(cpu.merge(indices, found, size), array.merge(indices, found, size))
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_runs_are_merged_two_by_two_or_by_a_window_alike(data):
-    """Few pairs, many, far apart and not, from negative indices on; runs may be empty."""
-    low = data.draw(st.sampled_from([0, -(2**62), 2**63 - 2**41]))
-    size, dtype = data.draw(st.sampled_from([400, 2**14, 2**40])), data.draw(st.sampled_from([*INTEGERS, *FLOATS]))
-    lengths = data.draw(st.lists(st.sampled_from([0, 1, 7, 300]), min_size=1, max_size=9))
-    rng = np.random.default_rng(lengths)
-    runs = [(low + np.unique(rng.integers(0, size, n)), None) for n in lengths]
-    numbers = [-0.0, 0.0, 0.1, 3, 2e9] if dtype in INTEGERS else [-0.0, 0.0, 0.1, -3, 1e20]
-    runs = [(indices, rng.choice(numbers, len(indices)).astype(dtype)) for indices, _ in runs]
-    expected = array.merge_runs(runs, size, low)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "FEW", data.draw(st.sampled_from([1, 1000])))
-        assert same(cpu.merge_runs(runs, size, low), expected)
-        assert same(cpu.merge(*map(np.concatenate, zip(*runs, strict=True)), size, low), expected)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2**56), st.floats(0, 1), st.integers(-(2**63), 2**63 - 1)), min_size=1))
-def test_layouts_are_the_same(messages):
-    """From empty messages to those of every index, of regions of any length."""
-    entries = np.array([min(round(share * width), 2**40) for width, share, _ in messages], np.int64)
-    starts = np.array([start for *_, start in messages], np.int64)
-    regions = np.stack([starts, starts + np.array([width for width, *_ in messages])], axis=1)
-    for number, tail, width in ((2, 0, 4), (0, 1, 0)):
-        sizes = np.full(len(entries), number), width * entries, -(-entries // 128)
-        laid = [kernel_set.lay_out(entries, regions, *sizes, tail) for kernel_set in (cpu, array)]
-        assert laid[0].tolist() == laid[1].tolist()
-
-
-@pytest.fixture(scope="module")
-def windows_for_all():
-    """The dense window is used however few the pairs are."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "FEW", 1)
-        yield
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.float16, np.uint16])
