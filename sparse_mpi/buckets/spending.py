@@ -46,6 +46,11 @@ class SpendingReduction(ABC):
         return None if self._keeper is None else self._keeper.decision
 
     @property
+    def decided(self) -> Decision | None:
+        """Return what was decided for the last step; None without a budget, or before the third step."""
+        return None if self._keeper is None else self._keeper.decision
+
+    @property
     def _density_now(self) -> float | None:
         """Return the density of the step that begins; None where that of the reducers holds."""
         if self._keeper is not None:

@@ -137,6 +137,8 @@ class Planning:
             self._model.named_parameters(),
             k=args.k,
             density=args.density,
+            budget=args.budget,
+            step_seconds=args.step_seconds,
             **reducing_ranks(args, self._over),
             bucket_cap_mb=args.bucket_mb or None,
             overlap=args.overlap,
