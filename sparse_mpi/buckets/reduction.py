@@ -20,7 +20,7 @@ from sparse_mpi.buckets.choosing import Choosing
 from sparse_mpi.buckets.flushing import Flushable
 from sparse_mpi.buckets.options import check_options
 from sparse_mpi.buckets.rows import SparseGradients
-from sparse_mpi.buckets.spending import SpendingReduction
+from sparse_mpi.buckets.spending import FIRST, SpendingReduction
 from sparse_mpi.buckets.states import ResumableReduction
 from sparse_mpi.buckets.trace import Tracer
 from sparse_mpi.buckets.watching import WatchedReduction
@@ -121,7 +121,8 @@ class GradientReduction(
         self._average = average
         most = clip_norm if clip_norm is None or average else clip_norm / self.comm.size
         self._max_norm = None if self._overlap else most  # of the mean of all buckets together
-        self._options: dict[str, Any] = {"algorithm": algorithm, "feedback": feedback, "in_place": in_place}
+        begun = algorithm if self._picker is None else FIRST
+        self._options: dict[str, Any] = {"algorithm": begun, "feedback": feedback, "in_place": in_place}
         self._options |= {"clip_norm": most if self._overlap else None, "nonfinite": nonfinite, **options}
         self._hooks: dict[Tensor, RemovableHandle] = {}
         self._next = 0  # the bucket to be started next

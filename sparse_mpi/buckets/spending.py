@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,11 +15,17 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.buckets.bucket import Bucket
 from sparse_mpi.budget import Decision, Goal, Keeper, agreed_on
 from sparse_mpi.budget.keeper import NormSample
-from sparse_mpi.comm.background import Handle
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.comm.consistency import tell
 from sparse_mpi.elastic import Team
 from sparse_mpi.reducer.auto import make_candidate
+from sparse_mpi.reducer.picking import Picker, named, pick
 from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.reducer.spending import make_keeper
+
+FIRST = "elect"  # what reduces until "auto" has picked
+PICKED = "picked"  # the key of the algorithms that "auto" has picked, in a state
 
 
 class SpendingReduction(ABC):
@@ -28,6 +35,7 @@ class SpendingReduction(ABC):
     is there.
     """
 
+    comm: Comm
     buckets: list[Bucket]
     density: float | None  # of the next steps, if somebody has set it
     team: Team | None
@@ -36,6 +44,7 @@ class SpendingReduction(ABC):
     _share_left: float | None
     _keeper: Keeper | None
     _agreement: Handle[np.ndarray] | None = None  # on the last step
+    _picker: Picker | None = None  # of algorithm="auto"
     _sparse_algorithms: Sequence[Algorithm] = ()  # of the buckets, while steps are dense
     _square = 0.0  # of the sampled entries of the gradient under way
 
@@ -63,9 +72,37 @@ class SpendingReduction(ABC):
             return
         agreement, self._agreement = self._agreement, None
         dense = self._keeper.controller.dense
-        self._keeper.decide(agreement.wait())
-        if self._keeper.controller.dense != dense:
+        decision = self._keeper.decide(agreement.wait())
+        if decision.dense != dense:
             self._change_over()
+        if self._picker is not None and self._picker.due(decision):
+            self._pick(self._keeper)
+
+    def _pick(self, keeper: Keeper) -> None:
+        """Let the fastest algorithms for today's k and network reduce the next steps. Collective."""
+        share, before = keeper.controller.k / self._elements, self.comm.traffic.copy()
+        layouts = [bucket.reducer.layout for bucket in self.buckets]
+        ks = [max(1, round(share * layout.size)) for layout in layouts]
+        picked = progress_thread_of(self.comm).start(lambda: pick(layouts, ks, self.comm)).wait()
+        spent = self.comm.traffic - before
+        keeper.pause(spent.sent + spent.control)  # trials take their bytes from the budget
+        self.use(picked)
+
+    def _follow(self, states: Sequence[dict[str, Any]], comm: Comm) -> None:
+        """Reduce by the algorithms that were picked when the first of rank 0's ``states`` was saved. Collective."""
+        if self._picker is None:
+            return
+        told = json.loads(tell(comm, json.dumps(states[0].get(PICKED)) if states and comm.rank == 0 else "null"))
+        if told is not None:
+            self._picker.load(told["when"])
+            self.use(named(told["what"]) if told["what"] else FIRST)
+
+    def _picked(self) -> dict[str, Any]:
+        """Return what `_follow` needs in a state."""
+        if self._picker is None:
+            return {}
+        when = self._picker.state()
+        return {PICKED: {"when": when, "what": [repr(algorithm) for algorithm in self.algorithms] if when[0] else []}}
 
     def _change_over(self) -> None:
         """Make steps dense, or sparse again by the algorithms of before. Collective."""
@@ -86,6 +123,7 @@ class SpendingReduction(ABC):
             if self.team is not None:
                 raise ValueError("budget and step_seconds must be None with a team; give k or density")
             made = make_candidate(algorithm, dict(options))
+            self._picker = Picker() if made is None else None
             self._keeper = make_keeper(goal, segments, self._elements, ranks, made)
 
     def _sample(self, bucket: Bucket) -> None:

@@ -34,7 +34,7 @@ class ResumableReduction(ABC):
             return {
                 "buckets": [bucket.reducer.state_dict() for bucket in self.buckets],
                 "kinds": [home.kind(parameter) for parameter, home in self._home.items()],
-                **({} if keeper is None else {BUDGET: keeper.state()}),
+                **({} if keeper is None else {BUDGET: keeper.state(), **self._picked()}),
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -45,6 +45,7 @@ class ResumableReduction(ABC):
         """
         self._load_kinds([state])
         with self._while_sparse() as keeper:
+            self._follow([state], self._ranks_now)
             for bucket, (saved,) in zip(self.buckets, self._by_bucket([state]), strict=True):
                 bucket.reducer.load_state_dict(saved)
                 bucket.remembers = True
@@ -58,6 +59,14 @@ class ResumableReduction(ABC):
     @abstractmethod
     def _while_sparse(self) -> AbstractContextManager[Keeper | None]:
         """Reduce sparsely within this context, and give what keeps to a budget."""
+
+    @abstractmethod
+    def _picked(self) -> dict[str, Any]:
+        """Return what `_follow` needs in a state."""
+
+    @abstractmethod
+    def _follow(self, states: Sequence[dict[str, Any]], comm: Comm) -> None:
+        """Reduce by the algorithms that a budget had picked when ``states`` were saved."""
 
     @property
     def _ranks_now(self) -> Comm:
@@ -76,6 +85,7 @@ class ResumableReduction(ABC):
         self._load_kinds(states)
         divisor, ranks_now = ranks if self._average else 1, self._ranks_now
         with self._while_sparse() as keeper:
+            self._follow(states, self._ranks_now)
             for bucket, saved in zip(self.buckets, self._by_bucket(states), strict=True):
                 bucket.reducer.take_over(saved, ranks)
                 bucket.remembers = True

@@ -39,9 +39,10 @@ class Keeper:
         """Return True if it matters how fast gradients change."""
         return self.controller.goal.counts_bytes
 
-    def pause(self) -> None:
-        """Leave what the running step takes out of account, on all ranks."""
+    def pause(self, sent: int = 0) -> None:
+        """Leave the time of the running step out of account, on all ranks, but not bytes that were ``sent`` in it."""
         self._last = None
+        self._sent += sent
 
     def measured(self, waited: float, exchange: float, sent: int, norm: float) -> np.ndarray | None:
         """Return this rank's part in the agreement on the step that ends now; None if it did not see its beginning.

@@ -20,6 +20,7 @@ from sparse_mpi.reducer.deprecated import accepts_former, warn_renamed
 from sparse_mpi.reducer.flushing import Flushable
 from sparse_mpi.reducer.instrument import instrument, unselected
 from sparse_mpi.reducer.laws import check_laws, raise_nonfinite
+from sparse_mpi.reducer.picking import pick
 from sparse_mpi.reducer.report import StepReport, summarise
 from sparse_mpi.reducer.spending import Spending
 from sparse_mpi.reducer.states import Resumable
@@ -86,7 +87,7 @@ class SparseAllreduce(Flushable, Resumable, Spending):
             say(n=self.layout.size, layout=self.layout.digest, k=self.k, algorithm=chosen)
             say(feedback=self._rule, clip_norm=clip_norm, in_place=in_place, nonfinite=nonfinite, budget=goal)
         try:
-            self.algorithm: Algorithm = chosen or choose(self.layout, self.k, self.comm)
+            self.algorithm: Algorithm = chosen or self._chosen()
         except Exception as error:
             self.comm.abort(error)
         self.ranks = self.comm.size  # whose gradients are in the last result
@@ -99,6 +100,12 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         self._unselected = unselected(self.algorithm, self.layout)
         self._prepared = Traffic()  # of what was prepared for the next step in the background
         self._preparing: Handle[None] | None = None
+
+    def _chosen(self) -> Algorithm:
+        """Return the algorithm that ``"auto"`` stands for: with a budget one that follows k. Collective."""
+        if self._keeper is not None:
+            return pick([self.layout], [self.k], self.comm)[0]
+        return choose(self.layout, self.k, self.comm)
 
     @property
     def residual(self) -> Array:

@@ -11,6 +11,7 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.budget import Controller, Decision, Goal, Keeper, agreed_on
 from sparse_mpi.budget.keeper import NormSample
 from sparse_mpi.comm import Comm
+from sparse_mpi.reducer.picking import follows_k
 from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.sparse import Layout
 
@@ -24,8 +25,7 @@ def make_keeper(goal: Goal, segments: int, size: int, ranks: int, algorithm: Alg
         ValueError: not even one entry a segment fits, or the algorithm sends as much whatever k is.
     """
     goal.check_fits(segments)
-    layout = Layout.of(1000)
-    if algorithm and not algorithm.parts and algorithm.bound(layout, 1, 2) == algorithm.bound(layout, 1000, 2):
+    if algorithm is not None and not follows_k(algorithm):
         raise ValueError(
             f"algorithm must send less where k is smaller with a budget, got {algorithm!r}; take algorithm='elect'"
         )

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import World
+from sparse_mpi import ALGORITHMS, Layout, World
 from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.reducer.picking import SETTLED, pick, pickable
 
 from ..optimizers.test_optim import SMALL, loss_of, net, weights
 
@@ -156,3 +157,67 @@ def test_bad_arguments_raise_on_every_rank(ranks, options, error):
             DistributedOptimizer(plain, model.named_parameters(), comm=comm, bucket_cap_mb=SMALL, **options)
 
     ranks.run(body)
+
+
+def picking(monkeypatch):
+    """Let the fastest algorithm be another one at every trial, and on every bucket."""
+    trials = iter(range(10**6))
+
+    def pick(layouts, ks, comm):
+        turn = comm.bcast(np.array([next(trials) if comm.rank == 0 else 0]), control=True)[0]
+        known = pickable()
+        return [known[(turn + at) % len(known)] for at in range(len(layouts))]
+
+    monkeypatch.setattr("sparse_mpi.buckets.spending.pick", pick)
+
+
+@pytest.mark.ranks(3)
+def test_auto_picks_while_training_and_loses_nothing(ranks, scripted, monkeypatch):
+    picking(monkeypatch)
+    monkeypatch.setattr("sparse_mpi.reducer.picking.PAUSE", 1)
+    monkeypatch.setattr("sparse_mpi.reducer.picking.FACTOR", 1)
+
+    def body(comm):
+        model = net()
+        optimizer = made(comm, scripted, model, GOALS["rate"], algorithm="auto")
+        names = []
+        for step in range(SETTLED + 6):
+            steps(comm, model, optimizer, [step], check=True)
+            names.append([repr(algorithm) for algorithm in optimizer.reduction.algorithms])
+        return names, weights(model).tobytes()
+
+    first, *others = ranks.run(body)
+    assert all(other == first for other in others)
+    assert first[0][0] == [repr(ALGORITHMS["elect"]())] * BUCKETS
+    assert len({str(names) for names in first[0]}) > 4
+
+
+@pytest.mark.parametrize("size", [3, 2, 5])
+def test_what_auto_has_picked_is_resumed(scripted, monkeypatch, size):
+    picking(monkeypatch)
+
+    def first(comm):
+        model = net()
+        optimizer = made(comm, scripted, model, GOALS["rate"], algorithm="auto")
+        steps(comm, model, optimizer)
+        return optimizer.reduction.state_dict(), repr(optimizer.reduction.algorithms)
+
+    saved = World(3).run(first)
+
+    def then(comm):
+        optimizer = made(comm, scripted, net(), GOALS["rate"], algorithm="auto")
+        optimizer.reduction.take_over([state for state, _ in saved[comm.rank :: comm.size]], 3)
+        return repr(optimizer.reduction.algorithms)
+
+    assert set(World(size).run(then)) == {saved[0][1]}
+
+
+@pytest.mark.ranks(3)
+def test_auto_tries_algorithms_that_follow_k_on_the_network_as_it_is(ranks):
+    def body(comm):
+        return [repr(algorithm) for algorithm in pick([Layout.of(5000)] * 2, [50, 5], comm)]
+
+    first, *others = ranks.run(body)
+    assert all(other == first for other in others)
+    assert {repr(ALGORITHMS["dense"]())}.isdisjoint(map(repr, pickable()))
+    assert set(first) <= set(map(repr, pickable()))
