@@ -6,7 +6,8 @@ from typing import Any
 
 from sparse_mpi.budget.goal import Goal
 
-REPAID = 50  # steps in which a debt shrinks to 1/e; a credit is spent as slowly
+REPAID = 20  # steps in which a debt shrinks to 1/e; a credit is spent as slowly
+MORE = 0.5  # share of what a step may spend by which it spends more where gradients change fastest
 NANOSECONDS = 10**9
 
 
@@ -14,8 +15,8 @@ class Account:
     """The bytes that were sent, and those that might have been.
 
     A step may spend what it earns itself, more where gradients change fast, and a part of the credit of the steps
-    before. So a debt is worth at most `REPAID` steps, and is repaid by later ones: the average meets the budget. Of a
-    total, what is left is divided among the steps that are left, which meets it to the last step.
+    before. So a debt is worth at most `MORE` times `REPAID` steps, and is repaid by later ones: the average meets the
+    budget. Of a total, what is left is divided among the steps that are left, which meets it to the last step.
 
     Args:
         goal: the budget.
@@ -52,7 +53,7 @@ class Account:
             seconds: that it will take.
             urgency: in [0, 1], for how much more than usual there is reason.
         """
-        goal, more = self.goal, 1 + urgency
+        goal, more = self.goal, 1 + MORE * urgency
         if goal.total is not None and goal.steps is not None:
             return max(0.0, more * (goal.total - self.sent) / max(1, goal.steps - self.steps))
         if goal.rate is None and goal.each is None:
