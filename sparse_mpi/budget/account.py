@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from sparse_mpi.budget.goal import Goal
@@ -24,7 +25,8 @@ class Account:
 
     def __init__(self, goal: Goal) -> None:
         self.goal = goal
-        self.sent = 0  # bytes
+        self.before = 0  # bytes that were sent when this budget began
+        self.sent = 0  # bytes, these included
         self.elapsed = 0  # nanoseconds
         self.steps = 0
 
@@ -35,15 +37,20 @@ class Account:
         self.steps += 1
 
     @property
+    def spent(self) -> int:
+        """Return the bytes that were sent of this budget."""
+        return self.sent - self.before
+
+    @property
     def credit(self) -> float:
         """Return the bytes that were earned and not sent; a debt is negative. 0 without a budget of bytes."""
         goal = self.goal
         if goal.rate is not None:
-            return goal.rate * self.elapsed / NANOSECONDS - self.sent
+            return goal.rate * self.elapsed / NANOSECONDS - self.spent
         if goal.each is not None:
-            return goal.each * self.steps - self.sent
+            return goal.each * self.steps - self.spent
         if goal.total is not None and goal.steps is not None:
-            return goal.total * min(self.steps, goal.steps) / goal.steps - self.sent
+            return goal.total * min(self.steps, goal.steps) / goal.steps - self.spent
         return 0.0
 
     def allowance(self, seconds: float, urgency: float) -> float:
@@ -55,17 +62,20 @@ class Account:
         """
         goal, more = self.goal, 1 + MORE * urgency
         if goal.total is not None and goal.steps is not None:
-            return max(0.0, more * (goal.total - self.sent) / max(1, goal.steps - self.steps))
+            return max(0.0, more * (goal.total - self.spent) / max(1, goal.steps - self.steps))
         if goal.rate is None and goal.each is None:
             return float("inf")
         earned = goal.rate * seconds if goal.rate is not None else goal.each or 0.0
         # A long outage leaves much credit: spending it must not more than double what a step sends.
         return max(0.0, more * earned + min(self.credit / REPAID, earned))
 
-    def state(self) -> dict[str, int]:
+    def state(self) -> dict[str, Any]:
         """Return what `load` takes."""
-        return {"sent": self.sent, "elapsed": self.elapsed, "steps": self.steps}
+        numbers = {"before": self.before, "sent": self.sent, "elapsed": self.elapsed, "steps": self.steps}
+        return numbers | {"goal": asdict(self.goal)}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a `state`."""
-        self.sent, self.elapsed, self.steps = state["sent"], state["elapsed"], state["steps"]
+        """Go on from a `state`; with another goal the account begins anew, without credit or debt."""
+        self.sent, same = state["sent"], state["goal"] == asdict(self.goal)
+        self.before = state["before"] if same else self.sent
+        self.elapsed, self.steps = (state["elapsed"], state["steps"]) if same else (0, 0)

@@ -12,13 +12,17 @@ from collections.abc import Sequence
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.budget import Decision
 from sparse_mpi.comm import Comm
-from sparse_mpi.costs.fit import fit_network
-from sparse_mpi.reducer.auto import candidates, compare
+from sparse_mpi.costs.fit import fit_network, measure, nearest
+from sparse_mpi.costs.model import Network
+from sparse_mpi.reducer.auto import TRIALS, candidates, compare
 from sparse_mpi.sparse import Layout
 
 SETTLED = 10  # steps after which the first pick is made
 PAUSE = 100  # steps between two picks at least, for trials cost as much as some steps
 FACTOR = 4  # by which k must have changed since the last pick
+SIZES = (1 << 16, 1 << 20)  # bytes between which the larger of the messages is to which the network is fitted
+REPEATS = 3  # messages of each size
+NOTHING = Network(0.0, 0.0)  # of a single rank
 
 
 class Picker:
@@ -57,9 +61,23 @@ def pickable() -> list[Algorithm]:
 
 
 def pick(layouts: Sequence[Layout], ks: Sequence[int], comm: Comm) -> list[Algorithm]:
-    """Return the fastest algorithm for k entries of each of ``layouts``, on the network as it is now. Collective."""
-    comm.attributes.pop(fit_network, None)
-    trials = [compare(pickable(), layout, k, comm) for layout, k in zip(layouts, ks, strict=True)]
+    """Return the fastest algorithm for k entries of each of ``layouts``, on the network as it is now. Collective.
+
+    On a slow link trials must be cheap: they reduce a small part of each gradient, all candidates together about as
+    much as one step, and the model says what the exchange of the whole takes. What they compute counts as it is.
+    """
+    known = pickable()
+    shrink = TRIALS * len(known)
+    largest = min(max(SIZES[0], sum(ks)), SIZES[1])  # bytes, less than a step sends
+    try:
+        found = nearest([1, 1], [8, largest], measure(comm, [8, largest], REPEATS)) if comm.size > 1 else NOTHING
+        comm.attributes[fit_network] = Network(found.alpha, found.beta * shrink)
+        trials = [
+            compare(known, Layout.of(max(1, layout.size // shrink)), max(1, k // shrink), comm)
+            for layout, k in zip(layouts, ks, strict=True)
+        ]
+    finally:
+        comm.attributes.pop(fit_network, None)
     return [min(tried, key=lambda trial: trial.seconds).algorithm for tried in trials]
 
 

@@ -189,5 +189,15 @@ def test_a_restored_controller_decides_to_the_bit_as_the_one_that_was_saved(cut,
     assert again.state() == straight.state()
 
 
+def test_with_another_goal_the_account_begins_anew():
+    link = Link(lambda now: GBIT)
+    first, second = controller(rate=5e6), controller(rate=1e6)
+    sent = total(link.run(first, 60))
+    second.load(json.loads(json.dumps(first.state())))
+    assert second.account.credit == 0 and second.account.sent == sent and second.k == first.k
+    made = [second.observe(Observation(10**8, 10**6, 10**6, sent := sent + 12 * second.k)) for _ in range(300)]
+    assert sum(decision.sent for decision in made) == pytest.approx(1e6 * 300 * 0.101, rel=0.05)
+
+
 def test_the_dense_bytes_of_the_simulation_are_those_of_four_ranks():
     assert DENSE == 2 * 4 * SIZE * 3 / 4
