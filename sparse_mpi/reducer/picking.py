@@ -64,7 +64,8 @@ def pick(layouts: Sequence[Layout], ks: Sequence[int], comm: Comm) -> list[Algor
     """Return the fastest algorithm for k entries of each of ``layouts``, on the network as it is now. Collective.
 
     On a slow link trials must be cheap: they reduce a small part of each gradient, all candidates together about as
-    much as one step beside the messages that measure the network, and the model says what the exchange of the whole takes. What they compute counts as it is.
+    much as one step beside the messages that measure the network. The model says what the exchange of the whole takes;
+    what candidates compute counts as it is.
     """
     known = pickable()
     shrink = TRIALS * len(known)
