@@ -159,6 +159,8 @@ def DistributedOptimizer(
     clip_norm: float | None = None,
     in_place: bool = False,
     nonfinite: str = "keep",
+    budget: str | None = None,
+    step_seconds: float | None = None,
     momentum: str | None = None,
     backward_passes_per_step: int = 1,
     op: str = Average,
@@ -185,6 +187,9 @@ def DistributedOptimizer(
         algorithm: a name in `ALGORITHMS` such as ``"topka"``, an instance, or ``"auto"``, see `sparse_allreduce`.
             ``compression`` is Horovod's name for it.
         feedback: see `SparseAllreduce`. ``memory`` is its former name, deprecated.
+        budget: instead of k, what a rank may send, as ``"5MB/s"``, see `SparseAllreduce`. What was decided for the next
+            step is in ``optimizer.reduction.decision``.
+        step_seconds: likewise, or beside a budget, how long a step may take.
         momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
             late. For SGD ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
             selection, see `GlobalMomentum` and `MomentumCorrection`. For Adam and AdamW ``"arrival"``: an entry that
@@ -247,6 +252,8 @@ def DistributedOptimizer(
         comm=transport if team is None else comm,
         algorithm=algorithm,
         feedback=rule,
+        budget=budget,
+        step_seconds=step_seconds,
         clip_norm=clip_norm,
         in_place=in_place,
         nonfinite=nonfinite,

@@ -15,6 +15,7 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import synchronize_device, to_host
 from sparse_mpi.buckets.gradients import DENSE, UNSEEN, Arrivals, kind_of
 from sparse_mpi.buckets.rows import give_back
+from sparse_mpi.budget.keeper import NormSample
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import make_algorithm
@@ -86,6 +87,7 @@ class Bucket:
         self._make_reducer, self._passes = make_reducer, passes
         self.handle: Handle[Any] | None = None
         self.watch: Watch | None = None  # of whichever reducer takes the next step
+        self.sample: NormSample | None = None  # of the gradients, for a budget
         self.kinds = np.zeros(len(self.parameters), np.uint8)  # of the gradients, as far as all ranks know
         self.remembers = False  # there was a step, or a state was loaded
         self.arrivals = Arrivals(self.parameters, passes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from operator import add
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,15 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.buckets.agreeing import Agreeing
 from sparse_mpi.buckets.ahead import Previewing
 from sparse_mpi.buckets.bucket import Bucket, cut
+from sparse_mpi.buckets.choosing import Choosing
 from sparse_mpi.buckets.flushing import Flushable
 from sparse_mpi.buckets.options import check_options
 from sparse_mpi.buckets.rows import SparseGradients
+from sparse_mpi.buckets.spending import FIRST, SpendingReduction
 from sparse_mpi.buckets.states import ResumableReduction
 from sparse_mpi.buckets.trace import Tracer
 from sparse_mpi.buckets.watching import WatchedReduction
+from sparse_mpi.budget import make_goal
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -33,7 +37,9 @@ from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.sparse import SparseVector
 
 
-class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, WatchedReduction):
+class GradientReduction(
+    Agreeing, Choosing, Flushable, Previewing, SpendingReduction, ResumableReduction, WatchedReduction
+):
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
     A bucket is started when all its gradients have arrived and all buckets before it are started, so that the order is
@@ -44,9 +50,9 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
 
     Args:
         parameters: in the order in which the model uses them; those that need no gradient are left out.
-        k, density, comm, algorithm, feedback, nonfinite, options: as for `SparseAllreduce`; ``k`` is for
-            all parameters together. The communicator is duplicated. ``memory`` is the former name of feedback,
-            deprecated.
+        k, density, comm, algorithm, feedback, budget, step_seconds, nonfinite, options: as for `SparseAllreduce`; ``k``
+            and what is set instead of it are for all parameters together. The communicator is duplicated. ``memory`` is
+            the former name of feedback, deprecated.
         clip_norm: as for `SparseAllreduce`, but of the sum with ``average=False``; of the whole gradient if nothing
             overlaps, else of each bucket by itself, which is reduced before the next one's norm is known.
         in_place: see `Bucket`.
@@ -76,6 +82,8 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
         clip_norm: float | None = None,
         in_place: bool = False,
         nonfinite: str = "keep",
+        budget: str | None = None,
+        step_seconds: float | None = None,
         passes: int = 1,
         average: bool = True,
         bucket_cap_mb: float | None = 25.0,
@@ -85,7 +93,7 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
         **options: Any,
     ) -> None:
         self.buckets: list[Bucket] = []
-        self._home = {}
+        self._home, self.team = {}, team
         self.density: float | None = None  # density of the next steps, if it is not the reducers' own
         self.check = False  # True makes the next steps assert both laws
         self._tracer: Tracer | None = None
@@ -99,20 +107,22 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
                 raise ValueError(f"comm must be None with a team, which has one, got {comm!r}")
             if team is not None and clip_norm is not None and not average:
                 raise ValueError(f"clip_norm must be None with a team and average=False, got {clip_norm}")
+            goal = make_goal(budget, step_seconds, k=k, density=density)
             self._k = resolve_k(elements, k, density)
-            say(n=elements, k=self._k, bucket_cap_mb=bucket_cap_mb)
+            self._max_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
+            self._keep(goal, len(cut(first, self._max_bytes)), transport.size, algorithm, options)
+            say(n=elements, k=self._k, bucket_cap_mb=bucket_cap_mb, budget=goal)
             say(overlap=overlap, passes=passes, average=average, scaled=scaler is not None, clip_norm=clip_norm)
         self._overlap = overlap and scaler is None
-        self.team = team
         self.comm = transport.duplicate(patient=self._overlap) if team is None else transport
         self._share = self._k / elements if k is not None else density
         self._by_k = k is not None
-        self._max_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
         self._passes, self._in_place, self._scaler = passes, in_place, scaler
         self._average = average
         most = clip_norm if clip_norm is None or average else clip_norm / self.comm.size
         self._max_norm = None if self._overlap else most  # of the mean of all buckets together
-        self._options: dict[str, Any] = {"algorithm": algorithm, "feedback": feedback, "in_place": in_place}
+        begun = algorithm if self._picker is None else FIRST
+        self._options: dict[str, Any] = {"algorithm": begun, "feedback": feedback, "in_place": in_place}
         self._options |= {"clip_norm": most if self._overlap else None, "nonfinite": nonfinite, **options}
         self._hooks: dict[Tensor, RemovableHandle] = {}
         self._next = 0  # the bucket to be started next
@@ -147,32 +157,6 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
             hook.remove()
         self._hooks.clear()
 
-    def use(self, algorithm: str | Algorithm | Sequence[Algorithm]) -> None:
-        """Reduce the next steps by ``algorithm``, one for all buckets or one for each; residuals are kept.
-
-        Collective if an algorithm is new to a bucket. One that was used before continues with the state it had then.
-
-        Raises:
-            RuntimeError: gradients are being reduced.
-            TypeError, ValueError: an algorithm does not exist, or there is not one for each bucket.
-        """
-        if self.under_way:
-            raise RuntimeError("algorithms must not change while gradients are being reduced; call synchronize() first")
-        chosen: list[str | Algorithm]
-        if isinstance(algorithm, Sequence) and not isinstance(algorithm, str):
-            chosen = list(algorithm)
-        else:
-            chosen = [algorithm] * len(self.buckets)
-        if len(chosen) != len(self.buckets):
-            raise ValueError(f"algorithm must be one or {len(self.buckets)}, one for each bucket, got {len(chosen)}")
-        for bucket, wanted in zip(self.buckets, chosen, strict=True):
-            progress_thread_of(self.comm).start(partial(bucket.use, wanted)).wait()
-
-    @property
-    def algorithms(self) -> list[Algorithm]:
-        """Return the algorithm of each bucket."""
-        return [bucket.reducer.algorithm for bucket in self.buckets]
-
     @property
     def under_way(self) -> bool:
         """Return True if gradients are being reduced, so that `synchronize` must be called."""
@@ -198,6 +182,7 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
         Raises:
             Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.
         """
+        began = perf_counter()
         self._check_ahead(self._was_ahead)
         self._was_ahead = False
         scale = self._current_scale()
@@ -212,6 +197,7 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
         # With a loss scaler, a step whose gradients overflowed anywhere is not reduced at all.
         if self._overflowed():
             self._reset()
+            self._pause()
             self.sparse.fail()
             for bucket in self.buckets:
                 bucket.fail()
@@ -225,6 +211,7 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
         for bucket in waiting:
             self._start(bucket, factor)
         totals = self._finish(scale, factor)
+        self._spend(began)
         # What the next step needs no gradients for is done behind the optimizer and the passes that follow.
         for bucket in self.buckets if self._overlap else ():
             bucket.reducer.prepare()
@@ -287,9 +274,11 @@ class GradientReduction(Agreeing, Flushable, Previewing, ResumableReduction, Wat
         """Begin to reduce a bucket, the next one in order, times ``factor``."""
         if self._tracer is not None:
             self._tracer.begin(anew=self._next == 0)
+        if not self.under_way:
+            self._decide()
         self._next += 1
-        density = self._share_left if self.density is None else self.density
-        handle = bucket.start(density=density, check=self.check, factor=factor)
+        self._sample(bucket)
+        handle = bucket.start(density=self._density_now, check=self.check, factor=factor)
         if self._tracer is not None:
             self._tracer.watch(handle, bucket.reducer)
 

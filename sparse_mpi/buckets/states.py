@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from sparse_mpi.buckets.bucket import Bucket
 from sparse_mpi.buckets.rows import SparseGradients
+from sparse_mpi.budget import Keeper
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic.team import Team
+from sparse_mpi.reducer.states import BUDGET
 
 
 class ResumableReduction(ABC):
@@ -27,10 +30,12 @@ class ResumableReduction(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank's reducers need to continue, see `SparseAllreduce.state_dict`; between steps."""
-        return {
-            "buckets": [bucket.reducer.state_dict() for bucket in self.buckets],
-            "kinds": [home.kind(parameter) for parameter, home in self._home.items()],
-        }
+        with self._while_sparse() as keeper:
+            return {
+                "buckets": [bucket.reducer.state_dict() for bucket in self.buckets],
+                "kinds": [home.kind(parameter) for parameter, home in self._home.items()],
+                **({} if keeper is None else {BUDGET: keeper.state(), **self._picked()}),
+            }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks, for the same parameters. Collective.
@@ -39,13 +44,29 @@ class ResumableReduction(ABC):
             ValueError: it is of other buckets, or as for `SparseAllreduce.load_state_dict`; raised on every rank.
         """
         self._load_kinds([state])
-        for bucket, (saved,) in zip(self.buckets, self._by_bucket([state]), strict=True):
-            bucket.reducer.load_state_dict(saved)
-            bucket.remembers = True
+        with self._while_sparse() as keeper:
+            self._follow([state], self._ranks_now)
+            for bucket, (saved,) in zip(self.buckets, self._by_bucket([state]), strict=True):
+                bucket.reducer.load_state_dict(saved)
+                bucket.remembers = True
+            if keeper is not None and BUDGET in state:
+                keeper.load(state[BUDGET])
 
     @abstractmethod
     def know_kinds(self, kinds: Sequence[Sequence[int]]) -> None:
         """Take the parameters whose gradients are sparse tensors out of their buckets."""
+
+    @abstractmethod
+    def _while_sparse(self) -> AbstractContextManager[Keeper | None]:
+        """Reduce sparsely within this context, and give what keeps to a budget."""
+
+    @abstractmethod
+    def _picked(self) -> dict[str, Any]:
+        """Return what `_follow` needs in a state."""
+
+    @abstractmethod
+    def _follow(self, states: Sequence[dict[str, Any]], comm: Comm) -> None:
+        """Reduce by the algorithms that a budget had picked when ``states`` were saved."""
 
     @property
     def _ranks_now(self) -> Comm:
@@ -63,12 +84,18 @@ class ResumableReduction(ABC):
         """
         self._load_kinds(states)
         divisor, ranks_now = ranks if self._average else 1, self._ranks_now
-        for bucket, saved in zip(self.buckets, self._by_bucket(states), strict=True):
-            bucket.reducer.take_over(saved, ranks)
-            bucket.remembers = True
-            rule = bucket.reducer.feedback
-            for array in [*rule.state().values(), *rule.common().values()]:
-                array *= (ranks_now.size if self._average else 1) / divisor
+        with self._while_sparse() as keeper:
+            self._follow(states, self._ranks_now)
+            for bucket, saved in zip(self.buckets, self._by_bucket(states), strict=True):
+                bucket.reducer.take_over(saved, ranks)
+                bucket.remembers = True
+                rule = bucket.reducer.feedback
+                for array in [*rule.state().values(), *rule.common().values()]:
+                    array *= (ranks_now.size if self._average else 1) / divisor
+            if keeper is not None and ranks == ranks_now.size and BUDGET in states[0]:
+                keeper.load(states[0][BUDGET])
+            elif keeper is not None:
+                keeper.take_over([state[BUDGET] for state in states if BUDGET in state], ranks_now)
 
     def _load_kinds(self, states: Sequence[dict[str, Any]]) -> None:
         """Take the parameters out of their buckets whose gradients were sparse tensors when ``states`` were saved.

@@ -72,6 +72,11 @@ class ElasticAllreduce(SparseAllreduce):
             raise ValueError(f"copy_every must be at least 1 step, or 0 for no copies, got {copy_every}")
         if copy not in ROUNDINGS:
             raise ValueError(f"copy must be one of {', '.join(map(repr, ROUNDINGS))}, got {copy!r}")
+        if self._keeper is not None:
+            raise ValueError(
+                "budget and step_seconds must be None where ranks may be lost, because a rank that joins does not know "
+                "what was spent; give k or density"
+            )
         if not self.feedback.divisible:
             raise ValueError(
                 f"feedback must be a rule that can lose a rank, got {self._rule!r}, whose ranks need what the lost "

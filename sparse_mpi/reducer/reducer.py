@@ -8,6 +8,7 @@ from typing import Any
 from sparse_mpi import arrays, kernels
 from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.arrays import Array
+from sparse_mpi.budget.goal import check_alone, make_goal
 from sparse_mpi.comm import Comm, Traffic, as_comm
 from sparse_mpi.comm.background import Handle, busy, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -19,13 +20,15 @@ from sparse_mpi.reducer.deprecated import accepts_former, warn_renamed
 from sparse_mpi.reducer.flushing import Flushable
 from sparse_mpi.reducer.instrument import instrument, unselected
 from sparse_mpi.reducer.laws import check_laws, raise_nonfinite
+from sparse_mpi.reducer.picking import pick
 from sparse_mpi.reducer.report import StepReport, summarise
+from sparse_mpi.reducer.spending import Spending
 from sparse_mpi.reducer.states import Resumable
 from sparse_mpi.reducer.watch import Watch
 from sparse_mpi.sparse import Layout, leave
 
 
-class SparseAllreduce(Flushable, Resumable):
+class SparseAllreduce(Flushable, Resumable, Spending):
     """The allreduce of one gradient, step after step, with error feedback. Making one is collective.
 
     Args:
@@ -35,6 +38,9 @@ class SparseAllreduce(Flushable, Resumable):
         feedback: what becomes of entries that are not sent: ``"residual"`` adds them to the next gradient, ``"dgc"``
             corrects their momentum too, ``"none"`` drops them, and so on, see `FEEDBACKS`; or an instance such as
             ``MomentumCorrection(0.9, nesterov=True)``. ``memory`` is its former name, deprecated.
+        budget: instead of k, what this rank may send: ``"5MB/s"``, ``"200kB/step"`` or ``"40GB/10000steps"``, see
+            `sparse_mpi.budget`. k then changes from step to step, and where dense costs no more, steps are dense.
+        step_seconds: instead of k, or beside a budget, how long a step may take with all that is between two of them.
         clip_norm: where the mean of all ranks' gradients is longer than this, by its L2 norm, all ranks scale their
             gradients by the same factor before they are added to the residual. The norm is estimated, with a standard
             error of 2.2 %, for 16 KB of control a step; a single rank's is exact. See `reducer.clipping`.
@@ -61,27 +67,31 @@ class SparseAllreduce(Flushable, Resumable):
         clip_norm: float | None = None,
         in_place: bool = False,
         nonfinite: str = "keep",
+        budget: str | None = None,
+        step_seconds: float | None = None,
         **options: Any,
     ) -> None:
         self.comm: Comm = as_comm(comm)
         with same_on_all_ranks(self.comm) as say:
             if nonfinite not in ("keep", "raise"):
                 raise ValueError(f"nonfinite must be 'keep' or 'raise', got {nonfinite!r}")
-            self.layout = Layout.of(layout)
+            self.layout, self.in_place = Layout.of(layout), in_place
             self._rule = make_feedback(feedback, clip_norm, in_place)
             chosen = make_candidate(algorithm, options)
             if chosen is not None:
                 check_together(self._rule, chosen)
+            goal = make_goal(budget, step_seconds, k=k, density=density)
             self.k = resolve_k(self.layout.size, k, density)
             self.feedback: Feedback = self._rule.start(self.layout, in_place, self.comm.size)
+            self._keep(goal, chosen)
             say(n=self.layout.size, layout=self.layout.digest, k=self.k, algorithm=chosen)
-            say(feedback=self._rule, clip_norm=clip_norm, in_place=in_place, nonfinite=nonfinite)
+            say(feedback=self._rule, clip_norm=clip_norm, in_place=in_place, nonfinite=nonfinite, budget=goal)
         try:
-            self.algorithm: Algorithm = chosen or choose(self.layout, self.k, self.comm)
+            self.algorithm: Algorithm = chosen or self._chosen()
         except Exception as error:
             self.comm.abort(error)
         self.ranks = self.comm.size  # whose gradients are in the last result
-        self.clip_norm, self.in_place = clip_norm, in_place
+        self.clip_norm = clip_norm
         self.report: StepReport | None = None
         self.watch: Watch | None = None  # measures the quality of some steps, if set
         self._nonfinite = nonfinite
@@ -90,6 +100,12 @@ class SparseAllreduce(Flushable, Resumable):
         self._unselected = unselected(self.algorithm, self.layout)
         self._prepared = Traffic()  # of what was prepared for the next step in the background
         self._preparing: Handle[None] | None = None
+
+    def _chosen(self) -> Algorithm:
+        """Return the algorithm that ``"auto"`` stands for: with a budget one that follows k. Collective."""
+        if self._keeper is not None:
+            return pick([self.layout], [self.k], self.comm)[0]
+        return choose(self.layout, self.k, self.comm)
 
     @property
     def residual(self) -> Array:
@@ -134,7 +150,7 @@ class SparseAllreduce(Flushable, Resumable):
         if busy(self.comm):
             return self.start(gradient, k=k, density=density, check=check).wait()
         with arrays.on_stream_of(gradient):
-            return self._step(gradient, k, density, check)
+            return self._spend(gradient, k, density, check)
 
     @accepts_former("check")
     def start(
@@ -150,7 +166,7 @@ class SparseAllreduce(Flushable, Resumable):
 
         def work() -> Any:
             with arrays.on_stream_of(gradient):
-                return self._step(gradient, k, density, check)
+                return self._spend(gradient, k, density, check)
 
         return progress_thread_of(self.comm).start(work, gradient)
 
@@ -275,4 +291,8 @@ class SparseAllreduce(Flushable, Resumable):
 
     def _resolve(self, k: int | None, density: float | None) -> int:
         """Return k of a step: from its arguments, or the reducer's own."""
-        return self.k if k is None and density is None else resolve_k(self.layout.size, k, density)
+        if k is None and density is None:
+            return self.k if self._keeper is None else self._keeper.controller.k
+        if self._keeper is not None:
+            check_alone("a budget", k=k, density=density)
+        return resolve_k(self.layout.size, k, density)

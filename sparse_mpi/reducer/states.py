@@ -11,10 +11,13 @@ import numpy as np
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import Array, to_host
+from sparse_mpi.budget import Keeper
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer.preparing import Preparing
 from sparse_mpi.sparse import Layout
+
+BUDGET = "budget"  # the key of what its controller needs to go on
 
 
 def synchronize(state: Any) -> None:
@@ -71,6 +74,7 @@ class Resumable(Preparing):
     k: int
     algorithm: Algorithm
     _rule: Feedback  # holds the hyperparameters of `feedback`, without arrays
+    _keeper: Keeper | None  # of a budget
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays."""
@@ -78,7 +82,8 @@ class Resumable(Preparing):
         synchronize((self.feedback.residual, self._state))
         remembered = self.feedback.state() | self.feedback.common()
         owed = {name: to_host(array).copy() for name, array in remembered.items()}
-        return self._identity() | {"state": asdict(self._state, dict_factory=on_host)} | owed
+        kept = {} if self._keeper is None else {BUDGET: self._keeper.state()}
+        return self._identity() | {"state": asdict(self._state, dict_factory=on_host)} | owed | kept
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks. Collective.
@@ -99,6 +104,8 @@ class Resumable(Preparing):
             say(call="load_state_dict")
         self._state = restore(self._state, state["state"])
         self._load(state)
+        if self._keeper is not None and BUDGET in state:
+            self._keeper.load(state[BUDGET])
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out. Collective.
@@ -132,6 +139,8 @@ class Resumable(Preparing):
             return self.load_state_dict(states[0])
         self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
         self._load(owed | {name: self._from_first(states, name) for name in self.feedback.common()})
+        if self._keeper is not None:
+            self._keeper.take_over([state[BUDGET] for state in states if BUDGET in state], self.comm)
 
     def _from_first(self, states: Sequence[Mapping[str, Any]], name: str) -> Array:
         """Return the array ``(n,)`` called ``name`` of the first of rank 0's states, on all ranks. Collective."""

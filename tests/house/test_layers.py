@@ -29,7 +29,7 @@ LAYERS = """
     rows
     wire  select  feedback
     comm
-    costs  algorithms  checkpoint
+    costs  algorithms  checkpoint  budget
     reducer  keyed
     elastic
     buckets  bench  launch

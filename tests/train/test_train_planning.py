@@ -35,7 +35,14 @@ PLAN = Plan("by hand", TENSORS, 2, 0.05, (Part("topka", (0, 2), 37), Part("dense
 
 
 def settings(**changes):
-    values = {"algo": "plan", "plan": "auto", "planner": "best", "profile_steps": 3}
+    values = {
+        "algo": "plan",
+        "plan": "auto",
+        "planner": "best",
+        "profile_steps": 3,
+        "budget": None,
+        "step_seconds": None,
+    }
     reduction = {
         **dict.fromkeys(OPTIONS),
         "k": None,

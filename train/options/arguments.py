@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from options import checkpoints, device, elastic, local, reduction
+from options import budget, checkpoints, device, elastic, local, reduction
 from options.converters import figure, integer, number
 from options.optimizers import OPTIMIZERS
 from options.schedule import SCHEDULES
@@ -82,6 +82,7 @@ def parse(
     parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     reduction.extend(parser, lambda field: _defaults(settings, field))
     local.extend(parser)
+    budget.extend(parser)
     _add_data(parser, settings, folders, tiny)
     extend(parser)
     _add_training(parser, settings)
@@ -92,6 +93,7 @@ def parse(
     args = parser.parse_args(argv)
     reduction.resolve_names(parser, args)
     local.resolve(parser, args)
+    budget.resolve(parser, args)
     reduction.resolve_algorithm(parser, args)
     _fill_in(parser, args, settings, tiny)
     reduction.resolve_feedback(parser, args)
@@ -112,8 +114,9 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
     args.lr_times_ranks = chosen.lr_times_ranks and args.lr is None
     args.warmup_scales = chosen.warmup_scales and args.warmup_epochs is None
     given = {field.name for field in fields(Settings) if getattr(args, field.name) is not None}
+    amount = args.k or isinstance(args.plan, Path) or budget.is_given(args)
     for field in fields(Settings):
-        if field.name not in given and not (field.name == "density" and (args.k or isinstance(args.plan, Path))):
+        if field.name not in given and not (field.name == "density" and amount):
             setattr(args, field.name, getattr(chosen, field.name))
     if args.warmup_scales:
         args.warmup_epochs *= args.epochs / chosen.epochs

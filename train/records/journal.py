@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from argparse import Namespace
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +18,10 @@ from tqdm import tqdm
 from ranks.job import JobError
 from records.meter import PARTS, WORK, Meter
 from records.metrics import Metrics, plot
+from records.spending import EVENT, record_of
 from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
 from sparse_mpi.bench.kernel_cache import COMPILING, cold
+from sparse_mpi.budget import Decision
 from sparse_mpi.comm import Comm
 from sparse_mpi.reducer.watch import Quality
 from tasks.task import Task
@@ -53,6 +57,9 @@ class Journal:
         self.coverages: deque[float] = deque(maxlen=2)  # see `cover`
         self._watched = ""  # beside the bar: the quality that was last measured
         self._steps = steps
+        self._began = perf_counter()
+        self._at_floor = False  # a budget has been too small once
+        self._spent = ""  # beside the bar: what a budget has decided
         self.bar = self._bar(0)
 
     def _bar(self, step: int) -> tqdm:
@@ -111,6 +118,19 @@ class Journal:
         self._metrics.write("watch", **now, **shown)
         self._watched = f", energy {quality.captured:.2f}, xi {quality.xi:.2f}, waited {quality.wait:.0f} steps"
 
+    def spend(self, now: Mapping[str, Any], decision: Decision | None) -> None:
+        """Write the decision of a budget by which the step that is over was made; None is nothing."""
+        if decision is not None:
+            self._metrics.write(EVENT, **now, **record_of(decision, perf_counter() - self._began))
+            self._spent = f", k {decision.k}" + ", dense" * decision.dense
+            if decision.why == "floor" and not self._at_floor and self._comm.rank == 0:
+                tqdm.write(
+                    f"WARNING: the budget leaves room for one entry a bucket, the least, in a step of "
+                    f"{decision.seconds:.2f} s that waits {decision.exposed:.2f} s for it",
+                    sys.stderr,
+                )
+            self._at_floor |= decision.why == "floor"
+
     def flush(self, now: Mapping[str, Any], sent: float, seconds: float) -> None:
         """Write and print what it cost to send all that was owed: bytes that this rank sent, and seconds.
 
@@ -164,9 +184,10 @@ class Journal:
     def _bar_text(self, step: Meter, epoch: Meter, seconds: float) -> str:
         """Return the text beside the bar: means of the epoch so far, entries and traffic of the last step."""
         scores = self._shown(known(self._task.scores(epoch.sums)), "", 3)
+        beside = self._spent + self._watched
         return (
             f"{scores}, {epoch.items * self._comm.size / seconds:.0f} {self._task.items}/s, "
-            f"selected {step.selected:.0f}, global {step.total:.0f}, {step.sent / 1e6:.2f} MB/step{self._watched}"
+            f"selected {step.selected:.0f}, global {step.total:.0f}, {step.sent / 1e6:.2f} MB/step{beside}"
         )
 
     def _work_text(self, means: Mapping[str, float], steps: float) -> str:

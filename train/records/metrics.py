@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TextIO
 
 from tqdm import tqdm
 
+from records import spending
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm import Comm
 
@@ -145,6 +146,8 @@ def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: 
 def plot(folder: Path) -> Path:
     """Draw loss, headline and traffic over steps from the records in ``folder``, as ``plot.png`` there.
 
+    What a budget has decided is drawn as ``budget.png``.
+
     Raises:
         ImportError: matplotlib is not installed.
         OSError: the plot cannot be written.
@@ -167,6 +170,9 @@ def plot(folder: Path) -> Path:
         axes.legend()
     figure.suptitle("{algo} on {data}, {ranks} ranks, k = {k:,} of {parameters:,}".format(**config))
     figure.savefig(folder / "plot.png", dpi=120)
+    spending.save(
+        records, config, folder / "budget.png", plotting("--plot").Figure(figsize=(9, 7), layout="constrained")
+    )
     return folder / "plot.png"
 
 

@@ -133,6 +133,7 @@ class Training(Resumable):
             if self._is_watched(self.steps):
                 self.journal.watch(self._now(epoch), self.reduction.quality)
             self.journal.step(self._now(epoch), step, self.meter, self.seconds)
+            self.journal.spend(self._now(epoch), self.reduction.decided)
             self._flush(epoch)
             if self.steps % self.task.steps:  # at the end of an epoch the test comes first
                 self._save()

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from options.budget import is_given
 from options.elastic import reducing_ranks
 from options.reduction import AUTO, algorithm_and_options, feedback_options, momentum_line
 from ranks.job import agreed
@@ -103,7 +104,8 @@ class Planning:
     ) -> None:
         planning = args.plan == AUTO
         self.plan: Plan | None = store.loads(found) if found and planning else None
-        self.choices = list(choices) if args.algo == AUTO else []  # by bucket
+        self._choosing = args.algo == AUTO and not is_given(args)  # a budget chooses while training runs
+        self.choices = list(choices) if self._choosing else []  # by bucket
         self._args, self._comm, self._over = args, comm, over
         self._model = model
         self._tensors = tuple((name, tuple(p.shape)) for name, p in model.named_parameters())
@@ -128,7 +130,7 @@ class Planning:
             how = {"algorithm": "dense"}  # until there is a plan, or until the choices of before take over below
         else:
             how = algorithm_and_options(args)
-        if how["algorithm"] == AUTO and self._comm.rank == 0:
+        if self._choosing and not self.choices and self._comm.rank == 0:
             print("--algo auto tries algorithms on the gradient's buckets; a new installation compiles kernels first")
         if self._comm.rank == 0 and (line := momentum_line(args)):
             print(line)
@@ -137,13 +139,15 @@ class Planning:
             self._model.named_parameters(),
             k=args.k,
             density=args.density,
+            budget=args.budget,
+            step_seconds=args.step_seconds,
             **reducing_ranks(args, self._over),
             bucket_cap_mb=args.bucket_mb or None,
             overlap=args.overlap,
             **feedback_options(args),
             **how,
         )
-        if args.algo == AUTO:
+        if self._choosing:
             self._choose(distributed.reduction)
         return distributed
 

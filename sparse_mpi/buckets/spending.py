@@ -1,0 +1,186 @@
+"""Let a budget set how much the steps of a `GradientReduction` send, all buckets together: `SpendingReduction`."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.buckets.bucket import Bucket
+from sparse_mpi.budget import Decision, Goal, Keeper, agreed_on
+from sparse_mpi.budget.keeper import NormSample
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.comm.consistency import tell
+from sparse_mpi.elastic import Team
+from sparse_mpi.reducer.auto import make_candidate
+from sparse_mpi.reducer.picking import Picker, named, pick
+from sparse_mpi.reducer.report import StepReport
+from sparse_mpi.reducer.spending import make_keeper
+
+FIRST = "elect"  # what reduces until "auto" has picked
+PICKED = "picked"  # the key of the algorithms that "auto" has picked, in a state
+
+
+class SpendingReduction(ABC):
+    """The part of `GradientReduction` that keeps to a budget, if there is one.
+
+    What a step took is agreed on behind it, in the background, and decided on when the first gradient of the next step
+    is there.
+    """
+
+    comm: Comm
+    buckets: list[Bucket]
+    density: float | None  # of the next steps, if somebody has set it
+    team: Team | None
+    _in_place: bool
+    _elements: int
+    _share_left: float | None
+    _keeper: Keeper | None
+    _agreement: Handle[np.ndarray] | None = None  # on the last step
+    _picker: Picker | None = None  # of algorithm="auto"
+    _sparse_algorithms: Sequence[Algorithm] = ()  # of the buckets, while steps are dense
+    _square = 0.0  # of the sampled entries of the gradient under way
+
+    @property
+    def decision(self) -> Decision | None:
+        """Return how the budget has decided on the next step; None without one, or before the second step is over."""
+        self._decide()
+        return None if self._keeper is None else self._keeper.decision
+
+    @property
+    def decided(self) -> Decision | None:
+        """Return what was decided for the last step; None without a budget, or before the third step."""
+        return None if self._keeper is None else self._keeper.decision
+
+    @property
+    def _density_now(self) -> float | None:
+        """Return the density of the step that begins; None where that of the reducers holds."""
+        if self._keeper is not None:
+            return min(1.0, self._keeper.controller.k / self._elements)
+        return self._share_left if self.density is None else self.density
+
+    def _decide(self) -> None:
+        """Decide on the next step if all ranks have told what the last one took; it may reduce by other algorithms."""
+        if self._keeper is None or self._agreement is None:
+            return
+        agreement, self._agreement = self._agreement, None
+        dense = self._keeper.controller.dense
+        decision = self._keeper.decide(agreement.wait())
+        if decision.dense != dense:
+            self._change_over()
+        if self._picker is not None and self._picker.due(decision):
+            self._pick(self._keeper)
+
+    def _pick(self, keeper: Keeper) -> None:
+        """Let the fastest algorithms for today's k and network reduce the next steps. Collective."""
+        share, before = keeper.controller.k / self._elements, self.comm.traffic.copy()
+        layouts = [bucket.reducer.layout for bucket in self.buckets]
+        ks = [max(1, round(share * layout.size)) for layout in layouts]
+        picked = progress_thread_of(self.comm).start(lambda: pick(layouts, ks, self.comm)).wait()
+        spent = self.comm.traffic - before
+        keeper.pause(spent.sent + spent.control)  # trials take their bytes from the budget
+        self.use(picked)
+
+    def _follow(self, states: Sequence[dict[str, Any]], comm: Comm) -> None:
+        """Reduce by the algorithms that were picked when the first of rank 0's ``states`` was saved. Collective."""
+        if self._picker is None:
+            return
+        told = json.loads(tell(comm, json.dumps(states[0].get(PICKED)) if states and comm.rank == 0 else "null"))
+        if told is not None:
+            self._picker.load(told["when"])
+            self.use(named(told["what"]) if told["what"] else FIRST)
+
+    def _picked(self) -> dict[str, Any]:
+        """Return what `_follow` needs in a state."""
+        if self._picker is None:
+            return {}
+        when = self._picker.state()
+        return {PICKED: {"when": when, "what": [repr(algorithm) for algorithm in self.algorithms] if when[0] else []}}
+
+    def _change_over(self) -> None:
+        """Make steps dense, or sparse again by the algorithms of before. Collective."""
+        if self._keeper is not None and self._keeper.controller.dense:
+            self._sparse_algorithms = self.algorithms
+            self.use("dense")
+        else:
+            self.use(self._sparse_algorithms)
+
+    def _keep(self, goal: Goal | None, segments: int, ranks: int, algorithm: Any, options: dict[str, Any]) -> None:
+        """Begin to keep to ``goal``, if there is one, in buckets of that number, with an algorithm to be made.
+
+        Raises:
+            ValueError: that is not possible.
+        """
+        self._keeper = None
+        if goal is not None:
+            if self.team is not None:
+                raise ValueError("budget and step_seconds must be None with a team; give k or density")
+            made = make_candidate(algorithm, dict(options))
+            self._picker = Picker() if made is None else None
+            self._keeper = make_keeper(goal, segments, self._elements, ranks, made)
+
+    def _sample(self, bucket: Bucket) -> None:
+        """Add the gradient of a bucket that is about to be reduced to what is known of this step's norm."""
+        if self._keeper is not None and self._keeper.samples:
+            if bucket.sample is None:
+                bucket.sample = NormSample(self._in_place)
+            self._square += bucket.sample.square(bucket.flat)
+
+    def _spend(self, began: float) -> None:
+        """Begin to agree on the step that is over, of which this rank has waited for the reduction since ``began``."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        report, square, self._square = self.report, self._square, 0.0
+        sent = report.traffic.sent + report.traffic.control
+        words = keeper.measured(perf_counter() - began, report.exchange_seconds, sent, square)
+        for bucket in self.buckets:
+            if bucket.sample is not None:
+                bucket.sample.stepped(bucket.flat)
+        if words is not None:
+            self._agreement = self._begin(lambda comm: agreed_on(words, comm))
+
+    def _pause(self) -> None:
+        """Take no account of a step that was not reduced."""
+        self._square = 0.0
+        if self._keeper is not None:
+            self._keeper.pause()
+
+    @contextmanager
+    def _while_sparse(self) -> Iterator[Keeper | None]:
+        """Reduce sparsely within this context, to save or load states, which dense steps have none of. Collective.
+
+        Gives what keeps to the budget, if there is one. Afterwards steps are dense again if that has decided so.
+        """
+        self._decide()
+        keeper = self._keeper
+        if keeper is not None and keeper.controller.dense:
+            self.use(self._sparse_algorithms)
+        yield keeper
+        if keeper is not None and keeper.controller.dense:
+            self._change_over()
+
+    @property
+    @abstractmethod
+    def algorithms(self) -> list[Algorithm]:
+        """Return the algorithm of each bucket."""
+
+    @property
+    @abstractmethod
+    def report(self) -> StepReport:
+        """Return what the last step did on this rank."""
+
+    @abstractmethod
+    def use(self, algorithm: str | Algorithm | Sequence[Algorithm]) -> None:
+        """Reduce the next steps by ``algorithm``."""
+
+    @abstractmethod
+    def _begin(self, question: Any) -> Handle[Any]:
+        """Begin with ``question(comm)`` of the ranks that are there, behind what is under way."""

@@ -1,0 +1,147 @@
+"""Set k from step to step so that a goal is met: `Controller`, a state machine without clocks and messages.
+
+Its decisions are the same to the bit on all ranks because they are computed from the same numbers by addition,
+multiplication and division alone, which IEEE 754 defines to the last bit; logarithms and powers may differ.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from typing import Any, NamedTuple
+
+from sparse_mpi.budget.account import NANOSECONDS, Account
+from sparse_mpi.budget.goal import Goal
+from sparse_mpi.budget.urgency import Urgency
+
+START = 0.001  # density of the first steps
+FIRST = 2  # steps before the first decision: they compile kernels and allocate memory
+USUAL = 5  # steps of whose rest the median is usual: an evaluation or a checkpoint between two of them changes nothing
+PAUSE = 2  # times that, the most of the rest of a step that earns bytes: training that pauses earns none
+GAIN = 0.5  # share of a deviation of the step's time that one decision corrects
+NEAR = 0.25  # relative deviation beyond which all of it is corrected
+CHANGE = 2.0  # factor by which k changes in a decision at most
+COLLAPSE = 2.0  # times as long as wanted: the link is lost or much slower, and k falls as far as it takes
+PATIENCE = 3  # decisions that want as much as dense costs before it is dense
+STAY = 0.8  # of that, what must be wanted for it to stay dense
+WAIT = 4.0  # times the rest of a step, the longest that a budget of bytes alone makes it wait for its exchange
+
+
+class Observation(NamedTuple):
+    """What the ranks agree a step took: integers, of the slowest rank."""
+
+    rest: int  # nanoseconds in which training did not wait for the exchange
+    exposed: int  # nanoseconds in which it did
+    cost: int  # nanoseconds that reducing took, exposed or not
+    sent: int  # bytes that a rank has sent since the beginning, control included
+    norm: float = 0.0  # of the gradient, in any unit; 0: unknown
+
+
+class Decision(NamedTuple):
+    """What the steps from now on send, and why."""
+
+    step: int  # steps observed so far
+    k: int
+    dense: bool  # everything is reduced, because that costs no more
+    why: str  # what set k: "time", "bytes", "floor", "dense", or "start" before there was anything to go by
+    seconds: float  # of a usual step, with what it waits now
+    exposed: float  # seconds of these in which it waits
+    sent: int  # bytes of the last step
+    credit: float  # bytes earned and not sent; a debt is negative
+    urgency: float  # see `Urgency`
+
+
+class Controller:
+    """Decides k, the same on all ranks that make the same observations.
+
+    The time that a step waits for its exchange is taken to be proportional to k, and so are its bytes; what is wrong
+    with that the next observation corrects. Latency that does not depend on k makes it slower, not unstable.
+
+    Args:
+        goal: what is wanted. A budget of bytes alone lets a step wait `WAIT` times as long as the rest of it.
+        floor: the least k, one entry a segment.
+        size: n, the most.
+        dense_bytes: that a rank sends in a dense allreduce.
+    """
+
+    def __init__(self, goal: Goal, floor: int, size: int, dense_bytes: float) -> None:
+        self.goal, self._floor, self._size, self._dense_bytes = goal, min(floor, size), size, dense_bytes
+        self.account, self.urgency = Account(goal), Urgency()
+        self.dense = False
+        self._amount = float(max(self._floor, round(START * size)))  # k before it is rounded
+        self._rests: deque[int] = deque(maxlen=USUAL)
+        self._per_entry: deque[float] = deque(maxlen=3)  # bytes, of the last sparse steps
+        self._patience = 0  # decisions in a row that wanted as much as dense costs
+
+    @property
+    def k(self) -> int:
+        """Return k of the next step; n if it is dense."""
+        return self._size if self.dense else int(self._amount)
+
+    def observe(self, seen: Observation) -> Decision:
+        """Return the decision after a step in which the ranks have ``seen`` this."""
+        sent = max(0, seen.sent - self.account.sent)
+        self._rests.append(seen.rest)
+        rest = statistics.median_low(self._rests)
+        self.account.add(sent, min(seen.rest, PAUSE * rest) + seen.exposed)
+        self.urgency.add(seen.norm)
+        if not self.dense:
+            self._per_entry.append(sent / self.k)
+        seconds, exposed = (rest + seen.exposed) / NANOSECONDS, seen.exposed / NANOSECONDS
+        why = "start"
+        if self.account.steps > FIRST:
+            why = self._decide(seconds, rest / NANOSECONDS, max(1, seen.cost) / NANOSECONDS)
+        urgency, credit = self.urgency.value, self.account.credit
+        return Decision(self.account.steps, self.k, self.dense, why, seconds, exposed, sent, credit, urgency)
+
+    def _decide(self, seconds: float, rest: float, cost: float) -> str:
+        """Set k and whether it is dense; return why. Seconds are of the whole step, its rest, and its reduction."""
+        per_entry = statistics.median_low(self._per_entry)
+        ceiling = min(self._size, self._dense_bytes / per_entry) if per_entry > 0 else float(self._size)
+        ceiling = max(float(self._floor), ceiling)
+        now = ceiling if self.dense else self._amount
+        # Time: what the step is off by is added to what the exchange takes.
+        target = (1 + WAIT) * rest if self.goal.seconds is None else self.goal.seconds
+        off = (target - seconds) / cost
+        gain = GAIN if abs(target - seconds) < NEAR * target else 1.0
+        least = 0.0 if seconds > COLLAPSE * target else 1 / CHANGE
+        by_time = now * min(CHANGE, max(least, 1 + gain * off))
+        # Bytes: what the account allows the next step.
+        allowed = self.account.allowance(min(seconds, target), self.urgency.value)
+        each = self._dense_bytes / ceiling if self.dense else per_entry
+        by_bytes = allowed / each if each > 0 else math.inf
+        by_bytes = now * min(CHANGE, max(1 / CHANGE, by_bytes / now))
+        # The smaller of the two, between one entry a segment and what costs as much as dense.
+        wanted = min(by_time, by_bytes)
+        self._patience = self._patience + 1 if wanted >= ceiling else 0
+        self.dense = wanted >= STAY * ceiling if self.dense else self._patience >= PATIENCE
+        self._amount = min(ceiling, max(float(self._floor), wanted))
+        if self.dense:
+            return "dense"
+        if wanted <= self._floor:
+            return "floor"
+        return "time" if by_time <= by_bytes else "bytes"
+
+    def state(self) -> dict[str, Any]:
+        """Return numbers and lists of them, from which `load` goes on to the bit."""
+        return {
+            "account": self.account.state(),
+            "urgency": self.urgency.state(),
+            "dense": self.dense,
+            "amount": self._amount,
+            "rests": list(self._rests),
+            "per_entry": list(self._per_entry),
+            "patience": self._patience,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a `state` of a controller of the same size, which may have had another goal."""
+        self.account.load(state["account"])
+        self.urgency.load(state["urgency"])
+        self.dense, self._patience = state["dense"], state["patience"]
+        self._amount = min(float(self._size), max(float(self._floor), state["amount"]))
+        self._rests.clear()
+        self._rests.extend(state["rests"])
+        self._per_entry.clear()
+        self._per_entry.extend(state["per_entry"])

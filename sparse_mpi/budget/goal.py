@@ -1,0 +1,109 @@
+"""What a user asks for in place of k: `Goal`, made of texts such as ``"5MB/s"`` and of seconds."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+PAIR_BYTES = 8  # of the smallest thing that can be sent: an index and a value
+PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+PREFIXES |= {f"{prefix}i": 1024**power for power, prefix in enumerate("KMGT", 1)}
+GRAMMAR = re.compile(
+    r"(?P<number>\d+(\.\d+)?|\.\d+)\s*(?P<prefix>([kMGT]|[KMGT]i)?)(?P<unit>bit|B)"
+    r"\s*/\s*((?P<second>s)|(?P<steps>\d*)\s*steps?)"
+)
+EXAMPLES = "'5MB/s', '800kbit/s', '1.5GiB/s', '200kB/step' or '40GB/10000steps'"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What one rank may send, and how long a step may take; None where nothing was said.
+
+    Args:
+        rate: bytes a second, on average.
+        total: bytes of the next ``steps`` steps together.
+        steps: see ``total``.
+        each: bytes a step, on average.
+        seconds: of a step, with all that belongs to it.
+    """
+
+    rate: float | None = None
+    total: int | None = None
+    steps: int | None = None
+    each: float | None = None
+    seconds: float | None = None
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Return True if bytes were limited, and not the time of a step alone."""
+        return not self.rate is self.total is self.each
+
+    def check_fits(self, segments: int) -> None:
+        """Raise ValueError if not even one entry of each of ``segments`` can be sent in a step, or in a second."""
+        least = PAIR_BYTES * segments
+        limits = {"a second": self.rate, "a step": self.each}
+        if self.rate is not None and self.seconds is not None:
+            limits = {f"a step of {self.seconds:g} s": self.rate * self.seconds}
+        if self.total is not None and self.steps is not None:
+            limits = {"a step": self.total / self.steps}
+        for per, given in limits.items():
+            if given is not None and given < least:
+                raise ValueError(
+                    f"budget must let one entry of {PAIR_BYTES} bytes of each of {segments} segments be sent, {least} "
+                    f"bytes {per}, got {given:g}; raise it, or reduce everything as one segment (bucket_cap_mb=None)"
+                )
+
+
+def make_goal(budget: Any = None, step_seconds: Any = None, **amounts: Any) -> Goal | None:
+    """Return what ``budget`` and ``step_seconds`` ask for, or None if neither is given.
+
+    Args:
+        budget: a text: bytes or bits a second, a step, or in a number of steps.
+        step_seconds: above 0.
+        amounts: the amounts that a caller may give instead, by name: ``k`` and ``density``.
+
+    Raises:
+        TypeError: budget is no text, or step_seconds no number.
+        ValueError: the text cannot be read, a number is not above 0, or an amount is given too.
+    """
+    if budget is None and step_seconds is None:
+        return None
+    check_alone("budget" if budget is not None else "step_seconds", **amounts)
+    if isinstance(step_seconds, bool) or not isinstance(step_seconds, (int, float, type(None))):
+        raise TypeError(f"step_seconds must be a number of seconds above 0, got {step_seconds!r}")
+    if step_seconds is not None and not 0 < step_seconds < math.inf:
+        raise ValueError(f"step_seconds must be above 0 and finite, got {step_seconds!r}")
+    seconds = None if step_seconds is None else float(step_seconds)
+    return Goal(**({} if budget is None else _parsed(budget)), seconds=seconds)
+
+
+def check_alone(argument: str, **amounts: Any) -> None:
+    """Raise ValueError if any of ``amounts``, ``k`` or ``density``, is given beside ``argument``, which sets it."""
+    for name, amount in amounts.items():
+        if amount is not None:
+            raise ValueError(f"{name} must be left out with {argument}, which sets it in every step, got {amount!r}")
+
+
+def _parsed(text: Any) -> dict[str, Any]:
+    """Return the fields of a `Goal` that the text of a budget says.
+
+    Raises:
+        TypeError: it is no text.
+        ValueError: it cannot be read, or is not above 0.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"budget must be a text with a unit such as {EXAMPLES}, got {text!r}")
+    found = GRAMMAR.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"budget must be a number above 0 with a unit such as {EXAMPLES}, got {text!r}")
+    unit = Fraction(PREFIXES[found["prefix"]], 8 if found["unit"] == "bit" else 1)
+    amount = Fraction(found["number"]) * unit
+    steps = int(found["steps"]) if found["steps"] else None
+    if amount <= 0 or steps == 0:
+        raise ValueError(f"budget must be above 0, for at least one step, got {text!r}")
+    if found["second"]:
+        return {"rate": float(amount)}
+    return {"each": float(amount)} if steps is None else {"total": round(amount), "steps": steps}
