@@ -1,8 +1,9 @@
 """What every rank does in a step, in order: compute, send, wait for messages. Made of recorded calls.
 
-Calls become messages by the textbook schedules of `schedule`, with two differences, because it matters here who waits
-for whom: an alltoallv posts all its messages at once, as `MPIComm` does, and then waits for all that come; and the root
-of a broadcast sends to all others itself, as Open MPI was measured to do over TCP between 4 and 8 hosts.
+Calls become messages by the textbook schedules of `schedule`, with differences, because it matters here who waits for
+whom. An alltoallv posts all its messages at once, as `MPIComm` does, and then waits for all that come. The root of a
+broadcast sends to all others itself, as Open MPI was measured to do over TCP between 4 and 8 hosts. Long allgathers and
+allreduces go round a ring.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import NamedTuple
 
 from sparse_mpi.analysis.recording import Call
 from sparse_mpi.analysis.schedule import Message, scheduled
+
+RING = 64 << 10  # bytes of a result from which it goes round a ring
 
 Posted = tuple[int, int, float]  # a message: source, dest, bytes
 
@@ -110,8 +113,7 @@ def _rounds(calls: list[Call], messages: list[Posted]) -> dict[int, list[tuple[t
     """Append the messages of a collective call; return what each rank sends and receives, round by round."""
     found: defaultdict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
     at_once = calls[0].name == "alltoallv"
-    made = _broadcast(calls) if calls[0].name == "bcast" else scheduled(calls)
-    for _, together in groupby(made, lambda message: 0 if at_once else message.round):
+    for _, together in groupby(_messages(calls), lambda message: 0 if at_once else message.round):
         sends: defaultdict[int, list[int]] = defaultdict(list)
         receives: defaultdict[int, list[int]] = defaultdict(list)
         for message in together:
@@ -123,12 +125,29 @@ def _rounds(calls: list[Call], messages: list[Posted]) -> dict[int, list[tuple[t
     return found
 
 
-def _broadcast(calls: list[Call]) -> list[Message]:
-    """Return the messages of a broadcast in which the root sends to all others: the length first, then the rows."""
-    root = calls[0].root
-    others = [member for member in calls[0].members if member != root]
-    lengths = (8, calls[0].bytes)
-    return [Message(number, root, other, length) for number, length in enumerate(lengths) for other in others]
+def _messages(calls: list[Call]) -> list[Message]:
+    """Return the messages of a collective call, in ascending order of rounds."""
+    call, lengths = calls[0], [call.bytes for call in calls]
+    if call.name == "bcast":
+        others = [member for member in call.members if member != call.root]
+        return [Message(turn, call.root, to, size) for turn, size in enumerate((8, call.bytes)) for to in others]
+    if call.name == "allreduce" and call.bytes >= RING:
+        shares = [call.bytes * (rank + 1) // len(calls) - call.bytes * rank // len(calls) for rank in range(len(calls))]
+        return _ring(shares, call.members, laps=2)
+    if call.name == "allgatherv" and sum(lengths) >= RING:
+        counts = [m for m in scheduled(calls) if m.round < 0]
+        return counts + _ring(lengths, call.members)
+    return scheduled(calls)
+
+
+def _ring(lengths: Sequence[int], members: Sequence[int], laps: int = 1) -> list[Message]:
+    """Return the messages in which blocks of ``lengths`` ``(P,)`` bytes go round a ring, P - 1 rounds a lap."""
+    size = len(lengths)
+    return [
+        Message(turn, members[rank], members[(rank + 1) % size], lengths[(rank - turn) % size])
+        for turn in range(laps * (size - 1))
+        for rank in range(size)
+    ]
 
 
 def _post(messages: list[Posted], source: int, dest: int, length: float) -> int:

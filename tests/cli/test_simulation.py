@@ -94,6 +94,30 @@ def test_the_root_of_a_broadcast_sends_to_all():
     assert outcome.ends[2] == 0
 
 
+def test_long_sums_and_gathers_go_round_a_ring_and_short_ones_do_not():
+    """4 ranks: a sum of 96 KiB in 2 x 3 rounds of a quarter each; a gather of 64 KiB in 3 rounds of its blocks."""
+    on, kib = Cluster(alpha=1.0, beta=1 / 1024), 1024
+    summed = simulate(program(4, lambda comm: comm.allreduce(np.zeros(24 * kib, np.float32))), on)
+    assert summed.ends == pytest.approx([6 * (1 + 24)] * 4)
+    counts = np.full(4, 16 * kib)
+    gathered = simulate(program(4, lambda comm: comm.allgatherv(np.zeros(16 * kib, np.uint8), counts)), on)
+    assert gathered.ends == pytest.approx([3 * (1 + 16)] * 4)
+    short = simulate(program(4, lambda comm: comm.allgatherv(np.zeros(kib, np.uint8), np.full(4, kib))), on)
+    assert short.ends == pytest.approx([(1 + 1) + (1 + 2)] * 4)
+
+
+def test_a_ring_moves_the_bytes_that_were_counted():
+    def run(comm):
+        recording = RecordingComm(comm)
+        recording.allgatherv(np.zeros((1 + comm.rank) << 14, np.uint8))
+        recording.allreduce(np.zeros(7 << 13, np.float64))
+        return recording.record, comm.traffic
+
+    done = World(7).run(run)
+    messages = compiled([record for record, _ in done]).messages
+    assert sum(length for _, _, length in messages) == sum(t.sent + t.control for _, t in done)
+
+
 def test_ranks_that_send_to_one_share_its_link():
     messages = [(1, 0, 10.0), (2, 0, 10.0), (3, 0, 10.0)]
     rounds = [[Round(0.0, (), (0, 1, 2))], *([Round(0.0, (number,))] for number in range(3))]
