@@ -148,8 +148,8 @@ def chosen(job: Job, dense: Offer, offers: Sequence[Offer], usual: float = USUAL
         locally = [every(at_usual[0], count, job.batch) for count in LOCAL_STEPS]
         best = next((of for of in locally if of.step <= limit), locally[-1])
         found.append(best)
-        reason = f"no density alone lets the batch take {job.utilisation:.0%} of a step; so many local steps "
-        reason += "do" if best.step <= limit else "come nearest"
+        reason = f"at no density alone does the batch take {job.utilisation:.0%} of a step; with so many local steps "
+        reason += "it does" if best.step <= limit else "it comes nearest to that"
     return Advice(sorted(found, key=lambda of: of.step), best, reason)
 
 

@@ -142,14 +142,19 @@ def _text(found: Advice, job: Job, args: argparse.Namespace, fit: Fit | None) ->
         f"{'+-':>6} {'batch':>6}",
     ]
     lines += [_row(of, job, wide) for of in shown]
-    best = found.best
-    told = best.way if best.dense else f"{best.way} at density {best.density:g}"
-    if best.local_steps > 1:
-        told += f", every {best.local_steps} local steps"
-    lines += ["", f"take {told}: {found.reason}"]
+    lines += ["", _taken(found)]
     if fit is None:
         lines.append("no error bar without --from: these are the costs of messages that emulated hosts were fitted to")
     return "\n".join(lines)
+
+
+def _taken(found: Advice) -> str:
+    """Return the recommendation and its reason as a sentence."""
+    best = found.best
+    if best.dense:
+        return found.reason
+    locally = f", every {best.local_steps} local steps" if best.local_steps > 1 else ""
+    return f"take {best.way} at density {best.density:g}{locally}: {found.reason}"
 
 
 def _row(of: Offer, job: Job, wide: int) -> str:
