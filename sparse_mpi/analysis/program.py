@@ -19,6 +19,7 @@ from sparse_mpi.analysis.schedule import Message, scheduled
 RING = 64 << 10  # bytes of a result from which it goes round a ring
 
 Posted = tuple[int, int, float]  # a message: source, dest, bytes
+Members = tuple[int, ...]  # the ranks of a communicator
 
 
 class Round(NamedTuple):
@@ -51,50 +52,54 @@ def compiled(records: Sequence[Sequence[Call]], tails: Sequence[float] | None = 
     Raises:
         ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sends.
     """
-    program = Program([[] for _ in records], [])
-    collectives = _together(records)
-    underway: defaultdict[tuple[tuple[int, ...], int, int], deque[int]] = defaultdict(deque)
-    # Number all messages first, because a rank may be compiled before the one that sends to it.
-    plans = {key: _rounds(calls, program.messages) for key, calls in collectives.items()}
-    sent = {}
-    for rank, calls in enumerate(records):
-        for place, call in enumerate(calls):
-            if call.name == "sendrecv":
-                numbers = [_post(program.messages, rank, dest, length) for dest, length in call.to.items()]
-                sent[rank, place] = tuple(numbers)
-                for number in numbers:
-                    underway[tuple(call.members), rank, program.messages[number][1]].append(number)
+    program = Program([], [])
+    # Number all messages first, because a rank's own story has those of others in it.
+    collective = {key: _rounds(calls, program.messages) for key, calls in _together(records).items()}
+    pairs = _pairs(records, program.messages)
     # Then put every rank's rounds in order.
     for rank, calls in enumerate(records):
-        made: defaultdict[tuple[int, ...], int] = defaultdict(int)
+        rounds: list[Round] = []
+        made: defaultdict[Members, int] = defaultdict(int)
         for place, call in enumerate(calls):
-            members = tuple(call.members)
+            rounds.append(Round(call.computed))
             if call.name == "sendrecv":
-                come: tuple[int, ...] = ()
-                if call.source is not None:
-                    queue = underway[members, call.source, rank]
-                    if not queue:
-                        raise ValueError(
-                            f"records must be of one step of all ranks, but rank {rank} waits for "
-                            f"a message that rank {call.source} does not send"
-                        )
-                    come = (queue.popleft(),)
-                program.rounds[rank].append(Round(call.computed, sent[rank, place], come))
-                continue
-            rounds = plans[members, made[members]].get(rank, [])
-            made[members] += 1
-            program.rounds[rank].append(Round(call.computed))
-            program.rounds[rank].extend(Round(0.0, sends, receives) for sends, receives in rounds)
-        if tails is not None:
-            program.rounds[rank].append(Round(tails[rank]))
+                rounds.append(pairs[rank, place])
+            else:
+                members = tuple(call.members)
+                rounds += collective[members, made[members]].get(rank, [])
+                made[members] += 1
+        program.rounds.append(rounds + ([] if tails is None else [Round(tails[rank])]))
     return program
 
 
-def _together(records: Sequence[Sequence[Call]]) -> dict[tuple[tuple[int, ...], int], list[Call]]:
+def _pairs(records: Sequence[Sequence[Call]], messages: list[Posted]) -> dict[tuple[int, int], Round]:
+    """Append the messages of all sendrecvs; return what each sends and receives, by rank and place in its record."""
+    calls = {(rank, place): call for rank, of in enumerate(records) for place, call in enumerate(of)}
+    calls = {key: call for key, call in calls.items() if call.name == "sendrecv"}
+    underway: defaultdict[tuple[Members, int, int], deque[int]] = defaultdict(deque)
+    sends = {}
+    for (rank, place), call in calls.items():
+        sends[rank, place] = tuple(_post(messages, rank, dest, length) for dest, length in call.to.items())
+        for number in sends[rank, place]:
+            underway[tuple(call.members), rank, messages[number][1]].append(number)
+    # Messages of one rank to another arrive in the order in which they were sent.
+    found = {}
+    for (rank, place), call in calls.items():
+        come = underway[tuple(call.members), call.source, rank] if call.source is not None else None
+        if come is not None and not come:
+            raise ValueError(
+                f"records must be of one step of all ranks, but rank {rank} waits for a message that rank "
+                f"{call.source} does not send"
+            )
+        found[rank, place] = Round(0.0, sends[rank, place], () if come is None else (come.popleft(),))
+    return found
+
+
+def _together(records: Sequence[Sequence[Call]]) -> dict[tuple[Members, int], list[Call]]:
     """Return the collective calls by members and number, each as a list of its members' calls."""
-    found: defaultdict[tuple[tuple[int, ...], int], dict[int, Call]] = defaultdict(dict)
+    found: defaultdict[tuple[Members, int], dict[int, Call]] = defaultdict(dict)
     for rank, calls in enumerate(records):
-        made: defaultdict[tuple[int, ...], int] = defaultdict(int)
+        made: defaultdict[Members, int] = defaultdict(int)
         for call in calls:
             if call.name != "sendrecv":
                 members = tuple(call.members)
@@ -109,9 +114,9 @@ def _together(records: Sequence[Sequence[Call]]) -> dict[tuple[tuple[int, ...], 
     return {key: [made_by[member] for member in key[0]] for key, made_by in found.items()}
 
 
-def _rounds(calls: list[Call], messages: list[Posted]) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+def _rounds(calls: list[Call], messages: list[Posted]) -> dict[int, list[Round]]:
     """Append the messages of a collective call; return what each rank sends and receives, round by round."""
-    found: defaultdict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
+    found: defaultdict[int, list[Round]] = defaultdict(list)
     at_once = calls[0].name == "alltoallv"
     for _, together in groupby(_messages(calls), lambda message: 0 if at_once else message.round):
         sends: defaultdict[int, list[int]] = defaultdict(list)
@@ -121,7 +126,7 @@ def _rounds(calls: list[Call], messages: list[Posted]) -> dict[int, list[tuple[t
             sends[message.source].append(number)
             receives[message.dest].append(number)
         for rank in sorted(set(sends) | set(receives)):
-            found[rank].append((tuple(sends[rank]), tuple(receives[rank])))
+            found[rank].append(Round(0.0, tuple(sends[rank]), tuple(receives[rank])))
     return found
 
 

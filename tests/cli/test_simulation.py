@@ -204,9 +204,18 @@ def test_what_is_not_one_step_is_refused():
     records = World(2).run(lone)
     with pytest.raises(ValueError, match="rank 1 lacks collective call 1 of ranks 0, 1"):
         compiled([records[0], []])
+    waiting = World(2).run(tree_of_one)
+    with pytest.raises(ValueError, match="rank 0 waits for a message that rank 1 does not send"):
+        compiled([waiting[0], []])
     never = Program([[Round(0.0, (), (0,))]], [(1, 0, 1.0)])
     with pytest.raises(ValueError, match="rank 0 waits for ever"):
         simulate(never, PLAIN)
+
+
+def tree_of_one(comm):
+    recording = RecordingComm(comm)
+    tree(recording, 4)
+    return recording.record
 
 
 @pytest.mark.parametrize(
