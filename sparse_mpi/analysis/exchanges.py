@@ -1,66 +1,55 @@
-"""Check the alpha-beta model: fit it to measured exchanges on few ranks, and predict measured ones on more ranks."""
+"""Steps that benchmarks measured, read from their records, and divided into those to fit to and those to predict."""
 
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.costs.fit import nearest
-from sparse_mpi.costs.model import Network
-from sparse_mpi.reducer.arguments import takes
+from sparse_mpi.bench.models import MODELS
+from sparse_mpi.reducer.arguments import spelled, takes
+from sparse_mpi.sparse import Layout
 
 BENCHES = "bench allreduce, bench interleaved or bench compare"
 
 
 class Exchange(NamedTuple):
-    """The measured exchange of one candidate in a step."""
+    """A measured step of one candidate. Times are seconds."""
 
-    candidate: str
+    candidate: str  # as tables have it: oktopk packed
     ranks: int
-    messages: float
-    bytes: float
-    seconds: float
+    n: int
+    density: float
+    seconds: float  # of the exchange: of the rank that spends least in it, unless ``longest``
+    step: float  # of the slowest rank
+    cores: int  # of the machine
+    bytes: float = 0.0  # of the busiest rank
     rate: str = ""  # of the links, where they are emulated
-
-
-class Prediction(NamedTuple):
-    """A measured exchange and its predicted seconds."""
-
-    measured: Exchange
-    seconds: float
+    gbit: float | None = None  # what a link of them was measured to give
+    longest: bool = False  # whether `seconds` is that of the rank that spends most in it
 
     @property
-    def error(self) -> float:
-        """Return the relative error of the predicted seconds, positive if they are too long."""
-        return self.seconds / self.measured.seconds - 1
-
-
-class Check(NamedTuple):
-    """A fit to some exchanges at one rate, and what it predicts of others."""
-
-    rate: str
-    ranks: list[int]  # numbers of ranks of the exchanges it was fitted to
-    network: Network
-    predictions: list[Prediction]
+    def spelled(self) -> str:
+        """Return the candidate as a command line spells it: oktopk:wire=packed."""
+        name, _, wire = self.candidate.partition(" ")
+        return f"{name}:wire={wire}" if wire else name
 
     @property
-    def median_error(self) -> float:
-        """Return the median of the absolute relative errors."""
-        return statistics.median(abs(prediction.error) for prediction in self.predictions)
+    def job(self) -> tuple[str, int, int, float]:
+        """Return what candidates of the same turns have in common."""
+        return self.rate, self.ranks, self.n, self.density
 
 
 def read(file: str | Path) -> list[Exchange]:
-    """Read the exchanges that one of `BENCHES` recorded in ``file``.
+    """Read the steps that one of `BENCHES` recorded in ``file``.
 
     Raises:
         ValueError: the file is not of that kind, or of one rank, which exchanges nothing.
     """
     try:
         record = json.loads(Path(file).read_text())
-        found = [exchange for job in record.get("jobs", [record]) for exchange in _of_job(job)]
+        found = [exchange for job in record.get("jobs", [record]) for exchange in _of_job(job, record)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} must be a record that {BENCHES} wrote with --json: {error!r}") from None
     if alone := [exchange for exchange in found if exchange.ranks < 2]:
@@ -70,26 +59,42 @@ def read(file: str | Path) -> list[Exchange]:
     return found
 
 
-def _of_job(job: dict[str, Any]) -> list[Exchange]:
-    """Return the exchanges of one job of a record, without two-level algorithms."""
-    candidates = job["algorithms"] if "algorithms" in job else job["results"]
+def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[Exchange]:
+    """Return the steps of one job of a record, without algorithms that need shapes or nodes."""
+    options: dict[str, Any] = job["options"]
+    together = "algorithms" in job  # of bench allreduce, where algorithms share one message format
+    wire = options.get("wire") if together else None
+    candidates = job["algorithms"] if together else job["results"]
+    n = job.get("n") or options["n"] or _length(options["model"])
+    gbit = None if together or options.get("gbit") is None else float(options["gbit"])
     return [
         Exchange(
-            name,
+            f"{name} {wire}" if wire and takes(name, "wire", wire) else name,
             int(job["ranks"]),
-            float(of["messages"]),
-            float(of["bytes"]),
+            int(n),
+            float(options["density"]),
             float(of["exchange"]),
+            float(of["step"]),
+            int(job.get("cpus") or record["cpus"]),
+            float(of["bytes"]),
             str(job.get("rate", "")),
+            gbit,
+            together,
         )
         for name, of in candidates.items()
-        if not takes(name.split()[0], "ranks_per_node")  # whose messages do not all go over the network
+        if predictable(name.split()[0])
     ]
 
 
-def fitted(measured: Sequence[Exchange]) -> Network:
-    """Return the network nearest to the measured seconds; see `nearest`."""
-    return nearest([e.messages for e in measured], [e.bytes for e in measured], [e.seconds for e in measured])
+def predictable(name: str) -> bool:
+    """Tell if the length of the gradient alone tells the traffic of an algorithm, and all of it uses the network."""
+    name = spelled(name)[0]
+    return not (takes(name, "rank") or takes(name, "ranks_per_node"))
+
+
+def _length(model: str) -> int:
+    """Return the elements of a model's gradient."""
+    return Layout.of([shape for _, shape in MODELS[model]()]).size
 
 
 def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[Exchange], list[Exchange]]:
@@ -105,24 +110,3 @@ def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[E
     if set(had) <= set(ranks):
         raise ValueError(f"ranks must leave some to fit to, got all that were measured, {', '.join(map(str, had))}")
     return [e for e in measured if e.ranks not in ranks], [e for e in measured if e.ranks in ranks]
-
-
-def check(known: Sequence[Exchange], others: Sequence[Exchange]) -> list[Check]:
-    """Predict ``others`` from ``known`` exchanges, for each rate by itself.
-
-    Raises:
-        ValueError: at a rate of ``others`` fewer than two exchanges are known, too few to fit alpha and beta to.
-    """
-    checks = []
-    for rate in dict.fromkeys(exchange.rate for exchange in others):
-        base = [exchange for exchange in known if exchange.rate == rate]
-        if len(base) < 2:
-            raise ValueError(f"exchanges to fit to must be 2 or more at rate {rate or 'unknown'}, got {len(base)}")
-        network = fitted(base)
-        predictions = [
-            Prediction(exchange, network.alpha * exchange.messages + network.beta * exchange.bytes)
-            for exchange in others
-            if exchange.rate == rate
-        ]
-        checks.append(Check(rate, sorted({exchange.ranks for exchange in base}), network, predictions))
-    return checks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import process_time
 from types import FrameType
 from typing import Any
 
@@ -32,6 +33,7 @@ class Call:
     source: int | None = None  # the sender, in sendrecv
     root: int = 0  # the root, in bcast
     announced: bool = False  # whether the ranks exchanged counts first
+    computed: float = 0.0  # seconds of processor time since this rank's call before, or since `RecordingComm.restart`
 
     @property
     def phase(self) -> str:
@@ -46,7 +48,13 @@ class RecordingComm(Passing):
     that the record belongs to; None if that is ``comm`` itself.
     """
 
-    def __init__(self, comm: Comm, record: list[Call] | None = None, members: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        record: list[Call] | None = None,
+        members: Sequence[int] | None = None,
+        since: list[float] | None = None,
+    ) -> None:
         self.rank, self.size, self.concurrent = comm.rank, comm.size, comm.concurrent
         self.traffic = comm.traffic
         self.calls: list[tuple[float, float]] | None = None
@@ -54,9 +62,10 @@ class RecordingComm(Passing):
         self.record: list[Call] = [] if record is None else record
         self._members = range(comm.size) if members is None else members
         self._comm = comm
+        self._since = [process_time()] if since is None else since
 
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
-        before = self.traffic.copy()
+        before = self._begin()
         received = self._comm.sendrecv(send, dest, source)
         to = {} if dest is None or dest == self.rank else {self._members[dest]: send.nbytes}
         sender = None if source is None or source == self.rank else self._members[source]
@@ -64,13 +73,13 @@ class RecordingComm(Passing):
         return received
 
     def allgather(self, send: Array, control: bool = False) -> Array:
-        before = self.traffic.copy()
+        before = self._begin()
         received = self._comm.allgather(send, control)
         self._note("allgather", before, bytes=send.nbytes, control=control)
         return received
 
     def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
-        before = self.traffic.copy()
+        before = self._begin()
         received = self._comm.allgatherv(send, counts)
         self._note("allgatherv", before, bytes=send.nbytes, announced=counts is None)
         return received
@@ -78,17 +87,18 @@ class RecordingComm(Passing):
     def alltoallv(
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
-        before = self.traffic.copy()
+        before = self._begin()
         received = self._comm.alltoallv(send, counts, expected)
         to = self._leaving(send, counts, expected is not None)
         self._note("alltoallv", before, bytes=sum(to.values()), to=to)
         return received
 
     def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
-        before = self.traffic.copy()
-        self._comm.streamed_alltoallv(send, counts, take)
+        before = self._begin()
+        received = self._comm.alltoallv(send, counts)  # all at once: what ``take`` computes is not of this call
         to = self._leaving(send, counts)
         self._note("alltoallv", before, bytes=sum(to.values()), to=to)
+        take(0, *received)
 
     def _leaving(self, send: Array, counts: Sequence[int] | Counts, known: bool = False) -> dict[int, int]:
         """Return the bytes for each other rank, of empty messages too unless their lengths are known."""
@@ -100,19 +110,19 @@ class RecordingComm(Passing):
         }
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
-        before = self.traffic.copy()
+        before = self._begin()
         received = self._comm.allreduce(send, op, control)
         self._note("allreduce", before, bytes=send.nbytes, control=control)
         return received
 
     def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
-        before = self.traffic.copy()
+        before = self._begin()
         received = self._comm.bcast(send, root, control)
         self._note("bcast", before, bytes=received.nbytes, control=control, root=self._members[root], announced=True)
         return received
 
     def barrier(self) -> None:
-        before = self.traffic.copy()
+        before = self._begin()
         self._comm.barrier()
         self._note("barrier", before)
 
@@ -123,7 +133,7 @@ class RecordingComm(Passing):
         part = self._comm.split(color)
         # A duplicate counts traffic of its own, so that this exchange is in no record.
         members = part.duplicate().allgather(np.array(self._members[self.rank]))
-        return RecordingComm(part, self.record, tuple(members.tolist()))
+        return RecordingComm(part, self.record, tuple(members.tolist()), self._since)
 
     def renumbered(self, first: int) -> Renumbered:
         return Renumbered(self, first)
@@ -131,9 +141,28 @@ class RecordingComm(Passing):
     def node(self) -> int:
         return self._comm.node()
 
-    def _note(self, name: str, before: Traffic, **details: Any) -> None:
+    def restart(self) -> None:
+        """Forget all calls, and count processor time from now on."""
+        self.record.clear()
+        self._since[0] = process_time()
+
+    def computed(self) -> float:
+        """Return the seconds of processor time since the last call.
+
+        Ranks of a `World` take turns at calls, so that all that the process computes between two calls is one rank's.
+        """
+        return process_time() - self._since[0]
+
+    def _begin(self) -> tuple[Traffic, float]:
+        """Return the traffic, and what was computed, before a call."""
+        return self.traffic.copy(), self.computed()
+
+    def _note(self, name: str, before: tuple[Traffic, float], **details: Any) -> None:
         """Append a call of the method that calls this."""
-        self.record.append(Call(name, _place(sys._getframe(2)), self._members, self.traffic - before, **details))
+        traffic, computed = before
+        counted = self.traffic - traffic
+        self.record.append(Call(name, _place(sys._getframe(2)), self._members, counted, computed=computed, **details))
+        self._since[0] = process_time()
 
 
 def _place(frame: FrameType | None) -> str:

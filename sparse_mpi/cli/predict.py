@@ -10,15 +10,15 @@ from sparse_mpi.analysis.prediction import Predicted, allowed, scaled, short_len
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import predict_fit, spelling
+from sparse_mpi.cli import predict_advise, predict_fit, spelling
 from sparse_mpi.cli.predict_plot import draw
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.costs import networks
 from sparse_mpi.costs.model import Network
-from sparse_mpi.reducer.arguments import algorithm_spelled, spelled, takes
+from sparse_mpi.reducer.arguments import algorithm_spelled
 
 # Low-rank ones need shapes, which n does not tell; of those with nodes, most messages do not go over the network
-FLAT = [name for name in ALGORITHMS if not (takes(name, "rank") or takes(name, "ranks_per_node"))]
+FLAT = [name for name in ALGORITHMS if exchanges.predictable(name)]
 POWERS = tuple(2**i for i in range(1, 11))
 DESCRIPTION = """\
 Predict how long the exchange of a step takes: alpha a message plus beta a byte, for the traffic of the rank that sends
@@ -30,12 +30,17 @@ an upper bound; such figures end in *. Neither selecting, merging, waiting nor c
   mpiexec -n 4 python -m sparse_mpi predict --fit network.json
   python -m sparse_mpi predict --network network.json --ranks 8 64
 
-How good that is: fit to what was measured on few ranks, predict what was measured on more, with the counted traffic of
-each candidate.
+What to use on a cluster, by simulated steps in which ranks compute, share cores, send and wait for each other:
+
+  python -m sparse_mpi predict --advise --model vgg16 --batch-seconds 0.3 --ranks 8 --rate 100mbit
+  python -m sparse_mpi predict --advise --n 124000000 --ranks 16 --rate 1gbit --from compare.json --overlap
+  python -m sparse_mpi predict --run runs/vgg/metrics.jsonl --score 0.95 --rate 100mbit
+
+How good that is: fit to what was measured on few ranks, predict what was measured on more, or elsewhere.
 
   python -m sparse_mpi bench compare --ranks 2 4 8 --rate 100mbit 1gbit --json compare.json
   python -m sparse_mpi predict --from compare.json --check-ranks 8 --plot errors.png
-  python -m sparse_mpi predict --from p2.json p4.json --check p8.json
+  python -m sparse_mpi predict --from p2.json p4.json --check p8.json others.json --advise
 """
 
 
@@ -50,7 +55,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add = parser.add_argument
     names = ["10gbe", "100gb", "piz-daint"]
     add("--network", nargs="+", default=names, metavar="NAME", help=f"{networks.CHOICES} (default: {' '.join(names)})")
-    add("--algorithms", nargs="+", type=_flat, default=FLAT, metavar="NAME", help=f"of {spelling.HELP}")
+    add("--algorithms", nargs="+", type=_flat, default=[], metavar="NAME", help=f"of {spelling.HELP} (default: all)")
     add("--n", type=int, default=14_728_266, help="elements of the gradient (default: 14728266, VGG-16)")
     add("--density", type=spelling.density, default=0.02, help="share of them that is sent (default: 0.02)")
     add("--ranks", type=int, nargs="+", default=POWERS, metavar="P", help="default: powers of two from 2 to 1024")
@@ -59,19 +64,21 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add("--seed", type=int, default=0)
     text = "measure this machine's network under mpiexec, and write alpha and beta for --network"
     add("--fit", metavar="FILE", help=text)
-    text = f"records of {exchanges.BENCHES}, to fit alpha and beta to, for each rate its own"
+    text = f"records of {exchanges.BENCHES}, to fit to what messages cost and how fast ranks compute"
     add("--from", dest="records", nargs="+", default=[], metavar="FILE", help=text)
-    add("--check", metavar="FILE", help="a record on other ranks, to compare with what --from predicts")
+    text = "records on other ranks or networks, to compare with what --from predicts"
+    add("--check", nargs="+", default=[], metavar="FILE", help=text)
     text = "or keep these of --from out of the fit, and compare them with what the others predict"
     add("--check-ranks", type=int, nargs="+", default=[], metavar="P", help=text)
     add("--json", metavar="FILE", help="also write all numbers")
     add("--plot", metavar="FILE", help="draw seconds over P, a panel a network; or predicted over measured seconds")
+    predict_advise.declare(parser)
     parser.set_defaults(run=run)
 
 
 def _flat(text: str) -> str:
     """Return an algorithm whose traffic n alone tells; for argparse."""
-    if spelled(spelling.algorithm(text))[0] not in FLAT:
+    if not exchanges.predictable(spelling.algorithm(text)):
         raise argparse.ArgumentTypeError(f"{text} needs shapes or nodes, which n does not tell; of {', '.join(FLAT)}")
     return text
 
@@ -80,9 +87,16 @@ def run(args: argparse.Namespace) -> int:
     """Predict, or fit, and print."""
     if args.fit:
         return predict_fit.fit(args.fit)
-    if args.records or args.check or args.check_ranks:
-        return predict_fit.check(args)
     _check(args)
+    if args.check or args.check_ranks:
+        return predict_fit.check(args)
+    if args.trained:
+        return predict_advise.run(args)
+    if args.advise:
+        return predict_advise.advise(args)
+    if args.records:
+        return predict_fit.check(args)
+    args.algorithms = args.algorithms or FLAT
     try:
         given = [(name, *networks.named(name)) for name in args.network]
     except ValueError as error:
@@ -106,7 +120,7 @@ def _check(args: argparse.Namespace) -> None:
     """Raise SystemExit unless the options are good."""
     if args.n < 1:
         raise SystemExit(f"--n must be at least 1, got {args.n}; leave it out for VGG-16's gradient")
-    if wrong := [ranks for ranks in args.ranks if not 2 <= ranks <= MAX_RANKS]:
+    if wrong := [ranks for ranks in args.ranks if not 2 - args.advise <= ranks <= MAX_RANKS]:
         raise SystemExit(f"--ranks must be 2 to {MAX_RANKS}, got {wrong[0]}")
 
 

@@ -205,11 +205,12 @@ def test_fill_in_is_drawn_for_the_most_ranks():
 @pytest.mark.parametrize("algorithm", ["auto", *ALGORITHMS])
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_volumes_are_of_the_true_sum(algorithm, size):
-    found = keyed_volume.count("zipf", CASES["zipf"], algorithm, size, 2000, 90)  # more than come with the arguments
+    found = keyed_volume.count("zipf", CASES["zipf"], algorithm, size, 2000, 90)
     keys = [CASES["zipf"](rank, size, 2000, 90) for rank in range(size)]
     assert found.entries == sum(map(len, keys)) and found.result == len(np.unique(np.concatenate(keys)))
     assert 0 <= found.sent <= found.most and (found.chosen == algorithm or algorithm == "auto")
-    assert (found.most > 0) == (found.messages > 0) == (found.received > 0) == (size > 1)
+    assert (found.messages > 0) == (size > 1)
+    assert (found.most > 0) == (found.received > 0) == (size > 1 and found.chosen != "inline")
     assert found.dense == 2 * 8 * 2000 * (size - 1) / size
 
 

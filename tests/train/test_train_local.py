@@ -81,6 +81,7 @@ def test_options_may_change_where_a_run_resumes_but_not_the_schedule(tmp_path, c
         (["--local-steps", "4", "--fragment-alpha", "2"], "must be in [0, 1], or keep, got 2"),
         (["--local-steps", "4", "--plan", "auto"], "--plan is for gradients that are reduced in every step"),
         (["--local-steps", "4", "--elastic"], "--elastic is for gradients"),
+        (["--local-steps", "4", "--budget", "5MB/s"], "--budget is for gradients"),
         (["--local-steps", "4", "--algo", "auto"], "--algo auto chooses for gradients of every step"),
         (["--local-steps", "4", "--feedback", "gmc"], "take residual, leaky, none: momentum is --outer-momentum"),
         (["--local-steps", "4", "--dense-warmup", "2"], "--dense-warmup is for gradients"),

@@ -49,7 +49,7 @@ def test_it_hands_over_what_alltoallv_returns_and_counts_as_much(ranks, monkeypa
     monkeypatch.setattr("sparse_mpi.comm.mpi.HELD", held)
 
     def body(comm):
-        view = RecordingComm(comm) if first is None else comm.renumbered(first)
+        view = comm if first is None else comm.renumbered(first)
         counts = sends(view.rank, view.size)
         send = np.arange(counts.sum() * (2 if shape else 1), dtype=np.int32).reshape(-1, *shape) + 1000 * view.rank
         before = comm.traffic.copy()
@@ -182,3 +182,15 @@ def test_ranks_ascend(first, members, parts):
     for start, own, counts in found:
         assert counts.tolist() == list(range(start, start + len(counts)))
         assert own.tolist() == np.repeat(counts, counts).tolist()
+
+
+def test_it_is_recorded_as_an_alltoallv():
+    def body(comm):
+        recording, rows = RecordingComm(comm), np.ones(comm.rank * comm.size)
+        parts, _ = streamed(recording, rows, np.full(comm.size, comm.rank))
+        recording.alltoallv(rows, np.full(comm.size, comm.rank))
+        one, other = recording.record
+        assert (one.name, one.to, one.bytes) == (other.name, other.to, other.bytes)
+        return list(map(len, parts))
+
+    assert World(3).run(body) == [[0, 1, 2]] * 3

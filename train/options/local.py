@@ -19,17 +19,8 @@ DEFAULTS = {"outer_lr": 0.7, "outer_momentum": 0.9, "fragments": 1, "fragment_de
 RULES = ("residual", "leaky", "none")  # of --feedback: the others are for gradients of each step
 # Options for gradients that are reduced in every step
 EXCLUDED = (
-    *(
-        "plan",
-        "planner",
-        "profile_steps",
-        "dense_warmup",
-        "watch_every",
-        "timeline",
-        "budget",
-        "step_seconds",
-    ),
-    *("elastic", "arrival", "overlap", "bucket_mb", "zero_copy"),
+    *("plan", "planner", "profile_steps", "dense_warmup", "watch_every", "timeline"),
+    *("elastic", "arrival", "overlap", "bucket_mb", "zero_copy", "budget", "step_seconds"),
 )
 
 

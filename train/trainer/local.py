@@ -28,6 +28,11 @@ class LocalTraining(Training):
         """Return the fragments' reducers."""
         return self.reduction.reducers
 
+    @property
+    def decided(self) -> None:
+        """Return None: no budget sets the amount."""
+        return None
+
     def _step(self, batch: Any, start: float) -> Meter:
         """Take a step, after which a fragment may be synchronised, and return its measurements."""
         self.optimizer.zero_grad()

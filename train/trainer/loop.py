@@ -21,6 +21,7 @@ from records.metrics import Metrics
 from records.timeline import Recorder
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.buckets.reduction import GradientReduction
+from sparse_mpi.budget import Decision
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
 from tasks.task import Task
@@ -80,6 +81,11 @@ class Training(Resumable):
         """Return the buckets' reducers in the next step."""
         return [bucket.reducer for bucket in self.reduction.buckets]
 
+    @property
+    def decided(self) -> Decision | None:
+        """Return what a budget has decided for the last step, if there is one."""
+        return self.reduction.decided
+
     def start(self, resume: Callable[[], None]) -> bool:
         """Return False on a spare, which has waited here, if it was never needed. Collective.
 
@@ -133,7 +139,7 @@ class Training(Resumable):
             if self._is_watched(self.steps):
                 self.journal.watch(self._now(epoch), self.reduction.quality)
             self.journal.step(self._now(epoch), step, self.meter, self.seconds)
-            self.journal.spend(self._now(epoch), self.reduction.decided)
+            self.journal.spend(self._now(epoch), self.decided)
             self._flush(epoch)
             if self.steps % self.task.steps:  # at the end of an epoch the test comes first
                 self._save()

@@ -1,0 +1,139 @@
+"""Fit a cluster to measured steps, and predict others by simulation: with waiting, cores that are shared, and bursts.
+
+Fitted are how long a message takes and what it costs, what a byte costs, how much of a core a waiting rank takes and
+other programs take, and how fast ranks compute. These are the same at every rate of the links, which is told by the
+records or, where it is not, fitted too. The fit moves one number at a time by a factor, and keeps what brings
+predictions nearer: the mean of the absolute logarithms of predicted over measured exchange and step, each counted up to
+a factor of `FAR`, so that the few measurements that something else held up decide nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from sparse_mpi.analysis import steps
+from sparse_mpi.analysis.exchanges import Exchange
+from sparse_mpi.analysis.simulation import simulate
+from sparse_mpi.costs.cluster import TYPICAL, Cluster
+
+FITTED = ("speed", "others", "polling", "message", "byte", "alpha")
+START = replace(TYPICAL, others=0.1)  # a number that is to be moved by factors must not be 0
+FAR = math.e
+ROUNDS, FACTOR, FINE = 12, 2.0, 1.02  # passes over the numbers; the first factor, and the one at which a number stays
+LIMIT = 64.0  # times the number at which the fit starts: the most by which it moves
+
+
+class Prediction(NamedTuple):
+    """A measured step, and what is predicted for it; seconds."""
+
+    measured: Exchange
+    seconds: float  # of the exchange
+    step: float
+
+    @property
+    def error(self) -> float:
+        """Return the relative error of the predicted exchange, positive if it is too long."""
+        return self.seconds / self.measured.seconds - 1
+
+    @property
+    def step_error(self) -> float:
+        """Return the relative error of the predicted step, positive if it is too long."""
+        return self.step / self.measured.step - 1
+
+
+class Fit(NamedTuple):
+    """A cluster fitted to measured steps, and what it predicts for these."""
+
+    cluster: Cluster
+    predictions: list[Prediction]
+
+    @property
+    def ranks(self) -> list[int]:
+        """Return the numbers of ranks that were measured."""
+        return sorted({of.measured.ranks for of in self.predictions})
+
+
+def predict(exchange: Exchange, cluster: Cluster) -> Prediction:
+    """Return what ``cluster`` predicts for a measured step: on its links and its cores, all ranks on one machine."""
+    there = site(exchange, cluster)
+    program = steps.program(exchange.spelled, exchange.n, exchange.density, exchange.ranks)
+    outcome = simulate(program, there)
+    seconds = max(outcome.exchanges) if exchange.longest else min(outcome.exchanges)
+    return Prediction(exchange, max(seconds, 1e-9), outcome.step)
+
+
+def site(exchange: Exchange, cluster: Cluster) -> Cluster:
+    """Return ``cluster`` with the links and cores on which a step was measured."""
+    there = replace(cluster, cores=exchange.cores, node=exchange.ranks)
+    return there if exchange.gbit is None else there.on(exchange.gbit, emulated=bool(exchange.rate))
+
+
+def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
+    """Return the cluster that explains the measured steps best.
+
+    Raises:
+        ValueError: there are fewer measured steps than numbers to fit.
+    """
+    names = FITTED if all(exchange.gbit for exchange in measured) else (*FITTED, "beta")
+    if len(measured) < len(names):
+        raise ValueError(f"exchanges to fit to must be {len(names)} or more, got {len(measured)}; measure more of them")
+
+    def loss(cluster: Cluster) -> float:
+        return statistics.fmean(_off(predict(exchange, cluster)) for exchange in measured)
+
+    found = nearest(start, names, loss)
+    return Fit(found, [predict(exchange, found) for exchange in measured])
+
+
+def nearest(start: Cluster, names: Iterable[str], loss: Callable[[Cluster], float]) -> Cluster:
+    """Return a cluster at which no change of one of the numbers ``names`` makes ``loss`` smaller."""
+    best, found, factors = loss(start), start, dict.fromkeys(names, FACTOR)
+    for _ in range(ROUNDS):
+        for name, factor in factors.items():
+            for changed in (factor, 1 / factor):
+                value = getattr(found, name) * changed
+                if not 1 / LIMIT <= value / getattr(start, name) <= LIMIT:
+                    continue
+                tried: Any = replace(found, **{name: value})
+                if (now := loss(tried)) < best:
+                    best, found = now, tried
+                    break
+            else:
+                factors[name] = max(factor**0.5, FINE)
+    return found
+
+
+def _off(prediction: Prediction) -> float:
+    """Return how far a prediction is off: mean absolute logarithm of exchange and step."""
+    ratios = (prediction.seconds / prediction.measured.seconds, prediction.step / prediction.measured.step)
+    return statistics.fmean(min(abs(math.log(ratio)), math.log(FAR)) for ratio in ratios)
+
+
+class Check(NamedTuple):
+    """What is predicted for other steps than those fitted to, at one rate."""
+
+    rate: str
+    predictions: list[Prediction]
+
+    @property
+    def median_error(self) -> float:
+        """Return the median of the absolute relative errors of the exchange."""
+        return statistics.median(abs(of.error) for of in self.predictions)
+
+    @property
+    def median_step_error(self) -> float:
+        """Return the median of the absolute relative errors of the step."""
+        return statistics.median(abs(of.step_error) for of in self.predictions)
+
+
+def by_rate(predictions: Iterable[Prediction]) -> list[Check]:
+    """Return the predictions of each rate."""
+    found = defaultdict(list)
+    for prediction in predictions:
+        found[prediction.measured.rate].append(prediction)
+    return [Check(rate, of) for rate, of in found.items()]
