@@ -88,6 +88,7 @@ class Bucket:
         self.handle: Handle[Any] | None = None
         self.watch: Watch | None = None  # of whichever reducer takes the next step
         self.sample: NormSample | None = None  # of the gradients, for a budget
+        self.sparse: Algorithm | None = None  # what reduces it while steps are not dense, for a budget
         self.kinds = np.zeros(len(self.parameters), np.uint8)  # of the gradients, as far as all ranks know
         self.remembers = False  # there was a step, or a state was loaded
         self.arrivals = Arrivals(self.parameters, passes)
@@ -157,7 +158,7 @@ class Bucket:
             return None
         members = [self.parameters[number] for number in stay]
         made = Bucket(members, self._make_reducer, passes=self._passes, in_place=self.in_place, average=self._average)
-        made.kinds, made.watch = self.kinds[stay], self.watch
+        made.kinds, made.watch, made.sparse = self.kinds[stay], self.watch, self.sparse
         made.use(self.reducer.algorithm)
         if arrays:
             made.reducer.feedback.load({what: np.concatenate([x[n] for n in stay]) for what, x in arrays.items()})

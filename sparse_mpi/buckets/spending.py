@@ -6,6 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import sqrt
 from time import perf_counter
 from typing import Any
 
@@ -45,13 +46,13 @@ class SpendingReduction(ABC):
     _keeper: Keeper | None
     _agreement: Handle[np.ndarray] | None = None  # on the last step
     _picker: Picker | None = None  # of algorithm="auto"
-    _sparse_algorithms: Sequence[Algorithm] = ()  # of the buckets, while steps are dense
+    _was_dense: bool | None = None  # before a decision that is not carried out yet
     _square = 0.0  # of the sampled entries of the gradient under way
 
     @property
     def decision(self) -> Decision | None:
         """Return how the budget has decided on the next step; None without one, or before the second step is over."""
-        self._decide()
+        self._hear()
         return None if self._keeper is None else self._keeper.decision
 
     @property
@@ -66,17 +67,24 @@ class SpendingReduction(ABC):
             return min(1.0, self._keeper.controller.k / self._elements)
         return self._share_left if self.density is None else self.density
 
-    def _decide(self) -> None:
-        """Decide on the next step if all ranks have told what the last one took; it may reduce by other algorithms."""
+    def _hear(self) -> None:
+        """Decide on the next step when all ranks have told what the last one took; a rank may ask alone."""
         if self._keeper is None or self._agreement is None:
             return
         agreement, self._agreement = self._agreement, None
-        dense = self._keeper.controller.dense
-        decision = self._keeper.decide(agreement.wait())
-        if decision.dense != dense:
+        self._was_dense = self._keeper.controller.dense
+        self._keeper.decide(agreement.wait())
+
+    def _decide(self) -> None:
+        """Carry out what was decided on the next step, which other algorithms may reduce. Collective."""
+        self._hear()
+        keeper, dense, self._was_dense = self._keeper, self._was_dense, None
+        if keeper is None or keeper.decision is None or dense is None:
+            return
+        if keeper.decision.dense != dense:
             self._change_over()
-        if self._picker is not None and self._picker.due(decision):
-            self._pick(self._keeper)
+        if self._picker is not None and self._picker.due(keeper.decision):
+            self._pick(keeper)
 
     def _pick(self, keeper: Keeper) -> None:
         """Let the fastest algorithms for today's k and network reduce the next steps. Collective."""
@@ -107,10 +115,17 @@ class SpendingReduction(ABC):
     def _change_over(self) -> None:
         """Make steps dense, or sparse again by the algorithms of before. Collective."""
         if self._keeper is not None and self._keeper.controller.dense:
-            self._sparse_algorithms = self.algorithms
+            for bucket in self.buckets:
+                bucket.sparse = bucket.reducer.algorithm
+                bucket.reducer.forget()
             self.use("dense")
         else:
             self.use(self._sparse_algorithms)
+
+    @property
+    def _sparse_algorithms(self) -> list[Algorithm]:
+        """Return what reduces the buckets while steps are not dense; one that is new since then has none of its own."""
+        return [bucket.sparse or bucket.reducer.algorithm for bucket in self.buckets]
 
     def _keep(self, goal: Goal | None, segments: int, ranks: int, algorithm: Any, options: dict[str, Any]) -> None:
         """Begin to keep to ``goal``, if there is one, in buckets of that number, with an algorithm to be made.
@@ -140,7 +155,7 @@ class SpendingReduction(ABC):
             return
         report, square, self._square = self.report, self._square, 0.0
         sent = report.traffic.sent + report.traffic.control
-        words = keeper.measured(perf_counter() - began, report.exchange_seconds, sent, square)
+        words = keeper.measured(perf_counter() - began, report.exchange_seconds, sent, sqrt(square))
         for bucket in self.buckets:
             if bucket.sample is not None:
                 bucket.sample.stepped(bucket.flat)
@@ -163,9 +178,11 @@ class SpendingReduction(ABC):
         keeper = self._keeper
         if keeper is not None and keeper.controller.dense:
             self.use(self._sparse_algorithms)
-        yield keeper
-        if keeper is not None and keeper.controller.dense:
-            self._change_over()
+        try:
+            yield keeper
+        finally:
+            if keeper is not None and keeper.controller.dense:
+                self._change_over()
 
     @property
     @abstractmethod

@@ -14,6 +14,7 @@ from sparse_mpi.buckets.bucket import Bucket
 from sparse_mpi.buckets.rows import SparseGradients
 from sparse_mpi.budget import Keeper
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.background import Handle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic.team import Team
 from sparse_mpi.reducer.states import BUDGET
@@ -43,6 +44,7 @@ class ResumableReduction(ABC):
         Raises:
             ValueError: it is of other buckets, or as for `SparseAllreduce.load_state_dict`; raised on every rank.
         """
+        self._begin(lambda comm: None).wait()  # nothing else may use the communicator while something is under way
         self._load_kinds([state])
         with self._while_sparse() as keeper:
             self._follow([state], self._ranks_now)
@@ -82,6 +84,7 @@ class ResumableReduction(ABC):
         Raises:
             ValueError: a state is of other buckets, or as for `SparseAllreduce.take_over`; raised on every rank.
         """
+        self._begin(lambda comm: None).wait()  # nothing else may use the communicator while something is under way
         self._load_kinds(states)
         divisor, ranks_now = ranks if self._average else 1, self._ranks_now
         with self._while_sparse() as keeper:
@@ -96,6 +99,10 @@ class ResumableReduction(ABC):
                 keeper.load(states[0][BUDGET])
             elif keeper is not None:
                 keeper.take_over([state[BUDGET] for state in states if BUDGET in state], ranks_now)
+
+    @abstractmethod
+    def _begin(self, question: Any) -> Handle[Any]:
+        """Begin with ``question(comm)`` of the ranks that are there, behind what is under way."""
 
     def _load_kinds(self, states: Sequence[dict[str, Any]]) -> None:
         """Take the parameters out of their buckets whose gradients were sparse tensors when ``states`` were saved.

@@ -81,7 +81,7 @@ class Comm(Protocol):
 
         Every rank is handed over once, in an order that is not that of the ranks; few bytes come all at once. What
         this rank sends itself may be memory of ``send``. ``take`` makes no calls here, and its time is not counted as
-        that of this call.
+        that of this call, though what is in `calls` has it.
         """
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:

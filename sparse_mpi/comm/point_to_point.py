@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array, namespace, synchronize
 from sparse_mpi.comm import rowtypes
 from sparse_mpi.comm.buffers import row_bytes
 from sparse_mpi.comm.counting import CountingComm
@@ -91,6 +91,7 @@ class PointToPoint(CountingComm):
         if rows < 0:
             raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
         out = self._empty((rows, *like.shape[1:]), like)
+        synchronize(out)  # a device may still use this memory for what it held before
         return Receiving(out, message.Irecv([out, rows, rowtype]))
 
     def _join(self, parts: list[Array]) -> Array:

@@ -97,7 +97,8 @@ def on_uncaught(end: Callable[[BaseException], Any]) -> None:
     """Have ``end(error)`` called for an exception that nothing catches.
 
     Python itself would wait in MPI_Finalize for ranks that wait for this one. The daemon thread of a library may fail,
-    as TensorBoard's does where the disk is full: no other rank waits for it.
+    as TensorBoard's does where the disk is full: no other rank waits for it. Threads that make calls of ours must be
+    no daemons.
     """
 
     def in_thread(failed: threading.ExceptHookArgs) -> None:

@@ -88,7 +88,7 @@ def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
 def nonzero(entries: Entries) -> Entries:
     """Return the entries whose values are not all zero."""
     values = entries.values
-    return entries.part((values != 0).reshape(len(values), -1).any(axis=1))
+    return entries.part((values != 0).any(axis=tuple(range(1, values.ndim))))
 
 
 def _heads(keys: np.ndarray) -> np.ndarray:

@@ -44,7 +44,7 @@ class Told(NamedTuple):
 
     def groups(self) -> Iterator[tuple[Format, np.ndarray]]:
         """Return the formats in which ranks write, and which ranks these are."""
-        wide = (self.regions[:, 1] - self.regions[:, 0]).view(np.uint64) >= WIDE
+        wide = (self.regions[:, 1] - self.regions[:, 0]).view(np.uint64) >= WIDE - 1  # the last key counts, too
         kinds = 2 * self.types + wide
         for kind in np.unique(kinds).tolist():
             form = Format(self.dtypes[kind // 2], self.shape, WIDE if kind % 2 else 1)

@@ -112,11 +112,11 @@ def _of_vector(x: SparseVector) -> Held:
 def _of_pairs(given: Any, values: Any) -> Held:
     found = _numbers(values)
     keys = integers(given, "keys of x")
-    unsigned = keys.dtype == np.uint64
+    unsigned = keys.dtype.newbyteorder("=") == np.uint64
 
     def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
-        back = result.keys.view(np.uint64) ^ SIGN if unsigned else result.keys.astype(keys.dtype, copy=False)
-        return back, result.values
+        back = result.keys.view(np.uint64) ^ SIGN if unsigned else result.keys
+        return back.astype(keys.dtype, copy=False), result.values
 
     # In the order of the keys
     ordered = (keys ^ SIGN).view(np.int64) if unsigned else keys.astype(np.int64, copy=False)

@@ -176,7 +176,7 @@ def _written(
     keys: np.ndarray, counts: np.ndarray, values: np.ndarray, of_values: np.ndarray, marked: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return messages of keys that are not packed: their number, keys and values, room for a mark; and their ends."""
-    parts, key, value = [_NO_CODES], 0, 0
+    keys, parts, key, value = np.ascontiguousarray(keys), [_NO_CODES], 0, 0
     for count, length in zip(counts.tolist(), of_values.tolist(), strict=True):
         if count:
             head = np.array([count]), keys[key : key + count]

@@ -192,6 +192,6 @@ def _told(entries: Entries, regions: np.ndarray, form: Format, comm: Comm) -> tu
 def _vector(keys: Any, argument: str) -> np.ndarray:
     """Return keys as int64."""
     found = integers(keys, argument)
-    if found.dtype == np.uint64 and (found >> np.uint64(63)).any():
+    if found.dtype.newbyteorder("=") == np.uint64 and (found >> np.uint64(63)).any():
         raise TypeError(f"{argument} must be a vector of integers below 2^63, got {found.max()}")
     return found.astype(np.int64)

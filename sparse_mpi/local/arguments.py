@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -42,6 +43,13 @@ def _check_whole(name: str, value: Any, least: int) -> None:
         raise TypeError(f"{name} must be a whole number, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for options of a reducer that mean nothing in the turns of fragments."""
+    for name in ("budget", "step_seconds", "in_place"):
+        if options.get(name):
+            raise ValueError(f"{name} must be left out with local steps, got {options[name]!r}; give k or density")
 
 
 def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:

@@ -28,7 +28,7 @@ from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic import ElasticAllreduce, Team
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.local.arguments import check_optimizers, check_schedule, cut, trained_parameters
+from sparse_mpi.local.arguments import check_optimizers, check_options, check_schedule, cut, trained_parameters
 from sparse_mpi.local.fragment import Fragment
 from sparse_mpi.local.states import Resumable
 from sparse_mpi.reducer import SparseAllreduce
@@ -50,7 +50,9 @@ class DiLoCo(Resumable):
     only would keep the others waiting.
 
     Args:
-        model: the same on all ranks; parameters and buffers become those of rank 0.
+        model: the same on all ranks; parameters and buffers become those of rank 0. The parameters that need gradients
+            now are shared; make another `DiLoCo` when others are unfrozen. Buffers, such as the running means of batch
+            normalisation, stay each rank's own.
         inner_optimizer: any torch optimizer of the model's parameters, which reduces nothing.
         outer_optimizer: another one of the same parameters; SGD with Nesterov's momentum of 0.9 and a rate of 0.7 is
             usual. From then on it has the global parameters in their place, its groups and state as they were.
@@ -111,6 +113,7 @@ class DiLoCo(Resumable):
                 raise ValueError(f"comm must be None with a team, which has one, got {comm!r}")
             check_schedule(sync_every, fragments, fragment_sync_delay, fragment_update_alpha)
             check_optimizers(inner_optimizer, outer_optimizer, feedback)
+            check_options(options)
             parameters = trained_parameters(model, inner_optimizer, outer_optimizer, fragments)
             size = sum(p.numel() for p in parameters)
             share = resolve_k(size, k, density) / size if k is not None else density

@@ -19,8 +19,17 @@ from sparse_mpi.local.fragment import Arrived, Fragment
 def packed(tree: Any) -> np.ndarray:
     """Return a tree with tensors as bytes ``(m,)`` uint8."""
     file = io.BytesIO()
-    torch.save(tree, file)
+    torch.save(_plain(tree), file)
     return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def _plain(tree: Any) -> Any:
+    """Return a tree with Python's numbers in place of NumPy's, which `unpacked` refuses."""
+    if isinstance(tree, dict):
+        return {key: _plain(value) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(map(_plain, tree))
+    return tree.item() if isinstance(tree, np.generic) else tree
 
 
 def unpacked(data: np.ndarray) -> Any:

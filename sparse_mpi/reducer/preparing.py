@@ -44,6 +44,11 @@ class Preparing:
         if self._instrumented.prepares:
             self._state = self._instrumented.prepare(self.feedback.residual, self.comm, self._state)
 
+    def forget(self) -> None:
+        """Have the algorithm forget what it knew of the residual, because another one sends all that is owed."""
+        self._finish_preparing()
+        self._state = self._instrumented.forget(self._state)
+
     def _finish_preparing(self) -> None:
         """Wait for what `prepare` began."""
         if self._preparing is not None:

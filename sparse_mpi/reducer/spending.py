@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from math import sqrt
 from time import perf_counter
 from typing import Any
 
@@ -62,12 +63,15 @@ class Spending(ABC):
         began, square = perf_counter(), self._square(gradient)
         if keeper.controller.dense and self._dense is None:
             self._dense = self.sibling("dense")
-        taking = self._dense if self._dense and keeper.controller.dense else self
+        mine = k is not None or density is not None  # which are refused beside a budget
+        taking = self._dense if self._dense and keeper.controller.dense and not mine else self
+        if taking is not self:
+            self.forget()
         result = taking._step(gradient, k, density, check)
         self.report = report = taking.report
         assert report is not None, "a step has a report"
         sent = report.traffic.sent + report.traffic.control
-        words = keeper.measured(perf_counter() - began, report.exchange_seconds, sent, square)
+        words = keeper.measured(perf_counter() - began, report.exchange_seconds, sent, sqrt(square))
         if words is not None:
             keeper.decide(agreed_on(words, self.comm))
         if self._sample:
@@ -83,6 +87,10 @@ class Spending(ABC):
     @abstractmethod
     def _step(self, gradient: Any, k: int | None, density: float | None, check: bool) -> Any:
         """Take a step."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Have the algorithm forget what it knew of the residual."""
 
     @abstractmethod
     def sibling(self, algorithm: str | Algorithm) -> Spending:

@@ -146,6 +146,7 @@ def test_the_package_has_it_on_first_use():
 
 
 BAD = {
+    "budget": ({"budget": "1MB/step"}, ValueError, "budget must be left out with local steps"),
     "every-0": ({"sync_every": 0}, ValueError, "sync_every must be at least 1"),
     "every-half": ({"sync_every": 2.5}, TypeError, "sync_every must be a whole number"),
     "multiple": ({"sync_every": 5, "fragments": 2}, ValueError, "multiple of the 2 fragments.* got 5; take 6"),
