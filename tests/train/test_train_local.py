@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 
 import pytest
 
@@ -107,3 +108,10 @@ def test_a_job_ends_as_in_one_process(tmp_path):
     assert done.returncode == 0, done.stderr
     (final,) = records(tmp_path / "job", "final")
     assert final["identical"] and json.loads(json.dumps(final["digest"])) == expected.digest
+
+
+def test_the_usual_rate_is_that_of_one_rank():
+    """An inner step has the batch of one rank; a step of all has that of all."""
+    program = import_module("resnet").PROGRAM
+    options = ["--data", "cifar100", "--no-progress"]
+    assert program.parse(options).lr_times_ranks and not program.parse([*options, "--local-steps", "4"]).lr_times_ranks

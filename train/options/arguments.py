@@ -111,7 +111,8 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
     if not args.tiny and args.data not in settings:
         parser.error(f"argument --data: {args.data} is for --tiny alone; add it, or take {', '.join(settings)}")
     chosen = tiny.settings if args.tiny else settings[args.data]
-    args.lr_times_ranks = chosen.lr_times_ranks and args.lr is None
+    # A step of its own has one rank's batch
+    args.lr_times_ranks = chosen.lr_times_ranks and args.lr is None and not args.local_steps
     args.warmup_scales = chosen.warmup_scales and args.warmup_epochs is None
     given = {field.name for field in fields(Settings) if getattr(args, field.name) is not None}
     amount = args.k or isinstance(args.plan, Path) or budget.is_given(args)

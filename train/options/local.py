@@ -31,7 +31,7 @@ def extend(parser: ArgumentParser) -> None:
         "let each rank take H steps of its own, without reducing gradients, and then reduce what its parameters have "
         "moved (DiLoCo): --algo, --density, --wire and --feedback are for that; evaluation and checkpoints have the "
         "parameters that all ranks agree on, and after the last step all are brought together (default: reduce the "
-        "gradients of every step)"
+        "gradients of every step); a learning rate that is a default is then that of one rank"
     )
     add("--local-steps", type=integer(1), metavar="H", help=text)
     text = f"learning rate of the outer optimizer, sgd, along the mean of that (default: {DEFAULTS['outer_lr']})"
