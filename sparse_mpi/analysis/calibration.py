@@ -70,7 +70,7 @@ def predict(exchange: Exchange, cluster: Cluster) -> Prediction:
 def site(exchange: Exchange, cluster: Cluster) -> Cluster:
     """Return ``cluster`` with the links and cores on which a step was measured."""
     there = replace(cluster, cores=exchange.cores, node=exchange.ranks)
-    return there if exchange.gbit is None else there.on(exchange.gbit, emulated=bool(exchange.rate))
+    return there if exchange.gbit is None else there.on(exchange.gbit, exchange.burst)
 
 
 def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:

@@ -27,6 +27,7 @@ class Exchange(NamedTuple):
     bytes: float = 0.0  # of the busiest rank
     rate: str = ""  # of the links, where they are emulated
     gbit: float | None = None  # what a link of them was measured to give
+    burst: float = 0.0  # bytes that it lets pass at once
     longest: bool = False  # whether `seconds` is that of the rank that spends most in it
 
     @property
@@ -79,11 +80,20 @@ def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[Exchange]:
             float(of["bytes"]),
             str(job.get("rate", "")),
             gbit,
+            _burst(job, gbit),
             together,
         )
         for name, of in candidates.items()
         if predictable(name.split()[0])
     ]
+
+
+def _burst(job: dict[str, Any], gbit: float | None) -> float:
+    """Return the bytes that the links of a job let pass at once."""
+    if not job.get("rate") or gbit is None:
+        return 0.0
+    old = max(128 << 10, gbit * 1e9 / 8 * 1e-3)  # of all emulated links, before records told it
+    return float(job["measured"].get("burst", old)) if "measured" in job else old
 
 
 def predictable(name: str) -> bool:

@@ -24,8 +24,7 @@ dense was a fair baseline; and up to which bandwidth it pays.
   python -m sparse_mpi bench compare --ranks 4 --rate 1gbit --algorithms oktopk topka --n 1000000 --steps 5
 
 The ranks share this machine's cores: what they compute takes longer than on hosts of their own; columns "alone" have
-the processor time instead. A link lets 128 KiB pass at once before it holds to its rate: a gradient must be so large
-that messages are longer.
+the processor time instead. A link lets a millisecond's worth pass at once before it holds to its rate.
 """
 
 

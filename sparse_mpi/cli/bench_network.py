@@ -33,7 +33,7 @@ rank is told. Each change, and the bytes that hosts have sent, are told on stder
 
 Needs Linux, root, iproute2 and Open MPI or MPICH. The ranks share this machine's cores and memory bandwidth: what they
 compute takes longer than on hosts of their own. Latency is that of this machine, tens of microseconds. A link lets a
-millisecond's worth (at least 128 KiB) pass at once before it holds to its rate.
+millisecond's worth (at least 4 KiB) pass at once before it holds to its rate.
 """
 
 

@@ -70,7 +70,8 @@ def jobs(
                 assert launcher is not None
                 if code := launch.run(emulated, launcher, command(ranks, link, file), args.timeout):
                     raise SystemExit(code)
-                measured = {"gbit": link.rate / 1e9, "trip": link.trip}
+                burst = hosts.burst(emulated.rate) if emulated.rate else 0
+                measured = {"gbit": link.rate / 1e9, "trip": link.trip, "burst": burst}
                 record = {"rate": text, "measured": measured, **json.loads(file.read_text())}
             print(flush=True)
             yield record

@@ -46,13 +46,12 @@ class Cluster:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0, got {getattr(self, name)}; see Cluster")
 
-    def on(self, gbit: float, emulated: bool = False) -> Cluster:
-        """Return the same cluster with links of so many Gbit/s of payload; ``emulated`` ones let bursts pass."""
+    def on(self, gbit: float, burst: float = 0.0) -> Cluster:
+        """Return the same cluster with links of so many Gbit/s of payload that let so many bytes pass at once."""
         if not 0 < gbit < inf:
             raise ValueError(f"gbit must be more than 0, got {gbit}; a link of 100 Mbit/s has 0.1")
-        return replace(self, beta=8e-9 / gbit, burst=max(BURST, gbit * 1e9 / 8 * 1e-3) if emulated else 0.0)
+        return replace(self, beta=8e-9 / gbit, burst=burst)
 
 
-BURST = 128 << 10  # bytes, or a millisecond's worth if that is more: what `emulation` sets its links to
 # Fitted to Open MPI over TCP between emulated hosts; what `predict --advise` takes where there are no records
 TYPICAL = Cluster(alpha=2e-5, beta=8e-9, message=6e-5, byte=4e-10, polling=0.5)

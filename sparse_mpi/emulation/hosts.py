@@ -142,12 +142,17 @@ def port(number: int) -> str:
 def shaping(link: str, rate: int) -> list[str]:
     """Return the arguments of tc: a token bucket of 1 ms before a queue of 50 ms, of at least 256 KiB.
 
-    A bucket never holds less than two of the 64 KiB segments that the kernel hands over at once. Where a link has a
-    bucket already, its queue stays as it is.
+    A bucket holds no more than it must, because an idle link lets it pass at once. The kernel cuts segments of 64 KiB into
+    packets where they do not fit. Where a link has a bucket already, its queue stays as it is.
     """
-    burst, queue = max(128 << 10, rate // 8 // 1000), max(256 << 10, rate // 8 // 20)
-    sizes = ["rate", f"{rate}bit", "burst", f"{burst}b", "limit", f"{queue}b"]
+    queue = max(256 << 10, rate // 8 // 20)
+    sizes = ["rate", f"{rate}bit", "burst", f"{burst(rate)}b", "limit", f"{queue}b"]
     return ["qdisc", "replace", "dev", link, "root", "tbf", *sizes]
+
+
+def burst(rate: int) -> int:
+    """Return the bytes that an idle link of ``rate`` bits a second lets pass at once: those of a millisecond."""
+    return max(4 << 10, rate // 8 // 1000)  # of two packets at least
 
 
 def _call(*command: str) -> None:

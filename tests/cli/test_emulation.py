@@ -39,7 +39,9 @@ def test_a_wrong_rate_is_named(text):
         rate.parse(text)
 
 
-@pytest.mark.parametrize(("bits", "burst", "queue"), [(10**6, 131072, 262144), (10**10, 1_250_000, 62_500_000)])
+@pytest.mark.parametrize(
+    ("bits", "burst", "queue"), [(10**6, 4096, 262144), (10**8, 12_500, 625_000), (10**10, 1_250_000, 62_500_000)]
+)
 def test_a_bucket_holds_a_millisecond_and_a_queue_fifty(bits, burst, queue):
     words = emulation.shaping("eth0", bits)
     assert words[words.index("burst") + 1] == f"{burst}b" and words[words.index("limit") + 1] == f"{queue}b"

@@ -15,6 +15,7 @@ from sparse_mpi.costs.cluster import Cluster
 
 TRUTH = Cluster(alpha=1e-4, beta=8e-9, others=0.5, message=3e-5, byte=1e-9, polling=0.25, speed=1.5)
 RATES = {"100mbit": 0.1, "1gbit": 1.0}
+BURSTS = {"100mbit": 12_500, "1gbit": 125_000}
 CANDIDATES = {"dense": (4e6, 0.0), "topka": (8e4, 5e-3), "oktopk packed": (2e4, 8e-3)}  # bytes and seconds of a rank
 
 
@@ -36,7 +37,7 @@ def programs(monkeypatch):
 
 def measured(ranks, rate, truth=TRUTH, off=1.0):
     """What candidates take on a cluster that obeys the model but for a factor."""
-    there = replace(truth.on(RATES[rate], emulated=True), cores=2.0, node=ranks) if rate else replace(truth, cores=2.0)
+    there = replace(truth.on(RATES[rate], BURSTS[rate]), cores=2.0, node=ranks) if rate else replace(truth, cores=2.0)
     found = {}
     for name in CANDIDATES:
         outcome = simulate(made_up(name, 0, 0, ranks), replace(there, node=ranks))
@@ -51,7 +52,9 @@ def write(file, record):
 
 def job(ranks, rate, off=1.0):
     options = {"density": 0.01, "model": None, "n": 1000, "gbit": RATES[rate]}
-    return {"rate": rate, "ranks": ranks, "options": options, "cpus": 2, "results": measured(ranks, rate, off=off)}
+    results = measured(ranks, rate, off=off)
+    links = {"measured": {"burst": BURSTS[rate]}} if rate else {}
+    return {"rate": rate, "ranks": ranks, "options": options, "cpus": 2, "results": results, **links}
 
 
 @pytest.fixture
@@ -167,3 +170,13 @@ def test_wrong_calls_say_what_is_right(compared, options, says):
     with pytest.raises(SystemExit) as stop:
         main(["predict", *(option.format(compared=compared) for option in options)])
     assert says in str(stop.value.code)
+
+
+def test_bursts_are_those_of_the_record(tmp_path):
+    """A record of before they were told is of links that let 128 KiB pass, or a millisecond's worth if that is more."""
+    old = job(2, "100mbit") | {"measured": {"gbit": 0.1}}
+    fast = {**old, "options": old["options"] | {"gbit": 9.0}}
+    for of, expected in ((job(2, "100mbit"), 12_500), (old, 128 << 10), (fast, 1_125_000)):
+        assert {exchange.burst for exchange in exchanges.read(write(tmp_path / "jobs.json", {"jobs": [of]}))} == {
+            expected
+        }

@@ -235,5 +235,5 @@ def test_no_cluster_is_like_that(wrong, says):
 
 
 def test_emulated_links_let_bursts_pass_and_real_ones_do_not():
-    assert PLAIN.on(0.1, emulated=True) == Cluster(1.0, 8e-8, burst=128 << 10)
-    assert PLAIN.on(10, emulated=True).burst == 1_250_000 and PLAIN.on(10).burst == 0
+    assert PLAIN.on(0.1, burst=12_500) == Cluster(1.0, 8e-8, burst=12_500)
+    assert PLAIN.on(10).burst == 0
