@@ -142,8 +142,8 @@ def port(number: int) -> str:
 def shaping(link: str, rate: int) -> list[str]:
     """Return the arguments of tc: a token bucket of 1 ms before a queue of 50 ms, of at least 256 KiB.
 
-    A bucket holds no more than it must, because an idle link lets it pass at once. The kernel cuts segments of 64 KiB into
-    packets where they do not fit. Where a link has a bucket already, its queue stays as it is.
+    A bucket holds no more than it must, because an idle link lets it pass at once. The kernel cuts segments of 64 KiB
+    into packets where they do not fit. Where a link has a bucket already, its queue stays as it is.
     """
     queue = max(256 << 10, rate // 8 // 20)
     sizes = ["rate", f"{rate}bit", "burst", f"{burst(rate)}b", "limit", f"{queue}b"]
