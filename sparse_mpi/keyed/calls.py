@@ -55,7 +55,7 @@ def allreduce(
             ``"packed+fp16"``, ``"packed+int8"``, ``"packed+int4"`` or ``"packed+int2"`` rounded, of float32 and float64
             only. Values are rounded on their way to where they are combined, and results on their way back (by `gather`
             values only, by `doubling` and `butterfly` what is sent in each round). What rounding loses is not kept: x
-            is still the caller's. See docs/sparse.md.
+            is still the caller's. See docs/guides/sparse.md.
 
     Returns:
         The same kind as x, on the same device, in the order of its keys and without duplicates; the same bytes on every

@@ -128,7 +128,7 @@ def test_rules_say_whether_they_work_in_place(name):
 
 
 def test_the_table_of_rules_says_what_they_declare():
-    text = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "algorithms.md").read_text()
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")
     ]
