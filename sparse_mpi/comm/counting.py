@@ -127,9 +127,7 @@ class CountingComm(Mortal, ABC):
     def alltoallv(
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
-        mine = self._enter(send, rows=True)
-        counts = per_rank(self.size, "counts", counts)
-        require_equal("the sum of counts", int(counts.sum()), "the rows of send", len(mine))
+        mine, counts = self._enter_for_all(send, counts)
         own, messages = int(counts[self.rank]), self.size - 1
         if expected is not None:
             expected = per_rank(self.size, "expected", expected)
@@ -142,9 +140,7 @@ class CountingComm(Mortal, ABC):
 
     @timed
     def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
-        mine = self._enter(send, rows=True)
-        counts = per_rank(self.size, "counts", counts)
-        require_equal("the sum of counts", int(counts.sum()), "the rows of send", len(mine))
+        mine, counts = self._enter_for_all(send, counts)
         own, received = int(counts[self.rank]) * row_bytes(mine), 0
 
         def hand_over(first: int, rows: Array, by_rank: Counts) -> None:
@@ -264,6 +260,12 @@ class CountingComm(Mortal, ABC):
         contiguous = send if send.flags.c_contiguous else namespace(send).array(send, order="C")
         synchronize(contiguous)
         return contiguous
+
+    def _enter_for_all(self, send: Array, counts: Sequence[int] | Counts) -> tuple[Array, Counts]:
+        """Return rows ``send`` ready to be moved, and how many of them are for each rank."""
+        mine, counts = self._enter(send, rows=True), per_rank(self.size, "counts", counts)
+        require_equal("the sum of counts", int(counts.sum()), "the rows of send", len(mine))
+        return mine, counts
 
     def _stage(self, send: Array) -> np.ndarray:
         """Return a copy in host memory of a device array."""

@@ -174,11 +174,13 @@ class MPIComm(PointToPoint):
     def _streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
         first = self.rank
         run: list[Array] = []  # the rows of ranks from the first one on
+        held = 0  # bytes of them
         for source, rows in self._arriving(cut(send, counts), send):
             run.append(rows)
-            if sum(part.nbytes for part in run) > HELD:
+            held += rows.nbytes
+            if held > HELD:
                 self._hand_over(first, run, take)
-                first, run = source + 1, []
+                first, run, held = source + 1, [], 0
         if run:
             self._hand_over(first, run, take)
 

@@ -67,19 +67,21 @@ class Renumbered(Passing):
     def alltoallv(
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
-        leaving_first = int(np.sum(counts[: self.size - self._first]))  # rows for ranks first, first + 1, ... P - 1
         arriving = None if expected is None else np.roll(expected, self._first)
-        rows, by_rank = self._comm.alltoallv(_rotated(send, leaving_first), np.roll(counts, self._first), arriving)
+        rows, by_rank = self._comm.alltoallv(*self._leaving(send, counts), arriving)
         return _rotated(rows, int(by_rank[: self._first].sum())), np.roll(by_rank, -self._first)
 
     def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
-        leaving_first = int(np.sum(counts[: self.size - self._first]))
-
         def hand_over(first: int, rows: Array, by_rank: Counts) -> None:
             for part in ascending((first - self._first) % self.size, rows, by_rank, self.size):
                 take(*part)
 
-        self._comm.streamed_alltoallv(_rotated(send, leaving_first), np.roll(counts, self._first), hand_over)
+        self._comm.streamed_alltoallv(*self._leaving(send, counts), hand_over)
+
+    def _leaving(self, send: Array, counts: Sequence[int] | Counts) -> tuple[Array, Counts]:
+        """Return rows for all ranks, and how many for each, in the order of ``comm``."""
+        after = int(np.sum(counts[: self.size - self._first]))  # of ranks first, first + 1, ... P - 1
+        return _rotated(send, after), np.roll(counts, self._first)
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
         return self._comm.allreduce(send, op, control)

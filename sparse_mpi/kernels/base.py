@@ -80,6 +80,7 @@ MESSAGE = np.dtype(
         ("end", np.int64),  # the end of the message
     ]
 )
+FIELDS = len(MESSAGE.names or ())
 
 
 class Kernels(Protocol):

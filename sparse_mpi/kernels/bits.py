@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from sparse_mpi.arrays import Array, like, namespace
-from sparse_mpi.kernels.base import MESSAGE, index_dtype
+from sparse_mpi.kernels.base import FIELDS, MESSAGE, index_dtype
 
 NUMBER_LIMITS, NUMBER_BYTES = np.array([1 << 8, 1 << 16, 1 << 32]), np.array([1, 2, 4, 8])  # see `count_bytes`
-FIELDS = len(MESSAGE.names or ())
 
 
 def count_bytes(widths: np.ndarray) -> np.ndarray:
@@ -36,7 +35,7 @@ def lay_out(
     sections[:, 4] = _bytes(spans) + tail * (entries > 0)
     # Sections follow one another without gaps, also from one message to the next.
     ends = sections.cumsum().reshape(-1, 5)
-    fields = (entries, _before(entries), regions[:, 0], shifts, spread, spans, *map(_before, (blocks, codes)))
+    fields = (entries, before(entries), regions[:, 0], shifts, spread, spans, *map(before, (blocks, codes)))
     words = np.empty((len(entries), FIELDS), np.int64)  # a column is a field of `MESSAGE`
     for column, field in enumerate(fields):
         words[:, column] = field
@@ -69,7 +68,7 @@ def _bytes(bits: np.ndarray) -> np.ndarray:
     return (bits + 7) >> 3
 
 
-def _before(counts: np.ndarray) -> np.ndarray:
+def before(counts: np.ndarray) -> np.ndarray:
     """Return the exclusive prefix sum."""
     return counts.cumsum() - counts
 

@@ -34,7 +34,7 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, like, namespace, to_host
 from sparse_mpi.kernels.base import index_dtype
-from sparse_mpi.kernels.bits import count_bytes
+from sparse_mpi.kernels.bits import before, count_bytes
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
 from sparse_mpi.wire.base import Most, Packed
@@ -186,11 +186,6 @@ class BitPacked:
         return np.append(np.repeat(messages["first"], counts) + block * numbers, entries.sum())
 
 
-def _before(counts: np.ndarray) -> np.ndarray:
-    """Return the exclusive prefix sum."""
-    return counts.cumsum() - counts
-
-
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:
     """Read from the buffer how many entries ``(m,)`` each message has; an empty message has none.
 
@@ -199,7 +194,7 @@ def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.nd
     lengths = np.asarray(lengths, np.int64)
     digits = np.arange(8) < (count_bytes(regions[:, 1] - regions[:, 0]) * (lengths > 0))[:, None]
     numbers = np.zeros((len(lengths), 8), np.uint8)
-    numbers[digits] = to_host(buffer[like((_before(lengths)[:, None] + np.arange(8))[digits], buffer)])
+    numbers[digits] = to_host(buffer[like((before(lengths)[:, None] + np.arange(8))[digits], buffer)])
     return numbers.view("<i8")[:, 0] + (lengths > 0)
 
 

@@ -11,12 +11,11 @@ from math import frexp
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.kernels.base import MESSAGE, index_dtype
+from sparse_mpi.kernels.base import FIELDS, MESSAGE, index_dtype
 from sparse_mpi.kernels.cpu.tiles import compiled
 from sparse_mpi.kernels.lanes import copy_bytes, load_word, lowest, store_word
 
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
-FIELDS = len(MESSAGE.names or ())
 
 
 def lay_out(
