@@ -1,0 +1,101 @@
+"""Measure how long a training step takes, way beside way: each takes a few steps in its turn, in rounds, in one job.
+
+python -m sparse_mpi bench network --ranks 4 --rate 10mbit -- \
+    train/pace.py gpt2 --ways dense elect:local-steps=4 --out runs/pace -- --tiny
+
+A way is what train/study.py takes: an algorithm, options of it, and options of the training program; what comes after
+-- are options of all ways. Seconds are those of rank 0's steps, with all that it waits for the others, without tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from options.converters import integer
+from ranks import job
+from records.ways import arguments
+from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.comm import Comm
+
+PARTS = ("compute_seconds", "exposed_seconds", "update_seconds")
+
+
+def pace(args: Namespace, comm: Comm) -> dict[str, list[float]]:
+    """Train each way in each round, and return the mean seconds of its steps, one number a round.
+
+    Args:
+        args: of this program; ``options`` are those of all ways.
+        comm: of the ranks that train together.
+
+    Returns:
+        Seconds by way on rank 0; on the others nothing that means anything.
+    """
+    seconds: dict[str, list[float]] = {way: [] for way in args.ways}
+    for turn in range(args.rounds):
+        for way in args.ways:
+            folder = args.out / "runs" / f"{turn}-{args.ways.index(way)}"
+            import_module(args.program).PROGRAM.train(_options(args, way, folder), comm)
+            comm.barrier()  # rank 0 has written all
+            lines = (folder / "metrics.jsonl").read_text().splitlines()
+            steps = [record for record in map(json.loads, lines) if record["event"] == "step"]
+            taken = [sum(record[part] for part in PARTS) for record in steps[args.warm_up :]]
+            seconds[way].append(statistics.mean(taken))
+    return seconds
+
+
+def _options(args: Namespace, way: str, folder: Path) -> Namespace:
+    """Return the options of the training program for a few steps of a way."""
+    argv = [*args.options, *arguments(way), "--max-steps", str(args.warm_up + args.steps), "--log-every", "1"]
+    argv += ["--threads", "1", "--no-progress", "--checkpoint-every", "0", "--out", str(folder)]
+    parsed: Namespace = import_module(args.program).PROGRAM.parse(argv)
+    return parsed
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, and write ``pace.json`` on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("program", help="of train/, without .py: vgg, gpt2, ...")
+    add("--ways", nargs="+", required=True, metavar="ALGORITHM[:OPTION=VALUE..]", help="what takes turns")
+    add(
+        "--steps",
+        type=integer(1),
+        default=24,
+        metavar="N",
+        help="measured in each turn, a multiple of all local steps (default: 24)",
+    )
+    add("--warm-up", type=integer(0), default=12, metavar="N", help="steps before those, as many (default: 12)")
+    add("--rounds", type=integer(1), default=2, metavar="N", help="turns of each way (default: 2)")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for pace.json and the metrics of the turns")
+    words = list(sys.argv[1:] if argv is None else argv)
+    end = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:end])
+    args.options = words[end + 1 :]
+    for way in args.ways:
+        every = _options(args, way, args.out).local_steps or 1  # ends with a line about what is wrong
+        if args.steps % every or args.warm_up % every:
+            parser.error(f"argument --steps: with --warm-up must be multiples of the local steps of {way}, {every}")
+    job.run(measure, args)
+
+
+def measure(args: Namespace, comm: Comm) -> None:
+    """Write what the ways take, and print it."""
+    seconds = pace(args, comm)
+    if comm.rank == 0:
+        record: dict[str, Any] = {"program": args.program, "ranks": comm.size, "options": args.options}
+        record |= {"steps": args.steps, "warm_up": args.warm_up, "seconds": seconds, **provenance()}
+        (args.out / "pace.json").write_text(json.dumps(record, indent=1) + "\n")
+        for way, taken in seconds.items():
+            print(f"{way}: {statistics.median(taken) * 1e3:.2f} ms a step")
+
+
+if __name__ == "__main__":
+    main()
