@@ -20,8 +20,8 @@ from data.reference import Document
 from data.wordpiece import WordPiece
 from models import bert
 from models.bert import Shape
-from options.converters import integer
 from ranks.job import agreed
+from sparse_mpi.cli.values import file, integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from tasks import masked
@@ -143,7 +143,12 @@ def _extend(parser: ArgumentParser, sequence: int) -> None:
     add("--sequence", type=integer(16), metavar="S", help=text)
     text = f"pieces of the vocabulary that is trained on the training text (default: {PIECES})"
     add("--vocabulary", type=integer(1), metavar="V", help=text)
-    add("--vocab-file", type=Path, metavar="FILE", help="a vocabulary to take instead: a piece of WordPiece a line")
+    add(
+        "--vocab-file",
+        type=file("vocab.txt"),
+        metavar="FILE",
+        help="a vocabulary to take instead: a piece of WordPiece a line",
+    )
 
 
 def extend_pretraining(parser: ArgumentParser) -> None:
@@ -160,7 +165,7 @@ def extend_answering(parser: ArgumentParser) -> None:
     parser.add_argument("--stride", type=integer(1), metavar="N", help=text)
     text = "take the encoder's weights from this state dict of pre-training, or model.bin of a checkpoint; needs its "
     text += "--vocab-file"
-    parser.add_argument("--model-from", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--model-from", type=file("model.bin"), metavar="FILE", help=text)
 
 
 # Li and Hoefler, Ok-Topk, PPoPP 2022: 32 ranks and more, density, batch and rate of wikipedia. Devlin and others, BERT,

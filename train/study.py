@@ -11,7 +11,6 @@ MPI does, to the bit, so that more of them can be studied than the machine has c
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -32,12 +31,13 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from options.arguments import file_name
-from options.converters import integer, number
 from records import duration
 from records.duration import LOWER_IS_BETTER
 from records.pairs import draw, draw_gaps, table
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.values import finite, integer, network, new_folder, number
 from sparse_mpi.comm.world import World
 from sparse_mpi.costs import networks
 
@@ -154,7 +154,7 @@ def tune(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, print its tables, draw its plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     add = parser.add_argument
     add("program", help="of train/, without .py: vgg, lstm, ...")
     add("--ranks", type=integer(1), default=8, metavar="P", help="(default: 8)")
@@ -164,18 +164,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--tune", default="", metavar="OPTION=VALUE,VALUE,..", help="give each way the best of these, as lr=0.1,0.05")
     add("--tuning-seeds", type=integer(0), nargs="+", default=[11, 12], metavar="S", help="for that (default: 11 12)")
     text = f"also tell how long the runs take there, by alpha and beta: {networks.CHOICES}"
-    add("--network", nargs="+", default=[], metavar="NAME", help=text)
+    add("--network", type=network, nargs="+", default=[], metavar="NAME", help=text)
     add("--compute", type=number, default=0.0, metavar="SECONDS", help="of a rank and step there (default: 0)")
-    add("--target", type=float, metavar="SCORE", help="and how long until an epoch ends with this score")
+    add("--target", type=finite, metavar="SCORE", help="and how long until an epoch ends with this score")
     add("--jobs", type=integer(1), default=os.cpu_count(), metavar="N", help="processes (default: one a CPU)")
-    add("--out", type=Path, required=True, metavar="DIR", help="folder for the records, tables and plot")
+    add(
+        "--out",
+        type=new_folder("runs/study"),
+        required=True,
+        metavar="DIR",
+        help="folder for the records, tables and plot",
+    )
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     args, options = parser.parse_args(words[:end]), tuple(words[end + 1 :])
-    try:
-        given = {name: networks.named(name)[0] for name in args.network}
-    except ValueError as error:
-        parser.error(f"argument --{error}")
+    given = {name: networks.named(name)[0] for name in args.network}
     for way in args.ways:
         import_module(args.program).PROGRAM.parse([*options, *arguments(way)])  # ends with a line about what is wrong
     cells = product(args.seeds, args.shards, args.ways)

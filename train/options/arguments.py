@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from options import budget, checkpoints, device, elastic, local, reduction
-from options.converters import figure, integer, number
+from options.converters import figure
 from options.optimizers import OPTIMIZERS
 from options.schedule import SCHEDULES
+from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.values import folder, integer, new_folder, number
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,6 @@ def file_name(text: str) -> str:
     return text.replace(":", "-").replace("=", "-")
 
 
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Print one line instead of a page of usage from every rank, and exit."""
-        print(f"{self.prog}: error: {message} (--help explains all options)", file=sys.stderr)
-        sys.exit(2)
-
-
 def parse(
     program: str,
     description: str,
@@ -79,7 +72,7 @@ def parse(
         extend: adds the program's own options.
         argv: the command line; None takes the process's own.
     """
-    parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=description)
     reduction.extend(parser, lambda field: _defaults(settings, field))
     local.extend(parser)
     budget.extend(parser)
@@ -139,7 +132,7 @@ def _add_data(parser: ArgumentParser, settings: Mapping[str, Settings], folders:
     known = tuple(dict.fromkeys((*settings, tiny.data)))
     add("--data", choices=known, help=f"(default: {next(iter(settings))}, with --tiny {tiny.data})")
     text = f"folder of its files (default: {', '.join(f'{name} {folders[name]}' for name in known)})"
-    add("--data-dir", type=Path, metavar="DIR", help=text)
+    add("--data-dir", type=folder("~/datasets"), metavar="DIR", help=text)
     text = "see that all works: a small model and a few steps, with defaults of its own for what is not given"
     add("--tiny", action="store_true", help=text)
 
@@ -176,7 +169,7 @@ def _add_run(parser: ArgumentParser) -> None:
     text = "torch threads a rank (default: the rank's share of its host's CPUs)"
     add("--threads", type=integer(1), metavar="T", help=text)
     text = "folder for metrics.jsonl, TensorBoard events and plot (default: runs/PROGRAM-DATA-ALGO-TIME)"
-    add("--out", "--log-dir", type=Path, metavar="DIR", help=text)
+    add("--out", "--log-dir", type=new_folder("runs/vgg"), metavar="DIR", help=text)
     text = "write the metrics of every Nth step (default: 10)"
     add("--log-every", type=integer(1), default=10, metavar="N", help=text)
     add("--plot", action="store_true", help="draw loss, score and traffic into plot.png at the end")

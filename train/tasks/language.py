@@ -26,8 +26,8 @@ from data.text import TEXTS, Text
 from data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Words, train_byte_pairs
 from models.word_lstm import WordLSTM
 from options.arguments import Settings
-from options.converters import integer
 from ranks.job import agreed
+from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from tasks.task import Sums, sums
