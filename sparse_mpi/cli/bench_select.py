@@ -58,7 +58,10 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         "--rounds", type=values.integer(LEAST), default=15, help=f"measurements of each method, at least {LEAST}"
     )
     parser.add_argument(
-        "--seconds", type=values.positive, default=20, help=f"a case ends early after it, {LEAST} rounds done"
+        "--seconds",
+        type=values.positive,
+        default=20,
+        help=f"a case ends after so many seconds, once {LEAST} rounds are done",
     )
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu", help="where the vector lies")
     parser.add_argument("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")

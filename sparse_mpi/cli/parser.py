@@ -14,6 +14,7 @@ from argparse import (
 )
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from shlex import quote
 from typing import Any, NoReturn
 
 from sparse_mpi.comm.runtime import told_rank
@@ -69,7 +70,9 @@ class Parser(ArgumentParser):
             parser.error(f"unknown argument {unknown[0]!r}; {parser._advice(unknown[0])}")
         return found
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
         """Return the options as attributes, and what is unknown, or end with a line about the first that is wrong."""
         try:
             return super().parse_known_args(args, namespace)
@@ -82,7 +85,9 @@ class Parser(ArgumentParser):
             names = list(map(str, action.choices))
             like = get_close_matches(str(value), names, 1, 0.4) or names
             known = ", ".join(names)
-            raise ArgumentError(action, f"must be one of {known}, got {value!r}; for example {_given(action, like[0])}")
+            raise ArgumentError(
+                action, f"must be one of {known}, got {quote(str(value))}; for example {_given(action, like[0])}"
+            )
 
     def _remedy(self, error: ArgumentError) -> str:
         """Return an example for the option that the error is about, or what else to do."""

@@ -62,7 +62,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         metavar="NAME",
         help=f"{networks.CHOICES} (default: {' '.join(names)})",
     )
-    add("--algorithms", nargs="+", type=_flat, default=[], metavar="NAME", help=f"of {values.SPELLINGS} (default: all)")
+    add(
+        "--algorithms",
+        nargs="+",
+        type=values.Value(_flat, "", "oktopk"),
+        default=[],
+        metavar="NAME",
+        help=f"of {values.SPELLINGS} (default: all)",
+    )
     add("--n", type=values.integer(1), default=14_728_266, help="elements of the gradient (default: 14728266, VGG-16)")
     add("--density", type=values.share, default=0.02, help="share of them that is sent (default: 0.02)")
     add(

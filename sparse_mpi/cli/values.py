@@ -120,6 +120,15 @@ record = new_file("record.json")
 figure = new_file("figure.png", FIGURES)
 
 
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError
+    return text
+
+
+text = Value(_text, "a text that is not empty", "word")
+
+
 def _gradients(text: str) -> str:
     """Return a kind of gradients, or the file of recorded ones."""
     if text not in KINDS and not Path(text).is_file():
