@@ -26,7 +26,7 @@ from tqdm import tqdm
 from models.vgg import VGG16
 from options.device import DEVICES
 from ranks.device import choose, finish
-from ranks.job import JobError, agreed, run, threads_per_rank
+from ranks.job import agreed, run, threads_per_rank
 from records.meter import Stamps
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.bench.provenance import provenance
@@ -169,8 +169,6 @@ class Candidate:
 def main(args: Namespace, comm: Comm) -> None:
     """Measure, and print on rank 0."""
     named = {text: spelled(text) for text in args.algos}
-    if args.rank and not any(takes(name, "rank") for name, _ in named.values()):
-        raise JobError(f"--rank has no effect on {', '.join(args.algos)}; leave it out")
     writer = args.json if comm.rank == 0 else None
     agreed(comm, lambda: writer.touch() if writer else None)
     args.threads = args.threads or threads_per_rank(comm)
@@ -284,6 +282,8 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     args = parser.parse_args(argv)
     if args.overlap and args.plans:
         parser.error("argument --overlap: plans are for the whole gradient; leave out --plans or --overlap")
+    if args.rank and not any(takes(spelled(text)[0], "rank") for text in args.algos):
+        parser.error(f"argument --rank: has no effect on {', '.join(args.algos)}; leave it out")
     args.algos, args.plans = (list(dict.fromkeys(names)) for names in (args.algos, args.plans))
     return args
 

@@ -8,7 +8,7 @@ from sparse_mpi.cli import algorithms, bench, doctor, gpu_check, plan, predict, 
 from sparse_mpi.cli.parser import Parser, Refused
 
 
-def parser() -> Parser:
+def make_parser() -> Parser:
     """Return the parser of all commands."""
     made = Parser(prog="python -m sparse_mpi", description="Sparse allreduce over MPI.")
     commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -19,9 +19,9 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that ``argv`` (default: the process's arguments) names; returns the exit code."""
-    known = parser()
-    args = known.parse_args(argv)
+    parser = make_parser()
+    args = parser.parse_args(argv)
     try:
         return args.run(args)
     except Refused as refused:
-        known.refuse(refused, argv)
+        parser.refuse(refused, argv)

@@ -62,7 +62,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         type=values.positive,
         default=12.0,
         metavar="GB",
-        help="skip what needs more memory (default: 12)",
+        help="skip what needs more GB of memory (default: 12)",
     )
     add("--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were counted on")
     add("--plot", type=values.figure, metavar="FILE", help="draw bytes and messages over P (needs matplotlib)")

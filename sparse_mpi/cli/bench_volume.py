@@ -80,7 +80,7 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
     add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
     text = "skip what has more pairs to merge in a step, on all ranks together (default: 3e8)"
     add("--most-pairs", type=values.positive, default=3e8, metavar="N", help=text)
-    text = "skip what needs more memory (default: 12)"
+    text = "skip what needs more GB of memory (default: 12)"
     add("--most-gigabytes", type=values.positive, default=12.0, metavar="GB", help=text)
     add(
         "--phases",

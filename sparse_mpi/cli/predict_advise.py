@@ -32,7 +32,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     text = "of a rank's link in each direction, as tc writes it: 100mbit, 1gbit, 10gbit"
     add("--rate", type=values.rate, metavar="RATE", help=f"{text}; where ranks share a link, each has its part")
     add("--latency", type=values.number, metavar="US", help="microseconds of a message (default: as fitted)")
-    add("--cores", type=values.positive, metavar="C", help="of a node (default: one a rank)")
+    add("--cores", type=values.positive, metavar="C", help="cores of a node, any share of them (default: one a rank)")
     add(
         "--ranks-per-node",
         type=values.integer(1),
@@ -47,7 +47,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--utilisation", type=values.part, default=0.9, metavar="U", help=text)
     text = "metrics.jsonl of a training program: tell how long it takes on the cluster until --score"
     add("--run", dest="trained", type=values.file("metrics.jsonl"), metavar="FILE", help=text)
-    add("--score", type=values.finite, help="of a test, to reach in --run")
+    add("--score", type=values.finite, help="score of a test, to reach in --run")
 
 
 def advise(args: argparse.Namespace) -> int:

@@ -149,21 +149,21 @@ def _output(text: str) -> str:
 output = Value(_output, "a file that is there, or -", "job.txt")
 
 
-def checked(check: Callable[[str], object], example: str) -> Value[str]:
-    """Return a converter to the texts that ``check`` takes; the line has what its ValueError says."""
+def checked(check: Callable[[str], object], example: str, subject: str = "") -> Value[str]:
+    """Return a converter to the texts that ``check`` takes; a line has what its ValueError says of the subject."""
 
     def read(text: str) -> str:
         try:
             check(text)
         except ValueError as error:
-            raise ArgumentTypeError(str(error)) from None
+            raise ArgumentTypeError(str(error).removeprefix(f"{subject} ")) from None
         return text
 
     return Value(read, "", example)
 
 
-algorithm = checked(spelled, "oktopk:wire=packed")
-network = checked(networks.named, "10gbe")
-every = checked(lambda given: [schedule.length(each) for each in given.split(",")], "30s")
-turns = checked(lambda given: [schedule.link(each) for each in given.split(",")], "1gbit,50mbit")
-rate = checked(rates.parse, "100mbit")
+algorithm = checked(spelled, "oktopk:wire=packed", "algorithm")
+network = checked(networks.named, "10gbe", "network")
+every = checked(lambda given: [schedule.length(each) for each in given.split(",")], "30s", "every")
+turns = checked(lambda given: [schedule.link(each) for each in given.split(",")], "1gbit,50mbit", "rate")
+rate = checked(rates.parse, "100mbit", "rate")

@@ -36,7 +36,7 @@ def programs() -> list[str]:
 def parsers(program: str, patch: pytest.MonkeyPatch) -> list[argparse.ArgumentParser]:
     """Return the parser of a program, and those of its commands."""
     if program == COMMANDS:
-        return list(_below(cli.parser()))
+        return list(_below(cli.make_parser()))
     return [found for words in _command_lines(program) for found in _below(_built(program, words, patch))]
 
 

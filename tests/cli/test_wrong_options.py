@@ -14,7 +14,7 @@ from .parsers import ROOT, parsers, programs
 
 TEXTS = ("word", "-1", "0", "0.5", "nan", "inf", "", "no/such/file", "3furlongs", "two\nlines")
 NEVER = ""  # a good value of no option
-UNITS = "second|Gbit/s|bytes|GB|epochs|rate|norm|momentum|decay|factor|score|pairs|ranks|times|cores"  # of numbers
+UNITS = "second|Gbit/s|bytes|GB|epochs|rate|norm|momentum|decay|factor|score|pairs|ranks|times|share"  # of numbers
 
 
 @pytest.fixture(params=programs())

@@ -156,12 +156,8 @@ def _add_training(parser: ArgumentParser, settings: Mapping[str, Settings]) -> N
     group.add_argument("--schedule", choices=tuple(SCHEDULES), help=text + _defaults(settings, "schedule"))
     add("--milestones", number, "E", "epochs after which it falls to a tenth, in steps", nargs="*")
     add("--decay", number, "F", "that factor, of exponential")
-    add(
-        "--momentum",
-        number,
-        "M",
-        "share of the last step that sgd adds to the next one; with --feedback dgc of the gradients of each rank, and sgd has none",
-    )
+    text = "share of its last step that sgd adds; with --feedback dgc of each rank's gradients, and sgd has none"
+    add("--momentum", number, "M", text)
     text = f"share of the mean gradient that adam and adamw keep from step to step, below 1 (default: {BETA1})"
     group.add_argument("--beta1", type=number, metavar="B", help=text)
     add("--weight-decay", number, "W", "weight decay")

@@ -19,7 +19,7 @@ def extend(parser: ArgumentParser) -> None:
         f"set k in every step, so that a rank sends so much: {EXAMPLES}; more while gradients change fast, and less "
         "later (default: --density)"
     )
-    add("--budget", type=checked(make_goal, "5MB/s"), metavar="AMOUNT/s", help=text)
+    add("--budget", type=checked(make_goal, "5MB/s", "budget"), metavar="AMOUNT/s", help=text)
     text = "set k in every step, so that one takes S seconds; beside --budget, no longer (default: --density)"
     add("--step-seconds", type=positive, metavar="S", help=text)
 
