@@ -18,7 +18,7 @@ from sklearn.datasets import load_breast_cancer
 
 import sparse_mpi
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm import as_comm
 
 KEPT = 5  # bits of the mantissa

@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 import sparse_mpi
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm import as_comm
 
 parser = Parser(description=__doc__.partition("\n")[0])

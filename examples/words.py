@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 import sparse_mpi
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.parsing import Parser
 
 parser = Parser(description=__doc__.partition("\n")[0])
 parser.add_argument("--best", type=values.integer(1), default=15, help="pairs shown (default: 15)")

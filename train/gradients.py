@@ -30,7 +30,7 @@ from ranks.job import agreed, run, threads_per_rank
 from ranks.replicas import average_buffers, identical
 from sparse_mpi.analysis.gradients import write
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters

@@ -39,7 +39,7 @@ from records.duration import LOWER_IS_BETTER
 from records.pairs import draw, draw_gaps, table
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.cli.values import checked, finite, integer, network, new_folder, number
 from sparse_mpi.comm.world import World
 from sparse_mpi.costs import networks

@@ -32,7 +32,7 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.cli.values import integer, positive, record, share
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters

@@ -20,7 +20,7 @@ from sparse_mpi.bench.kernel_cache import COMPILING, cold
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import gradient_options, values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.sharing import place_on_node

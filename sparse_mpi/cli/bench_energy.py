@@ -14,7 +14,7 @@ from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import values
 from sparse_mpi.cli.markdown import table
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.reducer.arguments import algorithm_spelled
 

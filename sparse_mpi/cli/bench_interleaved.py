@@ -24,7 +24,7 @@ from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import gradient_options, values
 from sparse_mpi.cli.interleaved_table import render, results
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs.break_even import ring_bound
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from fractions import Fraction
 
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.emulation import hosts, launch, schedule
 from sparse_mpi.emulation.course import Course
 from sparse_mpi.emulation.links import Links

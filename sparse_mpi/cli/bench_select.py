@@ -26,7 +26,7 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.select_plot import draw
 from sparse_mpi.kernels import threads
 from sparse_mpi.select.exact import top_k

@@ -18,7 +18,7 @@ from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.bench.sparse_cases import CASES, filled, stored
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.sparse_rivals import best_of_others, candidates, gloo
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.keyed.choice import Choice

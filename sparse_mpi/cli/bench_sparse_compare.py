@@ -10,7 +10,7 @@ from typing import Any
 from sparse_mpi.bench import records
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import bench_sparse, emulated_grid, values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.sparse_compare_plot import draw
 from sparse_mpi.cli.sparse_compare_table import table
 

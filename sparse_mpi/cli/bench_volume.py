@@ -12,7 +12,7 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.volume_plot import draw
 from sparse_mpi.cli.volume_table import RATIOS, phases, row, title
 from sparse_mpi.comm.world import MAX_RANKS

@@ -21,7 +21,7 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
 from sparse_mpi.wire import WIRES, encode, regions_of
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from sparse_mpi.bench.models import MODELS
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.plan_plot import draw
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.runtime import LAUNCHERS

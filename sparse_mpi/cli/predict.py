@@ -11,7 +11,7 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import predict_advise, predict_fit, values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.predict_plot import draw
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.costs import networks

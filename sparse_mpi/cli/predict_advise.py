@@ -12,7 +12,7 @@ from sparse_mpi.bench.models import MODELS
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import predict_fit, values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.costs.cluster import TYPICAL, Cluster
 from sparse_mpi.emulation import rate
 from sparse_mpi.sparse import Layout

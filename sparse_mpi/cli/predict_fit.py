@@ -11,7 +11,7 @@ from sparse_mpi.analysis.calibration import Check, Fit, Prediction
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.predict_plot import draw_check
 from sparse_mpi.comm import as_comm
 from sparse_mpi.costs import fit as network_fit

@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.launch.command import build
 from sparse_mpi.launch.cores import cores
 from sparse_mpi.launch.find import LaunchError

@@ -10,7 +10,7 @@ import argparse
 from sparse_mpi import wire
 from sparse_mpi.bench.models import MODELS
 from sparse_mpi.cli import markdown, values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.reducer.arguments import resolve_k
 from sparse_mpi.rows import RULES, quotas
 from sparse_mpi.select import SELECTORS

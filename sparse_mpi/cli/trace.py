@@ -10,7 +10,7 @@ from sparse_mpi.analysis.replay import Trace, replay
 from sparse_mpi.bench import records
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Refused
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.trace_plot import draw
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.world import World

@@ -15,7 +15,7 @@ from sparse_mpi import cli
 ROOT = Path(__file__).parents[2]
 COMMANDS = "sparse_mpi"
 MODULES = tuple(f"tests.{name}" for name in ("elastic.chaos", "elastic.pairs", "elastic.pauses", "mutation"))
-TASKS = {"train/lstm.py": ("speech", "lm"), "train/bert.py": ("pretrain", "squad")}  # which of them a parser is for
+TASKS = {"train/lstm.py": ("speech", "text"), "train/bert.py": ("pretrain", "squad")}  # which of them a parser is for
 
 
 class Built(Exception):
@@ -36,7 +36,7 @@ def programs() -> list[str]:
 def parsers(program: str, patch: pytest.MonkeyPatch) -> list[argparse.ArgumentParser]:
     """Return the parser of a program, and those of its commands."""
     if program == COMMANDS:
-        return list(_below(cli.make_parser()))
+        return list(_below(cli.parser()))
     return [found for words in _command_lines(program) for found in _below(_built(program, words, patch))]
 
 

@@ -15,7 +15,7 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench import comparison
 from sparse_mpi.bench import cpu_time as processor
 from sparse_mpi.bench.comparison import FIELDS, MIN_STEPS, Candidate, Rules, batches, candidates, summarise, take_turns
-from sparse_mpi.cli import bench_compare, bench_interleaved, interleaved_plot, main, make_parser
+from sparse_mpi.cli import bench_compare, bench_interleaved, interleaved_plot, main, parser
 from sparse_mpi.cli.interleaved_table import render, results
 from sparse_mpi.comm import NullComm
 from sparse_mpi.costs.break_even import Cost, break_even, ring_bound
@@ -222,11 +222,11 @@ def test_processor_time_is_that_between_calls(monkeypatch):
 
 
 def test_the_job_gets_all_options():
-    parser = make_parser()
+    known = parser()
     given = ["--n", "50", "--density", "0.1", "--steps", "4", "--warmup", "0", "--seconds", "2", "--batch", "3"]
     given += ["--algorithms", "topka", "gtopk", "--wires", "own", "--seed", "7"]
-    args = parser.parse_args(["bench", "compare", *given])
-    parsed = parser.parse_args(bench_compare.interleaved_command(args, 0.95, 12.5, Path("file")))
+    args = known.parse_args(["bench", "compare", *given])
+    parsed = known.parse_args(bench_compare.interleaved_command(args, 0.95, 12.5, Path("file")))
     assert {name: getattr(parsed, name) for name in bench_compare.PASSED} == {
         name: getattr(args, name) for name in bench_compare.PASSED
     }

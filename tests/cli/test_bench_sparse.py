@@ -11,7 +11,7 @@ import pytest
 
 from sparse_mpi.analysis import keyed_volume
 from sparse_mpi.bench.sparse_cases import CASES, filled, stored
-from sparse_mpi.cli import bench_sparse_compare, emulated_grid, main, make_parser
+from sparse_mpi.cli import bench_sparse_compare, emulated_grid, main, parser
 from sparse_mpi.cli.sparse_compare_plot import columns
 from sparse_mpi.keyed.algorithms import ALGORITHMS
 from sparse_mpi.keyed.choice import INLINE
@@ -132,8 +132,8 @@ def test_wrong_options_are_named(options, says):
 
 
 def parsed(*options):
-    parser = make_parser()
-    return parser, parser.parse_args(["bench", "sparse-compare", *options])
+    known = parser()
+    return known, known.parse_args(["bench", "sparse-compare", *options])
 
 
 @pytest.mark.parametrize("cases", [["zipf"], []])
@@ -142,8 +142,8 @@ def test_a_job_gets_all_options_and_the_fill_ins_that_its_ranks_can_have(cases, 
     for folder in ("a", "b"):
         Path(folder).mkdir()
     given = ["--n", "50", "--entries", "7", "--steps", "3", "--fill-in", "1", "2.5", "8", "--data", "a", "b"]
-    parser, args = parsed(*given, "--cases", *cases)
-    job = parser.parse_args(bench_sparse_compare.job_command(args, 4, Path("file")))
+    known, args = parsed(*given, "--cases", *cases)
+    job = known.parse_args(bench_sparse_compare.job_command(args, 4, Path("file")))
     assert (job.n, job.entries, job.steps, job.json) == (50, 7, 3, Path("file"))
     assert (job.cases, job.fill_in, job.data) == (cases, [1, 2.5], [Path("a"), Path("b")])
 

@@ -29,7 +29,7 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm.world import World
 from sparse_mpi.emulation import hosts, launch, rate
 from sparse_mpi.sparse import Layout

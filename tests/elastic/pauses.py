@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from sparse_mpi.cli import figures, values
-from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.parsing import Parser
 
 ENDS = ("kill", "exit", "raise")  # faults after which a process ends by itself
 GROUPS = ("ended", "frozen for good", "frozen or cut off for half a second")

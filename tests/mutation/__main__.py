@@ -29,7 +29,7 @@ from queue import Queue
 from tqdm import tqdm
 
 from sparse_mpi.cli import values
-from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.parsing import Parser
 
 from .mutants import ROOT, Mutant, draw
 

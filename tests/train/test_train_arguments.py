@@ -28,8 +28,12 @@ def extend(parser):
     parser.add_argument("--depth", type=int, default=3)
 
 
+def nothing(args):
+    """Take all options."""
+
+
 def options(*argv):
-    return parse("net", "Train net.", SETTINGS, FOLDERS, TINY, extend, argv)
+    return parse("net", "Train net.", SETTINGS, FOLDERS, TINY, extend, nothing, argv)
 
 
 def test_defaults_are_those_of_the_data_set():
@@ -58,7 +62,8 @@ def test_a_warmup_that_is_a_share_of_the_epochs_goes_with_their_number():
     shared = {"long": replace(SETTINGS["text"], epochs=4, warmup_epochs=0.5, warmup_scales=True), **SETTINGS}
 
     def warmup(*argv):
-        return parse("net", "Train net.", shared, FOLDERS | {"long": "."}, TINY, extend, argv).warmup_epochs
+        own = extend, nothing
+        return parse("net", "Train net.", shared, FOLDERS | {"long": "."}, TINY, *own, argv).warmup_epochs
 
     assert (warmup(), warmup("--epochs", "12"), warmup("--epochs", "12", "--warmup-epochs", "2")) == (0.5, 1.5, 2)
     assert warmup("--data", "text", "--epochs", "12") == 0.1

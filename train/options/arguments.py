@@ -13,7 +13,7 @@ from options import budget, checkpoints, device, elastic, local, reduction
 from options.converters import figure
 from options.optimizers import OPTIMIZERS
 from options.schedule import SCHEDULES
-from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.cli.values import folder, integer, new_folder, number
 
 
@@ -59,6 +59,7 @@ def parse(
     folders: Mapping[str, str],
     tiny: Tiny,
     extend: Callable[[ArgumentParser], None],
+    check: Callable[[Namespace], None],
     argv: Sequence[str] | None = None,
 ) -> Namespace:
     """Return the options of a training program, those of `Settings` filled in for the chosen data set.
@@ -70,6 +71,7 @@ def parse(
         folders: where each data set is looked for.
         tiny: in place of all settings with --tiny.
         extend: adds the program's own options.
+        check: raises ValueError for those that do not go together.
         argv: the command line; None takes the process's own.
     """
     parser = Parser(description=description)
@@ -95,6 +97,10 @@ def parse(
     new = Path("runs") / file_name(f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}")
     checkpoints.resolve(parser, args, new)
     elastic.resolve(parser, args)
+    try:
+        check(args)
+    except ValueError as error:
+        parser.error(f"argument {error}")
     return args
 
 

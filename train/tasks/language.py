@@ -137,17 +137,21 @@ def language_task(args: Namespace, comm: Comm, block: int, choose: Choose, build
     return LanguageTask(build(vocabulary.size), train, test, block, args, comm)
 
 
+def check_vocabulary(args: Namespace) -> None:
+    """Raise ValueError for a size of the vocabulary with --tiny, whose tokens are bytes."""
+    if args.tiny and args.vocabulary not in (None, BYTES):
+        raise ValueError(
+            f"--vocabulary: {args.vocabulary} has no effect with --tiny, whose tokens are the {BYTES} bytes; leave it "
+            "out"
+        )
+
+
 def words(most: int) -> Choose:
     """Return a choice of the ``most`` most frequent words of the training text, or of the 256 bytes with --tiny."""
 
     def choose(text: Text, args: Namespace, comm: Comm) -> Vocabulary:
         if not args.tiny:
             return Words(text.train, most, TEXTS[args.data].words)
-        if args.vocabulary not in (None, BYTES):
-            raise ValueError(
-                f"--vocabulary {args.vocabulary} has no effect with --tiny, whose tokens are the {BYTES} bytes; "
-                "leave it out"
-            )
         return Bytes()
 
     return choose

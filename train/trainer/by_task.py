@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ranks import job
 from records.journal import Outcome
-from sparse_mpi.cli.parser import Parser
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm import Comm
 from trainer.program import Program
 
