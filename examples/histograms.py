@@ -9,9 +9,7 @@ and all ranks take the best split of each node. They are whole numbers of millio
 order. The data are the 569 tumours of scikit-learn. The trees are checked against those of one process.
 """
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +17,8 @@ from mpi4py import MPI
 from sklearn.datasets import load_breast_cancer
 
 import sparse_mpi
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm import as_comm
 
 KEPT = 5  # bits of the mantissa
@@ -32,11 +32,18 @@ RATE = 0.3
 
 Merge = Callable[[str, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]  # what it is, keys, values: their sums
 
-parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("--trees", type=int, default=20, help="(default: 20)")
-parser.add_argument("--depth", type=int, default=5, help="of a tree (default: 5)")
-parser.add_argument("--save", type=Path, metavar="DIR", help="write each rank's sketch, for bench sparse --data DIR")
-parser.add_argument("--plot", metavar="FILE", help="draw errors of quantiles, and the loss tree by tree")
+parser = Parser(description=__doc__.partition("\n")[0])
+parser.add_argument("--trees", type=values.integer(1), default=20, help="how many (default: 20)")
+parser.add_argument("--depth", type=values.integer(1), default=5, help="of a tree (default: 5)")
+parser.add_argument(
+    "--save",
+    type=values.new_folder("runs/histograms"),
+    metavar="DIR",
+    help="write each rank's sketch, for bench sparse --data DIR",
+)
+parser.add_argument(
+    "--plot", type=values.figure, metavar="FILE", help="draw errors of quantiles, and the loss tree by tree"
+)
 
 
 class Tree(NamedTuple):

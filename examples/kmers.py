@@ -7,7 +7,6 @@ equal ones. The reads are those of Debian's package bowtie2-examples (apt-get in
 checked against one process.
 """
 
-import argparse
 import gzip
 from pathlib import Path
 
@@ -15,6 +14,8 @@ import numpy as np
 from mpi4py import MPI
 
 import sparse_mpi
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm import as_comm
 
 READS = Path("/usr/share/doc/bowtie2/examples/reads")
@@ -22,11 +23,18 @@ FILES = ("reads_1.fq.gz", "reads_2.fq.gz", "longreads.fq.gz")
 CODES = np.full(256, 4, np.uint8)
 CODES[np.frombuffer(b"ACGT", np.uint8)] = range(4)
 
-parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("-k", type=int, default=21, help="bases of a k-mer, at most 31 (default: 21)")
-parser.add_argument("--reads", type=Path, default=READS, metavar="DIR", help=f"with {', '.join(FILES)}")
-parser.add_argument("--save", type=Path, metavar="DIR", help="write what each rank has, for bench sparse --data DIR")
-parser.add_argument("--plot", metavar="FILE", help="draw how many k-mers occur how often")
+parser = Parser(description=__doc__.partition("\n")[0])
+parser.add_argument("-k", type=values.integer(1, 31), default=21, help="bases of a k-mer, at most 31 (default: 21)")
+parser.add_argument(
+    "--reads", type=values.folder("reads"), default=READS, metavar="DIR", help=f"with {', '.join(FILES)}"
+)
+parser.add_argument(
+    "--save",
+    type=values.new_folder("runs/kmers"),
+    metavar="DIR",
+    help="write what each rank has, for bench sparse --data DIR",
+)
+parser.add_argument("--plot", type=values.figure, metavar="FILE", help="draw how many k-mers occur how often")
 
 
 def reads(folder: Path) -> list[np.ndarray]:

@@ -8,7 +8,6 @@ that are never changes, so they are told once. The data are the lists of `apt-ge
 against one process with scipy.
 """
 
-import argparse
 import re
 import shutil
 import subprocess
@@ -19,19 +18,31 @@ import scipy.sparse
 from mpi4py import MPI
 
 import sparse_mpi
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm import as_comm
 
-parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("--iterations", type=int, default=40, help="(default: 40)")
-parser.add_argument("--damping", type=float, default=0.85, help="(default: 0.85)")
-parser.add_argument("--available", type=Path, metavar="FILE", help="what apt-cache dumpavail said, here or elsewhere")
+parser = Parser(description=__doc__.partition("\n")[0])
+parser.add_argument("--iterations", type=values.integer(1), default=40, help="how many (default: 40)")
+parser.add_argument(
+    "--damping", type=values.part, default=0.85, help="share of rank that follows dependencies (default: 0.85)"
+)
+parser.add_argument(
+    "--available",
+    type=values.file("available.txt"),
+    metavar="FILE",
+    help="what apt-cache dumpavail said, here or elsewhere",
+)
 WAYS = ("persistent", "anew", "pickled")
 text = "sums by a persistent allreduce, by one of everything in each iteration, or by mpi4py's of pickled csr_array"
 parser.add_argument("--by", choices=WAYS, default=WAYS[0], help=f"{text} (default: persistent)")
 parser.add_argument(
-    "--save", type=Path, metavar="DIR", help="write each rank's counts of dependencies, for bench sparse --data DIR"
+    "--save",
+    type=values.new_folder("runs/pagerank"),
+    metavar="DIR",
+    help="write each rank's counts of dependencies, for bench sparse --data DIR",
 )
-parser.add_argument("--plot", metavar="FILE", help="draw the best ranked packages")
+parser.add_argument("--plot", type=values.figure, metavar="FILE", help="draw the best ranked packages")
 
 
 def packages(file: Path | None) -> tuple[list[str], np.ndarray]:

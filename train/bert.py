@@ -20,8 +20,8 @@ from data.reference import Document
 from data.wordpiece import WordPiece
 from models import bert
 from models.bert import Shape
-from options.converters import integer
 from ranks.job import agreed
+from sparse_mpi.cli.values import file, integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from tasks import masked
@@ -66,8 +66,6 @@ def pretraining(args: Namespace, comm: Comm) -> Pretraining:
 
     special = vocabulary(args, comm, lambda: (document.text for document in corpus.training(documents())))
     length = args.sequence or (48 if args.tiny else 128)
-    if length > bert.POSITIONS:
-        raise ValueError(f"--sequence must be at most {bert.POSITIONS}, got {length}")
     pieces, lengths = agreed(comm, lambda: corpus.encoded(documents(), special, comm))
     runs = corpus.gathered(pieces, lengths, length - masked.FRAME, comm)
     model = bert.for_pretraining(shape(args), len(special.vocabulary))
@@ -76,13 +74,9 @@ def pretraining(args: Namespace, comm: Comm) -> Pretraining:
 
 def answering(args: Namespace, comm: Comm) -> Answering:
     """Make the task of answering questions, with the encoder of --model-from if given."""
-    if args.model_from and not args.vocab_file:
-        raise ValueError("--model-from needs the vocabulary of that model: give its vocab.txt with --vocab-file")
     questions = agreed(comm, lambda: QUESTIONS[args.data](args.data_dir))
     special = vocabulary(args, comm, lambda: dict.fromkeys(question.context for question in questions.train))
     length = args.sequence or (96 if args.tiny else 384)
-    if length > bert.POSITIONS:
-        raise ValueError(f"--sequence must be at most {bert.POSITIONS}, got {length}")
     stride, asked = args.stride or length // 3, min(MAX_QUESTION_PIECES, length // 3)
     train, test = (Windows(part, special, length, stride, asked) for part in questions)
     model = bert.for_answering(shape(args), len(special.vocabulary))
@@ -104,13 +98,7 @@ def vocabulary(args: Namespace, comm: Comm, texts: Callable[[], Iterable[str]]) 
 
     Raises:
         JobError: on all ranks, when a file or a package is missing or damaged.
-        ValueError: there is a file, and a size to train one with.
     """
-    if args.vocabulary and args.vocab_file:
-        raise ValueError(
-            f"--vocabulary {args.vocabulary} has no effect beside --vocab-file {args.vocab_file}, which has its own "
-            "size; leave one of them out"
-        )
 
     def work() -> list[str]:
         if comm.rank:
@@ -140,10 +128,15 @@ def _extend(parser: ArgumentParser, sequence: int) -> None:
     for name, size in BASE._asdict().items():
         add(f"--{name}", type=integer(1), metavar="N", help=f"of the encoder (default: {size})")
     text = f"pieces of a sequence, at most {bert.POSITIONS} (default: {sequence})"
-    add("--sequence", type=integer(16), metavar="S", help=text)
+    add("--sequence", type=integer(16, bert.POSITIONS), metavar="S", help=text)
     text = f"pieces of the vocabulary that is trained on the training text (default: {PIECES})"
     add("--vocabulary", type=integer(1), metavar="V", help=text)
-    add("--vocab-file", type=Path, metavar="FILE", help="a vocabulary to take instead: a piece of WordPiece a line")
+    add(
+        "--vocab-file",
+        type=file("vocab.txt"),
+        metavar="FILE",
+        help="a vocabulary to take instead: a piece of WordPiece a line",
+    )
 
 
 def extend_pretraining(parser: ArgumentParser) -> None:
@@ -160,7 +153,18 @@ def extend_answering(parser: ArgumentParser) -> None:
     parser.add_argument("--stride", type=integer(1), metavar="N", help=text)
     text = "take the encoder's weights from this state dict of pre-training, or model.bin of a checkpoint; needs its "
     text += "--vocab-file"
-    parser.add_argument("--model-from", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--model-from", type=file("model.bin"), metavar="FILE", help=text)
+
+
+def check(args: Namespace) -> None:
+    """Raise ValueError for options that have no effect, or lack another one."""
+    if args.vocabulary and args.vocab_file:
+        raise ValueError(
+            f"--vocabulary: {args.vocabulary} has no effect beside --vocab-file {args.vocab_file}, which has its own "
+            "size; leave one of them out"
+        )
+    if getattr(args, "model_from", None) and not args.vocab_file:
+        raise ValueError("--model-from: needs the vocabulary of that model; give its vocab.txt with --vocab-file")
 
 
 # Li and Hoefler, Ok-Topk, PPoPP 2022: 32 ranks and more, density, batch and rate of wikipedia. Devlin and others, BERT,
@@ -175,6 +179,7 @@ PROGRAM = ByTask(
             {"wikipedia": "wikipedia", "python-reference": ELSEWHERE},
             Tiny("python-reference", settings(1, 32, 3e-3, density=0.05)),
             extend_pretraining,
+            check,
         ),
         "squad": Program(
             "bert-squad",
@@ -184,6 +189,7 @@ PROGRAM = ByTask(
             {"squad": "squad", "python-cloze": ELSEWHERE},
             Tiny("python-cloze", settings(1, 16, 3e-3, density=0.05)),
             extend_answering,
+            check,
         ),
     },
     "pretrain: masked words; squad: answers (default: the one that --data is for, or pretrain)",

@@ -10,7 +10,6 @@ All other options are those of the program, whose model, batches, reduction and 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -24,13 +23,15 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from options.converters import integer
+from options.converters import new_file
 from options.optimizers import OPTIMIZERS
 from options.reduction import AUTO, algorithm_and_options, feedback_options
 from ranks.job import agreed, run, threads_per_rank
 from ranks.replicas import average_buffers, identical
 from sparse_mpi.analysis.gradients import write
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli.parsing import Parser
+from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
 from tasks.task import Task
@@ -41,12 +42,14 @@ PROGRAMS = ("vgg", "resnet", "vit", "lstm", "transformer", "bert", "gpt2")
 
 def parse(argv: Sequence[str] | None = None) -> Namespace:
     """Return what to record, with the options of the program as ``options``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     add = parser.add_argument
     add("--program", choices=PROGRAMS, default="vgg", help="which one of this folder (default: vgg)")
     text = "numbers of steps, from 1; training ends with the last (default: 1 10 40)"
     add("--record-steps", type=integer(1), nargs="+", default=[1, 10, 40], metavar="N", help=text)
-    add("--save", type=Path, default=Path("runs/gradients.npz"), metavar="FILE", help="default: runs/gradients.npz")
+    text = "what to write (default: runs/gradients.npz)"
+    usual = Path("runs/gradients.npz")
+    add("--save", type=new_file("gradients.npz", [".npz"]), default=usual, metavar="FILE", help=text)
     args, rest = parser.parse_known_args(argv)
     args.task = import_module(args.program).PROGRAM
     args.options = args.task.parse(rest)

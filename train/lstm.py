@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import data.text
 from tasks import speech
-from tasks.language import LSTM_SETTINGS, extend_lstm, lstm_language_task
+from tasks.language import LSTM_SETTINGS, check_vocabulary, extend_lstm, lstm_language_task
 from trainer.by_task import ByTask
 from trainer.program import Program, Settings, Tiny
 
@@ -30,6 +30,7 @@ PROGRAM = ByTask(
             data.text.FOLDERS,
             Tiny("python-reference", TINY_TEXT),
             extend_lstm,
+            check_vocabulary,
         ),
     },
     "speech: characters from sound; text: the next word (default: the one that --data is for, or speech)",

@@ -15,6 +15,7 @@ from torch import nn
 
 from data.source import ImageBatches
 from models.resnet import FORMS, ResNet
+from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
 from tasks import images
 from tasks.task import Task
@@ -50,7 +51,7 @@ def extend(parser: ArgumentParser) -> None:
     images.extend(parser)
     add = parser.add_argument_group("ResNet").add_argument
     published = ", ".join(f"{depth} for {data}" for data, depth in DEPTHS.items())
-    add("--depth", type=int, choices=tuple(FORMS), help=f"layers (default: 20, {published})")
+    add("--depth", type=integer(1), choices=tuple(FORMS), help=f"layers (default: 20, {published})")
     text = "start every block as its shortcut alone, which steadies the first epochs of deep ones"
     add("--zero-gamma", action=BooleanOptionalAction, default=False, help=f"{text} (default: --no-zero-gamma)")
 

@@ -11,9 +11,9 @@ MPI does, to the bit, so that more of them can be studied than the machine has c
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import re
 import statistics
 import sys
 from argparse import Namespace
@@ -22,6 +22,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stdout
 from dataclasses import fields
 from importlib import import_module
+from importlib.util import find_spec
 from io import StringIO
 from itertools import product
 from multiprocessing import get_context
@@ -32,14 +33,19 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from options.arguments import file_name
-from options.converters import integer, number
+from options.reduction import AUTO
 from records import duration
 from records.duration import LOWER_IS_BETTER
 from records.pairs import draw, draw_gaps, table
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli.parsing import Parser
+from sparse_mpi.cli.values import checked, finite, integer, network, new_folder, number
 from sparse_mpi.comm.world import World
 from sparse_mpi.costs import networks
+from sparse_mpi.reducer.arguments import spelled
+
+SHARDS = ("shuffled", "sorted")
 
 
 class Run(NamedTuple):
@@ -152,30 +158,92 @@ def tune(
     return best
 
 
+def _check_program(text: str) -> None:
+    """Raise ValueError unless there is a program of this name."""
+    if not text.isidentifier() or find_spec(text) is None:
+        raise ValueError(f"must be a program of train/, without .py, got {text!r}")
+
+
+def _check_way(text: str) -> None:
+    """Raise ValueError unless the text begins with an algorithm, and goes on with options that have names."""
+    _, algorithm, *others = arguments(text)
+    if algorithm != AUTO:
+        spelled(algorithm)
+    if "--" in others:
+        raise ValueError(f"must be ALGORITHM[:OPTION=VALUE..], got {text}")
+
+
+def _check_shards(text: str) -> None:
+    """Raise ValueError unless the text begins with a kind of shards."""
+    if text.partition(":")[0] not in SHARDS:
+        raise ValueError(f"must be one of {', '.join(SHARDS)}, with options if need be, got {text}")
+
+
+def _check_tune(text: str) -> None:
+    """Raise ValueError unless the text is an option and some values."""
+    if not re.fullmatch(r"[a-z][a-z0-9-]*=[^=,]+(,[^=,]+)*", text):
+        raise ValueError(f"must be OPTION=VALUE,VALUE,.., got {text}")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, print its tables, draw its plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     add = parser.add_argument
-    add("program", help="of train/, without .py: vgg, lstm, ...")
-    add("--ranks", type=integer(1), default=8, metavar="P", help="(default: 8)")
-    add("--seeds", type=integer(0), nargs="+", default=[1, 2, 3, 4, 5], metavar="S", help="(default: 1 2 3 4 5)")
-    add("--ways", nargs="+", required=True, metavar="ALGORITHM[:OPTION=VALUE..]", help="the first is the reference")
-    add("--shards", nargs="+", default=["shuffled"], metavar="KIND[:OPTION=VALUE..]", help="(default: shuffled)")
-    add("--tune", default="", metavar="OPTION=VALUE,VALUE,..", help="give each way the best of these, as lr=0.1,0.05")
+    add("program", type=checked(_check_program, "vgg"), help="of train/, without .py: vgg, lstm, ...")
+    add("--ranks", type=integer(1), default=8, metavar="P", help="of each run (default: 8)")
+    add(
+        "--seeds",
+        type=integer(0),
+        nargs="+",
+        default=[1, 2, 3, 4, 5],
+        metavar="S",
+        help="a run of each (default: 1 2 3 4 5)",
+    )
+    add(
+        "--ways",
+        type=checked(_check_way, "elect:votes=0.5"),
+        nargs="+",
+        required=True,
+        metavar="ALGORITHM[:OPTION=VALUE..]",
+        help="the first is the reference",
+    )
+    add(
+        "--shards",
+        type=checked(_check_shards, "sorted"),
+        nargs="+",
+        default=["shuffled"],
+        metavar="KIND[:OPTION=VALUE..]",
+        help="how data is dealt to ranks (default: shuffled)",
+    )
+    add(
+        "--tune",
+        type=checked(_check_tune, "lr=0.1,0.05"),
+        metavar="OPTION=VALUE,VALUE,..",
+        help="give each way the best of these, as lr=0.1,0.05",
+    )
     add("--tuning-seeds", type=integer(0), nargs="+", default=[11, 12], metavar="S", help="for that (default: 11 12)")
     text = f"also tell how long the runs take there, by alpha and beta: {networks.CHOICES}"
-    add("--network", nargs="+", default=[], metavar="NAME", help=text)
-    add("--compute", type=number, default=0.0, metavar="SECONDS", help="of a rank and step there (default: 0)")
-    add("--target", type=float, metavar="SCORE", help="and how long until an epoch ends with this score")
+    add("--network", type=network, nargs="+", default=[], metavar="NAME", help=text)
+    add(
+        "--compute",
+        type=number,
+        default=0.0,
+        metavar="SECONDS",
+        help="seconds that a rank computes in a step there (default: 0)",
+    )
+    add("--target", type=finite, metavar="SCORE", help="and how long until an epoch ends with this score")
     add("--jobs", type=integer(1), default=os.cpu_count(), metavar="N", help="processes (default: one a CPU)")
-    add("--out", type=Path, required=True, metavar="DIR", help="folder for the records, tables and plot")
+    add(
+        "--out",
+        type=new_folder("runs/study"),
+        required=True,
+        metavar="DIR",
+        help="folder for the records, tables and plot",
+    )
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     args, options = parser.parse_args(words[:end]), tuple(words[end + 1 :])
-    try:
-        given = {name: networks.named(name)[0] for name in args.network}
-    except ValueError as error:
-        parser.error(f"argument --{error}")
+    given = {name: networks.named(name)[0] for name in args.network}
     for way in args.ways:
         import_module(args.program).PROGRAM.parse([*options, *arguments(way)])  # ends with a line about what is wrong
     cells = product(args.seeds, args.shards, args.ways)

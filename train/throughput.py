@@ -10,13 +10,11 @@ profile of the first algorithm's steps, and predicted seconds stand beside the m
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,15 +24,16 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from models.vgg import VGG16
-from options.converters import integer
 from options.device import DEVICES
 from ranks.device import choose, finish
-from ranks.job import JobError, agreed, run, threads_per_rank
+from ranks.job import agreed, run, threads_per_rank
 from records.meter import Stamps
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.buckets.reduction import GradientReduction
-from sparse_mpi.cli import spelling
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Parser
+from sparse_mpi.cli.values import integer, positive, record, share
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
 from sparse_mpi.plan.base import Part, Profile
@@ -170,8 +169,6 @@ class Candidate:
 def main(args: Namespace, comm: Comm) -> None:
     """Measure, and print on rank 0."""
     named = {text: spelled(text) for text in args.algos}
-    if args.rank and not any(takes(name, "rank") for name, _ in named.values()):
-        raise JobError(f"--rank has no effect on {', '.join(args.algos)}; leave it out")
     writer = args.json if comm.rank == 0 else None
     agreed(comm, lambda: writer.touch() if writer else None)
     args.threads = args.threads or threads_per_rank(comm)
@@ -251,25 +248,25 @@ def write(results: dict[str, dict[str, Any]], args: Namespace, ranks: int) -> No
 
 def parse(argv: Sequence[str] | None = None) -> Namespace:
     """Return the options as attributes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
 
     def add(option: str, default: int | None, metavar: str, text: str) -> None:
         shown = text if default is None else f"{text} (default: {default})"
         parser.add_argument(option, type=integer(1), default=default, metavar=metavar, help=shown)
 
     parser.add_argument("--model", choices=list(MODELS), default="vgg16", help="what is trained (default: vgg16)")
-    text = f"the first is what the others are compared with; {spelling.HELP} (default: dense powersgd acpsgd)"
+    text = f"the first is what the others are compared with; {values.SPELLINGS} (default: dense powersgd acpsgd)"
     algos = ["dense", "powersgd", "acpsgd"]
-    parser.add_argument("--algos", nargs="+", type=spelling.algorithm, default=algos, metavar="NAME", help=text)
+    parser.add_argument("--algos", nargs="+", type=values.algorithm, default=algos, metavar="NAME", help=text)
     text = "planners, whose plans take part too; the profile is of the first algorithm's warm-up (default: none)"
     parser.add_argument("--plans", nargs="+", choices=list(NAMED), default=[], metavar="NAME", help=text)
     text = "each algorithm takes part twice, in buckets: reducing after the backward pass, and while it runs"
     parser.add_argument("--overlap", action="store_true", help=text)
     text = "10^6 bytes of gradients a bucket, with --overlap (default: 25)"
-    parser.add_argument("--bucket-mb", type=float, default=25.0, metavar="MB", help=text)
+    parser.add_argument("--bucket-mb", type=positive, default=25.0, metavar="MB", help=text)
     add("--rank", None, "R", "of factors, for low-rank algorithms (default: their own, 4)")
     text = "share of the entries that sparse algorithms send (default: 0.01)"
-    parser.add_argument("--density", type=float, default=0.01, metavar="D", help=text)
+    parser.add_argument("--density", type=share, default=0.01, metavar="D", help=text)
     add("--batch-size", 16, "B", "images a rank and step")
     add("--image-size", 32, "S", "their height and width")
     add("--warmup", 10, "N", "steps of each algorithm that are not measured")
@@ -278,15 +275,15 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     add("--threads", None, "N", "threads a rank computes with (default: as many as it has CPUs)")
     text = "compute there; auto takes GPUs where all ranks have one, and CuPy (default: auto)"
     parser.add_argument("--device", choices=DEVICES, default="auto", help=text)
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of weights and images (default: 0)")
+    parser.add_argument("--seed", type=integer(0), default=0, metavar="S", help="of weights and images (default: 0)")
     text = "also write all numbers, with what they were measured on"
-    parser.add_argument("--json", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--json", type=record, metavar="FILE", help=text)
     parser.add_argument("--progress", action=BooleanOptionalAction, default=True, help="show a bar (default: yes)")
     args = parser.parse_args(argv)
     if args.overlap and args.plans:
         parser.error("argument --overlap: plans are for the whole gradient; leave out --plans or --overlap")
-    if not args.bucket_mb > 0:
-        parser.error(f"argument --bucket-mb: must be above 0, got {args.bucket_mb}")
+    if args.rank and not any(takes(spelled(text)[0], "rank") for text in args.algos):
+        parser.error(f"argument --rank: has no effect on {', '.join(args.algos)}; leave it out")
     args.algos, args.plans = (list(dict.fromkeys(names)) for names in (args.algos, args.plans))
     return args
 

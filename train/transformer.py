@@ -12,7 +12,7 @@ from dataclasses import replace
 from data.text import FOLDERS
 from models.transformer import Transformer
 from sparse_mpi.comm import Comm
-from tasks.language import LanguageTask, Shape, language_task, shape_of, shape_options, words
+from tasks.language import LanguageTask, Shape, check_vocabulary, language_task, shape_of, shape_options, words
 from trainer.program import Program, Settings, Tiny
 
 SHAPES = {
@@ -64,7 +64,7 @@ def extend(parser: ArgumentParser) -> None:
     shape_options(parser, SHAPES)
 
 
-PROGRAM = Program("transformer", __doc__ or "", make, SETTINGS, FOLDERS, TINY, extend)
+PROGRAM = Program("transformer", __doc__ or "", make, SETTINGS, FOLDERS, TINY, extend, check_vocabulary)
 
 if __name__ == "__main__":
     PROGRAM.run()

@@ -14,7 +14,7 @@ from torch import nn
 
 from data.source import ImageBatches
 from models.vit import SIZES, ViT
-from options.converters import integer
+from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
 from tasks import images
 from tasks.task import Task

@@ -18,11 +18,11 @@ def options(args: Namespace) -> dict[str, Any]:
 def write(file: str | Path, *parts: dict[str, Any]) -> None:
     """Write one JSON object that has the members of all ``parts``, in their order."""
     record = {name: value for part in parts for name, value in part.items()}
-    Path(file).write_text(json.dumps(record, indent=1) + "\n")
+    Path(file).write_text(json.dumps(record, indent=1, default=str) + "\n")
 
 
 def write_cases(file: str | Path, record: dict[str, Any]) -> None:
     """Write a record whose last member, ``cases``, is long: one case a line."""
-    lines = ",\n".join(json.dumps(case) for case in record["cases"])
-    head = json.dumps(record | {"cases": []}, indent=1).removesuffix("[]\n}")
+    lines = ",\n".join(json.dumps(case, default=str) for case in record["cases"])
+    head = json.dumps(record | {"cases": []}, indent=1, default=str).removesuffix("[]\n}")
     Path(file).write_text(f"{head}[\n{lines}\n]\n}}\n")

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from sparse_mpi.cli import algorithms, bench, doctor, gpu_check, plan, predict, run, selectors, trace, wires
+from sparse_mpi.cli.parsing import Parser, Refused
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that ``argv`` (default: the process's arguments) names; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m sparse_mpi", description="Sparse allreduce over MPI.")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    known = parser()
+    args = known.parse_args(argv)
+    try:
+        return args.run(args)
+    except Refused as refused:
+        known.refuse(refused, argv)
+
+
+def parser() -> Parser:
+    """Return the parser of all commands."""
+    made = Parser(prog="python -m sparse_mpi", description="Sparse allreduce over MPI.")
+    commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (run, algorithms, selectors, wires, bench, trace, predict, plan, doctor, gpu_check):
         module.add_parser(commands)
-    args = parser.parse_args(argv)
-    return args.run(args)
+    return made

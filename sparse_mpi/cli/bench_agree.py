@@ -12,7 +12,7 @@ from sparse_mpi.arrays import Array, to_host
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import gradient_options, spelling
+from sparse_mpi.cli import gradient_options, values
 from sparse_mpi.cli.bench_allreduce import on_gpu
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.reducer import SparseAllreduce
@@ -30,24 +30,31 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         description="Every algorithm takes the same steps on the CPU and on a GPU, with error feedback, on Gaussian "
         "gradients of a model's shapes. Both laws are asserted on the GPU, and results and residuals compared. Exits "
         "with 1 if any differ by more than --tolerance. Example: mpiexec -n 2 python -m sparse_mpi bench agree",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    gradient_options.declare(parser, "; None is vgg16, unless there is --n")
-    parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")
-    parser.add_argument("--density", type=spelling.density, default=0.01, help="share of the elements that is sent")
-    parser.add_argument("--steps", type=int, default=2, help="of each algorithm")
+    gradient_options.declare(parser)
+    parser.add_argument(
+        "--algorithms",
+        nargs="+",
+        choices=list(ALGORITHMS),
+        default=list(ALGORITHMS),
+        metavar="NAME",
+        help="(default: all)",
+    )
+    parser.add_argument("--density", type=values.share, default=0.01, help="share of the elements that is sent")
+    parser.add_argument("--steps", type=values.integer(1), default=2, help="of each algorithm")
     text = "norm of a difference over that of the CPU's result; algorithms of matrix products or moments add in an "
-    parser.add_argument("--tolerance", type=float, default=0.01, help=text + "order of their own on each device")
-    parser.add_argument("--seed", type=int, default=0, help="of the gradients")
-    parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
+    parser.add_argument(
+        "--tolerance", type=values.number, default=0.01, help=text + "order of their own on each device"
+    )
+    parser.add_argument("--seed", type=values.integer(0), default=0, help="of the gradients")
+    parser.add_argument(
+        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare, and print on rank 0."""
-    if args.steps < 1 or not args.tolerance >= 0:
-        raise SystemExit(f"--steps must be >= 1 and --tolerance >= 0, got {args.steps} and {args.tolerance:g}")
-    gradient_options.check_n(args)
     layout = gradient_options.layout_of(args)
     comm = as_comm(None)
     on_gpu(np.zeros(1, np.float32), comm)  # or say what is missing

@@ -19,7 +19,8 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.kernel_cache import COMPILING, cold
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import gradient_options, spelling
+from sparse_mpi.cli import gradient_options, values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.sharing import place_on_node
@@ -41,23 +42,35 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         help="time and bytes of a step of every algorithm",
         description="Time of a step (selection, exchange, merge) and bytes a rank, with error feedback on Gaussian "
         "gradients. Example: mpiexec -n 4 python -m sparse_mpi bench allreduce --model vgg16 --density 0.01 --steps 20",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    gradient_options.declare(parser, "; None is vgg16, unless there is --n")
-    parser.add_argument("--density", type=spelling.density, default=0.01, help="share of them that is sent")
-    parser.add_argument("--steps", type=int, default=20, help="steps counted, after --warmup more")
-    parser.add_argument("--warmup", type=int, default=3, help="steps not counted")
-    parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME")
-    text = "what picks the entries, of every algorithm that can work with it; None is each one's own"
+    gradient_options.declare(parser)
+    parser.add_argument("--density", type=values.share, default=0.01, help="share of them that is sent")
+    parser.add_argument("--steps", type=values.integer(1), default=20, help="steps counted, after --warmup more")
+    parser.add_argument("--warmup", type=values.integer(0), default=3, help="steps not counted")
+    parser.add_argument(
+        "--algorithms",
+        nargs="+",
+        choices=list(ALGORITHMS),
+        default=list(ALGORITHMS),
+        metavar="NAME",
+        help="(default: all)",
+    )
+    text = "what picks the entries, of every algorithm that can work with it (default: each one's own)"
     parser.add_argument("--selector", choices=list(SELECTORS), metavar="NAME", help=text)
-    text = "message format of every algorithm that has one; None is each one's own"
+    text = "message format of every algorithm that has one (default: each one's own)"
     parser.add_argument("--wire", choices=list(WIRES), metavar="NAME", help=text)
-    parser.add_argument("--rank", type=int, metavar="R", help="of factors, for low-rank algorithms; None is their own")
+    parser.add_argument(
+        "--rank", type=values.integer(1), metavar="R", help="of factors, for low-rank algorithms (default: their own)"
+    )
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="where the gradients lie")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--gbit", type=float, default=10.0, help="bandwidth of the network of the model column, Gbit/s")
-    parser.add_argument("--latency", type=float, default=5.0, help="its latency, microseconds a message")
-    parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
+    parser.add_argument("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
+    parser.add_argument(
+        "--gbit", type=values.positive, default=10.0, help="bandwidth of the network of the model column, Gbit/s"
+    )
+    parser.add_argument("--latency", type=values.number, default=5.0, help="its latency, microseconds a message")
+    parser.add_argument(
+        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
+    )
     parser.set_defaults(run=run)
 
 
@@ -86,17 +99,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise SystemExit unless the options are good together."""
-    if args.steps < 1 or args.warmup < 0:
-        raise SystemExit(f"--steps must be at least 1 and --warmup at least 0, got {args.steps} and {args.warmup}")
-    if args.rank is not None and args.rank < 1:
-        raise SystemExit(f"--rank must be at least 1, got {args.rank}; 4 suits most convolutional networks")
-    gradient_options.check_n(args)
+    """Raise Refused unless the options are good together."""
     for option in OPTIONS:
         value = getattr(args, option)
         if value is not None and not any(takes(name, option, value) for name in args.algorithms):
             names = ", ".join(args.algorithms)
-            raise SystemExit(f"--{option} {value} has no effect on {names}; leave it out or take another one")
+            raise Refused(f"--{option} {value} has no effect on {names}; leave it out or take another one")
 
 
 def on_gpu(base: np.ndarray, comm: Comm) -> Array:

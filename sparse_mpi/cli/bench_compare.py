@@ -9,7 +9,7 @@ from typing import Any
 from sparse_mpi.bench import records
 from sparse_mpi.bench.comparison import BASELINE
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import bench_interleaved, emulated_grid
+from sparse_mpi.cli import bench_interleaved, emulated_grid, values
 from sparse_mpi.cli.interleaved_plot import draw
 from sparse_mpi.emulation.probe import Link
 
@@ -34,18 +34,20 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         "compare",
         help="all algorithms and wire formats against dense, on networks emulated on this machine",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     emulated_grid.add_options(parser, [4, 8], ["100mbit", "1gbit"], 3600)
     bench_interleaved.add_options(parser)
-    parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
-    parser.add_argument("--plot", metavar="FILE", help="also draw step over bandwidth (needs matplotlib)")
+    parser.add_argument(
+        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
+    )
+    parser.add_argument(
+        "--plot", type=values.figure, metavar="FILE", help="also draw step over bandwidth (needs matplotlib)"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run a job for each number of ranks and each rate, and print what they found."""
-    emulated_grid.check(args)
     bench_interleaved.check(args)
 
     def command(ranks: int, link: Link, file: Path) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import spelling
+from sparse_mpi.cli import values
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.elastic import ElasticAllreduce
 from sparse_mpi.reducer import SparseAllreduce
@@ -35,26 +35,43 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         "elastic",
         help="what it costs to be able to lose a rank",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add(
-        "--algorithm", type=spelling.algorithm, default="elect", metavar="NAME", help=f"default: elect; {spelling.HELP}"
+        "--algorithm",
+        type=values.algorithm,
+        default="elect",
+        metavar="NAME",
+        help=f"default: elect; {values.SPELLINGS}",
     )
-    add("--n", type=int, default=14_728_266, help="elements of the gradient (default: 14728266, those of VGG-16)")
-    add("--density", type=spelling.density, default=0.01, help="k over n (default: 0.01)")
-    add("--copy-every", type=int, default=200, metavar="T", help="steps in which residuals are copied (default: 200)")
-    add("--steps", type=int, default=20, help="steps of each that count, after --warmup more (default: 20)")
-    add("--warmup", type=int, default=5, help="steps of each that do not count (default: 5)")
-    add("--seed", type=int, default=0)
-    add("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
+    add(
+        "--n",
+        type=values.integer(1),
+        default=14_728_266,
+        help="elements of the gradient (default: 14728266, those of VGG-16)",
+    )
+    add("--density", type=values.share, default=0.01, help="k over n (default: 0.01)")
+    add(
+        "--copy-every",
+        type=values.integer(0),
+        default=200,
+        metavar="T",
+        help="steps in which residuals are copied (default: 200)",
+    )
+    add(
+        "--steps",
+        type=values.integer(1),
+        default=20,
+        help="steps of each that count, after --warmup more (default: 20)",
+    )
+    add("--warmup", type=values.integer(0), default=5, help="steps of each that do not count (default: 5)")
+    add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
+    add("--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, and print on rank 0."""
-    if args.steps < 1 or args.warmup < 0 or args.n < 1 or args.copy_every < 0:
-        raise SystemExit("--steps and --n must be at least 1, --warmup and --copy-every at least 0")
     comm = as_comm(None)
     density, algorithm = args.density, algorithm_spelled(args.algorithm)
     plain = SparseAllreduce(args.n, density=density, comm=comm, algorithm=algorithm)

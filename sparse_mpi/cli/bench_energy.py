@@ -12,8 +12,9 @@ from sparse_mpi.analysis import economy, gradients
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import spelling
+from sparse_mpi.cli import values
 from sparse_mpi.cli.markdown import table
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.reducer.arguments import algorithm_spelled
 
@@ -56,27 +57,47 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         "energy",
         help="share of the gradient's energy that algorithms remove, and their bytes, from a cold start",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add(
-        "--ranks", type=int, nargs="+", default=RANKS, metavar="P", help="default: powers of two from 2 to 256, 3 and 7"
+        "--ranks",
+        type=values.integer(2, MAX_RANKS),
+        nargs="+",
+        default=RANKS,
+        metavar="P",
+        help="default: powers of two from 2 to 256, 3 and 7",
     )
-    text = f"the first is what others are compared with; {spelling.HELP}"
-    add("--algorithms", nargs="+", type=spelling.algorithm, default=["oktopk", "elect"], metavar="NAME", help=text)
-    add("--gradients", nargs="+", choices=list(gradients.KINDS), default=list(gradients.KINDS), metavar="KIND")
-    add("--n", type=int, default=100_000, help="elements of the gradient (default: 100000)")
-    add("--density", type=spelling.density, default=0.01, help="k over n (default: 0.01)")
-    add("--steps", type=int, default=64, help="steps, all of which are counted (default: 64)")
-    add("--seed", type=int, default=0)
-    add("--json", metavar="FILE", help="write all numbers after each measurement; what the file has is not repeated")
-    add("--table", metavar="FILE", help="write the table in Markdown, with the command")
+    text = f"the first is what others are compared with; {values.SPELLINGS}"
+    add("--algorithms", nargs="+", type=values.algorithm, default=["oktopk", "elect"], metavar="NAME", help=text)
+    add(
+        "--gradients",
+        nargs="+",
+        choices=list(gradients.KINDS),
+        default=list(gradients.KINDS),
+        metavar="KIND",
+        help="(default: all)",
+    )
+    add("--n", type=values.integer(1), default=100_000, help="elements of the gradient (default: 100000)")
+    add("--density", type=values.share, default=0.01, help="k over n (default: 0.01)")
+    add("--steps", type=values.integer(1), default=64, help="steps, all of which are counted (default: 64)")
+    add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
+    add(
+        "--json",
+        type=values.record,
+        metavar="FILE",
+        help="write all numbers after each measurement; what the file has is not repeated",
+    )
+    add(
+        "--table",
+        type=values.new_file("table.md"),
+        metavar="FILE",
+        help="write the table in Markdown, with the command",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure what the record lacks, and print the table."""
-    _check(args)
     cells = _begun(args)
     total = len(args.ranks) * len(args.gradients) * len(args.algorithms)
     for ranks in args.ranks:
@@ -103,14 +124,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Raise SystemExit unless the options are good."""
-    if wrong := [ranks for ranks in args.ranks if not 2 <= ranks <= MAX_RANKS]:
-        raise SystemExit(f"--ranks must be 2 to {MAX_RANKS}, got {wrong[0]}")
-    if args.steps < 1 or args.n < 1:
-        raise SystemExit(f"--steps and --n must be at least 1, got {args.steps} and {args.n}")
-
-
 def _begun(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Return the cells that the record has, by ranks, gradients and algorithm."""
     if not args.json or not Path(args.json).exists():
@@ -118,7 +131,7 @@ def _begun(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     record = json.loads(Path(args.json).read_text())
     for fact in FACTS:
         if record.get(fact) != getattr(args, fact):
-            raise SystemExit(
+            raise Refused(
                 f"--{fact} must be {record.get(fact)} as in {args.json}, got {getattr(args, fact)}; name another file"
             )
     return {f"{cell['ranks']} {cell['gradients']} {cell['algorithm']}": cell for cell in record["cases"]}

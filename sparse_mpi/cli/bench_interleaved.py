@@ -22,8 +22,9 @@ from sparse_mpi.bench.comparison import (
 )
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import gradient_options, spelling
+from sparse_mpi.cli import gradient_options, values
 from sparse_mpi.cli.interleaved_table import render, results
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.costs.break_even import ring_bound
 
@@ -42,16 +43,18 @@ On networks that are emulated on this machine: python -m sparse_mpi bench compar
 def add_parser(kinds: argparse._SubParsersAction) -> None:
     """Declare ``bench interleaved``, and its old name."""
     text = "all algorithms and wire formats in turns, against a dense sum on this network"
-    new = kinds.add_parser(
-        "interleaved", help=text, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    new = kinds.add_parser("interleaved", help=text, description=DESCRIPTION)
     old = kinds.add_parser(DEPRECATED, description=f"The old name of bench interleaved.\n\n{DESCRIPTION}")
     for parser, function in ((new, run), (old, _run_by_old_name)):
         add_options(parser)
         text = "bandwidth of a rank's link, Gbit/s, if known: tells whether dense is fair"
-        parser.add_argument("--gbit", type=float, help=text)
-        parser.add_argument("--latency", type=float, default=5.0, help="of a message, microseconds (default: 5)")
-        parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
+        parser.add_argument("--gbit", type=values.positive, help=text)
+        parser.add_argument(
+            "--latency", type=values.number, default=5.0, help="of a message, microseconds (default: 5)"
+        )
+        parser.add_argument(
+            "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
+        )
         parser.set_defaults(run=function)
 
 
@@ -71,40 +74,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     text = f"formats of the messages; {OWN}: each algorithm's own (default: those of {' '.join(WIRES)} that one takes)"
     parser.add_argument("--wires", nargs="+", choices=[OWN, *WIRES], metavar="FORMAT", help=text)
-    gradient_options.declare(parser, " (default: vgg16)")
+    gradient_options.declare(parser)
+    parser.add_argument("--density", type=values.share, default=0.01, help="share of them that is sent (default: 0.01)")
     parser.add_argument(
-        "--density", type=spelling.density, default=0.01, help="share of them that is sent (default: 0.01)"
+        "--steps", type=values.integer(1), default=8, help="steps counted, after --warmup more (default: 8)"
     )
-    parser.add_argument("--steps", type=int, default=8, help="steps counted, after --warmup more (default: 8)")
-    parser.add_argument("--warmup", type=int, default=2, help="steps not counted (default: 2)")
+    parser.add_argument("--warmup", type=values.integer(0), default=2, help="steps not counted (default: 2)")
     text = "a candidate stops when its steps have taken so many seconds and three count (default: 30)"
-    parser.add_argument("--seconds", type=float, default=30.0, help=text)
+    parser.add_argument("--seconds", type=values.positive, default=30.0, help=text)
     text = "candidates, besides dense, that take turns and hold a residual each at a time (default: 10)"
-    parser.add_argument("--batch", type=int, default=10, help=text)
-    parser.add_argument("--seed", type=int, default=0, help="of the gradients (default: 0)")
+    parser.add_argument("--batch", type=values.integer(1), default=10, help=text)
+    parser.add_argument("--seed", type=values.integer(0), default=0, help="of the gradients (default: 0)")
 
 
 def check(args: argparse.Namespace) -> list[list[Candidate]]:
-    """Return who takes turns with whom; raises SystemExit unless the options are good."""
-    least = {"steps": 1, "warmup": 0, "batch": 1, "n": 1}
-    for option, value in least.items():
-        given = getattr(args, option)
-        if given is not None and given < value:
-            raise SystemExit(f"--{option} must be at least {value}, got {given}")
-    if not args.seconds > 0:
-        raise SystemExit(f"--seconds must be more than 0, got {args.seconds:g}")
+    """Return who takes turns with whom; raises Refused unless the options are good."""
     wires = args.wires or [wire for wire in WIRES if any(accepts(name, wire) for name in args.algorithms)]
     try:
         return batches(candidates(args.algorithms, wires), args.batch)
     except ValueError as error:
-        raise SystemExit(f"--{error}") from None
+        raise Refused(f"--{error}") from None
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, and print on rank 0."""
     groups = check(args)
-    if args.latency < 0 or (args.gbit is not None and not args.gbit > 0):
-        raise SystemExit(f"--gbit must be above 0 and --latency at least 0, got {args.gbit} and {args.latency:g}")
     comm = as_comm(None)
     comm.guard()
     layout = gradient_options.layout_of(args)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from contextlib import nullcontext
 from fractions import Fraction
-from pathlib import Path
 
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.emulation import hosts, launch, schedule
 from sparse_mpi.emulation.course import Course
 from sparse_mpi.emulation.links import Links
@@ -43,19 +44,28 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         "network",
         help="run any of these commands over a slow network, emulated on this machine",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--ranks", type=int, default=4, help=f"hosts, {RANKS[0]} to {RANKS[-1]} (default: 4)")
+    add(
+        "--ranks",
+        type=values.integer(RANKS[0], RANKS[-1]),
+        default=4,
+        help=f"hosts, {RANKS[0]} to {RANKS[-1]} (default: 4)",
+    )
     text = "of every link, in each direction, as tc writes it: 100mbit, 1gbit, ..., or none (default: 1gbit); "
-    add("--rate", default="1gbit", help=text + "several with commas, or down, take turns, beginning with the command")
+    add(
+        "--rate",
+        type=values.turns,
+        default="1gbit",
+        help=text + "several with commas, or down, take turns, beginning with the command",
+    )
     text = "how long each of several rates holds: 30s, 500ms, 2min; several with commas, one for each rate"
-    add("--every", metavar="TIME", help=text)
+    add("--every", type=values.every, metavar="TIME", help=text)
     text = "file of rates by time; links that it has not named yet have the one of --rate"
-    add("--trace", type=Path, metavar="FILE", help=text)
+    add("--trace", type=values.file("links.txt"), metavar="FILE", help=text)
     text = "file of JSON lines for the start, all changes and the end: seconds, rates, and bytes of every host"
-    add("--log", type=Path, metavar="FILE", help=text)
-    add("--timeout", type=float, default=600, help="seconds the command may take (default: 600)")
+    add("--log", type=values.new_file("links.jsonl"), metavar="FILE", help=text)
+    add("--timeout", type=values.positive, default=600, help="seconds the command may take (default: 600)")
     text = "let the other ranks go on when one is lost, for commands that use sparse_mpi.elastic"
     add("--elastic", action="store_true", help=text)
     text = "after a --: a path that ends in .py, or what follows python -m sparse_mpi, and its arguments"
@@ -65,21 +75,17 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Set up, measure, run the command, remove; returns its exit code."""
-    if args.ranks not in RANKS:
-        raise SystemExit(f"--ranks must be {RANKS[0]} to {RANKS[-1]}, got {args.ranks}")
-    if not args.timeout > 0:
-        raise SystemExit(f"--timeout must be more than 0 seconds, got {args.timeout:g}")
     command = args.command[args.command[:1] == ["--"] :]
     try:
         rates = _schedule(args)
     except ValueError as error:
-        raise SystemExit(f"--{error}") from None
+        raise Refused(f"--{error}; for example --rate 1gbit,50mbit --every 30s") from None
     if lacks := hosts.missing():
         raise SystemExit("\n".join(["bench network cannot run here:", *lacks]))
     try:
         record = args.log.open("w") if args.log else nullcontext()
     except OSError as error:
-        raise SystemExit(f"--log must be a file that can be written, got {args.log}: {error.strerror}") from None
+        raise Refused(f"--log must be a file that can be written, got {args.log}: {error.strerror}") from None
     try:
         launcher = launch.find_launcher()
         first = rates.at(Fraction(0))

@@ -25,7 +25,8 @@ from sparse_mpi.arrays import Array, like, namespace, synchronize
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import spelling
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.select_plot import draw
 from sparse_mpi.kernels import threads
 from sparse_mpi.select.exact import top_k
@@ -33,6 +34,7 @@ from sparse_mpi.wire import BitPacked
 
 SIZES = (1_000_000, 14_728_266, 27_600_000, 133_500_000)  # ..., VGG-16, LSTM, BERT
 LEAST = 6  # rounds: the range of six covers the median in 97 % of all cases
+MOST = 0.5  # density: beyond it, selecting saves nothing
 MERGED = 4  # ranks whose pairs are merged
 WIRE = BitPacked()
 ROW = 1024  # entries of a row of the matrix for row-wise top-k
@@ -46,30 +48,38 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         help="time of the selection kernels, beside the memory floor and torch, NumPy",
         description="Time an element of the selection kernels on a normal vector. "
         "Example: python -m sparse_mpi bench select --json select.json --plot select.png",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--n", type=int, nargs="+", default=SIZES, help="elements of the vector")
+    parser.add_argument("--n", type=values.integer(ROW), nargs="+", default=SIZES, help="elements of the vector")
+    parser.add_argument("--density", type=values.share, nargs="+", default=(0.001, 0.01, 0.02), help="share selected")
     parser.add_argument(
-        "--density", type=spelling.density, nargs="+", default=(0.001, 0.01, 0.02), help="share selected"
+        "--threads", type=values.integer(1), nargs="+", help="CPU threads (default: 1 and all there are)"
     )
-    parser.add_argument("--threads", type=int, nargs="+", help="CPU threads (default: 1 and all there are)")
-    parser.add_argument("--rounds", type=int, default=15, help=f"measurements of each method, at least {LEAST}")
-    parser.add_argument("--seconds", type=float, default=20, help=f"a case ends early after it, {LEAST} rounds done")
+    parser.add_argument(
+        "--rounds", type=values.integer(LEAST), default=15, help=f"measurements of each method, at least {LEAST}"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=values.positive,
+        default=20,
+        help=f"a case ends after so many seconds, once {LEAST} rounds are done",
+    )
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu", help="where the vector lies")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
-    parser.add_argument("--plot", metavar="FILE", help="also draw ns an element over n (needs matplotlib)")
+    parser.add_argument("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
+    parser.add_argument(
+        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
+    )
+    parser.add_argument(
+        "--plot", type=values.figure, metavar="FILE", help="also draw ns an element over n (needs matplotlib)"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
-    if args.rounds < LEAST:
-        raise SystemExit(f"--rounds must be at least {LEAST}, got {args.rounds}")
-    if min(args.n) < ROW or not all(0 < d <= 0.5 for d in args.density):
-        raise SystemExit(f"--n must be at least {ROW} and --density in (0, 0.5], got {args.n} and {args.density}")
+    if max(args.density) > MOST:
+        raise Refused(f"--density must be in (0, {MOST}], got {max(args.density):g}; for example --density 0.01")
     counts = args.threads or sorted({1, threads.limit()})
-    if min(counts) < 1 or args.device == "gpu":
+    if args.device == "gpu":
         counts = [1]
     cases = []
     for n in args.n:

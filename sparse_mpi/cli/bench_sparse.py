@@ -17,6 +17,8 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.bench.sparse_cases import CASES, filled, stored
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.sparse_rivals import best_of_others, candidates, gloo
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.keyed.choice import Choice
@@ -38,35 +40,38 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         "sparse",
         help="sums of data that is sparse already, beside pickled, dense and gloo's",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_options(parser)
-    parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
+    parser.add_argument(
+        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
+    )
     parser.set_defaults(run=run)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare what is measured."""
-    parser.add_argument("--n", type=int, default=10_000_000, help="keys that there are (default: 10000000)")
-    parser.add_argument("--entries", type=int, default=100_000, help="that a rank has, at most (default: 100000)")
+    parser.add_argument(
+        "--n", type=values.integer(1), default=10_000_000, help="keys that there are (default: 10000000)"
+    )
+    parser.add_argument(
+        "--entries", type=values.integer(1), default=100_000, help="that a rank has, at most (default: 100000)"
+    )
     parser.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES), metavar="NAME", help="of data")
     text = "cases besides: the result has F times the entries of a rank, 1 to P"
-    parser.add_argument("--fill-in", nargs="+", type=float, default=[], metavar="F", help=text)
+    parser.add_argument("--fill-in", nargs="+", type=values.positive, default=[], metavar="F", help=text)
     text = "cases besides: folders of rank-0.npz, rank-1.npz, ..., with keys and values, which are dealt to the ranks"
-    parser.add_argument("--data", nargs="+", type=Path, default=[], metavar="DIR", help=text)
-    parser.add_argument("--steps", type=int, default=5, help="of each, after one more (default: 5)")
+    parser.add_argument("--data", nargs="+", type=values.folder("runs/kmers"), default=[], metavar="DIR", help=text)
+    parser.add_argument("--steps", type=values.integer(1), default=5, help="of each, after one more (default: 5)")
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise SystemExit unless the options are good."""
-    if args.steps < 1 or args.n < 1 or args.entries < 1:
-        raise SystemExit(f"--steps, --n and --entries must be at least 1, got {args.steps}, {args.n}, {args.entries}")
+    """Raise Refused unless the options are good."""
     for folder in args.data:
         if not (folder / "rank-0.npz").exists():
-            raise SystemExit(f"--data {folder} must be a folder with rank-0.npz, as the examples --save it")
+            raise Refused(f"--data {folder} must be a folder with rank-0.npz, as the examples --save it")
     names = names_of(args)
     if twice := [name for name in names if names.count(name) > 1]:
-        raise SystemExit(f"--cases, --fill-in and folders of --data must have different names, got {twice[0]} twice")
+        raise Refused(f"--cases, --fill-in and folders of --data must have different names, got {twice[0]} twice")
 
 
 def names_of(args: argparse.Namespace) -> list[str]:
@@ -102,7 +107,7 @@ def _data(place: int, args: argparse.Namespace, comm: Comm) -> tuple[np.ndarray,
             return keys, np.random.default_rng([9, comm.rank]).integers(1, 100, len(keys)).astype(np.float64), args.n
         keys, values = stored(args.data[place - len(made)], comm.rank, comm.size)
     except ValueError as problem:
-        raise SystemExit(f"--fill-in or --data: {problem}") from None
+        raise Refused(f"--fill-in or --data: {problem}") from None
     highest = np.array([keys.max(initial=0)], np.int64)
     return keys, values, int(comm.allreduce(highest, "max", control=True)[0]) + 1
 

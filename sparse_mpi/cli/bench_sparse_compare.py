@@ -9,7 +9,8 @@ from typing import Any
 
 from sparse_mpi.bench import records
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import bench_sparse, emulated_grid
+from sparse_mpi.cli import bench_sparse, emulated_grid, values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.sparse_compare_plot import draw
 from sparse_mpi.cli.sparse_compare_table import table
 
@@ -32,20 +33,18 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         "sparse-compare",
         help="sums of data that is sparse already, on networks emulated on this machine",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     emulated_grid.add_options(parser, [2, 4, 8, 16], ["1gbit"], 1800)
     bench_sparse.add_options(parser)
     text = "write all numbers after each job; jobs that the file has are not repeated"
-    parser.add_argument("--json", metavar="FILE", help=text)
+    parser.add_argument("--json", type=values.record, metavar="FILE", help=text)
     text = "draw time, bytes and memory over P, and over fill-in (needs matplotlib)"
-    parser.add_argument("--plot", metavar="FILE", help=text)
+    parser.add_argument("--plot", type=values.figure, metavar="FILE", help=text)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure what is lacking, and print."""
-    emulated_grid.check(args)
     bench_sparse.check(args)
     facts = {name: [*map(str, args.data)] if name == "data" else getattr(args, name) for name in FACTS}
     jobs = _earlier(args.json, facts)
@@ -70,11 +69,11 @@ def job_command(args: argparse.Namespace, ranks: int, file: Path) -> list[str]:
     command = ["bench", "sparse", "--json", str(file)]
     for name in FACTS:
         value = getattr(args, name)
-        values = value if isinstance(value, list) else [value]
+        given = value if isinstance(value, list) else [value]
         if name == "fill_in":
-            values = [each for each in values if each <= ranks]
-        if values or name == "cases":
-            command += [f"--{name.replace('_', '-')}", *map(str, values)]
+            given = [each for each in given if each <= ranks]
+        if given or name == "cases":
+            command += [f"--{name.replace('_', '-')}", *map(str, given)]
     return command
 
 
@@ -82,14 +81,14 @@ def _earlier(file: str | None, facts: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the jobs that a file has.
 
     Raises:
-        SystemExit: they are of something else.
+        Refused: they are of something else.
     """
     if file is None or not Path(file).exists():
         return []
     record = json.loads(Path(file).read_text())
     for name, value in facts.items():
         if record["options"].get(name) != value:
-            raise SystemExit(
+            raise Refused(
                 f"--{name.replace('_', '-')} must be {record['options'].get(name)} as in {file}, got {value}; "
                 "name another file"
             )

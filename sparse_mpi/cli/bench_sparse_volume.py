@@ -12,6 +12,7 @@ from sparse_mpi.analysis.keyed_volume import KeyedVolume
 from sparse_mpi.bench import records
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.bench.sparse_cases import CASES
+from sparse_mpi.cli import values
 from sparse_mpi.cli.figures import matplotlib, save
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.keyed.algorithms import ALGORITHMS
@@ -42,26 +43,34 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         "sparse-volume",
         help="bytes and messages of sums of data that is sparse already, for 2 to 1024 ranks",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add, algorithms = parser.add_argument, [AUTO, *ALGORITHMS]
-    add("--ranks", type=int, nargs="+", default=POWERS, metavar="P", help="default: powers of two from 2 to 1024")
-    add("--n", type=int, default=10_000, help="keys that there are (default: 10000)")
-    add("--entries", type=int, default=100, help="that a rank has, at most (default: 100)")
+    add(
+        "--ranks",
+        type=values.integer(1, MAX_RANKS),
+        nargs="+",
+        default=POWERS,
+        metavar="P",
+        help="default: powers of two from 2 to 1024",
+    )
+    add("--n", type=values.integer(1), default=10_000, help="keys that there are (default: 10000)")
+    add("--entries", type=values.integer(1), default=100, help="that a rank has, at most (default: 100)")
     add("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME", help="of data (default: all)")
     add("--algorithms", nargs="+", choices=algorithms, default=algorithms, metavar="NAME", help="(default: all)")
-    add("--most-gigabytes", type=float, default=12.0, metavar="GB", help="skip what needs more memory (default: 12)")
-    add("--json", metavar="FILE", help="also write all numbers, with what they were counted on")
-    add("--plot", metavar="FILE", help="draw bytes and messages over P (needs matplotlib)")
+    add(
+        "--most-gigabytes",
+        type=values.positive,
+        default=12.0,
+        metavar="GB",
+        help="skip what needs more GB of memory (default: 12)",
+    )
+    add("--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were counted on")
+    add("--plot", type=values.figure, metavar="FILE", help="draw bytes and messages over P (needs matplotlib)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Count and print."""
-    if wrong := [ranks for ranks in args.ranks if not 1 <= ranks <= MAX_RANKS]:
-        raise SystemExit(f"--ranks must be 1 to {MAX_RANKS}, got {wrong[0]}")
-    if args.n < 1 or args.entries < 1:
-        raise SystemExit(f"--n and --entries must be at least 1, got {args.n} and {args.entries}")
     counted: list[KeyedVolume] = []
     skipped: list[dict[str, Any]] = []
     print(TITLE)

@@ -11,7 +11,8 @@ from sparse_mpi.analysis.volume import Volume
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import spelling
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.volume_plot import draw
 from sparse_mpi.cli.volume_table import RATIOS, phases, row, title
 from sparse_mpi.comm.world import MAX_RANKS
@@ -37,35 +38,65 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         "volume",
         help="words and messages of every algorithm, beside its formula, for 2 to 1024 ranks",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--ranks", type=int, nargs="+", default=POWERS, metavar="P", help="default: powers of two from 2 to 1024")
     add(
-        "--algorithms", nargs="+", type=spelling.algorithm, default=list(ALGORITHMS), metavar="NAME", help=spelling.HELP
+        "--ranks",
+        type=values.integer(1, MAX_RANKS),
+        nargs="+",
+        default=POWERS,
+        metavar="P",
+        help="default: powers of two from 2 to 1024",
     )
-    add("--k-per-rank", type=int, metavar="K", help="k is K times P, n what that is at the density (default: 64)")
-    add("--n", type=int, help="elements of the gradient, the same for all P; k is what that is at the density")
-    add("--density", type=spelling.density, default=0.05, help="k over n (default: 0.05)")
+    add(
+        "--algorithms",
+        nargs="+",
+        type=values.algorithm,
+        default=list(ALGORITHMS),
+        metavar="NAME",
+        help=values.SPELLINGS,
+    )
+    add(
+        "--k-per-rank",
+        type=values.integer(1),
+        metavar="K",
+        help="k is K times P, n what that is at the density (default: 64)",
+    )
+    add(
+        "--n",
+        type=values.integer(1),
+        help="elements of the gradient, the same for all P; k is what that is at the density",
+    )
+    add("--density", type=values.share, default=0.05, help="k over n (default: 0.05)")
     text = f"{', '.join(gradients.KINDS)}, or a file of train/gradients.py (default: independent)"
-    add("--gradients", default="independent", metavar="KIND", help=text)
-    add("--steps", type=int, default=3, help="steps counted, after --warmup more (default: 3)")
-    add("--warmup", type=int, default=1, help="steps not counted (default: 1)")
+    add("--gradients", type=values.gradients, default="independent", metavar="KIND", help=text)
+    add("--steps", type=values.integer(1), default=3, help="steps counted, after --warmup more (default: 3)")
+    add("--warmup", type=values.integer(0), default=1, help="steps not counted (default: 1)")
     text = "consecutive ranks that are a node (default: 4)"
-    add("--ranks-per-node", type=int, default=4, metavar="R", help=text)
+    add("--ranks-per-node", type=values.integer(1), default=4, metavar="R", help=text)
     add(
         "--wire", choices=list(WIRES), metavar="NAME", help="how pairs are written, of every algorithm that lets choose"
     )
-    add("--seed", type=int, default=0)
+    add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
     text = "skip what has more pairs to merge in a step, on all ranks together (default: 3e8)"
-    add("--most-pairs", type=float, default=3e8, metavar="N", help=text)
-    text = "skip what needs more memory (default: 12)"
-    add("--most-gigabytes", type=float, default=12.0, metavar="GB", help=text)
+    add("--most-pairs", type=values.positive, default=3e8, metavar="N", help=text)
+    text = "skip what needs more GB of memory (default: 12)"
+    add("--most-gigabytes", type=values.positive, default=12.0, metavar="GB", help=text)
     add(
-        "--phases", type=int, nargs="?", const=0, metavar="P", help="also which call sends what; for one P, or the last"
+        "--phases",
+        type=values.integer(1, MAX_RANKS),
+        nargs="?",
+        const=0,
+        metavar="P",
+        help="also which call sends what; for one P, or the last",
     )
-    add("--json", metavar="FILE", help="also write all numbers, with what they were counted on")
-    add("--plot", metavar="FILE", help="draw bytes and messages over P, with the formulas as thin lines")
+    add("--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were counted on")
+    add(
+        "--plot",
+        type=values.figure,
+        metavar="FILE",
+        help="draw bytes and messages over P, with the formulas as thin lines",
+    )
     parser.set_defaults(run=run)
 
 
@@ -102,26 +133,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise SystemExit unless the options are good, and good together."""
-    if wrong := [ranks for ranks in args.ranks if not 1 <= ranks <= MAX_RANKS]:
-        raise SystemExit(f"--ranks must be 1 to {MAX_RANKS}, got {wrong[0]}")
-    if args.steps < 1 or args.warmup < 0:
-        raise SystemExit(f"--steps must be at least 1 and --warmup at least 0, got {args.steps} and {args.warmup}")
-    if args.ranks_per_node < 1:
-        raise SystemExit(f"--ranks-per-node must be at least 1, got {args.ranks_per_node}")
+    """Raise Refused unless the options are good, and good together."""
     if args.k_per_rank is not None and args.n is not None:
-        raise SystemExit(f"--k-per-rank goes without --n, got {args.k_per_rank} and {args.n}; leave one out")
-    if args.k_per_rank is not None and args.k_per_rank < 1:
-        raise SystemExit(f"--k-per-rank must be at least 1, got {args.k_per_rank}")
+        raise Refused(f"--k-per-rank goes without --n, got {args.k_per_rank} and {args.n}; leave one out")
     if args.k_per_rank is not None and args.gradients not in gradients.KINDS:
-        raise SystemExit("--k-per-rank has no effect on recorded gradients, whose length is given; use --density")
+        raise Refused("--k-per-rank has no effect on recorded gradients, whose length is given; use --density")
     if args.phases and args.phases not in args.ranks:
-        raise SystemExit(f"--phases must be one of --ranks, got {args.phases}")
+        raise Refused(f"--phases must be one of --ranks, got {args.phases}")
     for option in OPTIONS:
         value = getattr(args, option)
         if value is not None and not any(takes(spelled(name)[0], option, value) for name in args.algorithms):
             names = ", ".join(args.algorithms)
-            raise SystemExit(f"--{option} {value} has no effect on {names}; leave it out or take another one")
+            raise Refused(f"--{option} {value} has no effect on {names}; leave it out or take another one")
 
 
 def _made(text: str, args: argparse.Namespace) -> Algorithm:
@@ -141,7 +164,7 @@ def _gradients(args: argparse.Namespace, ranks: int) -> tuple[gradients.Gradient
         k = (args.k_per_rank or 64) * ranks
         return gradients.make(args.gradients, round(k / args.density), args.seed, ranks), k
     except ValueError as error:
-        raise SystemExit(f"--gradients or --n: {error}") from None
+        raise Refused(f"--gradients or --n: {error}") from None
 
 
 def _too_much(

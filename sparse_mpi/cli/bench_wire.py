@@ -20,7 +20,8 @@ import numpy as np
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import spelling
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
 from sparse_mpi.wire import WIRES, encode, regions_of
 
@@ -34,26 +35,28 @@ def add_parser(kinds: argparse._SubParsersAction) -> None:
         help="speed and size of every message format",
         description="Write and read messages of the largest entries of a normal float32 vector in every format. "
         "Example: python -m sparse_mpi bench wire --density 0.001 0.01 0.05 --messages 16 --json wire.json",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--n", type=int, default=14_728_266, help="elements of the vector; VGG-16 by default")
     parser.add_argument(
-        "--density", type=spelling.density, nargs="+", default=(0.001, 0.01, 0.05), help="share that is sent"
+        "--n", type=values.integer(1), default=14_728_266, help="elements of the vector; VGG-16 by default"
     )
-    parser.add_argument("--messages", type=int, default=1, help="into which they are split, by equal regions")
-    parser.add_argument("--rounds", type=int, default=15, help="measurements of each format")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", metavar="FILE", help="also write all numbers, with what they were measured on")
+    parser.add_argument(
+        "--density", type=values.share, nargs="+", default=(0.001, 0.01, 0.05), help="share that is sent"
+    )
+    parser.add_argument(
+        "--messages", type=values.integer(1), default=1, help="into which they are split, by equal regions"
+    )
+    parser.add_argument("--rounds", type=values.integer(1), default=15, help="measurements of each format")
+    parser.add_argument("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
+    parser.add_argument(
+        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
-    if args.n < 1 or args.rounds < 1 or not 1 <= args.messages <= args.n:
-        raise SystemExit(
-            "--n and --rounds must be at least 1 and --messages in 1..n, "
-            f"got {args.n}, {args.rounds} and {args.messages}"
-        )
+    if args.messages > args.n:
+        raise Refused(f"--messages must be at most --n, got {args.messages} and {args.n}; for example --messages 16")
     cases = []
     for density in progress(args.density, "densities"):
         cases.append(_measure(density, args))

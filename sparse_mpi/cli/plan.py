@@ -9,7 +9,8 @@ from dataclasses import replace
 from itertools import accumulate
 
 from sparse_mpi.bench.models import MODELS
-from sparse_mpi.cli import spelling
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.plan_plot import draw
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.runtime import LAUNCHERS
@@ -35,27 +36,36 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         description="Measure what reductions cost on these ranks, or read it from a file, and plan for the shortest "
         "training step: which tensors stay dense, which algorithm reduces the others. It says so if all should.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", choices=list(MODELS), help="measure here, for the tensors of this model")
-    source.add_argument("--profile", metavar="FILE", help="plan for what --save-profile has written; needs no MPI")
+    source.add_argument(
+        "--profile",
+        type=values.file("profile.json"),
+        metavar="FILE",
+        help="plan for what --save-profile has written; needs no MPI",
+    )
     text = f"share of the elements that sparse reductions send (default: {DENSITY}, or the profile's)"
-    add("--density", type=spelling.density, metavar="D", help=text)
+    add("--density", type=values.share, metavar="D", help=text)
     text = "seconds of a training step {} (default: 0); only with --model"
-    add("--before", type=float, metavar="SECONDS", help=text.format("before the backward pass"))
-    add("--backward", type=float, metavar="SECONDS", help=text.format("in the backward pass"))
-    add("--update", type=float, metavar="SECONDS", help=text.format("in the optimizer"))
+    add("--before", type=values.number, metavar="SECONDS", help=text.format("before the backward pass"))
+    add("--backward", type=values.number, metavar="SECONDS", help=text.format("in the backward pass"))
+    add("--update", type=values.number, metavar="SECONDS", help=text.format("in the optimizer"))
     names = ("best", *PLANNERS)
     text = f"one of {', '.join(names)}; best (default) is the best of all but {', '.join(ORACLES)}"
     add("--planner", choices=names, default="best", metavar="NAME", help=text)
     add("--overlap", action="store_true", help="plan for reductions that begin during the backward pass")
     add("--cpu-lane", action="store_true", help="plan for selection and merging beside the training's own computing")
     add("--compare", action="store_true", help="also print what every planner would do")
-    add("--out", metavar="FILE", help="write the plan, as JSON")
-    add("--save-profile", metavar="FILE", help="write what was measured, as JSON")
-    add("--plot", metavar="FILE", help="draw the step all dense and as planned, as PNG or SVG (needs matplotlib)")
+    add("--out", type=values.new_file("plan.json"), metavar="FILE", help="write the plan, as JSON")
+    add("--save-profile", type=values.new_file("profile.json"), metavar="FILE", help="write what was measured, as JSON")
+    add(
+        "--plot",
+        type=values.figure,
+        metavar="FILE",
+        help="draw the step all dense and as planned, as PNG or SVG (needs matplotlib)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -86,12 +96,10 @@ def _check(args: argparse.Namespace) -> None:
     times = {name: getattr(args, name) for name in ("before", "backward", "update")}
     for name, seconds in times.items():
         if seconds is not None and args.profile:
-            raise SystemExit(f"--{name} has no effect with --profile, which says how long it takes; leave it out")
-        if seconds is not None and not 0 <= seconds < float("inf"):
-            raise SystemExit(f"--{name} must be seconds, at least 0, got {seconds}")
+            raise Refused(f"--{name} has no effect with --profile, which says how long it takes; leave it out")
     launched = [name for name in LAUNCHERS if os.environ.get(name, "1") not in ("", "0", "1")]
     if args.profile and launched:
-        raise SystemExit(f"--profile plans in one process, got several ({launched[0]}); leave the launcher out")
+        raise Refused(f"--profile plans in one process, got several ({launched[0]}); leave the launcher out")
 
 
 def _read(args: argparse.Namespace) -> Profile:

@@ -10,7 +10,8 @@ from sparse_mpi.analysis.prediction import Predicted, allowed, scaled, short_len
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import predict_advise, predict_fit, spelling
+from sparse_mpi.cli import predict_advise, predict_fit, values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.predict_plot import draw
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.costs import networks
@@ -50,35 +51,60 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "predict",
         help="seconds of an exchange on a network, for up to 1024 ranks",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     names = ["10gbe", "100gb", "piz-daint"]
-    add("--network", nargs="+", default=names, metavar="NAME", help=f"{networks.CHOICES} (default: {' '.join(names)})")
-    add("--algorithms", nargs="+", type=_flat, default=[], metavar="NAME", help=f"of {spelling.HELP} (default: all)")
-    add("--n", type=int, default=14_728_266, help="elements of the gradient (default: 14728266, VGG-16)")
-    add("--density", type=spelling.density, default=0.02, help="share of them that is sent (default: 0.02)")
-    add("--ranks", type=int, nargs="+", default=POWERS, metavar="P", help="default: powers of two from 2 to 1024")
+    add(
+        "--network",
+        type=values.network,
+        nargs="+",
+        default=names,
+        metavar="NAME",
+        help=f"{networks.CHOICES} (default: {' '.join(names)})",
+    )
+    add(
+        "--algorithms",
+        nargs="+",
+        type=values.Value(_flat, "", "oktopk"),
+        default=[],
+        metavar="NAME",
+        help=f"of {values.SPELLINGS} (default: all)",
+    )
+    add("--n", type=values.integer(1), default=14_728_266, help="elements of the gradient (default: 14728266, VGG-16)")
+    add("--density", type=values.share, default=0.02, help="share of them that is sent (default: 0.02)")
+    add(
+        "--ranks",
+        type=values.integer(1, MAX_RANKS),
+        nargs="+",
+        default=POWERS,
+        metavar="P",
+        help="default: powers of two from 2 to 1024",
+    )
     text = "pairs to merge in a step, on all ranks together, beyond which the formula is used (default: 2e8)"
-    add("--most-pairs", type=float, default=2e8, metavar="N", help=text)
-    add("--seed", type=int, default=0)
+    add("--most-pairs", type=values.positive, default=2e8, metavar="N", help=text)
+    add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
     text = "measure this machine's network under mpiexec, and write alpha and beta for --network"
-    add("--fit", metavar="FILE", help=text)
+    add("--fit", type=values.new_file("network.json"), metavar="FILE", help=text)
     text = f"records of {exchanges.BENCHES}, to fit to what messages cost and how fast ranks compute"
-    add("--from", dest="records", nargs="+", default=[], metavar="FILE", help=text)
+    add("--from", dest="records", type=values.file("compare.json"), nargs="+", default=[], metavar="FILE", help=text)
     text = "records on other ranks or networks, to compare with what --from predicts"
-    add("--check", nargs="+", default=[], metavar="FILE", help=text)
+    add("--check", type=values.file("p8.json"), nargs="+", default=[], metavar="FILE", help=text)
     text = "or keep these of --from out of the fit, and compare them with what the others predict"
-    add("--check-ranks", type=int, nargs="+", default=[], metavar="P", help=text)
-    add("--json", metavar="FILE", help="also write all numbers")
-    add("--plot", metavar="FILE", help="draw seconds over P, a panel a network; or predicted over measured seconds")
+    add("--check-ranks", type=values.integer(1), nargs="+", default=[], metavar="P", help=text)
+    add("--json", type=values.record, metavar="FILE", help="also write all numbers")
+    add(
+        "--plot",
+        type=values.figure,
+        metavar="FILE",
+        help="draw seconds over P, a panel a network; or predicted over measured seconds",
+    )
     predict_advise.declare(parser)
     parser.set_defaults(run=run)
 
 
 def _flat(text: str) -> str:
     """Return an algorithm whose traffic n alone tells; for argparse."""
-    if not exchanges.predictable(spelling.algorithm(text)):
+    if not exchanges.predictable(values.algorithm(text)):
         raise argparse.ArgumentTypeError(f"{text} needs shapes or nodes, which n does not tell; of {', '.join(FLAT)}")
     return text
 
@@ -97,10 +123,7 @@ def run(args: argparse.Namespace) -> int:
     if args.records:
         return predict_fit.check(args)
     args.algorithms = args.algorithms or FLAT
-    try:
-        given = [(name, *networks.named(name)) for name in args.network]
-    except ValueError as error:
-        raise SystemExit(f"--{error}") from None
+    given = [(name, *networks.named(name)) for name in args.network]
     predicted = [
         _predicted(name, ranks, args)
         for ranks, name in progress([(p, a) for p in args.ranks for a in args.algorithms], "counting")
@@ -117,11 +140,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise SystemExit unless the options are good."""
-    if args.n < 1:
-        raise SystemExit(f"--n must be at least 1, got {args.n}; leave it out for VGG-16's gradient")
-    if wrong := [ranks for ranks in args.ranks if not 2 - args.advise <= ranks <= MAX_RANKS]:
-        raise SystemExit(f"--ranks must be 2 to {MAX_RANKS}, got {wrong[0]}")
+    """Raise Refused unless the options are good."""
+    if 1 in args.ranks and not args.advise:
+        raise Refused(f"--ranks must be from 2 to {MAX_RANKS}, got 1; for example --ranks 4")
 
 
 def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:

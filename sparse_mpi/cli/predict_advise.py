@@ -11,7 +11,8 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.models import MODELS
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import predict_fit
+from sparse_mpi.cli import predict_fit, values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.costs.cluster import TYPICAL, Cluster
 from sparse_mpi.emulation import rate
 from sparse_mpi.sparse import Layout
@@ -27,20 +28,26 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--advise", action="store_true", help=text)
     add("--model", choices=list(MODELS), help="whose gradient it is, in place of --n")
     text = "seconds that a rank computes in a step; 0 asks for the fastest reduction alone (default: 0)"
-    add("--batch-seconds", type=float, default=0.0, metavar="S", help=text)
+    add("--batch-seconds", type=values.number, default=0.0, metavar="S", help=text)
     text = "of a rank's link in each direction, as tc writes it: 100mbit, 1gbit, 10gbit"
-    add("--rate", help=f"{text}; where ranks share a link, each has its part")
-    add("--latency", type=float, metavar="US", help="microseconds of a message (default: as fitted)")
-    add("--cores", type=float, metavar="C", help="of a node (default: one a rank)")
-    add("--ranks-per-node", type=int, default=1, metavar="R", help="ranks that share the cores (default: 1)")
+    add("--rate", type=values.rate, metavar="RATE", help=f"{text}; where ranks share a link, each has its part")
+    add("--latency", type=values.number, metavar="US", help="microseconds of a message (default: as fitted)")
+    add("--cores", type=values.positive, metavar="C", help="cores of a node, any share of them (default: one a rank)")
+    add(
+        "--ranks-per-node",
+        type=values.integer(1),
+        default=1,
+        metavar="R",
+        help="ranks that share the cores (default: 1)",
+    )
     text = f"densities to choose from (default: {' '.join(map(str, advice.DENSITIES))})"
-    add("--densities", type=float, nargs="+", default=advice.DENSITIES, metavar="D", help=text)
+    add("--densities", type=values.share, nargs="+", default=advice.DENSITIES, metavar="D", help=text)
     add("--overlap", action="store_true", help="exchanges run during the backward pass, on cores to spare")
     text = "share of a step that the batch is to take (default: 0.9)"
-    add("--utilisation", type=float, default=0.9, metavar="U", help=text)
+    add("--utilisation", type=values.part, default=0.9, metavar="U", help=text)
     text = "metrics.jsonl of a training program: tell how long it takes on the cluster until --score"
-    add("--run", dest="trained", metavar="FILE", help=text)
-    add("--score", type=float, help="of a test, to reach in --run")
+    add("--run", dest="trained", type=values.file("metrics.jsonl"), metavar="FILE", help=text)
+    add("--score", type=values.finite, help="score of a test, to reach in --run")
 
 
 def advise(args: argparse.Namespace) -> int:
@@ -65,7 +72,7 @@ def advise(args: argparse.Namespace) -> int:
 def run(args: argparse.Namespace) -> int:
     """Print how long a recorded run takes on one cluster until a score."""
     if args.score is None:
-        raise SystemExit("--run goes with --score, of a test that is to be reached, such as --score 0.95")
+        raise Refused("--run goes with --score, of a test that is to be reached, such as --score 0.95")
     _check(args)
     fit, cluster = _cluster(args)
     try:
@@ -73,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         count = run.steps_to(args.score)
         seconds = run_time.seconds(run, args.score, cluster, args.batch_seconds or None)
     except ValueError as problem:
-        raise SystemExit(f"--run: {problem}") from None
+        raise Refused(f"--run: {problem}") from None
     error = advice.error_of(run.way, fit)
     told = f"{seconds:.4g} s" + ("" if error is None else f" +- {error:.0%} of what is not the batch")
     print(
@@ -87,29 +94,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sizes(args: argparse.Namespace) -> list[int]:
-    """Return the one number of ranks to advise for; raises SystemExit unless there is one."""
+    """Return the one number of ranks to advise for; raises Refused unless there is one."""
     if len(args.ranks) != 1 or not 1 <= args.ranks[0] <= MOST_RANKS:
         asked = " ".join(map(str, args.ranks))
-        raise SystemExit(f"--advise needs --ranks P, one number from 1 to {MOST_RANKS}, got {asked}")
+        raise Refused(f"--advise needs --ranks P, one number from 1 to {MOST_RANKS}, got {asked}")
     return list(args.ranks)
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise SystemExit unless the options that describe the cluster and the job are good."""
+    """Raise Refused unless there is a link."""
     if args.rate is None:
-        raise SystemExit("--advise and --run need --rate, of a rank's link, such as --rate 1gbit")
-    if not args.batch_seconds >= 0:
-        raise SystemExit(f"--batch-seconds must be 0 or more, got {args.batch_seconds:g}")
-    if args.latency is not None and not args.latency >= 0:
-        raise SystemExit(f"--latency must be 0 or more microseconds, got {args.latency:g}")
-    if args.ranks_per_node < 1:
-        raise SystemExit(f"--ranks-per-node must be at least 1, got {args.ranks_per_node}")
-    if args.cores is not None and not args.cores > 0:
-        raise SystemExit(f"--cores must be more than 0, got {args.cores:g}")
-    if not 0 < args.utilisation < 1:
-        raise SystemExit(f"--utilisation must be in (0, 1), got {args.utilisation:g}; 0.9 leaves a tenth for exchanges")
-    if wrong := [density for density in args.densities if not 0 < density <= 1]:
-        raise SystemExit(f"--densities must be in (0, 1], got {wrong[0]:g}; 0.01 keeps one entry in a hundred")
+        raise Refused("--advise and --run need --rate, of a rank's link, such as --rate 1gbit")
 
 
 def _cluster(args: argparse.Namespace) -> tuple[Fit | None, Cluster]:
@@ -119,12 +114,12 @@ def _cluster(args: argparse.Namespace) -> tuple[Fit | None, Cluster]:
         if bits is None:
             raise ValueError("rate must be that of a link such as 1gbit, got none")
     except ValueError as error:
-        raise SystemExit(f"--{error}") from None
+        raise Refused(f"--{error}") from None
     try:
         known = [exchange for record in args.records for exchange in exchanges.read(record)]
         fit = predict_fit.fitted(known) if known else None
     except ValueError as error:
-        raise SystemExit(f"--from: {error}") from None
+        raise Refused(f"--from: {error}") from None
     alpha = None if args.latency is None else args.latency * 1e-6
     cores = args.cores or float(args.ranks_per_node)
     return fit, advice.placed(fit.cluster if fit else TYPICAL, bits / 1e9, alpha, cores, args.ranks_per_node)

@@ -11,6 +11,7 @@ from sparse_mpi.analysis.calibration import Check, Fit, Prediction
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.predict_plot import draw_check
 from sparse_mpi.comm import as_comm
 from sparse_mpi.costs import fit as network_fit
@@ -25,7 +26,7 @@ def fit(file: str) -> int:
     try:
         seconds = network_fit.measure(comm, SIZES)
     except ValueError as error:
-        raise SystemExit(f"--fit: {error}") from None
+        raise Refused(f"--fit: {error}") from None
     if comm.rank:
         return 0
     network = network_fit.nearest([1] * len(SIZES), SIZES, seconds)
@@ -41,7 +42,7 @@ def fit(file: str) -> int:
 def check(args: argparse.Namespace) -> int:
     """Fit to what was measured on few ranks, and compare what that predicts for others with what was measured there."""
     if not args.records or not (args.check or args.check_ranks):
-        raise SystemExit(
+        raise Refused(
             "--from FILE ... goes with --check FILE ..., with --check-ranks P ... or with both: fit to the former, "
             "predict the latter"
         )
@@ -54,7 +55,7 @@ def check(args: argparse.Namespace) -> int:
         checks = calibration.by_rate(predictions)
         verdicts = advice.judged(predictions) if args.advise else []
     except ValueError as error:
-        raise SystemExit(f"--from, --check or --check-ranks: {error}") from None
+        raise Refused(f"--from, --check or --check-ranks: {error}") from None
     print(f"fitted to P = {', '.join(map(str, found.ranks))}: {described(found)}\n")
     print("\n\n".join(_table(of) for of in checks))
     if verdicts:

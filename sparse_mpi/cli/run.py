@@ -8,14 +8,14 @@ import os
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import NoReturn
 
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.launch.command import build
 from sparse_mpi.launch.cores import cores
 from sparse_mpi.launch.find import LaunchError
 from sparse_mpi.launch.run import run as run_job
 
-USAGE = 2  # exit status of a command line that makes no sense
 DESCRIPTION = """\
 Start a Python program on several MPI ranks, with the mpiexec that belongs to this Python's MPI, or with srun inside a
 Slurm allocation, and with the settings that this needs: for root, for more ranks than cores, for machines without
@@ -35,11 +35,12 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="start a program on several MPI ranks",
         usage="python -m sparse_mpi run [-n RANKS] [options] (PROGRAM.py | -m MODULE) [arguments]",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-n", "--ranks", type=int, metavar="RANKS", help="processes (default: one for each core)")
+    parser.add_argument(
+        "-n", "--ranks", type=values.integer(1), metavar="RANKS", help="processes (default: one for each core)"
+    )
     text = "warn if there are more than R ranks for each core (default: 4)"
-    parser.add_argument("--max-oversubscribe", type=float, default=4.0, metavar="R", help=text)
+    parser.add_argument("--max-oversubscribe", type=values.positive, default=4.0, metavar="R", help=text)
     text = "let the other ranks go on when one is lost, where MPI can; for programs that use sparse_mpi.elastic"
     parser.add_argument("--elastic", action="store_true", help=text)
     parser.add_argument("--dry-run", action="store_true", help="print the command line for a shell, and do nothing")
@@ -52,10 +53,6 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Start the job and return its exit status."""
     command = _command(args)
-    if args.ranks is not None and args.ranks < 1:
-        _refuse(f"-n must be at least 1, got {args.ranks}")
-    if not args.max_oversubscribe > 0:
-        _refuse(f"--max-oversubscribe must be more than 0, got {args.max_oversubscribe:g}")
     try:
         line, job = build(args.ranks, (sys.executable, *command), cores(), os.environ, elastic=args.elastic)
     except LaunchError as error:
@@ -70,20 +67,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _command(args: argparse.Namespace) -> list[str]:
-    """Return what follows ``python`` on the command line of a rank, or refuse what does not exist."""
+    """Return what follows ``python`` on the command line of a rank, or raise Refused for what does not exist."""
     if args.module is not None:
         if not args.module:
-            _refuse("-m needs the name of a module")
+            raise Refused("-m needs the name of a module")
         if not exists(args.module[0]):
-            _refuse(f"there is no module {args.module[0]}")
+            raise Refused(f"there is no module {args.module[0]}")
         return ["-m", *args.module]
     program = args.program[args.program[:1] == ["--"] :]
     if not program:
-        _refuse("which program? Name a Python file, or -m and a module")
+        raise Refused("which program? Name a Python file, or -m and a module")
     if program[0].startswith("-"):
-        _refuse(f"unknown option {program[0]}; options of the program go after its name")
+        raise Refused(f"unknown option {program[0]}; options of the program go after its name")
     if not Path(program[0]).exists():
-        _refuse(f"there is no program {program[0]}")
+        raise Refused(f"there is no program {program[0]}")
     return program
 
 
@@ -100,8 +97,3 @@ def exists(module: str) -> bool:
         # By its last name alone: for a package without __init__.py Python would look up the imported parent
         spec = PathFinder.find_spec(other, list(spec.submodule_search_locations))
     return spec is not None
-
-
-def _refuse(message: str) -> NoReturn:
-    print(f"run: {message}; see python -m sparse_mpi run --help", file=sys.stderr)
-    raise SystemExit(USAGE)

@@ -9,7 +9,8 @@ import argparse
 
 from sparse_mpi import wire
 from sparse_mpi.bench.models import MODELS
-from sparse_mpi.cli import markdown, spelling
+from sparse_mpi.cli import markdown, values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.reducer.arguments import resolve_k
 from sparse_mpi.rows import RULES, quotas
 from sparse_mpi.select import SELECTORS
@@ -28,20 +29,20 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "instead, how many entries `alldim` keeps of this model's gradient, and in how many bytes they are sent"
     parser.add_argument("--model", choices=list(MODELS), help=text)
     text = "nominal densities of that table (default: 0.001 0.01 0.02)"
-    parser.add_argument("--density", type=spelling.density, nargs="+", metavar="D", help=text)
+    parser.add_argument("--density", type=values.share, nargs="+", metavar="D", help=text)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
     if args.density and not args.model:
-        raise SystemExit("--density must come with --model, the table of one model; add for example --model vgg16")
+        raise Refused("--density must come with --model, the table of one model; add for example --model vgg16")
     if args.model:
         layout = Layout.of([shape for _, shape in MODELS[args.model]()])
         try:
             print(model_table(layout, args.density or [0.001, 0.01, 0.02]))
         except ValueError as error:
-            raise SystemExit(f"--{error}") from None
+            raise Refused(f"--{error}") from None
     else:
         print(table())
     return 0

@@ -9,7 +9,8 @@ from sparse_mpi.analysis.recording import Call, RecordingComm
 from sparse_mpi.analysis.replay import Trace, replay
 from sparse_mpi.bench import records
 from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli import spelling
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.cli.trace_plot import draw
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.world import World
@@ -35,40 +36,44 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "trace",
         help="who sends what to whom in a step, and when",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--ranks", type=int, default=8, metavar="P", help=f"{RANKS[0]} to {RANKS[-1]} (default: 8)")
-    add("--algorithms", nargs="+", type=spelling.algorithm, default=["oktopk"], metavar="NAME", help=spelling.HELP)
-    add("--n", type=int, help="elements of the gradient (default: 100,000)")
-    add("--density", type=spelling.density, default=0.01, help="share of them that is sent (default: 0.01)")
+    add(
+        "--ranks",
+        type=values.integer(RANKS[0], RANKS[-1]),
+        default=8,
+        metavar="P",
+        help=f"{RANKS[0]} to {RANKS[-1]} (default: 8)",
+    )
+    add("--algorithms", nargs="+", type=values.algorithm, default=["oktopk"], metavar="NAME", help=values.SPELLINGS)
+    add("--n", type=values.integer(1), help="elements of the gradient (default: 100,000)")
+    add("--density", type=values.share, default=0.01, help="share of them that is sent (default: 0.01)")
     text = "consecutive ranks that are a node (default: 4)"
-    add("--ranks-per-node", type=int, default=4, metavar="R", help=text)
+    add("--ranks-per-node", type=values.integer(1), default=4, metavar="R", help=text)
     text = f"{', '.join(gradients.KINDS)}, or a file of train/gradients.py (default: independent)"
-    add("--gradients", default="independent", metavar="KIND", help=text)
-    add("--step", type=int, default=3, help="which one, from 1, with error feedback from those before (default: 3)")
-    add("--network", default="10gbe", metavar="NAME", help=f"{networks.CHOICES} (default: 10gbe)")
-    add("--seed", type=int, default=0)
-    add("--json", metavar="FILE", help="write the matrices and all messages with their times")
-    add("--plot", metavar="FILE", help="draw the matrix and the timeline of every algorithm")
+    add("--gradients", type=values.gradients, default="independent", metavar="KIND", help=text)
+    add(
+        "--step",
+        type=values.integer(1),
+        default=3,
+        help="which one, from 1, with error feedback from those before (default: 3)",
+    )
+    add("--network", type=values.network, default="10gbe", metavar="NAME", help=f"{networks.CHOICES} (default: 10gbe)")
+    add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
+    add("--json", type=values.record, metavar="FILE", help="write the matrices and all messages with their times")
+    add("--plot", type=values.figure, metavar="FILE", help="draw the matrix and the timeline of every algorithm")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Record, lay out, and print a table of phases."""
-    if args.ranks not in RANKS:
-        raise SystemExit(f"--ranks must be {RANKS[0]} to {RANKS[-1]}, got {args.ranks}")
-    if args.ranks_per_node < 1:
-        raise SystemExit(f"--ranks-per-node must be at least 1, got {args.ranks_per_node}")
-    if args.step < 1:
-        raise SystemExit(f"--step must be at least 1, got {args.step}")
     try:
         network, of = networks.named(args.network)
         made = gradients.make(
             args.gradients, 100_000 if args.n is None and args.gradients in gradients.KINDS else args.n, args.seed
         )
     except ValueError as error:
-        raise SystemExit(str(error)) from None
+        raise Refused(f"--{error}") from None
     traces = [
         Trace(name, args.ranks, replay(record(name, made, args), network), args.ranks_per_node)
         for name in args.algorithms

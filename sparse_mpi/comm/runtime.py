@@ -14,9 +14,17 @@ from typing import Any
 TIMEOUT = "SPARSE_MPI_TIMEOUT"
 # Variables in which launchers tell the number of processes: Open MPI, PMI, PALS, Hydra, Slurm
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
+# Variables in which they tell a process its rank
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")
 # Variables that switch CUDA support on: MVAPICH2, Intel MPI, ParaStation
 CUDA_SWITCHES = ("MV2_USE_CUDA", "I_MPI_OFFLOAD", "PSP_CUDA")
 OURS = "sparse_mpi "  # with which the names of our threads begin
+
+
+def told_rank() -> int:
+    """Return this process's rank as its launcher tells it, before MPI is started; 0 without a launcher."""
+    told = (os.environ.get(name, "") for name in RANKS)
+    return next((int(rank) for rank in told if rank.isdigit()), 0)
 
 
 def refuse_singletons(size: int) -> None:

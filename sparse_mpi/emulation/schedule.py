@@ -46,14 +46,14 @@ def turns(rates: str, every: str | None, hosts: int) -> Schedule:
     Raises:
         ValueError: one of them does not parse, or they do not fit each other.
     """
-    parsed = [_rate(text) for text in rates.split(",")]
+    parsed = [link(text) for text in rates.split(",")]
     if len(parsed) == 1 and every is not None:
         raise ValueError(f"every needs several rates such as 1gbit,50mbit to take turns, got {rates} alone")
     if len(parsed) > 1 and every is None:
         raise ValueError(f"every must say how long each of the rates {rates} holds, such as 30s, but is not given")
     if every is None:
         return _startable(Schedule((Fraction(0),), ((parsed[0],) * hosts,)), "rate")
-    lengths = [_length(text) for text in every.split(",")]
+    lengths = [length(text) for text in every.split(",")]
     if len(lengths) not in (1, len(parsed)):
         raise ValueError(f"every must be one length of time or {len(parsed)}, one for each rate, got {every}")
     lengths *= len(parsed) // len(lengths)
@@ -79,7 +79,7 @@ def trace(file: Path, before: str, hosts: int) -> Schedule:
         rows = rows[1:]
     if not rows:
         raise ValueError(f"trace {file} is empty; expected lines such as: 30 50mbit")
-    rates = [_rate(before)] * hosts
+    rates = [link(before)] * hosts
     phases = {Fraction(0): tuple(rates)}
     last, named = Fraction(-1), set[int | None]()
     for number, words in rows:
@@ -115,7 +115,8 @@ def _startable(schedule: Schedule, name: str) -> Schedule:
     return schedule
 
 
-def _rate(text: str) -> int | None:
+def link(text: str) -> int | None:
+    """Return bits a second of a rate, which may be `DOWN`; raise ValueError if there is no such rate."""
     if text == "down":
         return DOWN
     try:
@@ -124,14 +125,15 @@ def _rate(text: str) -> int | None:
         raise ValueError(f"{error}; down stops a link") from None
 
 
-def _length(text: str) -> Fraction:
+def length(text: str) -> Fraction:
+    """Return the seconds of a length of time such as ``500ms``; raise ValueError if it is none."""
     match = re.fullmatch(rf"({NUMBER})([a-z]+)", text)
     if match is None or match[2] not in SECONDS:
         raise ValueError(f"every must be a number with one of the units {', '.join(SECONDS)}, got {text!r}")
-    length = Fraction(match[1]) * SECONDS[match[2]]
-    if length < SHORTEST:
+    seconds = Fraction(match[1]) * SECONDS[match[2]]
+    if seconds < SHORTEST:
         raise ValueError(f"every must be at least {float(SHORTEST):g}s, got {text}")
-    return length
+    return seconds
 
 
 def _words(line: str) -> list[str]:
@@ -146,4 +148,4 @@ def _row(words: list[str], hosts: int) -> tuple[Fraction, int | None, int | None
         raise ValueError(f"seconds must be a number such as 30 or 0.5, got {words[0]!r}")
     if len(words) == 3 and words[2] not in map(str, range(1, hosts + 1)):
         raise ValueError(f"host must be 1 to {hosts}, got {words[2]!r}")
-    return Fraction(words[0]), _rate(words[1]), int(words[2]) if len(words) == 3 else None
+    return Fraction(words[0]), link(words[1]), int(words[2]) if len(words) == 3 else None

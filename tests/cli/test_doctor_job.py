@@ -68,7 +68,7 @@ def test_the_command_reads_a_file_and_says_by_its_status_that_the_job_was_broken
     file.write_text("all is well")
     assert main(["doctor", "--job", str(file)]) == 0
     assert "SPARSE_MPI_TIMEOUT" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="cannot be read: No such file"):
+    with pytest.raises(SystemExit, match="--job: must be a file that is there, or -"):
         main(["doctor", "--job", str(tmp_path / "nowhere")])
 
 

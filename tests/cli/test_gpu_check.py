@@ -103,7 +103,7 @@ def forgetful(x, values):
 
 
 def test_unknown_stages_are_refused(tmp_path):
-    with pytest.raises(SystemExit, match="--only must name stages, doctor, tests, .*got nonsense"):
+    with pytest.raises(SystemExit, match="--only: must be one of doctor, tests, .*got nonsense"):
         main(["gpu-check", "--pretend", "--out", str(tmp_path), "--only", "nonsense"])
 
 

@@ -12,7 +12,6 @@ each rank is on an emulated host of its own. The record has a line for each job.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -29,6 +28,8 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm.world import World
 from sparse_mpi.emulation import hosts, launch, rate
 from sparse_mpi.sparse import Layout
@@ -145,15 +146,15 @@ def problem(job: dict[str, Any], found: list[dict[str, Any]], folder: str, per_n
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     add = parser.add_argument
-    add("--jobs", type=int, default=10)
-    add("--seed", type=int, default=0)
-    add("--ranks", type=int, help="of each job (default: 2 to 6)")
-    add("--most", type=int, default=2, help="victims of a job at most (default: 2)")
-    add("--hosts", type=int, help="emulated ones, with a rank each (default: none; needs root)")
-    add("--rate", default="1gbit", help="of their links (default: 1gbit)")
-    add("--json", metavar="FILE", type=Path)
+    add("--jobs", type=values.integer(1), default=10, help="how many")
+    add("--seed", type=values.integer(0), default=0, help="of what is lost when")
+    add("--ranks", type=values.integer(2), help="of each job (default: 2 to 6)")
+    add("--most", type=values.integer(1), default=2, help="victims of a job at most (default: 2)")
+    add("--hosts", type=values.integer(2, 16), help="emulated ones, with a rank each (default: none; needs root)")
+    add("--rate", type=values.rate, default="1gbit", help="of their links (default: 1gbit)")
+    add("--json", type=values.record, metavar="FILE", help="write what was found after each job")
     args = parser.parse_args()
     random_, results = random.Random(args.seed), []
     with ExitStack() as stack:

@@ -24,6 +24,8 @@ from typing import Any
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Parser
 
 from .chaos import LAUNCH
 
@@ -88,15 +90,15 @@ def train(args: argparse.Namespace, seed: int, losses: list[tuple[int, int]]) ->
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     add = parser.add_argument
-    add("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    add("--ranks", type=int, default=8)
-    add("--spares", type=int, default=1)
-    add("--lost", type=int, default=2)
-    add("--steps", type=int, required=True, help="of a run: ranks are lost in its second to fourth fifth")
-    add("--json", metavar="FILE", type=Path)
-    add("program", nargs="+", help="a training program and its options, after --")
+    add("--seeds", type=values.integer(0), nargs="+", default=[1, 2, 3, 4, 5], help="a pair of runs for each")
+    add("--ranks", type=values.integer(2), default=8, help="of each run")
+    add("--spares", type=values.integer(0), default=1, help="ranks that wait beside them")
+    add("--lost", type=values.integer(0), default=2, help="ranks that are killed")
+    add("--steps", type=values.integer(5), required=True, help="of a run: ranks are lost in its second to fourth fifth")
+    add("--json", type=values.record, metavar="FILE", help="write what was found after each pair")
+    add("program", type=values.text, nargs="+", help="a training program and its options, after --")
     args = parser.parse_args()
     pairs: list[dict[str, Any]] = []
     with Bar(2 * len(args.seeds), "runs") as bar:

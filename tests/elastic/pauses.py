@@ -5,15 +5,14 @@ python -m tests.elastic.pauses docs/results/chaos-*.json --plot docs/results/cha
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-from sparse_mpi.cli import figures
+from sparse_mpi.cli import figures, values
+from sparse_mpi.cli.parsing import Parser
 
 ENDS = ("kill", "exit", "raise")  # faults after which a process ends by itself
 GROUPS = ("ended", "frozen for good", "frozen or cut off for half a second")
@@ -49,9 +48,9 @@ def table(jobs: list[dict[str, Any]]) -> str:
     shown = {"from the failed call until the others go on": pauses}
     shown |= {f"longest step, ranks {group}": steps for group, steps in longest_steps(jobs).items()}
     lines += ["", "| seconds | number | median | 95 % | most |", "| --- | ---: | ---: | ---: | ---: |"]
-    for name, values in shown.items():
-        if values:
-            ordered = sorted(values)
+    for name, steps in shown.items():
+        if steps:
+            ordered = sorted(steps)
             late = ordered[int(0.95 * (len(ordered) - 1))]
             numbers = statistics.median(ordered), late, ordered[-1]
             lines.append(f"| {name} | {len(ordered)} | {' | '.join(f'{number:.3f}' for number in numbers)} |")
@@ -74,9 +73,9 @@ def draw(jobs: list[dict[str, Any]], file: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", nargs="+", type=Path)
-    parser.add_argument("--plot", metavar="FILE")
+    parser = Parser(description=__doc__)
+    parser.add_argument("records", nargs="+", type=values.file("chaos.json"), help="that tests.elastic.chaos wrote")
+    parser.add_argument("--plot", type=values.figure, metavar="FILE", help="draw the longest step of each job")
     args = parser.parse_args()
     jobs = [job for file in args.records for job in json.loads(file.read_text())["cases"]]
     print(table(jobs))

@@ -68,7 +68,7 @@ def shown_commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", shown_commands())
-def test_commands_have_the_options_shown(command, capsys, monkeypatch):
+def test_commands_have_the_options_shown(command, capsys, monkeypatch, files_are_there):
     """They are read from left to right, so that a wrong one is found before --help ends the program."""
     first, *options = [*shlex.split(command), "--help"]
     monkeypatch.setattr(sys, "argv", [first, *options])

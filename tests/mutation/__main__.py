@@ -28,6 +28,9 @@ from queue import Queue
 
 from tqdm import tqdm
 
+from sparse_mpi.cli import values
+from sparse_mpi.cli.parsing import Parser
+
 from .mutants import ROOT, Mutant, draw
 
 COVERAGE = "coverage.sqlite"
@@ -40,15 +43,25 @@ PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", 
 
 def main(argv: list[str] | None = None) -> None:
     """Carry out one of the commands."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("command", choices=("list", "cover", "run"))
-    parser.add_argument("--seed", type=int, default=12, help="which mutants are drawn (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("runs/mutation"), metavar="DIR", help="default: %(default)s")
+    parser = Parser(prog="python -m tests.mutation", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("command", choices=("list", "cover", "run"), help="what to do")
+    parser.add_argument(
+        "--seed", type=values.integer(0), default=12, help="which mutants are drawn (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out",
+        type=values.new_folder("runs/mutation"),
+        default=Path("runs/mutation"),
+        metavar="DIR",
+        help="default: %(default)s",
+    )
     parser.add_argument(
         "--tier", choices=("fast", "rest"), default="fast", help="tests of make test, or what they leave out"
     )
-    parser.add_argument("--workers", type=int, default=2, help="mutants tried at a time (default: %(default)s)")
-    parser.add_argument("--limit", type=float, default=900, metavar="SECONDS", help="for one mutant")
+    parser.add_argument(
+        "--workers", type=values.integer(1), default=2, help="mutants tried at a time (default: %(default)s)"
+    )
+    parser.add_argument("--limit", type=values.positive, default=900, metavar="SECONDS", help="seconds for one mutant")
     args = parser.parse_args(argv)
     args.out = args.out.resolve()
     args.out.mkdir(parents=True, exist_ok=True)

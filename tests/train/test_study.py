@@ -121,7 +121,7 @@ def test_a_network_is_refused_by_name_and_old_records_by_folder(tmp_path, capsys
     out = ["--seeds", "1", "--ways", "dense", "--out", str(tmp_path)]
     with pytest.raises(SystemExit):
         study.main(["vgg", *out, "--network", "lan", "--", "--tiny"])
-    assert "argument --network must be 1gbe" in capsys.readouterr().err
+    assert "argument --network: must be 1gbe" in capsys.readouterr().err
     record = {"way": "dense", "shards": "shuffled", "seed": 1, "options": ["--tiny"], "headline": "accuracy"}
     record |= {"score": 1, "loss": 1, "mb_sent": 2, "mb_total": 4, "epochs": [{"step": 1, "mb_sent": 2}]}
     (tmp_path / f"{Run('vgg', 8, 'dense', 'shuffled', 1, ('--tiny',)).name}.json").write_text(json.dumps(record))

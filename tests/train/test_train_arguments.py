@@ -28,8 +28,12 @@ def extend(parser):
     parser.add_argument("--depth", type=int, default=3)
 
 
+def nothing(args):
+    """Take all options."""
+
+
 def options(*argv):
-    return parse("net", "Train net.", SETTINGS, FOLDERS, TINY, extend, argv)
+    return parse("net", "Train net.", SETTINGS, FOLDERS, TINY, extend, nothing, argv)
 
 
 def test_defaults_are_those_of_the_data_set():
@@ -40,23 +44,26 @@ def test_defaults_are_those_of_the_data_set():
     assert (args.epochs, args.milestones, args.momentum, args.lr_times_ranks) == (5, (3, 4), 0.9, False)
     assert args.data_dir == Path("here") and args.out.match("runs/net-small-elect-*")
     assert (args.rank, args.plan, args.planner, args.profile_steps) == (None, None, "best", 5)
-    assert options("--plan", "f").density is None and options("--plan", "f").out.match("runs/net-small-plan-*")
-    assert options("--plan", "f").algo == "plan"
+    planned = options("--plan", "setup.cfg")
+    assert (planned.density, planned.algo) == (None, "plan") and planned.out.match("runs/net-small-plan-*")
     args = options("--plan", "auto", "--planner", "greedy", "--profile-steps", "3")
     assert (args.algo, args.plan, args.planner, args.profile_steps) == ("plan", "auto", "greedy", 3)
     assert (args.density, args.overlap) == (0.01, False) and options("--plan", "auto", "--k", "9").density is None
     args = options("--algo", "auto")
     assert (args.algo, args.plan, args.overlap, args.bucket_mb) == ("auto", None, True, 25)
-    args = options("--data", "large", "--epochs", "7", "--milestones", "2", "6.5", "--data-dir", "d", "--log-dir", "o")
+    args = options(
+        "--data", "large", "--epochs", "7", "--milestones", "2", "6.5", "--data-dir", "docs", "--log-dir", "o"
+    )
     assert (args.density, args.epochs, args.milestones, args.batch_size) == (0.02, 7, [2, 6.5], 32)
-    assert (args.data_dir, args.out) == (Path("d"), Path("o"))
+    assert (args.data_dir, args.out) == (Path("docs"), Path("o"))
 
 
 def test_a_warmup_that_is_a_share_of_the_epochs_goes_with_their_number():
     shared = {"long": replace(SETTINGS["text"], epochs=4, warmup_epochs=0.5, warmup_scales=True), **SETTINGS}
 
     def warmup(*argv):
-        return parse("net", "Train net.", shared, FOLDERS | {"long": "."}, TINY, extend, argv).warmup_epochs
+        own = extend, nothing
+        return parse("net", "Train net.", shared, FOLDERS | {"long": "."}, TINY, *own, argv).warmup_epochs
 
     assert (warmup(), warmup("--epochs", "12"), warmup("--epochs", "12", "--warmup-epochs", "2")) == (0.5, 1.5, 2)
     assert warmup("--data", "text", "--epochs", "12") == 0.1
@@ -94,7 +101,7 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--lr", "-1"], ["--lr", "must be a number >= 0, got -1"]),
         (["--milestones", "3", "x"], ["--milestones", "got x"]),
         (["--feedback", "best"], ["--feedback", "residual", "dgc", "gmc", "none"]),
-        (["--clip-norm", "0"], ["--clip-norm", "must be a number > 0, got 0"]),
+        (["--clip-norm", "0"], ["--clip-norm", "must be a number > 0, or inf, which clips nothing, got 0"]),
         (["--density-warmup", "0.5,1.5"], ["--density-warmup", "must be in (0, 1], got 1.5"]),
         (["--density-warmup", "0.5,,1"], ["--density-warmup"]),
         (["--zero-copy", "--feedback", "dgc"], ["--zero-copy", "needs --feedback residual, gmc"]),
@@ -111,13 +118,13 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--profile-steps", "3"], ["--profile-steps", "only --plan auto plans"]),
         (["--algo", "auto", "--planner", "greedy"], ["--planner", "only --plan auto plans", "--algo auto chooses"]),
         (["--plan", "auto", "--planner", "brute"], ["--planner", "greedy"]),
-        (["--plan", "f", "--algo", "topka"], ["--plan", "leave out --algo topka"]),
+        (["--plan", "setup.cfg", "--algo", "topka"], ["--plan", "leave out --algo topka"]),
         (["--plan", "auto", "--algo", "auto"], ["--plan auto chooses the algorithms", "leave out --algo auto or"]),
         (["--plan", "auto", "--algo", "topka"], ["--plan auto chooses the algorithms", "leave out --algo topka or"]),
         (["--plan", "auto", "--overlap"], ["--overlap", "a plan needs the whole gradient"]),
         (["--memory", "dgc", "--feedback", "none"], ["leave out --memory dgc beside --feedback none"]),
-        (["--plan", "f", "--density", "0.1"], ["--plan", "leave out --k and --density"]),
-        (["--plan", "f", "--rank", "4"], ["--rank", "a plan cannot take 4"]),
+        (["--plan", "setup.cfg", "--density", "0.1"], ["--plan", "leave out --k and --density"]),
+        (["--plan", "setup.cfg", "--rank", "4"], ["--rank", "a plan cannot take 4"]),
         (["--speed", "9"], ["--speed"]),
         (["--optimizer", "lion"], ["--optimizer", "sgd", "adam", "adamw"]),
         (["--schedule", "cosine"], ["--schedule", "steps", "linear", "exponential"]),
@@ -132,7 +139,10 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--data", "text", "--milestones", "3"], ["--milestones", "needs --schedule steps", "on linear"]),
         (["--decay", "0.9"], ["--decay", "needs --schedule exponential", "on steps"]),
         (["--data", "toy"], ["--data", "toy is for --tiny alone", "small, large, text"]),
-        (["--density-warmup", "0.5@0"], ["--density-warmup", "must be a number > 0, got 0"]),
+        (
+            ["--density-warmup", "0.5@0"],
+            ["--density-warmup", "must be a number > 0, or inf"],
+        ),
         (["--algo", "oktopk:votes=1"], ["--algo", "oktopk has no option votes; it has: selector", "or auto"]),
         (["--algo", "elect:wire=packed", "--wire", "coo32"], ["--wire", "elect:wire=packed has one"]),
         (["--leak", "0.1", "--feedback", "dgc"], ["--leak", "dgc has none", "residual, leaky, gmc"]),

@@ -27,9 +27,9 @@ def test_a_budget_takes_the_place_of_the_density():
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        (("--budget", "5"), "argument --budget: budget must be a number above 0 with a unit such as '5MB/s'"),
-        (("--budget", "0MB/s"), "argument --budget: budget must be above 0"),
-        (("--step-seconds", "0"), "argument --step-seconds: step_seconds must be above 0"),
+        (("--budget", "5"), "argument --budget: must be a number above 0 with a unit such as '5MB/s'"),
+        (("--budget", "0MB/s"), "argument --budget: must be above 0"),
+        (("--step-seconds", "0"), "argument --step-seconds: must be a number > 0"),
         (("--step-seconds", "soon"), "argument --step-seconds: must be a number"),
         (("--budget", "5MB/s", "--k", "5"), "argument --budget: cannot be combined with --k"),
         (("--step-seconds", "1", "--density", "0.1"), "argument --step-seconds: cannot be combined with --density"),

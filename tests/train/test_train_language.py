@@ -20,6 +20,7 @@ from tasks.language import (
     LanguageTask,
     Shape,
     byte_pairs,
+    check_vocabulary,
     extend_lstm,
     lstm_language_task,
     shape_of,
@@ -142,10 +143,11 @@ def test_256_byte_pairs_are_bytes_and_so_are_tiny_words():
 
 
 def test_a_vocabulary_for_bytes_is_refused():
-    with pytest.raises(ValueError, match="--vocabulary 300 has no effect with --tiny, .* 256 bytes; leave it out"):
-        words(300)(Text("words", "words"), options(vocabulary=300), NullComm())
-    with pytest.raises(ValueError, match="--vocabulary 300 has no effect"):
-        lstm_language_task(lstm_options("--vocabulary", "300"), NullComm())
+    with pytest.raises(ValueError, match="--vocabulary: 300 has no effect with --tiny, .* 256 bytes; leave it out"):
+        check_vocabulary(options(vocabulary=300))
+    for vocabulary in (None, 256):
+        check_vocabulary(options(vocabulary=vocabulary))
+    check_vocabulary(options(vocabulary=300, tiny=False))
 
 
 def test_options_change_a_shape():

@@ -149,8 +149,9 @@ def test_a_new_run_leaves_the_checkpoints_of_another_alone(tmp_path):
     train(2, tmp_path, "--checkpoint-every", "2", "--max-steps", "2")
     with pytest.raises(JobError, match="checkpoints has checkpoints of an earlier run: --resume it, or choose another"):
         train(2, tmp_path, "--checkpoint-every", "2")
-    with pytest.raises(JobError, match="no-such cannot be used"):
-        train(2, tmp_path / "other", "--resume", str(tmp_path / "no-such"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(JobError, match="empty cannot be used"):
+        train(2, tmp_path / "other", "--resume", str(tmp_path / "empty"))
 
 
 def test_training_goes_on_where_no_checkpoint_can_be_written(tmp_path, monkeypatch, capsys):

@@ -45,12 +45,15 @@ def test_two_ranks_compare_algorithms_and_leave_a_record(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--algos", "dense", "oktopk", "--rank", "2"), "--rank has no effect on dense, oktopk; leave it out"),
+        (
+            ("--algos", "dense", "oktopk", "--rank", "2"),
+            "--rank: has no effect on dense, oktopk; leave it out",
+        ),
         (("--rank", "0"), "argument --rank: must be an integer >= 1, got 0"),
         (("--algos", "best"), "acpsgd"),
         (("--plans", "brute"), "secopa"),
-        (("--density", "2"), "density must be in (0, 1], got 2.0"),
-        (("--json", "absent/r.json"), "No such file or directory: 'absent/r.json'"),
+        (("--density", "2"), "argument --density: must be in (0, 1], got 2"),
+        (("--json", "absent/r.json"), "argument --json: must be a file, in a folder that is there, got absent/r.json"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(options, says):

@@ -57,8 +57,8 @@ def test_settings_of_wikitext_2_are_those_published():
 
 
 def test_a_vocabulary_for_bytes_is_refused():
-    with pytest.raises(ValueError, match="--vocabulary 300 has no effect with --tiny"):
-        PROGRAM.make(PROGRAM.parse(["--tiny", "--vocabulary", "300"]), NullComm())
+    with pytest.raises(SystemExit, match="--vocabulary: 300 has no effect with --tiny"):
+        PROGRAM.parse(["--tiny", "--vocabulary", "300"])
 
 
 def test_a_width_that_heads_cannot_share_is_refused():

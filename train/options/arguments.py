@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from options import budget, checkpoints, device, elastic, local, reduction
-from options.converters import figure, integer, number
+from options.converters import figure
 from options.optimizers import OPTIMIZERS
 from options.schedule import SCHEDULES
+from sparse_mpi.cli.parsing import Parser
+from sparse_mpi.cli.values import folder, integer, new_folder, number
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,6 @@ def file_name(text: str) -> str:
     return text.replace(":", "-").replace("=", "-")
 
 
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Print one line instead of a page of usage from every rank, and exit."""
-        print(f"{self.prog}: error: {message} (--help explains all options)", file=sys.stderr)
-        sys.exit(2)
-
-
 def parse(
     program: str,
     description: str,
@@ -66,6 +59,7 @@ def parse(
     folders: Mapping[str, str],
     tiny: Tiny,
     extend: Callable[[ArgumentParser], None],
+    check: Callable[[Namespace], None],
     argv: Sequence[str] | None = None,
 ) -> Namespace:
     """Return the options of a training program, those of `Settings` filled in for the chosen data set.
@@ -77,9 +71,10 @@ def parse(
         folders: where each data set is looked for.
         tiny: in place of all settings with --tiny.
         extend: adds the program's own options.
+        check: raises ValueError for those that do not go together.
         argv: the command line; None takes the process's own.
     """
-    parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=description)
     reduction.extend(parser, lambda field: _defaults(settings, field))
     local.extend(parser)
     budget.extend(parser)
@@ -102,6 +97,10 @@ def parse(
     new = Path("runs") / file_name(f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}")
     checkpoints.resolve(parser, args, new)
     elastic.resolve(parser, args)
+    try:
+        check(args)
+    except ValueError as error:
+        parser.error(f"argument {error}")
     return args
 
 
@@ -139,7 +138,7 @@ def _add_data(parser: ArgumentParser, settings: Mapping[str, Settings], folders:
     known = tuple(dict.fromkeys((*settings, tiny.data)))
     add("--data", choices=known, help=f"(default: {next(iter(settings))}, with --tiny {tiny.data})")
     text = f"folder of its files (default: {', '.join(f'{name} {folders[name]}' for name in known)})"
-    add("--data-dir", type=Path, metavar="DIR", help=text)
+    add("--data-dir", type=folder("~/datasets"), metavar="DIR", help=text)
     text = "see that all works: a small model and a few steps, with defaults of its own for what is not given"
     add("--tiny", action="store_true", help=text)
 
@@ -163,7 +162,8 @@ def _add_training(parser: ArgumentParser, settings: Mapping[str, Settings]) -> N
     group.add_argument("--schedule", choices=tuple(SCHEDULES), help=text + _defaults(settings, "schedule"))
     add("--milestones", number, "E", "epochs after which it falls to a tenth, in steps", nargs="*")
     add("--decay", number, "F", "that factor, of exponential")
-    add("--momentum", number, "M", "of sgd; with --feedback dgc of the gradients of each rank, and sgd has none")
+    text = "share of its last step that sgd adds; with --feedback dgc of each rank's gradients, and sgd has none"
+    add("--momentum", number, "M", text)
     text = f"share of the mean gradient that adam and adamw keep from step to step, below 1 (default: {BETA1})"
     group.add_argument("--beta1", type=number, metavar="B", help=text)
     add("--weight-decay", number, "W", "weight decay")
@@ -176,7 +176,7 @@ def _add_run(parser: ArgumentParser) -> None:
     text = "torch threads a rank (default: the rank's share of its host's CPUs)"
     add("--threads", type=integer(1), metavar="T", help=text)
     text = "folder for metrics.jsonl, TensorBoard events and plot (default: runs/PROGRAM-DATA-ALGO-TIME)"
-    add("--out", "--log-dir", type=Path, metavar="DIR", help=text)
+    add("--out", "--log-dir", type=new_folder("runs/vgg"), metavar="DIR", help=text)
     text = "write the metrics of every Nth step (default: 10)"
     add("--log-every", type=integer(1), default=10, metavar="N", help=text)
     add("--plot", action="store_true", help="draw loss, score and traffic into plot.png at the end")

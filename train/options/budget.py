@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 
-from options.converters import number
 from sparse_mpi.budget import Goal, make_goal
 from sparse_mpi.budget.goal import EXAMPLES
+from sparse_mpi.cli.values import checked, positive
 
 # Options that set the amount themselves, or that need all ranks to stay
 EXCLUDED = ("k", "density", "plan", "dense_warmup", "density_warmup", "elastic")
@@ -19,9 +19,9 @@ def extend(parser: ArgumentParser) -> None:
         f"set k in every step, so that a rank sends so much: {EXAMPLES}; more while gradients change fast, and less "
         "later (default: --density)"
     )
-    add("--budget", type=_budget, metavar="AMOUNT/s", help=text)
+    add("--budget", type=checked(make_goal, "5MB/s", "budget"), metavar="AMOUNT/s", help=text)
     text = "set k in every step, so that one takes S seconds; beside --budget, no longer (default: --density)"
-    add("--step-seconds", type=number, metavar="S", help=text)
+    add("--step-seconds", type=positive, metavar="S", help=text)
 
 
 def is_given(args: Namespace) -> bool:
@@ -47,12 +47,3 @@ def resolve(parser: ArgumentParser, args: Namespace) -> None:
         goal_of(args)
     except ValueError as error:
         parser.error(f"argument --{option}: {error}")
-
-
-def _budget(text: str) -> str:
-    """Convert the value of --budget: a text that `make_goal` reads."""
-    try:
-        make_goal(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
-    return text

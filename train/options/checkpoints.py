@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from options.converters import integer
 from sparse_mpi.checkpoint.manifest import NAME
+from sparse_mpi.cli.values import folder, integer, new_folder
 
 FOLDER = "checkpoints"  # within the folder of a run
 NEWEST = True  # --resume without a value
@@ -17,13 +17,18 @@ def extend(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("checkpoints").add_argument
     text = "write a checkpoint every N steps, at the end and on SIGTERM or SIGUSR1 (default: 0, never)"
     add("--checkpoint-every", type=integer(0), default=0, metavar="N", help=text)
-    add("--checkpoint-dir", type=Path, metavar="DIR", help=f"folder for them (default: OUT/{FOLDER})")
+    add(
+        "--checkpoint-dir",
+        type=new_folder("runs/vgg/checkpoints"),
+        metavar="DIR",
+        help=f"folder for them (default: OUT/{FOLDER})",
+    )
     add("--keep", type=integer(1), metavar="N", help="how many to keep (default: 2)")
     text = (
         "go on from a checkpoint or from the newest of a run, whose folder DIR is; without DIR from the newest in "
         "--checkpoint-dir, or from scratch if there is none"
     )
-    add("--resume", type=Path, nargs="?", const=NEWEST, metavar="DIR", help=text)
+    add("--resume", type=folder("runs/vgg"), nargs="?", const=NEWEST, metavar="DIR", help=text)
 
 
 def resolve(parser: ArgumentParser, args: Namespace, new: Path) -> None:

@@ -1,53 +1,22 @@
-"""Converters of command-line values, types for `argparse`: they raise ArgumentTypeError for bad ones."""
+"""Converters of values that only the training programs have; all others are those of `sparse_mpi.cli.values`."""
 
 from __future__ import annotations
 
-import math
-from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-FIGURES = (".png", ".svg", ".pdf")
+from sparse_mpi.cli.values import FIGURES, Value, share
 
 
-def integer(least: int) -> Callable[[str], int]:
-    """Return a converter to integers of at least ``least``."""
-
-    def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
-            raise ArgumentTypeError(f"must be an integer >= {least}, got {text}")
-        return value
-
-    return convert
-
-
-def number(text: str) -> float:
-    """Convert to a finite number of at least 0."""
-    value = _float(text)
-    if not 0 <= value < math.inf:
-        raise ArgumentTypeError(f"must be a number >= 0, got {text}")
-    return value
-
-
-def share(text: str) -> float:
-    """Convert to a number in (0, 1]."""
-    value = _float(text)
-    if not 0 < value <= 1:
-        raise ArgumentTypeError(f"must be in (0, 1], got {text}")
-    return value
-
-
-def norm(text: str) -> float:
-    """Convert to a number above 0, which may be inf."""
-    value = _float(text)
+def _norm(text: str) -> float:
+    value = float(text)
     if not value > 0:
-        raise ArgumentTypeError(f"must be a number > 0, got {text}; inf clips nothing")
+        raise ValueError
     return value
+
+
+norm = Value(_norm, "a number > 0, or inf, which clips nothing", "1.0")
 
 
 class Ramp(NamedTuple):
@@ -57,26 +26,28 @@ class Ramp(NamedTuple):
     epochs: float
 
 
-def densities(text: str) -> int | tuple[float, ...] | Ramp:
+def _densities(text: str) -> int | tuple[float, ...] | Ramp:
     """Convert to a number of epochs, to a density for each of the first epochs, or to a density and when it is over."""
     if text.isdecimal():
         return int(text)
     start, at, epochs = text.partition("@")
     if at:
         return Ramp(share(start), norm(epochs))
-    return tuple(share(part) for part in text.split(","))
+    return tuple(share(each) for each in text.split(","))
 
 
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+densities = Value(_densities, "densities such as 0.25,0.0625, a number of epochs, or D@E", "0.25,0.0625")
 
 
-def figure(text: str) -> Path:
-    """Convert to the path of a figure, whose suffix says the format."""
-    file = Path(text)
-    if file.suffix not in FIGURES:
-        raise ArgumentTypeError(f"must end in one of {', '.join(FIGURES)}, got {text}")
-    return file
+def new_file(example: str, suffixes: Sequence[str]) -> Value[Path]:
+    """Return a converter to the path of a file with one of these suffixes, whose folder is made if need be."""
+
+    def read(text: str) -> Path:
+        if not text or Path(text).is_dir() or Path(text).suffix not in suffixes:
+            raise ValueError
+        return Path(text)
+
+    return Value(read, f"a file that ends in {', '.join(suffixes)}", example)
+
+
+figure = new_file("timeline.png", FIGURES)

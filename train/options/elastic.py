@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from options.converters import integer
+from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.elastic import team_of
 

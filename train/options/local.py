@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
 import torch
 from torch import nn
 
-from options.converters import integer, number
 from options.reduction import AUTO, algorithm_and_options, feedback_options
+from sparse_mpi.cli.values import Value, integer, number
 from sparse_mpi.comm import Comm
 from sparse_mpi.local import DiLoCo
 from sparse_mpi.local.arguments import check_schedule
@@ -46,17 +46,16 @@ def extend(parser: ArgumentParser) -> None:
         "share of its own parameters that a rank keeps when those of all come in, in [0, 1]: with 0 the steps of the "
         "delay have no effect, above 0 is for --algo dense; keep: they are kept, on top of those of all (default: keep)"
     )
-    add("--fragment-alpha", type=_alpha, metavar="A | keep", help=text)
+    add("--fragment-alpha", type=Value(_alpha, f"in [0, 1], or {KEEP}", KEEP), metavar="A | keep", help=text)
 
 
 def _alpha(text: str) -> float | str:
     """Convert the value of --fragment-alpha."""
     if text == KEEP:
         return KEEP
-    value = number(text)
-    if value > 1:
-        raise ArgumentTypeError(f"must be in [0, 1], or {KEEP}, got {text}")
-    return value
+    if not 0 <= float(text) <= 1:
+        raise ValueError
+    return float(text)
 
 
 def resolve(parser: ArgumentParser, args: Namespace) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import sparse_mpi
-from options.converters import densities, integer, norm, number, share
-from sparse_mpi.cli import spelling
+from options.converters import densities, norm
+from sparse_mpi.cli import values
+from sparse_mpi.cli.values import integer, number, share
 from sparse_mpi.feedback import Feedback, LeakyFeedback
 from sparse_mpi.plan.planners import ORACLES, PLANNERS
 from sparse_mpi.reducer.arguments import algorithm_spelled, spelled, takes
@@ -36,12 +37,12 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
         f"the algorithm: {', '.join(sparse_mpi.ALGORITHMS)}, with options if need be, as in elect:votes=0.5; or auto, "
         "which tries them and takes the fastest one for each bucket (default: elect)"
     )
-    add("--algo", type=_algorithm, metavar="NAME[:OPTION=VALUE..]", help=text)
+    add("--algo", type=values.Value(_algorithm, "", "elect"), metavar="NAME[:OPTION=VALUE..]", help=text)
     text = (
         "reduce as a plan says: auto profiles the first steps, measures the network, and plans which tensors are "
         "reduced by which algorithm; FILE is a plan made that way or by python -m sparse_mpi plan"
     )
-    add("--plan", type=_plan, metavar="auto | FILE", help=text)
+    add("--plan", type=values.Value(_plan, f"{AUTO} or a file", "auto"), metavar="auto | FILE", help=text)
     text = "the planner of --plan auto; best takes the fastest plan of all (default: best)"
     add("--planner", choices=("best", *(name for name in PLANNERS if name not in ORACLES)), help=text)
     text = "steps that --plan auto profiles; they reduce all entries (default: 5)"
@@ -98,17 +99,15 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
 
 def _algorithm(text: str) -> str:
     """Convert the value of --algo: `AUTO`, or an algorithm as `spelled` takes it."""
-    if text != AUTO:
-        try:
-            spelling.algorithm(text)
-        except ArgumentTypeError as error:
-            raise ArgumentTypeError(f"{error}; or auto") from None
-    return text
+    try:
+        return text if text == AUTO else values.algorithm(text)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{error}; or auto") from None
 
 
 def _plan(text: str) -> str | Path:
     """Convert the value of --plan: `AUTO`, or the path of a file."""
-    return AUTO if text == AUTO else Path(text)
+    return AUTO if text == AUTO else values.file("plan.json")(text)
 
 
 def resolve_names(parser: ArgumentParser, args: Namespace) -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from data import DATASETS
 from data.source import Batch, ImageBatches
 from options.arguments import Settings
-from options.converters import integer
+from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
 from tasks.task import Sums, sums
 

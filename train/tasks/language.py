@@ -26,8 +26,8 @@ from data.text import TEXTS, Text
 from data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Words, train_byte_pairs
 from models.word_lstm import WordLSTM
 from options.arguments import Settings
-from options.converters import integer
 from ranks.job import agreed
+from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from tasks.task import Sums, sums
@@ -137,17 +137,21 @@ def language_task(args: Namespace, comm: Comm, block: int, choose: Choose, build
     return LanguageTask(build(vocabulary.size), train, test, block, args, comm)
 
 
+def check_vocabulary(args: Namespace) -> None:
+    """Raise ValueError for a size of the vocabulary with --tiny, whose tokens are bytes."""
+    if args.tiny and args.vocabulary not in (None, BYTES):
+        raise ValueError(
+            f"--vocabulary: {args.vocabulary} has no effect with --tiny, whose tokens are the {BYTES} bytes; leave it "
+            "out"
+        )
+
+
 def words(most: int) -> Choose:
     """Return a choice of the ``most`` most frequent words of the training text, or of the 256 bytes with --tiny."""
 
     def choose(text: Text, args: Namespace, comm: Comm) -> Vocabulary:
         if not args.tiny:
             return Words(text.train, most, TEXTS[args.data].words)
-        if args.vocabulary not in (None, BYTES):
-            raise ValueError(
-                f"--vocabulary {args.vocabulary} has no effect with --tiny, whose tokens are the {BYTES} bytes; "
-                "leave it out"
-            )
         return Bytes()
 
     return choose

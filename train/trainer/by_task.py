@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ranks import job
 from records.journal import Outcome
+from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm import Comm
 from trainer.program import Program
 
@@ -30,7 +31,7 @@ class ByTask:
 
         If ``--data`` is for another task than ``--task``, the process ends with a line on stderr.
         """
-        parser = ArgumentParser(usage=SUPPRESS, add_help=False)
+        parser = Parser(usage=SUPPRESS, add_help=False)
         parser.add_argument("--task")
         parser.add_argument("--data")
         given, _ = parser.parse_known_args(argv)

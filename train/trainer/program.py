@@ -35,6 +35,10 @@ def _nothing(parser: ArgumentParser) -> None:
     """Add no options."""
 
 
+def _fine(args: Namespace) -> None:
+    """Take all options."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A training program: what it trains, and with which settings.
@@ -49,6 +53,7 @@ class Program:
         folders: where each data set is looked for unless --data-dir is given.
         tiny: what --tiny trains with; ``make`` finds ``args.tiny`` and builds a small model.
         extend: adds the program's own options.
+        check: raises ValueError for options that do not go together; the text begins with the name of one.
     """
 
     name: str
@@ -58,10 +63,12 @@ class Program:
     folders: Mapping[str, str]
     tiny: Tiny
     extend: Callable[[ArgumentParser], None] = _nothing
+    check: Callable[[Namespace], None] = _fine
 
     def parse(self, argv: Sequence[str] | None = None) -> Namespace:
         """Return the options, see `arguments.parse`; a bad one ends the process with a line on stderr."""
-        return arguments.parse(self.name, self.description, self.settings, self.folders, self.tiny, self.extend, argv)
+        own = self.extend, self.check
+        return arguments.parse(self.name, self.description, self.settings, self.folders, self.tiny, *own, argv)
 
     def train(self, args: Namespace, comm: Comm) -> Outcome | None:
         """Train on this rank, one of ``comm.size``, and return the outcome; None on a spare that nobody needed.
