@@ -9,7 +9,6 @@ A way is what train/study.py takes: an algorithm, options of it, and options of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -19,10 +18,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from options.converters import integer
 from ranks import job
-from records.ways import arguments
+from records.ways import arguments, check_program, check_way
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli.parsing import Parser
+from sparse_mpi.cli.values import checked, integer, new_folder
 from sparse_mpi.comm import Comm
 
 PARTS = ("compute_seconds", "exposed_seconds", "update_seconds")
@@ -61,20 +61,17 @@ def _options(args: Namespace, way: str, folder: Path) -> Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, and write ``pace.json`` on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     add = parser.add_argument
-    add("program", help="of train/, without .py: vgg, gpt2, ...")
-    add("--ways", nargs="+", required=True, metavar="ALGORITHM[:OPTION=VALUE..]", help="what takes turns")
-    add(
-        "--steps",
-        type=integer(1),
-        default=24,
-        metavar="N",
-        help="measured in each turn, a multiple of all local steps (default: 24)",
-    )
-    add("--warm-up", type=integer(0), default=12, metavar="N", help="steps before those, as many (default: 12)")
+    add("program", type=checked(check_program, "vgg"), help="of train/, without .py: vgg, gpt2, ...")
+    way, text = checked(check_way, "elect:votes=0.5"), "what takes turns"
+    add("--ways", type=way, nargs="+", required=True, metavar="ALGORITHM[:OPTION=VALUE..]", help=text)
+    text = "that are measured in each turn, a multiple of all local steps (default: 24)"
+    add("--steps", type=integer(1), default=24, metavar="N", help=text)
+    add("--warm-up", type=integer(0), default=12, metavar="N", help="steps before those, likewise (default: 12)")
     add("--rounds", type=integer(1), default=2, metavar="N", help="turns of each way (default: 2)")
-    add("--out", type=Path, required=True, metavar="DIR", help="folder for pace.json and the metrics of the turns")
+    text = "folder for pace.json and the metrics of the turns"
+    add("--out", type=new_folder("runs/pace"), required=True, metavar="DIR", help=text)
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:end])

@@ -17,12 +17,10 @@ import re
 import statistics
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stdout
-from dataclasses import fields
 from importlib import import_module
-from importlib.util import find_spec
 from io import StringIO
 from itertools import product
 from multiprocessing import get_context
@@ -33,19 +31,15 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from options.arguments import file_name
-from options.reduction import AUTO
 from records import duration
 from records.duration import LOWER_IS_BETTER
 from records.pairs import draw, draw_gaps, table
-from sparse_mpi.algorithms import ALGORITHMS
+from records.ways import arguments, check_program, check_shards, check_way, dealing
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.cli.values import checked, finite, integer, network, new_folder, number
 from sparse_mpi.comm.world import World
 from sparse_mpi.costs import networks
-from sparse_mpi.reducer.arguments import spelled
-
-SHARDS = ("shuffled", "sorted")
 
 
 class Run(NamedTuple):
@@ -95,27 +89,6 @@ def train(run: Run) -> dict[str, Any]:
     }
 
 
-def arguments(way: str) -> list[str]:
-    """Return a way as the command line of a training program: its algorithm, and the program's other options."""
-    name, *given = way.split(":")
-    own = [field.name for field in fields(ALGORITHMS[name])] if name in ALGORITHMS else []
-    algorithm = [name, *(option for option in given if option.split("=")[0] in own)]
-    others = [option for option in given if option not in algorithm]
-    return ["--algo", ":".join(algorithm), *_words(others)]
-
-
-def dealing(shards: str) -> list[str]:
-    """Return a kind of shards, and options that go with it, as the command line of a training program."""
-    kind, *given = shards.split(":")
-    options = [] if kind == "shuffled" else ["--shards", kind]  # not every program has that option
-    return [*options, *_words(given)]
-
-
-def _words(options: Iterable[str]) -> list[str]:
-    """Return options, each NAME or NAME=VALUE, as words of a command line."""
-    return [word for option in options for word in f"--{option}".split("=", 1)]
-
-
 def study(runs: Sequence[Run], folder: Path, jobs: int) -> list[dict[str, Any]]:
     """Return the records of all runs, in order; write each into ``folder`` as soon as it is there."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -158,27 +131,6 @@ def tune(
     return best
 
 
-def _check_program(text: str) -> None:
-    """Raise ValueError unless there is a program of this name."""
-    if not text.isidentifier() or find_spec(text) is None:
-        raise ValueError(f"must be a program of train/, without .py, got {text!r}")
-
-
-def _check_way(text: str) -> None:
-    """Raise ValueError unless the text begins with an algorithm, and goes on with options that have names."""
-    _, algorithm, *others = arguments(text)
-    if algorithm != AUTO:
-        spelled(algorithm)
-    if "--" in others:
-        raise ValueError(f"must be ALGORITHM[:OPTION=VALUE..], got {text}")
-
-
-def _check_shards(text: str) -> None:
-    """Raise ValueError unless the text begins with a kind of shards."""
-    if text.partition(":")[0] not in SHARDS:
-        raise ValueError(f"must be one of {', '.join(SHARDS)}, with options if need be, got {text}")
-
-
 def _check_tune(text: str) -> None:
     """Raise ValueError unless the text is an option and some values."""
     if not re.fullmatch(r"[a-z][a-z0-9-]*=[^=,]+(,[^=,]+)*", text):
@@ -189,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, print its tables, draw its plot."""
     parser = Parser(description=__doc__)
     add = parser.add_argument
-    add("program", type=checked(_check_program, "vgg"), help="of train/, without .py: vgg, lstm, ...")
+    add("program", type=checked(check_program, "vgg"), help="of train/, without .py: vgg, lstm, ...")
     add("--ranks", type=integer(1), default=8, metavar="P", help="of each run (default: 8)")
     add(
         "--seeds",
@@ -201,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     add(
         "--ways",
-        type=checked(_check_way, "elect:votes=0.5"),
+        type=checked(check_way, "elect:votes=0.5"),
         nargs="+",
         required=True,
         metavar="ALGORITHM[:OPTION=VALUE..]",
@@ -209,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     add(
         "--shards",
-        type=checked(_check_shards, "sorted"),
+        type=checked(check_shards, "sorted"),
         nargs="+",
         default=["shuffled"],
         metavar="KIND[:OPTION=VALUE..]",

@@ -11,6 +11,7 @@ import study
 from records import duration
 from records.duration import seconds
 from records.pairs import Interval
+from records.ways import arguments, dealing
 from sparse_mpi.costs.model import Network
 from study import Run
 
@@ -130,11 +131,11 @@ def test_a_network_is_refused_by_name_and_old_records_by_folder(tmp_path, capsys
 
 
 def test_options_of_a_way_go_to_the_algorithm_or_to_the_program():
-    assert study.arguments("elect:votes=0.5:feedback=gmc:no-overlap") == [
+    assert arguments("elect:votes=0.5:feedback=gmc:no-overlap") == [
         *("--algo", "elect:votes=0.5", "--feedback", "gmc", "--no-overlap")
     ]
-    assert study.dealing("sorted:norm=group") == ["--shards", "sorted", "--norm", "group"]
-    assert study.dealing("shuffled:norm=group") == ["--norm", "group"]
+    assert dealing("sorted:norm=group") == ["--shards", "sorted", "--norm", "group"]
+    assert dealing("shuffled:norm=group") == ["--norm", "group"]
 
 
 def test_a_way_that_the_program_refuses_is_named_before_any_run(capsys, tmp_path):

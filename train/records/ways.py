@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
+from importlib.util import find_spec
 
+from options.reduction import AUTO
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.reducer.arguments import spelled
+
+SHARDS = ("shuffled", "sorted")
 
 
 def arguments(way: str) -> list[str]:
@@ -27,3 +32,24 @@ def dealing(shards: str) -> list[str]:
 def _words(options: Iterable[str]) -> list[str]:
     """Return options, each NAME or NAME=VALUE, as words of a command line."""
     return [word for option in options for word in f"--{option}".split("=", 1)]
+
+
+def check_program(text: str) -> None:
+    """Raise ValueError unless there is a program of this name."""
+    if not text.isidentifier() or find_spec(text) is None:
+        raise ValueError(f"must be a program of train/, without .py, got {text!r}")
+
+
+def check_way(text: str) -> None:
+    """Raise ValueError unless the text begins with an algorithm, and goes on with options that have names."""
+    _, algorithm, *others = arguments(text)
+    if algorithm != AUTO:
+        spelled(algorithm)
+    if "--" in others:
+        raise ValueError(f"must be ALGORITHM[:OPTION=VALUE..], got {text}")
+
+
+def check_shards(text: str) -> None:
+    """Raise ValueError unless the text begins with a kind of shards."""
+    if text.partition(":")[0] not in SHARDS:
+        raise ValueError(f"must be one of {', '.join(SHARDS)}, with options if need be, got {text}")
