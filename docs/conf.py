@@ -75,8 +75,13 @@ def commands(above: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
                 yield from commands(action.choices[choice.dest])
 
 
-def add_title(app: Sphinx, name: str, source: list[str]) -> None:
-    """Give a page of results that a command has written, a table without a title, its name as title."""
+# Pages that lie above docs/ on a forge, and what they are in the site
+ABOVE = {"README": "index", "CONTRIBUTING": "guides/contributing", "CHANGELOG": "reference/changelog"}
+
+
+def adapt(app: Sphinx, name: str, source: list[str]) -> None:
+    """Lead links to pages above docs/ to those of the site, and give tables that a command has written a title."""
+    source[0] = re.sub(rf"\]\((?:\.\./)+({'|'.join(ABOVE)})\.md", lambda link: f"](/{ABOVE[link[1]]}.md", source[0])
     if name.startswith("results/") and not source[0].startswith("# "):
         source[0] = f"# {name.removeprefix('results/')}\n\n{source[0]}"
 
@@ -88,4 +93,4 @@ logging.getLogger("sphinx.sphinx.directives.other").addFilter(lambda record: "gl
 def setup(app: Sphinx) -> None:
     """Tell Sphinx about what is above."""
     app.add_directive("commands", Commands)
-    app.connect("source-read", add_title)
+    app.connect("source-read", adapt)

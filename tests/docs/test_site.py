@@ -23,35 +23,26 @@ def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    out = tmp_path_factory.mktemp("site")
-    done = build(ROOT / "docs", out)
+@pytest.mark.full("builds the whole site, 20 s")
+def test_the_site_has_all_pages_and_public_names_and_a_search_without_network(tmp_path):
+    done = build(ROOT / "docs", tmp_path)
     assert done.returncode == 0 and not done.stderr, done.stderr
-    return out
-
-
-@pytest.mark.full("takes 20 s")
-def test_the_site_has_all_pages_and_public_names(site):
     for page in (ROOT / "docs").rglob("*.md"):
-        assert (site / page.relative_to(ROOT / "docs")).with_suffix(".html").exists()
-    described = set(re.findall(r'<dt [^>]*id="([\w.]+)"', "".join(p.read_text() for p in site.rglob("*.html"))))
+        assert (tmp_path / page.relative_to(ROOT / "docs")).with_suffix(".html").exists()
+
+    described = set(re.findall(r'<dt [^>]*id="([\w.]+)"', "".join(p.read_text() for p in tmp_path.rglob("*.html"))))
     last = {name.rpartition(".")[2] for name in described}
     assert {"DiLoCo", "GradientReduction", "MPIComm", "SparseState", "sparse_hook"} <= last
     for module in PUBLIC:
         names = importlib.import_module(f"sparse_mpi{module}").__all__
         assert set(names) - TABLES <= last, module
 
-
-@pytest.mark.full("takes 20 s")
-def test_search_needs_no_network(site):
-    page = (site / "search.html").read_text()
-    loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="([^"]+)"', page)
+    loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="([^"]+)"', (tmp_path / "search.html").read_text())
     assert "searchindex.js" in loaded and not [source for source in loaded if "//" in source]
-    assert "oktopk" in (site / "searchindex.js").read_text()
+    assert "oktopk" in (tmp_path / "searchindex.js").read_text()
 
 
-@pytest.mark.full("builds a site of its own")
+@pytest.mark.full("builds a small site, 2 s")
 @pytest.mark.parametrize("link", ["nowhere.md", "other.md#no-such-heading", "#no-such-heading"])
 def test_a_link_that_leads_nowhere_is_an_error(tmp_path, link):
     (tmp_path / "conf.py").write_text('extensions = ["myst_parser"]\nmyst_heading_anchors = 4\n')
