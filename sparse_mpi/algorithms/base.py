@@ -24,18 +24,18 @@ class Reduction(NamedTuple):
     The sum of ``sent`` over all ranks is ``total`` (to rounding), so ``x - sent`` is what this rank still owes.
     """
 
-    total: SparseVector | Array  # the same bytes on every rank; dense where the algorithm's result is dense
-    sent: SparseVector | Array  # this rank's net contribution
+    total: SparseVector | Array  #: the same bytes on every rank; dense where the algorithm's result is dense
+    sent: SparseVector | Array  #: this rank's net contribution
 
 
 class Bound(NamedTuple):
     """The most one rank sends in one step."""
 
-    pairs: float  # (index, value) pairs
-    values: float  # values without index
-    messages: float  # all messages, those of control too
-    control: float  # bytes of counts, boundaries, histograms
-    extra: float = 0.0  # payload bytes that are neither: packed or short indices, rounded values, heads of messages
+    pairs: float  #: (index, value) pairs
+    values: float  #: values without index
+    messages: float  #: all messages, those of control too
+    control: float  #: bytes of counts, boundaries, histograms
+    extra: float = 0.0  #: payload bytes that are neither, of packed or short indices, rounded values, heads of messages
 
     def payload(self, pair_bytes: int, value_bytes: int) -> float:
         """Return the payload in bytes, for pairs and values of these sizes in bytes."""

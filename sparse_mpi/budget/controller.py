@@ -31,25 +31,25 @@ WAIT = 4.0  # times the rest of a step, the longest that a budget of bytes alone
 class Observation(NamedTuple):
     """What the ranks agree a step took: integers, of the slowest rank."""
 
-    rest: int  # nanoseconds in which training did not wait for the exchange
-    exposed: int  # nanoseconds in which it did
-    cost: int  # nanoseconds that reducing took, exposed or not
-    sent: int  # bytes that a rank has sent since the beginning, control included
-    norm: float = 0.0  # of the gradient, in any unit; 0: unknown
+    rest: int  #: nanoseconds in which training did not wait for the exchange
+    exposed: int  #: nanoseconds in which it did
+    cost: int  #: nanoseconds that reducing took, exposed or not
+    sent: int  #: bytes that a rank has sent since the beginning, control included
+    norm: float = 0.0  #: of the gradient, in any unit; 0 if unknown
 
 
 class Decision(NamedTuple):
     """What the steps from now on send, and why."""
 
-    step: int  # steps observed so far
-    k: int
-    dense: bool  # everything is reduced, because that costs no more
-    why: str  # what set k: "time", "bytes", "floor", "dense", or "start" before there was anything to go by
-    seconds: float  # of a usual step, with what it waits now
-    exposed: float  # seconds of these in which it waits
-    sent: int  # bytes of the last step
-    credit: float  # bytes earned and not sent; a debt is negative
-    urgency: float  # see `Urgency`
+    step: int  #: steps observed so far
+    k: int  #: entries that a rank sends a step
+    dense: bool  #: everything is reduced, because that costs no more
+    why: str  #: what set k, one of "time", "bytes", "floor", "dense", or "start" before there was anything to go by
+    seconds: float  #: of a usual step, with what it waits now
+    exposed: float  #: seconds of these in which it waits
+    sent: int  #: bytes of the last step
+    credit: float  #: bytes earned and not sent; a debt is negative
+    urgency: float  #: see `Urgency`
 
 
 class Controller:

@@ -18,12 +18,12 @@ from sparse_mpi.comm.consistency import tell
 class Checkpoint(NamedTuple):
     """A checkpoint that was read, as one rank of P gets it."""
 
-    path: Path
-    step: int
-    identity: dict[str, Any]
-    model: bytes  # the same on every rank
-    states: list[Any]  # of the old ranks r, r + P, r + 2 P, ...: on as many ranks as before, this rank's own
-    ranks: int  # that wrote it
+    path: Path  #: its folder
+    step: int  #: after which it was written
+    identity: dict[str, Any]  #: what it is of, as `save` was told
+    model: bytes  #: the same on every rank
+    states: list[Any]  #: of the old ranks r, r + P, r + 2 P, ...: on as many ranks as before, this rank's own
+    ranks: int  #: that wrote it
 
 
 def load(place: Path | str, comm: Comm) -> Checkpoint:

@@ -31,9 +31,9 @@ class Comm(Protocol):
     rank: int
     size: int
     traffic: Traffic
-    concurrent: bool  # whether one thread may call it while others compute, or call other communicators
-    calls: list[tuple[float, float]] | None  # when each call began and ended, from when a list is put here
-    attributes: dict[object, Any]  # what users keep with it, by key, as MPI's attributes; a duplicate has none
+    concurrent: bool  #: whether one thread may call it while others compute, or call other communicators
+    calls: list[tuple[float, float]] | None  #: when each call began and ended, from when a list is put here
+    attributes: dict[object, Any]  #: what users keep with it, by key, as MPI's attributes; a duplicate has none
 
     @property
     def staged(self) -> bool:

@@ -9,11 +9,11 @@ from dataclasses import astuple, dataclass, field, replace
 class Traffic:
     """The counters of what one rank sent and received, by the convention of `counting`."""
 
-    sent: int = 0  # payload bytes
-    received: int = 0  # payload bytes
-    messages: int = 0  # all messages sent, of control too
-    control: int = 0  # bytes sent: counts, boundaries, histograms
-    seconds: float = 0.0  # inside communication calls
+    sent: int = 0  #: payload bytes
+    received: int = 0  #: payload bytes
+    messages: int = 0  #: all messages sent, of control too
+    control: int = 0  #: bytes sent for counts, boundaries, histograms
+    seconds: float = 0.0  #: inside communication calls
 
     def copy(self) -> Traffic:
         return replace(self)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 class Departure(NamedTuple):
     """Ranks that were lost at the same time. All but ``seconds`` is the same on all survivors."""
 
-    step: int  # the first transaction, from 0, to which they gave nothing: of a single reducer, the first step
-    ranks: tuple[int, ...]  # by their numbers at the start
-    survivors: int  # how many ranks are left
-    seconds: float  # from the failed call on this rank until it could go on
+    step: int  #: the first transaction, from 0, to which they gave nothing; the first step of a single reducer
+    ranks: tuple[int, ...]  #: by their numbers at the start
+    survivors: int  #: how many ranks are left
+    seconds: float  #: from the failed call on this rank until it could go on
 
     def __str__(self) -> str:
         lost = f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}"

@@ -20,10 +20,10 @@ MERGED = 15e-9  # seconds for an entry that is merged with others (one core of a
 class Choice(NamedTuple):
     """What was chosen, and why."""
 
-    algorithm: str
-    seconds: dict[str, float]  # that each algorithm should take, for messages and merging
-    entries: int  # of all ranks together
-    expected: float  # entries of the result, if the keys of each rank are drawn from their range at random
+    algorithm: str  #: its name
+    seconds: dict[str, float]  #: that each algorithm should take, for messages and merging
+    entries: int  #: of all ranks together
+    expected: float  #: entries of the result, if the keys of each rank are drawn from their range at random
 
     def __str__(self) -> str:
         """Return a line for people."""

@@ -39,6 +39,8 @@ from sparse_mpi.reducer.report import StepReport
 class DiLoCo(Resumable):
     """Local steps of ``inner_optimizer``, which it follows, and steps of ``outer_optimizer`` of all ranks together.
 
+    A loop of training::
+
         inner = torch.optim.AdamW(model.parameters(), lr=3e-4)
         outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
         with DiLoCo(model, inner, outer, sync_every=30, density=0.016, feedback="leaky") as local:

@@ -14,12 +14,12 @@ from sparse_mpi.sparse import SparseVector
 class StepReport(NamedTuple):
     """The counts and times of one step on this rank."""
 
-    selected: int  # pairs picked by the selector, or by an algorithm without one; n for a dense algorithm
-    total: int  # entries of the result
-    select_seconds: float  # includes residual += gradient if the selector does it in the same pass
-    exchange_seconds: float  # time in communication calls, which includes waiting for slower ranks
-    merge_seconds: float  # all other time: encoding, adding, error feedback
-    traffic: Traffic  # includes the consistency check of the step
+    selected: int  #: pairs picked by the selector, or by an algorithm without one; n for a dense algorithm
+    total: int  #: entries of the result
+    select_seconds: float  #: includes residual += gradient if the selector does it in the same pass
+    exchange_seconds: float  #: time in communication calls, which includes waiting for slower ranks
+    merge_seconds: float  #: all other time, for encoding, adding, error feedback
+    traffic: Traffic  #: includes the consistency check of the step
 
 
 def summarise(

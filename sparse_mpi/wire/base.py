@@ -19,17 +19,17 @@ from sparse_mpi.wire.codecs import Codec
 class Packed(NamedTuple):
     """Messages that stand one after the other in a buffer, ready to be sent."""
 
-    buffer: Array  # all messages; what the transport moves
-    lengths: np.ndarray  # (m,) int64, items of each message along the first axis of ``buffer``
-    vector: SparseVector  # the entries as the receivers will see them: rounded, unless the format is lossless
+    buffer: Array  #: all messages; what the transport moves
+    lengths: np.ndarray  #: (m,) int64, items of each message along the first axis of ``buffer``
+    vector: SparseVector  #: the entries as the receivers will see them, rounded unless the format is lossless
 
 
 class Most(NamedTuple):
     """The most that some messages take, of vectors of any type."""
 
-    pairs: float = 0.0  # (index, value) pairs in full
-    values: float = 0.0  # values in full, without index
-    extra: float = 0.0  # bytes besides: packed indices, rounded values, heads and padding
+    pairs: float = 0.0  #: (index, value) pairs in full
+    values: float = 0.0  #: values in full, without index
+    extra: float = 0.0  #: bytes besides, of packed indices, rounded values, heads and padding
 
     def times(self, number: float) -> Most:
         """Return the most that so many times these messages take."""

@@ -23,6 +23,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 DOCS = sorted(page.relative_to(ROOT).as_posix() for page in ROOT.glob("docs/**/*.md"))
 RECORDS = [page for page in DOCS if page.startswith("docs/results/")]
 PAGES = {page: (ROOT / page).read_text() for page in ["README.md", "CONTRIBUTING.md", *DOCS] if page not in RECORDS}
+LONG = {"docs/explanation/slow-networks.md"}  # to be split
 EVERYTHING = "\n".join(PAGES.values())
 LAUNCHERS = r"(?:mpiexec -n \d+ |srun -n \d+ )?python |python -m sparse_mpi run -n \d+ "
 
@@ -51,6 +52,11 @@ def test_links_lead_somewhere(page):
 
 def test_the_front_page_is_short():
     assert len(README.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES) - LONG))
+def test_pages_are_short(page):
+    assert len(PAGES[page].splitlines()) <= 200
 
 
 def test_methods_of_an_algorithm_are_those_of_the_protocol():

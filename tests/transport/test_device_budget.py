@@ -2,7 +2,7 @@
 
 Counted on a pretended device, with the CUDA kernels emulated and MPI that takes no device pointers. A launch is one of
 the kernels or a function of CuPy that computes something. A wait is for all that its stream was told before: for what
-is to be sent, or for a number on which lengths or decisions depend. `docs/guides/cluster.md` has the numbers too.
+is to be sent, or for a number on which lengths or decisions depend. `docs/reference/gpu-costs.md` has the numbers too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..fakes import fake_cuda
 RANKS, STEPS = 4, 6
 LAYOUT, K = Layout(((100, 150), (50, 100))), 200
 TABLES = 4096  # bytes of counts, and of tables of messages, which do not grow with the vector
-DOCUMENT = Path(__file__).parents[2] / "docs" / "guides" / "cluster.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "gpu-costs.md"
 
 
 class Budget(NamedTuple):

@@ -1,0 +1,96 @@
+"""The site: `make docs` builds it into build/docs, with a search that needs neither a network nor a server."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+from collections.abc import Iterator
+
+import mpi4py
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from sparse_mpi import __version__
+from sparse_mpi.cli import parser
+
+mpi4py.rc.initialize = False  # docstrings need no MPI
+
+project = "sparse_mpi"
+author = "the sparse_mpi developers"
+copyright = author
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+nitpicky = True
+# No network, and so no inventories of other projects: names of NumPy, torch and Python lead nowhere
+# Neither do type variables, and what the library keeps to itself
+OURS = r"sparse_mpi\.(.*\.[A-Z]|comm\.(streams\.Branch|streams\.Marks|background\.Span)|rows\.Block)"
+nitpick_ignore_regex = [("py:.*", r"(?!sparse_mpi\.).*"), ("py:.*", OURS)]
+
+myst_heading_anchors = 4  # as forges make them
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 100
+add_module_names = False
+napoleon_use_param = False  # arguments that are described together stay together
+napoleon_use_rtype = False
+default_role = "literal"  # docstrings have Python's names in single backticks
+
+html_theme = "furo"
+html_title = f"sparse_mpi {release}"
+html_show_sphinx = False
+html_copy_source = False
+linkcheck_timeout = 30
+linkcheck_workers = 2
+
+
+class Commands(SphinxDirective):
+    """What every command says with --help, a section each."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the sections."""
+        os.environ["COLUMNS"] = "100"  # the width of what argparse prints
+        return [self.section(command) for command in commands(parser())]
+
+    def section(self, command: argparse.ArgumentParser) -> nodes.section:
+        """Return the section of a command."""
+        name = re.sub(r"^python -m sparse_mpi *", "", command.prog) or "sparse_mpi"
+        section = nodes.section("", nodes.title("", name), ids=[nodes.make_id(name)])
+        text = command.format_help()
+        section += nodes.literal_block(text, text, language="text")
+        return section
+
+
+def commands(above: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and those of all commands below it, without deprecated names."""
+    yield above
+    for action in above._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for choice in action._choices_actions:
+                yield from commands(action.choices[choice.dest])
+
+
+# Pages that lie above docs/ on a forge, and what they are in the site
+ABOVE = {"README": "index", "CONTRIBUTING": "guides/contributing", "CHANGELOG": "reference/changelog"}
+
+
+def adapt(app: Sphinx, name: str, source: list[str]) -> None:
+    """Lead links to pages above docs/ to those of the site, and give tables that a command has written a title."""
+    source[0] = re.sub(rf"\]\((?:\.\./)+({'|'.join(ABOVE)})\.md", lambda link: f"](/{ABOVE[link[1]]}.md", source[0])
+    if name.startswith("results/") and not source[0].startswith("# "):
+        source[0] = f"# {name.removeprefix('results/')}\n\n{source[0]}"
+
+
+# Index pages name their first pages by patterns, so that one that is not there yet is no error
+logging.getLogger("sphinx.sphinx.directives.other").addFilter(lambda record: "glob pattern" not in str(record.msg))
+
+
+def setup(app: Sphinx) -> None:
+    """Tell Sphinx about what is above."""
+    app.add_directive("commands", Commands)
+    app.connect("source-read", adapt)

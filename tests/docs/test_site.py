@@ -1,0 +1,52 @@
+"""The site is built without a warning, its search works from files alone, and it has every page and public name."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..launch import ROOT
+
+PUBLIC = ["", ".checkpoint", ".comm", ".elastic", ".feedback", ".keyed", ".optim", ".select", ".wire"]
+TABLES = {"ALGORITHMS", "FEEDBACKS", "SELECTORS", "WIRES", "Average", "Sum", "Counts"}  # described in words
+
+
+def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """Build a site as `make docs` does."""
+    recipe = re.search(r"^docs:.*\n\t\$\(RUN\) (.*) docs build/docs$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    command = [sys.executable, *recipe.split(), str(source), str(out)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.full("builds the whole site, 20 s")
+def test_the_site_has_all_pages_and_public_names_and_a_search_without_network(tmp_path):
+    done = build(ROOT / "docs", tmp_path)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert (tmp_path / page.relative_to(ROOT / "docs")).with_suffix(".html").exists()
+
+    described = set(re.findall(r'<dt [^>]*id="([\w.]+)"', "".join(p.read_text() for p in tmp_path.rglob("*.html"))))
+    last = {name.rpartition(".")[2] for name in described}
+    assert {"DiLoCo", "GradientReduction", "MPIComm", "SparseState", "sparse_hook"} <= last
+    for module in PUBLIC:
+        names = importlib.import_module(f"sparse_mpi{module}").__all__
+        assert set(names) - TABLES <= last, module
+
+    loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="([^"]+)"', (tmp_path / "search.html").read_text())
+    assert "searchindex.js" in loaded and not [source for source in loaded if "//" in source]
+    assert "oktopk" in (tmp_path / "searchindex.js").read_text()
+
+
+@pytest.mark.full("builds a small site, 2 s")
+@pytest.mark.parametrize("link", ["nowhere.md", "other.md#no-such-heading", "#no-such-heading"])
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path, link):
+    (tmp_path / "conf.py").write_text('extensions = ["myst_parser"]\nmyst_heading_anchors = 4\n')
+    (tmp_path / "other.md").write_text("# Other\n")
+    (tmp_path / "index.md").write_text(f"# Title\n\n[here]({link})\n\n```{{toctree}}\nother\n```\n")
+    done = build(tmp_path, tmp_path / "out")
+    assert done.returncode != 0 and link.partition("#")[2] in done.stderr
