@@ -9,6 +9,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+SHARE = 0.1  # of what ranks share, beside pulls that cancel
 COMMON = 0.5  # share of the variance that ranks have in common where they are correlated
 LAYERS = 16
 ROW, WORDS = 64, 128  # entries of a row of an embedding, and words in the batch of a rank
@@ -112,12 +113,27 @@ class Disjoint(Independent):
         return gradient
 
 
+class Opposed(Independent):
+    """Pulls that stay, of opposite sign on even and odd ranks, and a tenth as large entries that all ranks share.
+
+    What each rank finds largest cancels in the sum of an even number of ranks, as between shards of different labels.
+    """
+
+    shared = False
+    title = f"pulls that cancel between even and odd ranks, and what they share, {SHARE:g} as large"
+
+    def at(self, step: int, rank: int) -> np.ndarray:
+        """Return the gradient ``(n,)``, a new array."""
+        return np.float32((-1) ** rank) * super().at(0, 0) + np.float32(SHARE) * super().at(step, 1)
+
+
 KINDS = {
     "independent": Independent,
     "correlated": Correlated,
     "layer-skewed": LayerSkewed,
     "embedding-like": EmbeddingLike,
     "disjoint": Disjoint,
+    "opposed": Opposed,
 }
 
 

@@ -38,6 +38,15 @@ def test_embedding_like_gradients_have_few_rows_and_disjoint_ones_nothing_in_com
     np.testing.assert_array_equal(sum(apart.at(0, rank) != 0 for rank in range(3)), np.ones(1001))
 
 
+def test_opposed_pulls_cancel_and_mislead_who_selects_by_them():
+    """What is left of the sum is what ranks share; topka adds more to it than it removes, elect does not."""
+    made = gradients.make("opposed", 20_000, ranks=8)
+    left = sum(made.at(3, rank) for rank in range(8))
+    assert np.linalg.norm(left) < 0.2 * np.linalg.norm(made.at(3, 0)) * 8
+    energies = [measure(make_algorithm(name, {}), made, 8, 200, 20).energy for name in ("topka", "elect")]
+    assert energies[0] < 0 < energies[1]
+
+
 def test_a_record_is_continued_and_another_measurement_needs_another_file(tmp_path, capsys):
     record, table = tmp_path / "e.json", tmp_path / "e.md"
     common = [*FEW, "--algorithms", "oktopk", "elect", "--json", str(record), "--table", str(table)]

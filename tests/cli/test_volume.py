@@ -97,7 +97,8 @@ def test_gradients_are_the_same_again_and_others_elsewhere(kind):
     np.testing.assert_array_equal(first, again.at(1, 2))
     assert not np.array_equal(first, made.at(2, 2)) and not np.array_equal(first, made.at(1, 3))
     agreeing = np.corrcoef(np.sign(first), np.sign(made.at(1, 3)))[0, 1]  # 2/pi arcsin of the values' correlation
-    expected = 2 / np.pi * np.arcsin(gradients.COMMON) if kind == "correlated" else 0
+    correlation = {"correlated": gradients.COMMON, "opposed": (gradients.SHARE**2 - 1) / (gradients.SHARE**2 + 1)}
+    expected = 2 / np.pi * np.arcsin(correlation.get(kind, 0))
     assert agreeing == pytest.approx(expected, abs=0.06)
     scale = np.abs(first[:15]).mean() / np.abs(first[-500:]).mean()
     assert (scale > 1000) == (kind == "layer-skewed")
