@@ -15,6 +15,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("program", type=checked(check_program, "vgg"), help="of train/, without .py: vgg, gpt2, ...")
     way, text = checked(check_way, "elect:votes=0.5"), "what takes turns"
     add("--ways", type=way, nargs="+", required=True, metavar="ALGORITHM[:OPTION=VALUE..]", help=text)
-    text = "that are measured in each turn, a multiple of all local steps (default: 24)"
+    text = "that are measured in each turn, or more: a multiple of all local steps (default: 24)"
     add("--steps", type=integer(1), default=24, metavar="N", help=text)
-    add("--warm-up", type=integer(0), default=12, metavar="N", help="steps before those, likewise (default: 12)")
+    add("--warm-up", type=integer(0), default=8, metavar="N", help="steps before those, likewise (default: 8)")
     add("--rounds", type=integer(1), default=2, metavar="N", help="turns of each way (default: 2)")
     text = "folder for pace.json and the metrics of the turns"
     add("--out", type=new_folder("runs/pace"), required=True, metavar="DIR", help=text)
@@ -76,10 +77,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     end = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:end])
     args.options = words[end + 1 :]
-    for way in args.ways:
-        every = _options(args, way, args.out).local_steps or 1  # ends with a line about what is wrong
-        if args.steps % every or args.warm_up % every:
-            parser.error(f"argument --steps: with --warm-up must be multiples of the local steps of {way}, {every}")
+    # Ends with a line about what is wrong
+    every = lcm(*(_options(args, way, args.out).local_steps or 1 for way in args.ways))
+    args.steps, args.warm_up = (-(-count // every) * every for count in (args.steps, args.warm_up))
     job.run(measure, args)
 
 

@@ -31,13 +31,13 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from options.arguments import file_name
-from records import duration
+from records import duration, race
 from records.duration import LOWER_IS_BETTER
 from records.pairs import draw, draw_gaps, table
 from records.ways import arguments, check_program, check_shards, check_way, dealing
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli.parsing import Parser
-from sparse_mpi.cli.values import checked, finite, integer, network, new_folder, number
+from sparse_mpi.cli.values import checked, finite, integer, network, new_folder, number, rate
 from sparse_mpi.comm.world import World
 from sparse_mpi.costs import networks
 
@@ -183,6 +183,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         metavar="SECONDS",
         help="seconds that a rank computes in a step there (default: 0)",
     )
+    text = "also measure steps of each way on emulated networks with links of these rates, none: no limit (needs root)"
+    add("--emulate", type=rate, nargs="+", default=[], metavar="RATE", help=text)
     add("--target", type=finite, metavar="SCORE", help="and how long until an epoch ends with this score")
     add("--jobs", type=integer(1), default=os.cpu_count(), metavar="N", help="processes (default: one a CPU)")
     add(
@@ -214,6 +216,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"records in {args.out} are of before messages were counted; leave out --network, or --out anew"
         )
     tables += [duration.table(records, name, network, args.compute, args.target) for name, network in given.items()]
+    paces = {
+        text: race.step_seconds(race.measure(args.program, args.ranks, args.ways, options, text, args.out))
+        for text in args.emulate
+    }
+    for text, seconds in paces.items():
+        tables.append(race.table(records, text, seconds, paces.get("none", {}), args.target))
     text = "\n\n".join(tables)
     (args.out / "tables.md").write_text(text + "\n")
     draw(records, args.out / "study.png")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from concurrent.futures import Future
 
 import pytest
 
 import study
-from records import duration
+from records import duration, race
 from records.duration import seconds
 from records.pairs import Interval
 from records.ways import arguments, dealing
 from sparse_mpi.costs.model import Network
 from study import Run
+
+from ..launch import ROOT
 
 
 def test_a_run_trains_the_program_with_the_way_it_names():
@@ -147,3 +151,39 @@ def test_a_way_that_the_program_refuses_is_named_before_any_run(capsys, tmp_path
 def test_an_interval_is_students():
     assert Interval.of([1.0, 3.0]).mean == 2 and Interval.of([1.0, 3.0]).half == pytest.approx(12.706, abs=1e-3)
     assert str(Interval.of([0.5])) == "0.5000 +- nan"
+
+
+def test_times_on_a_network_are_measured_steps_times_those_until_the_score():
+    """By hand: 10 and 20 steps of 0.5 s until the two seeds have a perplexity of 5; one that never has is told."""
+
+    def run(way, seed, *perplexities):
+        epochs = [
+            {"step": 10 * (i + 1), "mb_sent": 2.0, "test_loss": p / 10, "test_perplexity": p}
+            for i, p in enumerate(perplexities)
+        ]
+        return {"way": way, "seed": seed, "headline": "perplexity", "epochs": epochs}
+
+    records = [
+        run("dense", 1, 5.0, 4.0),
+        run("dense", 2, 6.0, 4.5),
+        run("elect", 1, 5.5, 5.5),
+        run("elect", 2, 5.0, 4.0),
+    ]
+    table = race.table(records, "10mbit", {"dense": 0.5, "elect": 0.1}, {"dense": 0.25, "elect": 0.1}, 5.0)
+    assert "| dense | 500.00 | 50% | 10.0 | 7.5 | 2 of 2 |" in table
+    assert "| elect | 100.00 | 100% | 2.0 | 1.0 | 1 of 2 |" in table
+    courses = race.courses(records, {"dense": 0.5, "elect": 0.1})
+    assert courses["dense"] == [(5.0, 20.0, pytest.approx(0.55)), (10.0, 40.0, pytest.approx(0.425))]
+
+
+@pytest.mark.jobs
+def test_steps_of_each_way_are_measured_in_turns(tmp_path):
+    command = [sys.executable, "-m", "sparse_mpi", "run", "-n", "2", "train/pace.py", "vgg", "--out", str(tmp_path)]
+    command += ["--ways", "dense", "oktopk:local-steps=3", "--steps", "4", "--warm-up", "1", "--rounds", "2"]
+    done = subprocess.run([*command, "--", "--tiny"], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "pace.json").read_text())
+    assert record["ranks"] == 2 and record["steps"] == 6 and record["warm_up"] == 3, "multiples of the local steps"
+    assert set(record["seconds"]) == {"dense", "oktopk:local-steps=3"}
+    assert all(len(taken) == 2 and min(taken) > 0 for taken in record["seconds"].values())
+    assert race.step_seconds(tmp_path / "pace.json").keys() == record["seconds"].keys()

@@ -37,12 +37,12 @@ def seconds(record: dict[str, Any], network: Network, compute: float, target: fl
     for epoch, steps in with_steps(record["epochs"]):
         step = Traffic(sent=epoch["mb_sent"] * 1e6, messages=epoch["messages"])
         spent += steps * (compute + network.seconds(step))
-        if target is not None and _reaches(epoch[f"test_{record['headline']}"], target, record["headline"]):
+        if target is not None and reaches(epoch[f"test_{record['headline']}"], target, record["headline"]):
             return spent
     return spent if target is None else None
 
 
-def _reaches(score: float, target: float, headline: str) -> bool:
+def reaches(score: float, target: float, headline: str) -> bool:
     """Tell if a score is at least as good as the target."""
     return score <= target if headline in LOWER_IS_BETTER else score >= target
 

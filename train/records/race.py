@@ -1,0 +1,101 @@
+"""How long ways take on emulated networks: the seconds of their steps, measured there, times the steps they train."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from records.duration import reaches
+from records.pairs import Interval
+
+PACE = Path(__file__).parent.parent / "pace.py"
+LIMIT = 1800  # seconds that a job may take
+
+Records = Sequence[dict[str, Any]]
+
+
+def measure(program: str, ranks: int, ways: Sequence[str], options: Sequence[str], rate: str, out: Path) -> Path:
+    """Measure steps of ``ways`` on emulated hosts, as ``train/pace.py`` does, unless it is recorded already.
+
+    Args:
+        program: of train/, without .py.
+        ranks: as many hosts.
+        ways: as a study has them.
+        options: of the program, for all ways.
+        rate: of the links, as ``bench network`` takes it.
+        out: folder for the record.
+
+    Returns:
+        The file of the record.
+
+    Raises:
+        SystemExit: the job fails, with its exit code; what was wrong has been said.
+    """
+    folder = out / f"pace-{rate}"
+    if not (folder / "pace.json").exists():
+        command = [sys.executable, "-m", "sparse_mpi", "bench", "network", "--ranks", str(ranks), "--rate", rate]
+        command += ["--timeout", str(LIMIT), "--", str(PACE), program, "--out", str(folder), "--ways", *ways]
+        with open(out / f"pace-{rate}.log", "w") as log:
+            if code := subprocess.run([*command, "--", *options], stdout=log, stderr=log).returncode:
+                print(Path(log.name).read_text()[-2000:], file=sys.stderr)
+                raise SystemExit(code)
+    return folder / "pace.json"
+
+
+def step_seconds(file: Path) -> dict[str, float]:
+    """Return the median seconds of a step of each way in a record."""
+    return {way: statistics.median(taken) for way, taken in json.loads(file.read_text())["seconds"].items()}
+
+
+def courses(records: Records, seconds: dict[str, float]) -> dict[str, list[tuple[float, float, float]]]:
+    """Return the course of each way: after each epoch the seconds, the MB a rank has sent, and the loss on test data.
+
+    Losses are means over the seeds; seconds do not have what tests take.
+    """
+    found = {}
+    for way in dict.fromkeys(record["way"] for record in records):
+        runs = [record["epochs"] for record in records if record["way"] == way]
+        sent, before, course = 0.0, 0, []
+        for epochs in zip(*runs, strict=True):
+            step = epochs[0]["step"]
+            sent += statistics.mean(epoch["mb_sent"] for epoch in epochs) * (step - before)
+            before = step
+            course.append((step * seconds[way], sent, statistics.mean(epoch["test_loss"] for epoch in epochs)))
+        found[way] = course
+    return found
+
+
+def table(records: Records, rate: str, seconds: dict[str, float], free: dict[str, float], target: float | None) -> str:
+    """Return a table of how fast the ways are on a network.
+
+    Args:
+        records: of a study, all of the same steps.
+        rate: of the network, for the heading.
+        seconds: of a step of each way there.
+        free: the same where links have no limit; empty if that was not measured.
+        target: a score, and how long it takes until the test of an epoch has it; None: leave that out.
+    """
+    until = f" s until {records[0]['headline']} {target:g} | reached by |" if target is not None else ""
+    lines = [f"| way | ms a step, {rate} | of the speed without a limit | s in all |{until}"]
+    lines.append("| --- | ---: | ---: | ---: |" + " ---: | ---: |" * bool(until))
+    for way, taken in seconds.items():
+        runs = [record for record in records if record["way"] == way]
+        share = f"{free[way] / taken:.0%}" if free else "-"
+        cells = [way, f"{taken * 1e3:.2f}", share, f"{runs[0]['epochs'][-1]['step'] * taken:.1f}"]
+        if target is not None:
+            ends = [end for run in runs if (end := _first(run, target)) is not None]
+            mean = f"{Interval.of([end * taken for end in ends]).mean:.1f}" if ends else "-"
+            cells += [mean, f"{len(ends)} of {len(runs)}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _first(run: dict[str, Any], target: float) -> int | None:
+    """Return the step at which a run is tested to be as good as ``target`` for the first time; None if it never is."""
+    name = run["headline"]
+    return next((epoch["step"] for epoch in run["epochs"] if reaches(epoch[f"test_{name}"], target, name)), None)
