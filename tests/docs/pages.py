@@ -157,8 +157,8 @@ class Page:
                     "<!-- not run: why --> above it",
                 )
         for block in self.files():
-            if not any(str(block.saved) in other.code for other in self.blocks if other.kind == "shell"):
-                self._complain(block, f"{block.saved} is saved, and no command of this page has it")
+            if not any(Path(block.saved or "").stem in other.code for other in self.blocks if other is not block):
+                self._complain(block, f"{block.saved} is saved, and nothing else on this page has it")
 
     def _complain(self, block: Block, problem: str) -> None:
         self.problems.append((block.line, problem))
