@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import takewhile
 
 from .pages import ROOT
 
 COLUMNS = r"(?<=\S)\s{2,}(?:#.*)?"  # what a column of explanations begins with
+OPERATORS = ("|", "||", "&&", ">", ";")
 PLACEHOLDER = r"[A-Z]{2,}|\.\.\.|<.*>|\[.*"  # what a reader is to fill in
 
 
@@ -20,7 +22,8 @@ def calls(code: str) -> list[list[str]]:
     for line in code.replace("\\\n", " ").splitlines():
         line = re.split(COLUMNS, re.sub(r"^(\s*\$)?\s*", "", re.sub(r"(?<=\S)\s+(?=--?\w)", " ", line)))[0]
         try:
-            found += split(shlex.split(line, comments=True))
+            words = shlex.split(line, comments=True)
+            found += split(list(takewhile(lambda word: word not in OPERATORS, words)))
         except ValueError:  # a quotation that goes on in the next line
             continue
     return found
@@ -68,7 +71,4 @@ def filled(words: list[str]) -> list[str]:
     place = next((at for at, word in enumerate(words) if re.fullmatch(PLACEHOLDER, word)), None)
     if place is None:
         return words
-    kept = words[:place]
-    while kept[1:] and kept[-1].startswith("-"):
-        kept.pop()
-    return kept
+    return words[: place - words[place - 1].startswith("-")]

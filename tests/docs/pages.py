@@ -1,11 +1,11 @@
 """What a page of Markdown shows that can be run: its blocks of code and commands, and what they are to print.
 
-A block of Python is run, blocks of a page one after another with shared names. An indented block, or one fenced as `sh`,
-has shell commands. A block fenced as `text` is what the last block before it that was run prints; `...` in it stands for
-anything. A `diff` has Python on its new side. A paragraph may name a file: "Save it as `a.py`" is about the block
-above, "Save this as `a.py`" about the one below; the file is written, and a command of the page has to use it.
+A block of Python is run, blocks of a page one after another with shared names. An indented block, or one fenced as
+`sh`, has shell commands. A block fenced as `text` is what the last block before it that was run prints; `...` in it
+stands for anything. A `diff` has Python on its new side. A paragraph may name a file: "Save it as `a.py`" is about the
+block above, "Save this as `a.py`" about the one below; the file is written, and something on the page has to use it.
 
-Comments of HTML, directly before a block, say what differs, and why:
+Comments of HTML, directly before a block or at the end of the paragraph before, say what differs, and why:
 
     <!-- not run: needs a GPU -->                 its options are still read by the program that is named
     <!-- not compared: the time of one machine -->
@@ -86,7 +86,7 @@ class Page:
 
     @property
     def kinds(self) -> set[str]:
-        """Return what there is to run: "python", and "slurm", and commands as "jobs" if one starts ranks, or "shell"."""
+        """Return what there is to run: "python", "slurm", and as "jobs" or "shell" other commands, of ranks or not."""
         found = {"python"} & {block.kind for block in self.run} | ({"slurm"} if self.commands(slurm=True) else set())
         jobs = any(re.search(RANKS, block.code) for block in self.commands())
         return found | ({"jobs" if jobs else "shell"} if self.commands() else set())
@@ -105,10 +105,9 @@ class Page:
         saved: str | None = None
         for token in MarkdownIt("commonmark").parse(text):
             if token.type == "html_block":
-                marks |= {kind: number or said for kind, number, said in re.findall(MARKS, token.content, re.DOTALL)}
+                marks |= marks_of(token.content)
             elif token.type == "inline":
-                saved = self._saved(token)
-                marks = {}
+                saved, marks = self._saved(token), marks_of(token.content)
             elif token.type in ("fence", "code_block"):
                 self._add(token, first, marks, saved)
                 marks, saved = {}, None
@@ -162,6 +161,11 @@ class Page:
 
     def _complain(self, block: Block, problem: str) -> None:
         self.problems.append((block.line, problem))
+
+
+def marks_of(text: str) -> dict[str, str]:
+    """Return what the comments in ``text`` say about the block that follows."""
+    return {kind: number or said for kind, number, said in re.findall(MARKS, text, re.DOTALL)}
 
 
 def pages() -> dict[str, Page]:
