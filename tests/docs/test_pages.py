@@ -17,8 +17,8 @@ import textwrap
 
 import pytest
 
-from sparse_mpi import emulation
 from sparse_mpi.cli import main
+from sparse_mpi.emulation import hosts
 
 from ..launch import needs_mpi
 from .options import calls
@@ -65,7 +65,7 @@ def test_commands_of_a_page_run(name, tmp_path):
 @pytest.mark.timeout(3 * SECONDS)
 @pytest.mark.parametrize("name", having("jobs"))
 def test_jobs_of_a_page_run(name, tmp_path):
-    if any("sparse_mpi bench " in block.code for block in PAGES[name].commands()) and (lacks := emulation.missing()):
+    if any("sparse_mpi bench " in block.code for block in PAGES[name].commands()) and (lacks := hosts.missing()):
         pytest.skip("; ".join(lacks))
     run_commands(PAGES[name], PAGES[name].commands(), folder_of(PAGES[name], tmp_path), environment())
 
