@@ -92,7 +92,7 @@ CALLS = sorted({tuple(call) for page in PAGES.values() for block in page.blocks 
 
 
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
-def test_commands_have_the_options_shown(call, capsys, monkeypatch):
+def test_commands_have_the_options_shown(call, capsys, monkeypatch, files_are_there):
     """They are read from left to right, so that a wrong one is found before --help ends the program."""
     program, *options = [*call, "--help"]
     monkeypatch.setattr(sys, "argv", [program, *options])
