@@ -1,20 +1,17 @@
-"""What README, CONTRIBUTING and the docs show is run, and their tables are what the library says of itself."""
+"""The pages name what there is, and their tables are what the library says; `tests/docs` runs what they show."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import re
-import runpy
-import shlex
 import shutil
 import subprocess
-import sys
 
 import pytest
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.cli import algorithms, main, selectors, wires
+from sparse_mpi.cli import algorithms, selectors, wires
 
 from ..launch import ROOT
 
@@ -24,8 +21,6 @@ DOCS = sorted(page.relative_to(ROOT).as_posix() for page in ROOT.glob("docs/**/*
 RECORDS = [page for page in DOCS if page.startswith("docs/results/")]
 PAGES = {page: (ROOT / page).read_text() for page in ["README.md", "CONTRIBUTING.md", *DOCS] if page not in RECORDS}
 LONG = {"docs/explanation/slow-networks.md"}  # to be split
-EVERYTHING = "\n".join(PAGES.values())
-LAUNCHERS = r"(?:mpiexec -n \d+ |srun -n \d+ )?python |python -m sparse_mpi run -n \d+ "
 
 
 @pytest.mark.parametrize("command", [algorithms, selectors, wires], ids=["algorithms", "selectors", "wires"])
@@ -65,31 +60,6 @@ def test_methods_of_an_algorithm_are_those_of_the_protocol():
     assert set(shown) == Algorithm.__abstractmethods__
     for name, arguments in shown.items():
         assert arguments.split(", ") == list(inspect.signature(getattr(Algorithm, name)).parameters)
-
-
-def shown_commands() -> list[str]:
-    """Return the commands of all pages, without what launches them, and without what they hand to another command."""
-    commands = re.findall(rf"^    (?:{LAUNCHERS})((?:train/|-m sparse_mpi (?!run )).*)$", EVERYTHING, re.MULTILINE)
-    return sorted({re.split(r" \\$| -- | \.\.\.$", command)[0] for command in commands})
-
-
-@pytest.mark.parametrize("command", shown_commands())
-def test_commands_have_the_options_shown(command, capsys, monkeypatch, files_are_there):
-    """They are read from left to right, so that a wrong one is found before --help ends the program."""
-    first, *options = [*shlex.split(command), "--help"]
-    monkeypatch.setattr(sys, "argv", [first, *options])
-    with pytest.raises(SystemExit) as ended:
-        if first == "-m":
-            main(options[1:])
-        else:
-            runpy.run_path(str(ROOT / first), run_name="__main__")
-    said = capsys.readouterr()
-    assert ended.value.code == 0 and "usage:" in said.out, said.err
-
-
-def test_targets_of_make_exist():
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(re.findall(r"(?:^    |`)make ([a-z-]+)", EVERYTHING, re.MULTILINE)) <= set(targets)
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")

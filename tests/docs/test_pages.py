@@ -1,0 +1,111 @@
+"""Every block of code and every command of the documentation is run as it stands there, or says why not.
+
+    python -m pytest --tier all -m "not slurm" tests/docs -k "faults or one-process"
+
+`pages.py` tells what a page may say about its blocks. Commands that start ranks are jobs, those of Slurm are run in
+`tests/slurm/test_slurm_pages.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+import shutil
+import sys
+import textwrap
+
+import pytest
+
+from sparse_mpi.cli import main
+from sparse_mpi.emulation import hosts
+
+from ..launch import needs_mpi
+from .options import calls
+from .pages import ROOT, pages
+from .running import SECONDS, environment, folder_of, run_commands, run_python
+
+PAGES = pages()
+QUICK = {"README.md"}  # pages whose jobs are in make test
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+
+
+def having(kind: str) -> list[object]:
+    """Return the pages that have something to run of this kind, marked if `make test` leaves them out."""
+    found = []
+    for name, page in PAGES.items():
+        if kind in page.kinds:
+            reason = page.marks.get("run by make test-all")
+            if reason is None and kind == "jobs" and name not in QUICK:
+                reason = "jobs of other tests in make test do the like"
+            found.append(pytest.param(name, marks=[pytest.mark.full(reason)] if reason else []))
+    return found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_is_run_or_says_why_not(name):
+    told = [f"{PAGES[name].at(line)}: {problem}" for line, problem in PAGES[name].problems]
+    assert not told, "\n".join(told)
+
+
+@pytest.mark.parametrize("name", having("python"))
+def test_python_of_a_page_runs(name, tmp_path):
+    run_python(PAGES[name], folder_of(PAGES[name], tmp_path))
+
+
+@needs_bash
+@pytest.mark.parametrize("name", having("shell"))
+def test_commands_of_a_page_run(name, tmp_path):
+    run_commands(PAGES[name], PAGES[name].commands(), folder_of(PAGES[name], tmp_path), environment())
+
+
+@needs_mpi
+@needs_bash
+@pytest.mark.jobs
+@pytest.mark.timeout(3 * SECONDS)
+@pytest.mark.parametrize("name", having("jobs"))
+def test_jobs_of_a_page_run(name, tmp_path):
+    if any("sparse_mpi bench " in block.code for block in PAGES[name].commands()) and (lacks := hosts.missing()):
+        pytest.skip("; ".join(lacks))
+    run_commands(PAGES[name], PAGES[name].commands(), folder_of(PAGES[name], tmp_path), environment())
+
+
+def python_not_run() -> list[object]:
+    """Return Python that is shown and not run, with the new side of each diff."""
+    found = []
+    for page in PAGES.values():
+        for block in page.blocks:
+            new = re.sub(r"(?m)^(?:-.*\n?|@@.*\n?|[+ ])", "", block.code) if block.kind == "diff" else block.code
+            if not block.run and block.kind in ("python", "diff") and block.saved is None:
+                found.append(pytest.param(textwrap.dedent(new), id=page.at(block.line)))
+    return found
+
+
+@pytest.mark.parametrize("code", python_not_run())
+def test_python_that_is_not_run_is_python_and_imports_what_there_is(code):
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "sparse_mpi":
+            exec(ast.unparse(node), {})
+
+
+CALLS = sorted({tuple(call) for page in PAGES.values() for block in page.blocks for call in calls(block.code)})
+
+
+@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+def test_commands_have_the_options_shown(call, capsys, monkeypatch, files_are_there):
+    """They are read from left to right, so that a wrong one is found before --help ends the program."""
+    program, *options = [*call, "--help"]
+    monkeypatch.setattr(sys, "argv", [program, *options])
+    with pytest.raises(SystemExit) as ended:
+        if program == "sparse_mpi":
+            main(options)
+        else:
+            runpy.run_path(str(ROOT / program), run_name="__main__")
+    said = capsys.readouterr()
+    assert ended.value.code == 0 and "usage:" in said.out, said.err
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_targets_of_make_exist(name):
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+    assert set(re.findall(r"(?:^ *|`)make ([a-z-]+)", (ROOT / name).read_text(), re.MULTILINE)) <= targets
