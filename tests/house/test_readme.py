@@ -20,7 +20,6 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 DOCS = sorted(page.relative_to(ROOT).as_posix() for page in ROOT.glob("docs/**/*.md"))
 RECORDS = [page for page in DOCS if page.startswith("docs/results/")]
 PAGES = {page: (ROOT / page).read_text() for page in ["README.md", "CONTRIBUTING.md", *DOCS] if page not in RECORDS}
-LONG = {"docs/explanation/slow-networks.md"}  # to be split
 
 
 @pytest.mark.parametrize("command", [algorithms, selectors, wires], ids=["algorithms", "selectors", "wires"])
@@ -49,7 +48,7 @@ def test_the_front_page_is_short():
     assert len(README.splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", sorted(set(PAGES) - LONG))
+@pytest.mark.parametrize("page", sorted(PAGES))
 def test_pages_are_short(page):
     assert len(PAGES[page].splitlines()) <= 200
 
