@@ -2,8 +2,8 @@
 
     python -m tests.docs.first_hour
 
-What is done is what the pages say, in their order: their commands, in one shell, and their Python. The checkout is a
-clone, the home and the folder of each tutorial are empty, and no variable is set but for those of pip. Hosts can only be
+What is done is what the pages say, in their order: their commands, in one shell, and their Python. The checkout is
+a clone, the home and the folder of each tutorial are empty, and no variable is set but for those of pip. Hosts can only be
 emulated by root; elsewhere the blocks for that are left out, and this is told.
 """
 
@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,12 +78,8 @@ def environment(home: Path) -> dict[str, str]:
     return kept | {"HOME": str(home), "PATH": PATH, "LANG": "C.UTF-8"}
 
 
-def replay(folder: Path) -> list[tuple[Step, float]]:
-    """Run the steps in one shell, and return the seconds that each took.
-
-    Raises:
-        SystemExit: one of them failed.
-    """
+def replay(folder: Path) -> float:
+    """Make what the steps need, run them in one shell, and return the seconds that they took."""
     subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(folder / "sparse_mpi")], check=True)
     (folder / "home").mkdir()
     todo = list(steps(folder))
@@ -92,42 +88,60 @@ def replay(folder: Path) -> list[tuple[Step, float]]:
         todo = [step for step in todo if step not in told]
         print(f"left out, for no hosts can be emulated here ({lacks[0]}): {'; '.join(step.title for step in told)}")
     script = "".join(f"echo '{MARK}{number}'\n{step.lines}" for number, step in enumerate(todo))
+    return clocked(todo, script, environment(folder / "home"))
+
+
+def clocked(todo: list[Step], script: str, variables: dict[str, str]) -> float:
+    """Run a script of all steps, print the clock as each ends, and return the seconds that they took.
+
+    Raises:
+        SystemExit: one of them failed.
+    """
     shell = subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", script],
-        env=environment(folder / "home"),
+        env=variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
     assert shell.stdout is not None, "a pipe"
-    begun, said = [], list[str]()
-    for line in shell.stdout:
-        if line.startswith(MARK):
-            begun.append(time.monotonic())
+    start = last = time.monotonic()
+    ended, said = -1, list[str]()
+    try:
+        for line in shell.stdout:
+            if not line.startswith(MARK):
+                said.append(line)
+                continue
+            if ended >= 0:
+                last = tell(todo[ended], start, last)
+            ended += 1
             said.clear()
-        else:
-            said.append(line)
-    status = shell.wait()
-    ends = [*begun[1:], time.monotonic()]
-    taken = [(step, end - start) for step, start, end in zip(todo, begun, ends, strict=False)]
-    if status:
-        step = todo[len(begun) - 1]
-        print("".join(said[-SHOWN:]))
-        raise SystemExit(f"{step.page}: this ended with status {status}:\n{step.lines}")
-    return taken
+        if status := shell.wait():
+            print("".join(said[-SHOWN:]))
+            raise SystemExit(f"{todo[ended].page}: this ended with status {status}:\n{todo[ended].lines}")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)  # where this is told to end, with what it has begun
+    return tell(todo[ended], start, last) - start
+
+
+def tell(step: Step, start: float, last: float) -> float:
+    """Print the clock at the end of a step that began at ``last``; return the time."""
+    now = time.monotonic()
+    minutes, seconds = divmod(now - start, 60)
+    print(f"{minutes:>3.0f}:{seconds:02.0f}  {now - last:6.1f} s  {step.page}: {step.title}", flush=True)
+    return now
 
 
 def main() -> int:
-    """Replay, print the clock, and return 1 past the limit."""
+    """Replay, and return 1 past the limit."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing stays behind
     with tempfile.TemporaryDirectory(prefix="first-hour-") as folder:
-        taken = replay(Path(folder))
-    clock = 0.0
-    for step, seconds in taken:
-        clock += seconds
-        print(f"{clock / 60:>3.0f}:{clock % 60:02.0f}  {seconds:6.1f} s  {step.page}: {step.title}")
-    print(f"{clock / 60:.1f} minutes, of {MINUTES}")
-    return int(clock > 60 * MINUTES)
+        seconds = replay(Path(folder))
+    print(f"{seconds / 60:.1f} minutes, of {MINUTES}")
+    return int(seconds > 60 * MINUTES)
 
 
 if __name__ == "__main__":
