@@ -1,8 +1,9 @@
-"""The parser of every command line: what is wrong is said in one line, by the first rank, and the exit status is 2."""
+"""The parser of every command line: what is wrong is said in one line, once, and the exit status is 2."""
 
 from __future__ import annotations
 
 import sys
+import time
 from argparse import (
     SUPPRESS,
     Action,
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 from sparse_mpi.comm.runtime import told_rank
 
 STATUS = 2  # of a process whose command line is wrong
+PATIENCE = 3.0  # seconds that other ranks wait for the first one to say so
 SHOWN = 2  # values of an example
 
 
@@ -53,9 +55,14 @@ class Parser(ArgumentParser):
         self.exit_on_error = False  # but raise ArgumentError, to which an example can be added
 
     def error(self, message: str) -> NoReturn:
-        """Print one line on the first rank, and end with status 2."""
-        if told_rank() == 0:
-            print(f"{self.prog}: error: {' '.join(message.split())}", file=sys.stderr)
+        """Print one line, and end with status 2.
+
+        Other ranks let the first one speak before: mpiexec ends them with it, so that the line is there once. They
+        speak where the first one has nothing to say, as of a file that its host alone has.
+        """
+        if told_rank():
+            time.sleep(PATIENCE)
+        print(f"{self.prog}: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
         raise Refused(message)
 
     def refuse(self, refused: Refused, argv: Sequence[str] | None) -> NoReturn:

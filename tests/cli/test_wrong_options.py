@@ -7,9 +7,11 @@ import re
 
 import pytest
 
-from sparse_mpi.cli import values
+from sparse_mpi.cli import main, values
+from sparse_mpi.cli.parsing import PATIENCE
 from sparse_mpi.cli.values import Value
 
+from ..launch import launch, needs_mpi
 from .parsers import ROOT, parsers, programs
 
 TEXTS = ("word", "-1", "0", "0.5", "nan", "inf", "", "no/such/file", "3furlongs", "two\nlines")
@@ -98,3 +100,55 @@ def test_unknown_options_have_the_nearest_spelling(parser_list, capsys):
             with pytest.raises(SystemExit):
                 parser.parse_args([options[0] + "q"])
             assert f"did you mean {options[0]}?" in capsys.readouterr().err
+
+
+COMBINATIONS = {
+    "bench volume --n 100 --k-per-rank 3": "--k-per-rank goes without --n, got 3 and 100; leave one out",
+    "bench volume --phases 3 --ranks 2": "--phases must be one of --ranks, got 3",
+    "bench allreduce --rank 3 --algorithms topka": "--rank 3 has no effect on topka; leave it out",
+    "bench wire --messages 9 --n 8": "--messages must be at most --n, got 9 and 8; for example --messages 16",
+    "bench network --rate 1gbit,50mbit": "--every must say how long each of the rates 1gbit,50mbit holds",
+    "bench network --rate 1gbit --every 3s": "--every needs several rates",
+    "bench sparse --fill-in 2 2": "must have different names, got fill-in 2 twice",
+    "bench interleaved --algorithms dense --wires packed": "--wires must be accepted by one of dense",
+    "bench allreduce --model vgg16 --n 3": "argument --n: not allowed with argument --model; leave out one of them",
+    "predict --ranks 1": "--ranks must be from 2 to 1024, got 1; for example --ranks 4",
+    "predict --advise --ranks 8": "--advise and --run need --rate, of a rank's link, such as --rate 1gbit",
+    "predict --check-ranks 8": "--from FILE ... goes with --check FILE",
+    "plan --model vgg16 --profile setup.cfg": "not allowed with argument --model",
+    "plan --profile setup.cfg --before 1": "--before has no effect with --profile",
+    "selectors --density 0.1": "--density must come with --model",
+    "run nowhere.py": "there is no program nowhere.py",
+    "run -m nowhere": "there is no module nowhere",
+    "bench alreduce": "for example allreduce",
+    "bench": "required: WHAT",
+}
+
+
+@pytest.mark.parametrize("line", COMBINATIONS)
+def test_what_does_not_go_together_is_one_line_before_anything_starts(line, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and said.out == "" and said.err.count("\n") == 1
+    command = " ".join(word for word in line.split()[:2] if not word.startswith("-"))
+    assert COMBINATIONS[line] in said.err and said.err.startswith("python -m sparse_mpi"), said.err
+    assert command.split()[0] in said.err.partition("error:")[0]
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_of_several_ranks_one_says_it():
+    done = launch(3, "-m", "sparse_mpi", "bench", "allreduce", "--steps", "0")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("argument --steps: must be an integer >= 1, got 0; for example --steps 20") == 1
+
+
+def test_another_rank_lets_the_first_one_speak(monkeypatch, capsys):
+    waited = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setenv("PMI_RANK", "1")
+    with pytest.raises(SystemExit, match="must be an integer >= 1, got 0"):
+        main(["bench", "allreduce", "--steps", "0"])
+    assert waited == [PATIENCE] and capsys.readouterr().err.count("\n") == 1
