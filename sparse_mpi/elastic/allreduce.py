@@ -50,7 +50,7 @@ class ElasticAllreduce(SparseAllreduce):
         min_ranks: int = 1,
         **options: Any,
     ) -> None:
-        self.team = Team(comm, min_ranks=min_ranks) if team is None else team
+        self.team: Team = Team(comm, min_ranks=min_ranks) if team is None else team
         super().__init__(layout, comm=self.team.comm, **options)
         with same_on_all_ranks(self.comm) as say:
             self._check(copy_every, copy)
