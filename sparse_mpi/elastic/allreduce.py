@@ -13,6 +13,7 @@ from typing import Any
 from sparse_mpi import kernels
 from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.arrays import Array, like
+from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic.copies import ROUNDINGS, Copies
 from sparse_mpi.elastic.departure import Departure, TooFewRanks
@@ -38,6 +39,9 @@ class ElasticAllreduce(SparseAllreduce):
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
+
+    comm: Comm
+    ranks: int
 
     def __init__(
         self,

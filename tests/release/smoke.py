@@ -58,7 +58,7 @@ def _ten_lines(environment: Environment) -> None:
     """Start the README's program on four ranks."""
     (environment.work / "example.py").write_text(ten_lines())
     done = environment.call("sparse-mpi", "run", "-n", "4", "example.py", seconds=180)
-    said = sorted(re.findall(r"^rank (\d) sent [\d,]+ bytes", done.stdout, re.MULTILINE))
+    said = sorted(re.findall(r"rank (\d) sent", done.stdout))
     if done.returncode or said != list("0123"):
         raise Failed(f"status {done.returncode}, ranks {said} spoke: {done.stderr.strip()[-500:]}")
 

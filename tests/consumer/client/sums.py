@@ -50,7 +50,7 @@ def of_pairs(comm: Comm) -> int:
 
 
 def of_fixed_keys(comm: Comm) -> np.ndarray:
-    plan = sparse_mpi.allreduce_init(np.array([1, 5]), np.float64, comm=comm)
+    plan = sparse_mpi.allreduce_init(np.array([1, 5]), np.array([5]), comm=comm)
     assert_type(plan, PersistentAllreduce)
     plan.start(np.array([0.5, 2.0]))
     plan.wait()
