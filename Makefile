@@ -50,7 +50,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 .NOTPARALLEL:
 N ?= 50
 SEED ?= 0
-.PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage docs docs-links gpu \
+.PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage docs docs-links gpu release \
         bench clean
 .DEFAULT_GOAL := help
 
@@ -113,6 +113,9 @@ docs-links: $(READY)  ## try the links of the site that lead to other sites; nee
 
 gpu: $(READY)  ## prove on a machine with a GPU that all works there, and how fast: runs/gpu-check
 	$(RUN) -m sparse_mpi gpu-check $(ARGS)
+
+release: $(READY)  ## build sdist and wheel, and try them in new environments of all Pythons: runs/release
+	$(LIMIT) 3600 $(RUN) -m tests.release --out runs/release --json runs/release/record.json $(ARGS)
 
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)
 	$(MPIRUN) -n $(NP) -m sparse_mpi bench allreduce $(ARGS)

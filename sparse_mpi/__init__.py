@@ -36,7 +36,7 @@ from sparse_mpi.sparse import Layout, SparseVector
 if TYPE_CHECKING:
     from sparse_mpi.local import DiLoCo as DiLoCo
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ALGORITHMS",

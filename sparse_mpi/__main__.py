@@ -1,8 +1,19 @@
-"""``python -m sparse_mpi``: the command line."""
+"""``python -m sparse_mpi`` and ``sparse-mpi``: the command line."""
 
+from sparse_mpi.bench.provenance import program
 from sparse_mpi.cli import main
+from sparse_mpi.comm.wrapped import MissingMPI
 from sparse_mpi.heap import keep_freed_memory
 
-if __name__ == "__main__":
+
+def start() -> int:
+    """Run the command that the process's arguments name, and return its exit code."""
     keep_freed_memory()
-    raise SystemExit(main())
+    try:
+        return main()
+    except MissingMPI as error:
+        raise SystemExit(f"{program()}: {error}") from None
+
+
+if __name__ == "__main__":
+    raise SystemExit(start())

@@ -35,6 +35,8 @@ from sparse_mpi.reducer.arguments import check_together, make_algorithm, make_fe
 from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.sparse import SparseVector
 
+__all__ = ["SparseState", "sparse_hook"]
+
 
 class SparseState:
     """The state of `sparse_hook` on one rank, kept from step to step. Making one is collective.
@@ -72,7 +74,8 @@ class SparseState:
             if comm is None:
                 _check_same_ranks(transport)
             self._names = names_of(named_parameters)
-            self.algorithm, rule = make_algorithm(algorithm, options), make_feedback(feedback, None, False)
+            self.algorithm: Algorithm = make_algorithm(algorithm, options)
+            rule = make_feedback(feedback, None, False)
             check_together(rule, self.algorithm)
             if rule.previews:
                 raise ValueError(
@@ -86,8 +89,10 @@ class SparseState:
             say(density=density, algorithm=self.algorithm, feedback=rule)
             say(dense_steps=dense_steps, check_every=check_every, named_parameters=list(self._names.values()))
         self.comm: Comm = transport.duplicate()
-        self.density, self.dense_steps, self.check_every = density, dense_steps, check_every
-        self.steps = 0  # steps made so far
+        self.density: float | None = density
+        self.dense_steps: int = dense_steps
+        self.check_every: int = check_every
+        self.steps: int = 0  # steps made so far
         shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
         self._buckets = DDPBuckets(shapes, density=density, comm=self.comm, algorithm=self.algorithm, feedback=rule)
         self._before: set[Names] = set()  # the buckets that DDP had in the last step

@@ -35,8 +35,8 @@ from sparse_mpi.sparse import SparseVector
 
 __all__ = ["Average", "DistributedOptimizer", "Sum", "broadcast_optimizer_state", "broadcast_parameters"]
 
-Average, Sum = "average", "sum"
-OPS = (Average, Sum)
+Average: str = "average"
+Sum: str = "sum"
 
 
 class _Reducing:
@@ -227,8 +227,8 @@ def DistributedOptimizer(
     if team is None:
         transport.guard()
     with same_on_all_ranks(transport) as say:
-        if op not in OPS:
-            raise ValueError(f"op must be one of {OPS}, got {op!r}")
+        if op not in (Average, Sum):
+            raise ValueError(f"op must be one of {(Average, Sum)}, got {op!r}")
         parameters = _ordered(optimizer, named_parameters)
         mode = default_mode(optimizer, feedback) if momentum is None else momentum
         rule = momentum_rule(optimizer, feedback, mode)

@@ -35,4 +35,23 @@ ALGORITHMS: dict[str, type] = {
     "acpsgd": ACPSGD,
 }
 
-__all__ = ["ALGORITHMS", "Algorithm", "Bound", "Reduction"]
+__all__ = [
+    "ACPSGD",
+    "ALGORITHMS",
+    "ADTopk",
+    "Algorithm",
+    "Bound",
+    "Dense",
+    "DenseBF16",
+    "Elect",
+    "GTopk",
+    "GaussianK",
+    "MiCRO",
+    "OkTopk",
+    "PowerSGD",
+    "Reduction",
+    "SparDL",
+    "TopkA",
+    "TopkDSA",
+    "TwoLevel",
+]

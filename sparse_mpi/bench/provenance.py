@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("sparse_mpi", "numpy", "numba", "mpi4py", "torch", "cupy")
+SCRIPT = "sparse-mpi"  # what an installation has beside `python -m sparse_mpi`
 WHEELS = {"cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x")}  # one package under several names
 
 
@@ -19,12 +20,24 @@ def provenance() -> dict[str, Any]:
     """With what, when and how this process was run; under MPI, with which MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
     return {
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "command": command(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "cpu": _cpu(),
         "cpus": os.cpu_count(),
         "versions": versions() | {"mpi": mpi.Get_library_version().split(",")[0] if mpi else None},
     }
+
+
+def command() -> str:
+    """Return the command line of this process, without the folder that Python is installed in."""
+    if program() == SCRIPT:
+        return shlex.join([SCRIPT, *sys.argv[1:]])
+    return shlex.join(["python", *sys.orig_argv[1:]])
+
+
+def program() -> str:
+    """Return how the command line of this package is called: by its script, or as a module."""
+    return SCRIPT if Path(sys.argv[0]).name == SCRIPT else "python -m sparse_mpi"
 
 
 def versions() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparse_mpi.bench.provenance import program
 from sparse_mpi.cli import algorithms, bench, doctor, gpu_check, plan, predict, run, selectors, trace, wires
 from sparse_mpi.cli.parsing import Parser, Refused
 
@@ -20,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> Parser:
     """Return the parser of all commands."""
-    made = Parser(prog="python -m sparse_mpi", description="Sparse allreduce over MPI.")
+    made = Parser(prog=program(), description="Sparse allreduce over MPI.")
     commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (run, algorithms, selectors, wires, bench, trace, predict, plan, doctor, gpu_check):
         module.add_parser(commands)

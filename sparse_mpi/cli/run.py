@@ -1,4 +1,4 @@
-"""``python -m sparse_mpi run``: start a program on several MPI ranks, whatever MPI this Python has."""
+"""``sparse-mpi run``: start a program on several MPI ranks, whatever MPI this Python has."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Slurm allocation, and with the settings that this needs: for root, for more rank
 network hardware, and for threads to share the cores. Environment variables that are set already stay as they are.
 Signals reach the job, its exit status is returned, and no process, temporary file or shared memory of it stays behind.
 
-  python -m sparse_mpi run -n 4 example.py --steps 100
-  python -m sparse_mpi run -n 4 -m sparse_mpi bench allreduce
-  python -m sparse_mpi run -n 4 --dry-run example.py        the command line, for a shell
+  %(prog)s -n 4 example.py --steps 100
+  %(prog)s -n 4 -m sparse_mpi bench allreduce
+  %(prog)s -n 4 --dry-run example.py        the command line, for a shell
 """
 
 
@@ -33,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "run",
         help="start a program on several MPI ranks",
-        usage="python -m sparse_mpi run [-n RANKS] [options] (PROGRAM.py | -m MODULE) [arguments]",
+        usage="%(prog)s [-n RANKS] [options] (PROGRAM.py | -m MODULE) [arguments]",
         description=DESCRIPTION,
     )
     parser.add_argument(

@@ -95,7 +95,7 @@ class ProgressThread:
     """
 
     def __init__(self, comm: Comm) -> None:
-        self.threaded = comm.concurrent
+        self.threaded: bool = comm.concurrent
         self._sides: dict[int, Side] = {}
         self._given: SimpleQueue[_Work | None] = SimpleQueue()
         self._last: ReferenceType[Handle[Any]] | None = None  # weak, so that results are freed with their handles

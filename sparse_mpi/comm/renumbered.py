@@ -21,8 +21,8 @@ class Renumbered(Passing):
     """A view of ``comm`` with rank ``first`` as number 0, ``first + 1`` as 1, and so on. ``comm`` counts its calls."""
 
     def __init__(self, comm: Comm, first: int) -> None:
-        self.size = comm.size
-        self.rank = (comm.rank - first) % comm.size
+        self.size: int = comm.size
+        self.rank: int = (comm.rank - first) % comm.size
         self.attributes: dict[object, Any] = {}
         self._comm, self._first = comm, first % comm.size
 

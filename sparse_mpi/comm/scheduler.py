@@ -71,7 +71,7 @@ class Run:
         self.departed: set[int] = set()  # ranks that have failed
         self._failure: BaseException | None = None
         self._over = threading.Event()
-        self.everybody = Group(self, range(size))
+        self.everybody: Group = Group(self, range(size))
 
     def results(self) -> list[Any]:
         """Run all ranks to their end and return what each returned, or raise what the first that failed raised."""

@@ -51,8 +51,10 @@ class Watchdog:
     def __init__(self, MPI: Any, comm: Any, timeout: float = 0.0, survives: bool = False) -> None:
         # Where ranks may fail, share their communicator: it is revoked then, and MPI may crash if one fails in a Dup.
         self._processes = _processes(comm) if survives else None
-        self._mpi, self._comm, self.timeout = MPI, comm if survives else comm.Dup(), timeout
-        self.rank, self.size = self._comm.rank, self._comm.size
+        self._mpi, self._comm = MPI, comm if survives else comm.Dup()
+        self.timeout: float = timeout
+        self.rank: int = self._comm.rank
+        self.size: int = self._comm.size
         self._group, self._families = self._comm.Get_group(), itertools.count()
         # What threads note, in one assignment each, by thread: all of `Place` but `inside`, and a number for `leave`
         self._entered: dict[int, tuple[int, int, int, int, float, int, int]] = {}

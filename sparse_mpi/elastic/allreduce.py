@@ -13,6 +13,7 @@ from typing import Any
 from sparse_mpi import kernels
 from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.arrays import Array, like
+from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic.copies import ROUNDINGS, Copies
 from sparse_mpi.elastic.departure import Departure, TooFewRanks
@@ -39,6 +40,9 @@ class ElasticAllreduce(SparseAllreduce):
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
 
+    comm: Comm
+    ranks: int
+
     def __init__(
         self,
         layout: Any,
@@ -50,7 +54,7 @@ class ElasticAllreduce(SparseAllreduce):
         min_ranks: int = 1,
         **options: Any,
     ) -> None:
-        self.team = Team(comm, min_ranks=min_ranks) if team is None else team
+        self.team: Team = Team(comm, min_ranks=min_ranks) if team is None else team
         super().__init__(layout, comm=self.team.comm, **options)
         with same_on_all_ranks(self.comm) as say:
             self._check(copy_every, copy)

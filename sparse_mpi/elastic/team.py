@@ -71,14 +71,15 @@ class Team(Spares):
         # Talk with everybody: MPI connects two ranks where they first talk, and if one has failed may wait for ever
         self.comm.alltoallv(np.zeros(self.comm.size, np.uint8), [1] * self.comm.size)
         self.comm.fail_alone(self.close)
-        self.min_ranks, self.number = min_ranks, self.comm.rank
-        self.members = list(range(self.comm.size))
+        self.min_ranks: int = min_ranks
+        self.number: int = self.comm.rank
+        self.members: list[int] = list(range(self.comm.size))
         self.departures: list[Departure] = []
         self._everybody = self.comm  # with the spares
         self._spares = self.members[self.comm.size - spares :]  # by their numbers; those that have not joined
         self.recruits: list[int] = []
         self._places = self.comm.size - spares
-        self.completed = 0  # transactions
+        self.completed: int = 0  # transactions
         self._closed = False
 
     def transaction(self, attempt: Callable[[], T]) -> T:

@@ -115,7 +115,8 @@ class PersistentAllreduce:
         self._asked = np.searchsorted(self._runs.keys, self._asked)
         told, _ = comm.alltoallv(np.concatenate(there), np.array([len(part) for part in asked]))
         self._got = np.flatnonzero(told)
-        self._sought, self.found = len(sought), told[self._places]
+        self._sought = len(sought)
+        self.found: np.ndarray = told[self._places]
         self._wanted = np.diff(np.append(np.searchsorted(sought[self._got], regions[:, 0]), len(self._got)))
 
     def start(self, values: Any) -> None:

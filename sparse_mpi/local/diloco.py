@@ -132,14 +132,20 @@ class DiLoCo(Resumable):
         members = cut(parameters, fragments)
         reducers = [make([tuple(p.shape) for p in some]) for some in members]
         broadcast_parameters(model.state_dict(), comm=transport)
-        self.fragments = [Fragment(some, reducer) for some, reducer in zip(members, reducers, strict=True)]
-        self.inner, self.outer = inner_optimizer, outer_optimizer
-        self.sync_every, self.delay, self.alpha = sync_every, fragment_sync_delay, fragment_update_alpha
-        self.steps = self.synchronizations = 0
+        self.fragments: list[Fragment] = [
+            Fragment(some, reducer) for some, reducer in zip(members, reducers, strict=True)
+        ]
+        self.inner: Optimizer = inner_optimizer
+        self.outer: Optimizer = outer_optimizer
+        self.sync_every: int = sync_every
+        self.delay: int = fragment_sync_delay
+        self.alpha: float | None = fragment_update_alpha
+        self.steps: int = 0
+        self.synchronizations: int = 0
         self.density: float | None = None
         self.check = False
         self._reports: list[StepReport] = []
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         self._turn = sync_every // fragments  # steps between two fragments
         twins = {p: twin for f in self.fragments for p, twin in zip(f.parameters, f.twins, strict=True)}
         for group in outer_optimizer.param_groups:

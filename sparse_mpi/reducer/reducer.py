@@ -75,13 +75,14 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         with same_on_all_ranks(self.comm) as say:
             if nonfinite not in ("keep", "raise"):
                 raise ValueError(f"nonfinite must be 'keep' or 'raise', got {nonfinite!r}")
-            self.layout, self.in_place = Layout.of(layout), in_place
+            self.layout: Layout = Layout.of(layout)
+            self.in_place: bool = in_place
             self._rule = make_feedback(feedback, clip_norm, in_place)
             chosen = make_candidate(algorithm, options)
             if chosen is not None:
                 check_together(self._rule, chosen)
             goal = make_goal(budget, step_seconds, k=k, density=density)
-            self.k = resolve_k(self.layout.size, k, density)
+            self.k: int = resolve_k(self.layout.size, k, density)
             self.feedback: Feedback = self._rule.start(self.layout, in_place, self.comm.size)
             self._keep(goal, chosen)
             say(n=self.layout.size, layout=self.layout.digest, k=self.k, algorithm=chosen)
@@ -90,7 +91,7 @@ class SparseAllreduce(Flushable, Resumable, Spending):
             self.algorithm: Algorithm = chosen or self._chosen()
         except Exception as error:
             self.comm.abort(error)
-        self.ranks = self.comm.size  # whose gradients are in the last result
+        self.ranks: int = self.comm.size  # whose gradients are in the last result
         self.clip_norm = clip_norm
         self.report: StepReport | None = None
         self.watch: Watch | None = None  # measures the quality of some steps, if set

@@ -28,4 +28,19 @@ SELECTORS: dict[str, type] = {
     "interleaved": Interleaved,
 }
 
-__all__ = ["SELECTORS", "Selector"]
+__all__ = [
+    "DGC",
+    "SELECTORS",
+    "AllDim",
+    "Exact",
+    "Gaussian",
+    "Interleaved",
+    "Random",
+    "RedSync",
+    "RedSyncTrim",
+    "SIDCoExp",
+    "SIDCoGP",
+    "SIDCoGamma",
+    "Selector",
+    "Threshold",
+]

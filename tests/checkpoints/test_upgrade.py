@@ -7,6 +7,7 @@ step, and a training run of `tests.train.small_program` that was stopped half wa
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 from sparse_mpi import SparseAllreduce, World, checkpoint
 from sparse_mpi.plan import store
+from sparse_mpi.plan.execute import algorithm_of
 
 OLD = Path(__file__).with_name("written_by_0.1.0")
 SHAPES = [(12, 30), (30,), (7, 5, 3, 3), (7,)]
@@ -83,3 +85,35 @@ def test_plans_and_profiles_are_read():
     plan, profile = store.load(OLD / "plan.json"), store.load_profile(OLD / "profile.json")
     assert plan.ranks == 4 and len(plan.parts) == 2
     assert len(profile.tensors) == 2
+
+
+def test_a_plan_is_carried_out(ranks):
+    """The plan of 0.1: the second tensor densely, of the first five entries of each rank, in two partitions."""
+    plan = store.load(OLD / "plan.json")
+    shapes = [shape for _, shape in plan.tensors]
+
+    def step(comm):
+        reducer = SparseAllreduce(shapes, density=plan.density, comm=comm, algorithm=algorithm_of(plan))
+        x = np.random.default_rng(comm.rank).standard_normal(150).astype(np.float32)
+        return x, dense(reducer.step(x.copy(), check=True))
+
+    given, totals = zip(*ranks.run(step), strict=True)
+    np.testing.assert_allclose(totals[0][50:], sum(x[50:] for x in given), rtol=1e-4, atol=1e-5)
+    assert 5 <= np.count_nonzero(totals[0][:50]) <= 5 * len(given)
+    assert len({total.tobytes() for total in totals}) == 1
+
+
+def test_a_checkpoint_of_a_later_release_is_refused_in_one_line(tmp_path):
+    place = tmp_path / "step-00000003"
+    shutil.copytree(OLD / "checkpoints" / place.name, place)
+    found = json.loads((place / "checkpoint.json").read_text())
+    (place / "checkpoint.json").write_text(json.dumps(found | {"version": 2}))
+
+    def load(comm):
+        with pytest.raises(
+            checkpoint.CheckpointError, match="checkpoint' 2, but .* use the sparse_mpi that wrote"
+        ) as caught:
+            checkpoint.load(place, comm)
+        assert "\n" not in str(caught.value)
+
+    World(2).run(load)

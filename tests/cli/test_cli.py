@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from sparse_mpi import ALGORITHMS, SELECTORS
+from sparse_mpi.bench import provenance
 from sparse_mpi.bench.models import MODELS
 from sparse_mpi.cli import bench_allreduce, main
 from sparse_mpi.cli.bench_select import interval
@@ -35,6 +36,16 @@ def test_selectors_of_a_model_tell_what_its_rows_come_to(capsys):
     assert rows[0][2:5] == [f"{(4234 + 12_682) / 14_728_266:.5f}", "4,234", "12,682"]
     assert rows[1][3] == f"{9 * 4224 + 10:,}" and [row[2] for row in rows[2:]] == ["0.01000"] * 2
     assert all(5 < float(row[5]) <= 6 for row in rows)
+
+
+@pytest.mark.parametrize(("called", "name"), [("sparse-mpi", "sparse-mpi"), ("__main__.py", "python -m sparse_mpi")])
+def test_help_names_the_program_as_it_was_called(called, name, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / called), "--help"])
+    for arguments in ([], ["run"], ["bench", "allreduce"]):
+        with pytest.raises(SystemExit):
+            main([*arguments, "--help"])
+        assert capsys.readouterr().out.startswith(" ".join([f"usage: {name}", *arguments]))
+    assert provenance.command().startswith("sparse-mpi --help" if called == name else "python ")
 
 
 def bench(file, *options):

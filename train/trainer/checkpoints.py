@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import sys
 import time
 from argparse import Namespace
@@ -131,7 +132,11 @@ def find(args: Namespace, comm: Comm) -> Found | None:
     except checkpoint.CheckpointError as error:
         raise JobError(str(error)) from None
     agreed(comm, lambda: _check_fork(args, loaded.path.parent))
-    shared = torch.load(io.BytesIO(loaded.model), "cpu", weights_only=True)
+    try:
+        shared = torch.load(io.BytesIO(loaded.model), "cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        text = "holds more than tensors and plain data, and could run any code; find out from whom you have it"
+        raise JobError(f"{loaded.path / 'model.bin'} {text}") from None
     if comm.rank == 0:
         print(f"resuming from {loaded.path}")
     return Found(loaded.path, loaded.step, loaded.identity, shared, loaded.states, loaded.ranks)

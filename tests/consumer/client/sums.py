@@ -1,0 +1,66 @@
+"""Sums of dense and of sparse data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from typing_extensions import assert_type
+
+import sparse_mpi
+from sparse_mpi import Reduction, SparseAllreduce, SparseVector, StepReport, World
+from sparse_mpi.algorithms import Algorithm, OkTopk
+from sparse_mpi.comm import Comm, Traffic, as_comm
+from sparse_mpi.keyed import PersistentAllreduce
+from sparse_mpi.select import Exact
+
+
+def once(comm: Comm) -> int:
+    x = np.arange(100, dtype=np.float32)
+    reduction = sparse_mpi.sparse_allreduce(x, k=10, comm=comm, algorithm=OkTopk(period=32))
+    assert_type(reduction, Reduction)
+    total = reduction.total
+    return total.nnz if isinstance(total, SparseVector) else len(total)
+
+
+def steps(comm: Comm) -> int:
+    reducer = SparseAllreduce([(10, 10)], density=0.1, comm=comm, algorithm="topka", selector=Exact())
+    assert_type(reducer, SparseAllreduce)
+    assert_type(reducer.algorithm, Algorithm)
+    reducer.step(np.ones(100, np.float32), k=5)
+    waiting = reducer.start(np.ones(100, np.float32))
+    waiting.wait()
+    assert_type(reducer.report, StepReport | None)
+    assert reducer.report is not None
+    assert_type(reducer.report.traffic, Traffic)
+    assert_type(reducer.report.traffic.sent, int)
+    return reducer.k
+
+
+def of_words(comm: Comm) -> Counter[int]:
+    total: Counter[int] = sparse_mpi.allreduce(Counter({comm.rank: 1, 7: 2}), comm=comm)  # the kind of what is given
+    return total
+
+
+def of_pairs(comm: Comm) -> int:
+    pairs = np.array([1, 5]), np.array([0.5, 2.0])
+    sparse_mpi.reduce(pairs, root=0, op="max", comm=comm)
+    return len(assert_type(sparse_mpi.allgather(pairs, comm), list[Any]))
+
+
+def of_fixed_keys(comm: Comm) -> np.ndarray:
+    plan = sparse_mpi.allreduce_init(np.array([1, 5]), np.array([5]), comm=comm)
+    assert_type(plan, PersistentAllreduce)
+    plan.start(np.array([0.5, 2.0]))
+    plan.wait()
+    return plan.found
+
+
+def main() -> list[int]:
+    """Run it all on three ranks."""
+
+    def rank(comm: Comm) -> int:
+        return once(as_comm(comm)) + steps(comm) + of_words(comm)[7] + of_pairs(comm) + len(of_fixed_keys(comm))
+
+    return assert_type(World(3).run(rank), list[int])

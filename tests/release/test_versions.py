@@ -1,0 +1,61 @@
+"""What docs/reference/versions.md promises: deprecated spellings work, and warn with the new name."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+import sparse_mpi
+from sparse_mpi import SparseAllreduce, World, feedback
+from sparse_mpi.cli import main
+
+from .distribution import ROOT
+
+PAGE = (ROOT / "docs" / "reference" / "versions.md").read_text()
+ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (\d+\.\d+)\.0 \| (\d+\.\d+)\.0 \|$", PAGE, re.MULTILINE)
+NAMES = re.search(r"files (.*?), their arguments", PAGE, re.DOTALL)[1]
+
+
+def one(make):
+    """What a call gives on the one rank of a world."""
+    return World(1).run(make)[0]
+
+
+CALLS = {
+    "`memory=`": lambda: one(lambda comm: SparseAllreduce(9, comm=comm, memory="none") and None),
+    "`SparseAllreduce.memory`": lambda: one(lambda comm: SparseAllreduce(9, comm=comm).memory and None),
+    "arguments by position, after the first": lambda: one(
+        lambda comm: sparse_mpi.sparse_allreduce(np.ones(9), 3, None, comm) and None
+    ),
+    "`sparse_mpi.MEMORIES`": lambda: sparse_mpi.MEMORIES,
+    "`sparse_mpi.feedback.MEMORIES`": lambda: feedback.MEMORIES,
+    "`sparse_mpi.feedback.Memory`": lambda: feedback.Memory,
+    "`bench contest`": lambda: main("bench contest --n 1000 --steps 1 --warmup 0 --algorithms topka".split()),
+}
+
+
+def test_the_page_has_every_spelling():
+    assert [row[0] for row in ROWS] == list(CALLS)
+
+
+@pytest.mark.parametrize(("old", "new", "since", "until"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_deprecated_spelling_works_and_warns_with_the_new_name(old, new, since, until, capsys):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        CALLS[old]()
+    said = [str(warning.message) for warning in caught if warning.category is DeprecationWarning]
+    assert any(new.strip("`") in text for text in said), said
+    release = tuple(map(int, sparse_mpi.__version__.split(".")[:2]))
+    assert tuple(map(int, since.split("."))) <= release < tuple(map(int, until.split("."))), "its time is over"
+
+
+@pytest.mark.parametrize("name", re.findall(r"`(\w+)`", NAMES))
+def test_public_modules_say_what_is_public(name):
+    if name in ("ddp", "local", "optim"):
+        pytest.importorskip("torch")
+    module = importlib.import_module(f"sparse_mpi.{name}")
+    assert all(hasattr(module, public) for public in module.__all__) and len(module.__all__) > 0
