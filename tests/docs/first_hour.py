@@ -2,9 +2,9 @@
 
     python -m tests.docs.first_hour
 
-What is done is what the pages say, in their order: their commands, in one shell, and their Python. The checkout is
-a clone, the home and the folder of each tutorial are empty, and no variable is set but for those of pip. Hosts can only be
-emulated by root; elsewhere the blocks for that are left out, and this is told.
+What is done is what the pages say, in their order: their commands, in one shell, and their Python. The checkout is a
+clone, the home and the folder of each tutorial are empty, and no variable is set but for those of pip. Hosts can only
+be emulated by root; elsewhere the blocks for that are left out, and this is told.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
