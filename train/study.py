@@ -222,6 +222,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     for text, seconds in paces.items():
         tables.append(race.table(records, text, seconds, paces.get("none", {}), args.target))
+    if paces:
+        shown = race.record(records, paces) | provenance()
+        (args.out / "race.json").write_text(json.dumps(shown, indent=1) + "\n")
     text = "\n\n".join(tables)
     (args.out / "tables.md").write_text(text + "\n")
     draw(records, args.out / "study.png")

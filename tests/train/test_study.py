@@ -156,12 +156,14 @@ def test_an_interval_is_students():
 def test_times_on_a_network_are_measured_steps_times_those_until_the_score():
     """By hand: 10 and 20 steps of 0.5 s until the two seeds have a perplexity of 5; one that never has is told."""
 
+    about = {"program": "gpt2", "ranks": 4, "options": []}
+
     def run(way, seed, *perplexities):
         epochs = [
             {"step": 10 * (i + 1), "mb_sent": 2.0, "test_loss": p / 10, "test_perplexity": p}
             for i, p in enumerate(perplexities)
         ]
-        return {"way": way, "seed": seed, "headline": "perplexity", "epochs": epochs}
+        return {"way": way, "seed": seed, "headline": "perplexity", "epochs": epochs, **about}
 
     records = [
         run("dense", 1, 5.0, 4.0),
@@ -172,8 +174,9 @@ def test_times_on_a_network_are_measured_steps_times_those_until_the_score():
     table = race.table(records, "10mbit", {"dense": 0.5, "elect": 0.1}, {"dense": 0.25, "elect": 0.1}, 5.0)
     assert "| dense | 500.00 | 50% | 10.0 | 7.5 | 2 of 2 |" in table
     assert "| elect | 100.00 | 100% | 2.0 | 1.0 | 1 of 2 |" in table
-    courses = race.courses(records, {"dense": 0.5, "elect": 0.1})
-    assert courses["dense"] == [(5.0, 20.0, pytest.approx(0.55)), (10.0, 40.0, pytest.approx(0.425))]
+    shown = race.record(records, {"10mbit": {"dense": 0.5, "elect": 0.1}})
+    assert shown["courses"]["dense"] == [(10, 20.0, pytest.approx(0.55)), (20, 40.0, pytest.approx(0.425))]
+    assert shown["seeds"] == [1, 2] and shown["seconds"]["10mbit"]["elect"] == 0.1
 
 
 @pytest.mark.jobs

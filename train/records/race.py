@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from records.duration import reaches
+from records.duration import reaches, with_steps
 from records.pairs import Interval
 
 PACE = Path(__file__).parent.parent / "pace.py"
@@ -52,22 +52,23 @@ def step_seconds(file: Path) -> dict[str, float]:
     return {way: statistics.median(taken) for way, taken in json.loads(file.read_text())["seconds"].items()}
 
 
-def courses(records: Records, seconds: dict[str, float]) -> dict[str, list[tuple[float, float, float]]]:
-    """Return the course of each way: after each epoch the seconds, the MB a rank has sent, and the loss on test data.
+def record(records: Records, paces: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Return what a figure needs: the course of each way, and the seconds of its steps on each network.
 
-    Losses are means over the seeds; seconds do not have what tests take.
+    A course is, after each epoch, the step, the MB that a rank has sent, and the loss on test data, means over seeds.
     """
     found = {}
-    for way in dict.fromkeys(record["way"] for record in records):
-        runs = [record["epochs"] for record in records if record["way"] == way]
-        sent, before, course = 0.0, 0, []
-        for epochs in zip(*runs, strict=True):
-            step = epochs[0]["step"]
-            sent += statistics.mean(epoch["mb_sent"] for epoch in epochs) * (step - before)
-            before = step
-            course.append((step * seconds[way], sent, statistics.mean(epoch["test_loss"] for epoch in epochs)))
+    for way in dict.fromkeys(run["way"] for run in records):
+        runs = [run["epochs"] for run in records if run["way"] == way]
+        sent, course = 0.0, []
+        for counted in zip(*map(with_steps, runs), strict=True):
+            sent += statistics.mean(epoch["mb_sent"] * steps for epoch, steps in counted)
+            losses = [epoch["test_loss"] for epoch, _ in counted]
+            course.append((counted[0][0]["step"], sent, statistics.mean(losses)))
         found[way] = course
-    return found
+    first = records[0]
+    about = {name: first[name] for name in ("program", "ranks", "options")}
+    return {**about, "seeds": sorted({run["seed"] for run in records}), "courses": found, "seconds": paces}
 
 
 def table(records: Records, rate: str, seconds: dict[str, float], free: dict[str, float], target: float | None) -> str:
