@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
+from typing import Any
 
 from sparse_mpi.analysis import gradients
 from sparse_mpi.analysis.recording import Call, RecordingComm
@@ -10,12 +12,12 @@ from sparse_mpi.analysis.replay import Trace, replay
 from sparse_mpi.bench import records
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import values
+from sparse_mpi.cli.figures import save
 from sparse_mpi.cli.parsing import Refused
-from sparse_mpi.cli.trace_plot import draw
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.world import World
 from sparse_mpi.costs import networks
-from sparse_mpi.costs.model import Network
+from sparse_mpi.figures.trace import figure
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
 
@@ -83,10 +85,12 @@ def run(args: argparse.Namespace) -> int:
         f"step {args.step}, {made.title}; {of}: {network}"
     )
     print("\n\n".join([heading, *(_table(trace) for trace in traces)]))
+    found = _record(traces, heading)
     if args.json:
-        _write(args, traces, network)
+        asked = {"options": records.options(args), "network": {"alpha": network.alpha, "beta": network.beta}}
+        records.write(args.json, asked, provenance(), found)
     if args.plot:
-        draw(traces, heading, args.plot)
+        save(partial(figure, [found]), args.plot)
     return 0
 
 
@@ -125,7 +129,8 @@ def _table(trace: Trace) -> str:
     return "\n".join(lines)
 
 
-def _write(args: argparse.Namespace, traces: list[Trace], network: Network) -> None:
+def _record(traces: list[Trace], heading: str) -> dict[str, Any]:
+    """Return the matrices and all messages, for JSON and for the figure."""
     steps = {
         trace.algorithm: {
             "seconds": trace.seconds,
@@ -135,5 +140,4 @@ def _write(args: argparse.Namespace, traces: list[Trace], network: Network) -> N
         }
         for trace in traces
     }
-    asked = {"options": records.options(args), "network": {"alpha": network.alpha, "beta": network.beta}}
-    records.write(args.json, asked, provenance(), {"algorithms": steps})
+    return {"heading": heading, "algorithms": steps}
