@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from sparse_mpi.cli.parsing import Refused
 from sparse_mpi.figures.style import Look, write
 
 
-def save(make: Callable[[Look], Any], file: str) -> None:
+def save(make: Callable[[Look], Any], file: Path) -> None:
     """Write the figure that ``make`` draws, as `sparse_mpi.figures.style.write` does.
 
     Raises:
-        SystemExit: matplotlib is not installed or does not know the format, or the file cannot be written.
+        Refused: matplotlib is not installed or does not know the format, or the file cannot be written.
     """
     try:
         write(make, file)
     except (ImportError, ValueError) as problem:
-        raise SystemExit(f"--plot: {problem}") from None
+        raise Refused(f"--plot: {problem}") from None
     except OSError as problem:
-        raise SystemExit(f"--plot {file} cannot be written: {problem.strerror}; name another file") from None
+        raise Refused(f"--plot {file} cannot be written: {problem.strerror}; name another file") from None

@@ -62,7 +62,7 @@ def _first(of: Any) -> Any:
     return next(iter(of.values()), {}) if isinstance(of, dict) else {}
 
 
-def read(files: Sequence[str]) -> list[Record]:
+def read(files: Sequence[Path]) -> list[Record]:
     """Return the records.
 
     Raises:
@@ -71,7 +71,7 @@ def read(files: Sequence[str]) -> list[Record]:
     found = []
     for file in files:
         try:
-            record = json.loads(Path(file).read_text())
+            record = json.loads(file.read_text())
         except OSError as error:
             raise ValueError(f"{file} cannot be read: {error.strerror}") from None
         except ValueError:
