@@ -121,7 +121,7 @@ def draw(step: StepTrace, file: Path) -> None:
     ``python -m sparse_mpi draw`` draws that record anew.
     """
     record = {"timeline": record_of(step)}
-    file.with_suffix(".json").write_text(json.dumps(record | provenance(), indent=1) + "\n")
+    file.with_suffix(".json").write_text(json.dumps(record | provenance()) + "\n")
     write(partial(figure, [record]), file)
 
 
