@@ -50,8 +50,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 .NOTPARALLEL:
 N ?= 50
 SEED ?= 0
+<<<<<<< HEAD
 .PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage docs docs-links gpu release \
         bench clean
+=======
+.PHONY: help setup train programs chaos figures test test-all test-rest lint $(TESTS) coverage gpu bench clean
+>>>>>>> c7a05e6 (A picture of who calls whom, drawn from the imports; examples draw in the one look; make figures)
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -105,11 +109,40 @@ coverage: $(READY)  ## which lines of the library no test of `make test` in this
 chaos: $(READY)  ## lose ranks of N (50) real jobs at random, and compare with planned losses: runs/chaos.json
 	$(RUN) -m tests.elastic.chaos --jobs $(N) --seed $(SEED) --json runs/chaos.json
 
+<<<<<<< HEAD
 docs: $(READY)  ## build the site into build/docs; a warning or a link that leads nowhere is an error
 	$(RUN) -m sphinx -nWq --keep-going docs build/docs
 
 docs-links: $(READY)  ## try the links of the site that lead to other sites; needs a network
 	$(RUN) -m sphinx -nq -b linkcheck docs build/docs-links
+=======
+# Figures of docs that one record has; those of several records, or of none, follow
+DRAWN := compare-vgg16 select-cpu sparse-compare sparse-volume volume-vgg predict-vgg16 predict-check predict-advice \
+	budget-alternating overlap-timeline
+STRIP := --ranks 4 --n 12 --density 0.25 --step 1
+RESULTS := docs/results
+STUDIES := $(RESULTS)/accuracy
+figures: $(READY)  ## draw the figures of docs anew from their records, for light and dark pages
+	for name in $(DRAWN); do \
+		$(RUN) -m sparse_mpi draw $(RESULTS)/$$name.json --plot $(RESULTS)/$$name.svg || exit; \
+	done
+	$(RUN) -m sparse_mpi draw $(RESULTS)/compare-vgg16.json --kind best --plot $(RESULTS)/best-vgg16.svg
+	for name in vgg lstm resnet gpt2; do \
+		$(RUN) -m sparse_mpi draw $(STUDIES)/$$name/*.json --kind gaps --plot $(STUDIES)/$$name/gaps.svg || exit; \
+	done
+	for name in vgg lstm; do \
+		$(RUN) -m sparse_mpi draw $(RESULTS)/residual-study/$$name*.json --kind curves \
+			--plot $(RESULTS)/residual-study/$$name.svg || exit; \
+	done
+	$(RUN) -m sparse_mpi trace --algorithms dense topka topkdsa gtopk oktopk spardl --plot $(RESULTS)/trace-p8.svg
+	for name in oktopk gtopk; do \
+		$(RUN) -m sparse_mpi trace --algorithms $$name $(STRIP) --strip docs/explanation/step-$$name.svg || exit; \
+	done
+	$(RUN) -m sparse_mpi plan --profile $(RESULTS)/profile-vgg16-1gbit.json --overlap --planner greedy \
+		--plot $(RESULTS)/plan-timeline.svg
+	$(RUN) -m tests.elastic.pauses $(RESULTS)/chaos-*.json --plot $(RESULTS)/chaos.svg
+	$(RUN) -m tests.house.architecture --plot docs/explanation/architecture.svg
+>>>>>>> c7a05e6 (A picture of who calls whom, drawn from the imports; examples draw in the one look; make figures)
 
 gpu: $(READY)  ## prove on a machine with a GPU that all works there, and how fast: runs/gpu-check
 	$(RUN) -m sparse_mpi gpu-check $(ARGS)

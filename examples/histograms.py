@@ -10,7 +10,8 @@ order. The data are the 569 tumours of scikit-learn. The trees are checked again
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -20,6 +21,8 @@ import sparse_mpi
 from sparse_mpi.cli import values
 from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm import as_comm
+from sparse_mpi.figures.labels import name_lines
+from sparse_mpi.figures.style import Look, panels, write
 
 KEPT = 5  # bits of the mantissa
 DROPPED = 52 - KEPT
@@ -177,7 +180,7 @@ def main() -> None:
         print(", ".join(f"loss of {name} rows {curve[-1]:.4f}" for name, curve in curves.items()))
         print(f"{args.trees} trees, as grown by one process")
         if args.plot:
-            draw(args.plot, errors, curves)
+            write(partial(figure, errors, curves), args.plot)
 
 
 def checked(x: np.ndarray, y: np.ndarray, cuts: np.ndarray, trees: list[Tree], depth: int) -> np.ndarray:
@@ -200,22 +203,19 @@ def report(told: dict[str, np.ndarray], columns: int, ranks: int) -> None:
         print(f"{what:<8} {times:5.0f} {keys / times:10.0f} {there:>8} {sent:18.1f} {dense:>8}")
 
 
-def draw(file: str, errors: np.ndarray, curves: dict[str, np.ndarray]) -> None:
+def figure(errors: np.ndarray, curves: dict[str, np.ndarray], look: Look) -> Any:
     """Draw errors of quantiles below what is allowed, and losses."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.plot(np.arange(1, BINS) / BINS, errors, ".", c="C0", ms=3)
-    left.axhline(ALLOWED, c="k", lw=1)
+    drawn, ((left, right),) = panels(1, 2, 3.0)
+    left.plot(np.arange(1, BINS) / BINS, errors, ".", color=look.colours[0], markersize=3)
+    left.axhline(ALLOWED, color=look.ink, linewidth=1)
     left.set(
         xlabel="quantile", ylabel="relative error", title=f"Quantiles of {errors.shape[1]} columns, and what is allowed"
     )
-    for name, curve in curves.items():
-        right.plot(np.arange(1, len(curve) + 1), curve, label=f"{name} rows")
-    right.set(xlabel="trees", ylabel="log loss", yscale="log", title="Loss")
-    right.legend()
-    figure.savefig(file)
+    for (name, curve), colour in zip(curves.items(), look.lines, strict=False):
+        right.plot(np.arange(1, len(curve) + 1), curve, color=colour, label=f"{name} rows")
+    right.set(xlabel="trees", yscale="log", title="log loss")
+    name_lines(right)
+    return drawn
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ checked against one process.
 """
 
 import gzip
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -17,6 +19,7 @@ import sparse_mpi
 from sparse_mpi.cli import values
 from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm import as_comm
+from sparse_mpi.figures.style import Look, panels, write
 
 READS = Path("/usr/share/doc/bowtie2/examples/reads")
 FILES = ("reads_1.fq.gz", "reads_2.fq.gz", "longreads.fq.gz")
@@ -81,18 +84,15 @@ def main() -> None:
             raise SystemExit("the answer is not that of one process")
         print("as counted by one process")
         if args.plot:
-            draw(args.plot, counts, args.k)
+            write(partial(figure, counts, args.k), args.plot)
 
 
-def draw(file: str, counts: np.ndarray, k: int) -> None:
+def figure(counts: np.ndarray, k: int, look: Look) -> Any:
     """Draw the spectrum: errors of the sequencer occur once, true k-mers about as often as their place was read."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(np.bincount(counts)[:120])
+    drawn, ((axes,),) = panels(1, 1, 3.0)
+    axes.plot(np.bincount(counts)[:120], color=look.colours[0])
     axes.set(yscale="log", xlabel="occurrences", ylabel=f"{k}-mers", title="k-mer spectrum of lambda phage reads")
-    figure.savefig(file)
+    return drawn
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ against one process with scipy.
 import re
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -21,6 +23,7 @@ import sparse_mpi
 from sparse_mpi.cli import values
 from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm import as_comm
+from sparse_mpi.figures.style import Look, panels, write
 
 parser = Parser(description=__doc__.partition("\n")[0])
 parser.add_argument("--iterations", type=values.integer(1), default=40, help="how many (default: 40)")
@@ -131,20 +134,17 @@ def main() -> None:
         print("best:", ", ".join(names[i] for i in best[:5]))
         print(f"largest difference from one process: {wrong:.1e}")
         if args.plot:
-            draw(args.plot, [names[i] for i in best], ranks[best])
+            write(partial(figure, [names[i] for i in best], ranks[best]), args.plot)
         if wrong > 1e-12:
             raise SystemExit("the answer is not that of one process")
 
 
-def draw(file: str, names: list[str], ranks: np.ndarray) -> None:
+def figure(names: list[str], ranks: np.ndarray, look: Look) -> Any:
     """Draw the ranks of some packages as bars."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    axes = figure.subplots()
-    axes.barh(names[::-1], ranks[::-1])
+    drawn, ((axes,),) = panels(1, 1, 4.0)
+    axes.barh(names[::-1], ranks[::-1], color=look.colours[0])
     axes.set(xlabel="PageRank", title="What Debian's packages depend on")
-    figure.savefig(file)
+    return drawn
 
 
 if __name__ == "__main__":

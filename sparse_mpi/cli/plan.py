@@ -6,14 +6,16 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 
 from sparse_mpi.bench.models import MODELS
 from sparse_mpi.cli import values
+from sparse_mpi.cli.figures import save as save_figure
 from sparse_mpi.cli.parsing import Refused
-from sparse_mpi.cli.plan_plot import draw
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.runtime import LAUNCHERS
+from sparse_mpi.figures.plan import figure
 from sparse_mpi.plan.base import Plan, Profile, Tensor
 from sparse_mpi.plan.explain import explain
 from sparse_mpi.plan.planners import ORACLES, PLANNERS, best
@@ -87,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     except (ValueError, OSError) as problem:
         raise SystemExit(str(problem)) from None
     if args.plot:
-        draw(profile, plan, args.plot)
+        save_figure(partial(figure, profile, plan), args.plot)
     return 0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
+from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.analysis import exchanges, gradients, volume
@@ -11,11 +13,12 @@ from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import predict_advise, predict_fit, values
+from sparse_mpi.cli.figures import save
 from sparse_mpi.cli.parsing import Refused
-from sparse_mpi.cli.predict_plot import draw
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.costs import networks
 from sparse_mpi.costs.model import Network
+from sparse_mpi.figures.predict import exchanges as figure
 from sparse_mpi.reducer.arguments import algorithm_spelled
 
 # Low-rank ones need shapes, which n does not tell; of those with nodes, most messages do not go over the network
@@ -132,10 +135,11 @@ def run(args: argparse.Namespace) -> int:
     print("\n\n".join([heading, *(_table(of, network, predicted, args) for _, network, of in given)]))
     if any(not of.counted for of in predicted):
         print("\n* by the algorithm's formula, an upper bound; all others by counted traffic")
+    found = _record(args, predicted, {name: network for name, network, _ in given})
     if args.json:
-        _write(args, predicted, {name: network for name, network, _ in given})
+        records.write(args.json, found)
     if args.plot:
-        draw(predicted, {of: network for _, network, of in given}, heading, args.plot)
+        save(partial(figure, [found]), args.plot)
     return 0
 
 
@@ -175,7 +179,8 @@ def _table(title: str, network: Network, predicted: list[Predicted], args: argpa
     return "\n".join(lines)
 
 
-def _write(args: argparse.Namespace, predicted: list[Predicted], given: dict[str, Network]) -> None:
+def _record(args: argparse.Namespace, predicted: list[Predicted], given: dict[str, Network]) -> dict[str, Any]:
+    """Return all numbers, for JSON and for the figure."""
     cases = [
         {
             "algorithm": of.algorithm,
@@ -189,5 +194,4 @@ def _write(args: argparse.Namespace, predicted: list[Predicted], given: dict[str
         for of in predicted
     ]
     named = {name: {"alpha": network.alpha, "beta": network.beta} for name, network in given.items()}
-    asked = {"options": records.options(args)}
-    records.write(args.json, asked, provenance(), {"networks": named, "cases": cases})
+    return {"options": records.options(args), **provenance(), "networks": named, "cases": cases}

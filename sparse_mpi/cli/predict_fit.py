@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from sparse_mpi.analysis import advice, calibration, exchanges
@@ -11,10 +12,11 @@ from sparse_mpi.analysis.calibration import Check, Fit, Prediction
 from sparse_mpi.bench import records
 from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
+from sparse_mpi.cli.figures import save
 from sparse_mpi.cli.parsing import Refused
-from sparse_mpi.cli.predict_plot import draw_check
 from sparse_mpi.comm import as_comm
 from sparse_mpi.costs import fit as network_fit
+from sparse_mpi.figures.predict import check as figure
 
 SIZES = tuple(4**power for power in range(12))  # bytes, to 4 MiB
 RIGHT = 0.1  # advice whose step is at most so much longer than the fastest is right
@@ -60,10 +62,11 @@ def check(args: argparse.Namespace) -> int:
     print("\n\n".join(_table(of) for of in checks))
     if verdicts:
         print(f"\n{_verdicts(verdicts)}")
+    record = _record(args, found, checks, verdicts)
     if args.json:
-        records.write_cases(args.json, _record(args, found, checks, verdicts))
+        records.write_cases(args.json, record)
     if args.plot:
-        draw_check(checks, verdicts, args.plot)
+        save(partial(figure, [record]), args.plot)
     return 0
 
 

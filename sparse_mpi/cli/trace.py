@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
+from typing import Any
 
-from sparse_mpi.analysis import gradients
+from sparse_mpi.analysis import gradients, strip
 from sparse_mpi.analysis.recording import Call, RecordingComm
 from sparse_mpi.analysis.replay import Trace, replay
 from sparse_mpi.bench import records
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import values
+from sparse_mpi.cli.figures import save
 from sparse_mpi.cli.parsing import Refused
-from sparse_mpi.cli.trace_plot import draw
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.world import World
 from sparse_mpi.costs import networks
-from sparse_mpi.costs.model import Network
+from sparse_mpi.figures.strip import figure as draw_strip
+from sparse_mpi.figures.trace import figure
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
 
 RANKS = range(2, 65)
+STRIP_RANKS, STRIP_N = 5, 24  # at most, of a strip that can be read
 DESCRIPTION = """\
 Record the calls of one step among ranks that all are in this one process, and lay their messages out in time on a
 network of given latency and bandwidth, by the textbook schedule of every call. What ranks compute takes no time; a
 message inside a node takes as long as one between nodes.
 
   python -m sparse_mpi trace --algorithms oktopk topka --plot trace.png
+  python -m sparse_mpi trace --algorithms gtopk --ranks 4 --n 12 --density 0.25 --step 1 --strip strip.svg
   python -m sparse_mpi trace --ranks 7 --network piz-daint --gradients layer-skewed --json trace.json
 """
 
@@ -62,11 +67,18 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
     add("--json", type=values.record, metavar="FILE", help="write the matrices and all messages with their times")
     add("--plot", type=values.figure, metavar="FILE", help="draw the matrix and the timeline of every algorithm")
+    text = "draw which entries go where, of one algorithm on few ranks and a short vector"
+    add("--strip", type=values.figure, metavar="FILE", help=text)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Record, lay out, and print a table of phases."""
+    if args.strip and (len(args.algorithms) > 1 or args.ranks > STRIP_RANKS or not 1 <= (args.n or 0) <= STRIP_N):
+        raise Refused(
+            f"--strip takes one of --algorithms, --ranks up to {STRIP_RANKS} and --n up to {STRIP_N}, got "
+            f"{' '.join(args.algorithms)}, {args.ranks} and {args.n}; for example --ranks 4 --n 12 --density 0.25"
+        )
     try:
         network, of = networks.named(args.network)
         made = gradients.make(
@@ -83,10 +95,15 @@ def run(args: argparse.Namespace) -> int:
         f"step {args.step}, {made.title}; {of}: {network}"
     )
     print("\n\n".join([heading, *(_table(trace) for trace in traces)]))
+    found = _record(traces, heading)
     if args.json:
-        _write(args, traces, network)
+        asked = {"options": records.options(args), "network": {"alpha": network.alpha, "beta": network.beta}}
+        records.write(args.json, asked, provenance(), found)
     if args.plot:
-        draw(traces, heading, args.plot)
+        save(partial(figure, [found]), args.plot)
+    if args.strip:
+        watched = strip.watch(args.algorithms[0], made, args.ranks, args.density, args.step)
+        save(partial(draw_strip, watched, f"{args.algorithms[0]}: {heading.partition(';')[0]}"), args.strip)
     return 0
 
 
@@ -125,7 +142,8 @@ def _table(trace: Trace) -> str:
     return "\n".join(lines)
 
 
-def _write(args: argparse.Namespace, traces: list[Trace], network: Network) -> None:
+def _record(traces: list[Trace], heading: str) -> dict[str, Any]:
+    """Return the matrices and all messages, for JSON and for the figure."""
     steps = {
         trace.algorithm: {
             "seconds": trace.seconds,
@@ -135,5 +153,4 @@ def _write(args: argparse.Namespace, traces: list[Trace], network: Network) -> N
         }
         for trace in traces
     }
-    asked = {"options": records.options(args), "network": {"alpha": network.alpha, "beta": network.beta}}
-    records.write(args.json, asked, provenance(), {"algorithms": steps})
+    return {"heading": heading, "algorithms": steps}

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,12 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench import comparison
 from sparse_mpi.bench import cpu_time as processor
 from sparse_mpi.bench.comparison import FIELDS, MIN_STEPS, Candidate, Rules, batches, candidates, summarise, take_turns
-from sparse_mpi.cli import bench_compare, bench_interleaved, interleaved_plot, main, parser
+from sparse_mpi.cli import bench_compare, bench_interleaved, main, parser
 from sparse_mpi.cli.interleaved_table import render, results
 from sparse_mpi.comm import NullComm
 from sparse_mpi.costs.break_even import Cost, break_even, ring_bound
+from sparse_mpi.figures import compare
+from sparse_mpi.figures.style import write
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import WIRES, Coo, Wire
 
@@ -185,10 +188,10 @@ def test_the_table_says_whether_dense_was_fair(ratio, verdict):
 def test_the_figure_has_a_line_and_a_point_for_everyone(tmp_path):
     pytest.importorskip("matplotlib")
     jobs = [record(0.1, 1.1), record(1.0, 1.1)]
-    light = next(line for line in interleaved_plot.lines(jobs, 2) if line.name == "light")
+    light = next(line for line in compare.lines(jobs, 2) if line.name == "light")
     assert light.bandwidths == [1e8, 1e9] and light.seconds == [0.5, 0.5]
     assert light.cost == Cost(0.25, 4, 10**6)
-    interleaved_plot.draw(jobs, str(tmp_path / "figure.svg"))
+    write(partial(compare.all_of, [{"jobs": jobs}]), tmp_path / "figure.svg")
     drawn = (tmp_path / "figure.svg").read_text()
     assert all(f"<!-- {name} -->" in drawn for name in ("light", "never", "dense", "P = 2"))
     assert [line.split()[:3] for line in bench_compare.summary(jobs).splitlines()[2:4]] == [

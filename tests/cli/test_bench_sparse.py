@@ -12,7 +12,7 @@ import pytest
 from sparse_mpi.analysis import keyed_volume
 from sparse_mpi.bench.sparse_cases import CASES, filled, stored
 from sparse_mpi.cli import bench_sparse_compare, emulated_grid, main, parser
-from sparse_mpi.cli.sparse_compare_plot import columns
+from sparse_mpi.figures.sparse_compare import rows
 from sparse_mpi.keyed.algorithms import ALGORITHMS
 from sparse_mpi.keyed.choice import INLINE
 
@@ -190,7 +190,7 @@ def test_jobs_that_a_file_has_are_told_and_drawn_again(tmp_path, capsys, monkeyp
 
 def test_fill_in_is_drawn_for_the_most_ranks():
     jobs = [made(4, "none", fill_in_1=1.0, fill_in_3=3.0, zipf=2.0), made(8, "none", fill_in_3=3.0), made(2, zipf=1.5)]
-    found = [(column.title, column.label, [x for x, _ in column.points]) for column in columns(jobs)]
+    found = [(row.title, row.label, [x for x, _ in row.points]) for row in rows(jobs)]
     assert found == [
         ("zipf, none", "P", [4]),
         ("P = 8, none", "fill-in", [3.0]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.analysis import gradients, volume
 from sparse_mpi.analysis.recording import Call
 from sparse_mpi.cli import main
-from sparse_mpi.cli.volume_plot import draw
+from sparse_mpi.cli.figures import save
 from sparse_mpi.comm import Traffic
+from sparse_mpi.figures.volume import figure
 from sparse_mpi.reducer.arguments import make_algorithm
 from sparse_mpi.select.threshold import Threshold
 
@@ -135,10 +137,11 @@ def test_table_phases_record_and_what_is_skipped(tmp_path, capsys):
 
 def test_figure(tmp_path):
     pytest.importorskip("matplotlib")
-    draw([counted(name, ranks, steps=1) for name in ("topka", "gtopk") for ranks in (2, 4)], str(tmp_path / "v.svg"))
+    found = [counted(name, ranks, steps=1).record() for name in ("topka", "gtopk") for ranks in (2, 4)]
+    save(partial(figure, [{"volumes": found}]), str(tmp_path / "v.svg"))
     assert "8(P-1)/P" in (tmp_path / "v.svg").read_text()
     with pytest.raises(SystemExit, match="--plot"):
-        draw([counted("topka")], str(tmp_path / "v.unknown"))
+        save(partial(figure, [{"volumes": found}]), str(tmp_path / "v.unknown"))
 
 
 @pytest.mark.parametrize(

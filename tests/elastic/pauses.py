@@ -1,6 +1,6 @@
 """Sum up records of `chaos`, in a table and a figure: faults, what became of them, and how long training paused.
 
-python -m tests.elastic.pauses docs/results/chaos-*.json --plot docs/results/chaos.png
+python -m tests.elastic.pauses docs/results/chaos-*.json --plot docs/results/chaos.svg
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ import json
 import statistics
 import sys
 from collections import Counter
+from functools import partial
 from typing import Any
 
-from sparse_mpi.cli import figures, values
+from sparse_mpi.cli import values
+from sparse_mpi.cli.figures import save
 from sparse_mpi.cli.parsing import Parser
+from sparse_mpi.figures.style import Look, panels
 
 ENDS = ("kill", "exit", "raise")  # faults after which a process ends by itself
 GROUPS = ("ended", "frozen for good", "frozen or cut off for half a second")
@@ -57,19 +60,17 @@ def table(jobs: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def draw(jobs: list[dict[str, Any]], file: str) -> None:
-    """Draw the share of jobs whose longest step took at most so long, by group."""
-    figure = figures.matplotlib("figure").Figure(figsize=(8.4, 4), layout="constrained")
-    axes = figure.subplots()
-    for group, steps in longest_steps(jobs).items():
-        if steps:
-            ordered = sorted(steps)
-            share = [(place + 1) / len(ordered) for place in range(len(ordered))]
-            axes.step(ordered, share, where="post", label=f"{group}: {len(ordered)} jobs")
-    axes.set(xscale="log", xlabel="longest step of a job, seconds", ylabel="share of jobs", ylim=(0, 1.02))
-    axes.grid(alpha=0.3)
-    figure.legend(title="ranks that", loc="outside upper center", ncols=3, fontsize="small")
-    figures.save(figure, file)
+def figure(jobs: list[dict[str, Any]], look: Look) -> Any:
+    """Draw the share of jobs whose longest step took at most so long, a panel a group."""
+    groups = {group: sorted(steps) for group, steps in longest_steps(jobs).items() if steps}
+    shown, axes = panels(1, max(1, len(groups)), 2.4, "share of jobs that lost ranks", sharex=True, sharey=True)
+    for panel, (group, steps) in zip(axes[0], groups.items(), strict=False):
+        share = [(place + 1) / len(steps) for place in range(len(steps))]
+        panel.step(steps, share, where="post", color=look.colours[0])
+        panel.set(xscale="log", xlabel="longest step, seconds", ylim=(0, 1.02), title=f"{group}: {len(steps)}")
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.minorticks_off()
+    return shown
 
 
 def main() -> int:
@@ -80,7 +81,7 @@ def main() -> int:
     jobs = [job for file in args.records for job in json.loads(file.read_text())["cases"]]
     print(table(jobs))
     if args.plot:
-        draw(jobs, args.plot)
+        save(partial(figure, jobs), args.plot)
     return 0
 
 

@@ -35,7 +35,7 @@ LAYERS = """
     buckets  bench  launch
     optim  ddp
     local  plan  analysis
-    doctor
+    doctor  figures
     emulation
     cli
     __main__
@@ -74,7 +74,7 @@ OUTSIDE = {
         "kernels.cuda.*": ANYWHERE,
     },
     "cupyx": {"arrays": INSIDE},
-    "scipy": {"cli.sparse_rivals": INSIDE},
+    "scipy": {"cli.sparse_rivals": INSIDE, "analysis.interval": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE, "kernels.lanes": ANYWHERE},
     "llvmlite": {"kernels.lanes": ANYWHERE},
     "tqdm": {"bench.progress": INSIDE, "cli.*": INSIDE},

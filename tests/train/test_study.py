@@ -12,8 +12,8 @@ import pytest
 import study
 from records import duration, race
 from records.duration import seconds
-from records.pairs import Interval
 from records.ways import arguments, dealing
+from sparse_mpi.analysis.interval import Interval
 from sparse_mpi.costs.model import Network
 from study import Run
 
@@ -42,8 +42,8 @@ def test_what_is_recorded_is_not_run_again_and_ways_are_paired_by_seed(tmp_path,
     ways = ["--ways", "dense", "oktopk:residual=owner", "--seeds", "1", "2", "3", "--out", str(tmp_path)]
     study.main(["vgg", *ways, "--", "--tiny"])
     assert "| shuffled | oktopk:residual=owner | 0.5000 +- 0.4968 | 0.1000 +- 0.0000 |" in capsys.readouterr().out
-    assert (tmp_path / "gaps.png").stat().st_size > 5000
-    assert (tmp_path / "study.png").stat().st_size > 5000 and (tmp_path / "tables.md").read_text().count("\n") > 8
+    assert (tmp_path / "gaps.svg").stat().st_size > 5000
+    assert (tmp_path / "study.svg").stat().st_size > 5000 and (tmp_path / "tables.md").read_text().count("\n") > 8
     with pytest.raises(SystemExit, match="is of another study"):
         study.main(["vgg", *ways, "--", "--tiny", "--epochs", "5"])
 

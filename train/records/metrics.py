@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -17,6 +17,8 @@ from tqdm import tqdm
 from records import spending
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm import Comm
+from sparse_mpi.figures import training
+from sparse_mpi.figures.style import matplotlib, write
 
 FILE = "metrics.jsonl"
 
@@ -132,7 +134,7 @@ def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: 
     """
     for option in ("plot", "timeline"):
         if getattr(args, option):
-            plotting(f"--{option}")
+            _check_plotting(f"--{option}")
     if args.timeline and comm.rank == 0:
         _check_writable(args.timeline, "--timeline")
     begun = resumed is not None and (args.out / FILE).exists()
@@ -153,39 +155,18 @@ def plot(folder: Path) -> Path:
         OSError: the plot cannot be written.
     """
     config, *records = _read(folder / FILE)
-    steps, epochs = _columns(records, "step"), _columns(records, "epoch")
-    figure = plotting("--plot").Figure(figsize=(12, 3.6), layout="constrained")
-    headline = config["headline"]
-    loss, score, traffic = figure.subplots(1, 3)
-    loss.plot(steps["step"], steps["loss"], linewidth=0.7, alpha=0.6, label="training, rank 0")
-    loss.plot(epochs["step"], epochs["test_loss"], marker=".", label="test")
-    for label, name in (("training", headline), ("test", f"test_{headline}")):
-        if name in epochs:  # not every task has its score in training
-            score.plot(epochs["step"], epochs[name], marker=".", label=label)
-    traffic.plot(steps["step"], steps["mb_sent"], linewidth=0.7, alpha=0.6, label="rank 0")
-    traffic.plot(epochs["step"], epochs["mb_sent"], marker=".", label="mean of ranks")
-    traffic.set_ylim(bottom=0)
-    for axes, title in ((loss, "loss"), (score, headline), (traffic, "MB sent per step and rank")):
-        axes.set(title=title, xlabel="step")
-        axes.legend()
-    figure.suptitle("{algo} on {data}, {ranks} ranks, k = {k:,} of {parameters:,}".format(**config))
-    figure.savefig(folder / "plot.png", dpi=120)
-    spending.save(
-        records, config, folder / "budget.png", plotting("--plot").Figure(figsize=(9, 7), layout="constrained")
-    )
+    write(partial(training.run, [config, *records]), folder / "plot.png")
+    if decided := [record for record in records if record["event"] == spending.EVENT]:
+        write(partial(training.budget, [{"config": config, "decisions": decided}]), folder / "budget.png")
     return folder / "plot.png"
 
 
-def plotting(option: str) -> Any:
-    """Import the module that draws what ``option`` asks for.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+def _check_plotting(option: str) -> None:
+    """Raise ImportError unless matplotlib is there, which draws what ``option`` asks for."""
     try:
-        return import_module("matplotlib.figure")
-    except ImportError:
-        raise ImportError(f"{option} needs matplotlib: pip install matplotlib") from None
+        matplotlib("figure")
+    except ImportError as error:
+        raise ImportError(f"{option}: {error}") from None
 
 
 def _check_writable(file: Path, option: str) -> None:
@@ -198,9 +179,3 @@ def _check_writable(file: Path, option: str) -> None:
             file.unlink()
     except OSError as error:
         raise OSError(f"{option} {file} cannot be written: {error.strerror}; name another file") from None
-
-
-def _columns(records: list[dict[str, Any]], event: str) -> dict[str, list[float]]:
-    chosen = [r for r in records if r["event"] == event]
-    names = dict.fromkeys(name for r in chosen for name in r)
-    return {name: [r.get(name, math.nan) for r in chosen] for name in names}

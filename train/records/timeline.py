@@ -6,30 +6,23 @@ They are read once, for the step that is drawn, when training is over.
 
 from __future__ import annotations
 
+import json
 from collections import deque
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from records.meter import Stamps
-from records.metrics import plotting
+from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.buckets.trace import BucketTrace, Interval
 from sparse_mpi.comm.background import Span
 from sparse_mpi.comm.streams import seconds_between
+from sparse_mpi.figures.style import write
+from sparse_mpi.figures.timeline import figure
 
 RECENT = 21  # steps, of which the one of median length is drawn
-COLOURS = {
-    "forward": "#b0b7bf",
-    "backward": "#7f8fa6",
-    "exposed": "#c0392b",
-    "update": "#5d5d5d",
-    "in line": "#e8e4da",
-    "merging": "#4f9d69",
-    "selection": "#e1a23b",
-    "exchange": "#3b7dd8",
-}
-BAR = 0.6  # height, of the distance between rows
 
 
 class StepTrace(NamedTuple):
@@ -123,37 +116,37 @@ def on_device(step: StepTrace) -> StepTrace:
 
 
 def draw(step: StepTrace, file: Path) -> None:
-    """Draw a row for the passes over the model and one for every bucket, in milliseconds from the start of the step."""
-    figure = plotting("--timeline").Figure(figsize=(11, 1.8 + 0.4 * len(step.buckets)), layout="constrained")
-    axes = figure.subplots()
-    origin, stamps = step.stamps.start, step.stamps
-    passes: dict[str, list[Interval]] = {
-        "forward": [(stamps.start, stamps.forward)],
-        "backward": [(stamps.forward, stamps.backward)],
-        "exposed": [(stamps.backward, stamps.reduced)],
-        "update": [(stamps.reduced, stamps.updated)],
+    """Draw a row for the passes over the model and one for every bucket; write what is drawn beside it, as JSON.
+
+    ``python -m sparse_mpi draw`` draws that record anew.
+    """
+    record = {"timeline": record_of(step)}
+    file.with_suffix(".json").write_text(json.dumps(record | provenance()) + "\n")
+    write(partial(figure, [record]), file)
+
+
+def record_of(step: StepTrace) -> dict[str, Any]:
+    """Return when the step did what, in seconds from its start: rows of kinds, of which later ones lie on top."""
+    stamps = step.stamps
+    rows: dict[str, dict[str, list[Interval]]] = {
+        "passes": {
+            "forward": [(stamps.start, stamps.forward)],
+            "backward": [(stamps.forward, stamps.backward)],
+            "exposed": [(stamps.backward, stamps.reduced)],
+            "update": [(stamps.reduced, stamps.updated)],
+        }
     }
-    _row(axes, 0, passes, origin)
     for number, bucket in enumerate(step.buckets, 1):
         span = bucket.span
-        parts = {"in line": [(span.given, span.began)], "merging": [(span.began, span.ended)]}
-        _row(axes, number, parts | {"selection": bucket.selections, "exchange": bucket.calls}, origin)
-    names = ["passes", *(f"bucket {number}" for number in range(1, len(step.buckets) + 1))]
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set(
-        xlabel="milliseconds from the beginning of the step",
-        title=f"step {step.number}: {step.seconds * 1e3:.1f} ms, reductions {step.reducing * 1e3:.1f} ms, "
-        f"exposed {step.exposed * 1e3:.1f} ms",
-    )
-    figure.legend(loc="outside right upper", fontsize="small")
-    figure.savefig(file, dpi=120)
-
-
-def _row(axes: Any, row: int, parts: dict[str, list[Interval]], origin: float) -> None:
-    """Draw the bars of one row, later kinds over earlier ones; the legend names each kind once."""
-    named = axes.get_legend_handles_labels()[1]
-    for kind, intervals in parts.items():
-        bars = [((start - origin) * 1e3, (end - start) * 1e3) for start, end in intervals if end > start]
-        label = None if kind in named else kind
-        axes.broken_barh(bars, (row - BAR / 2, BAR), facecolors=COLOURS[kind], label=label)
+        rows[f"bucket {number}"] = {
+            "in line": [(span.given, span.began)],
+            "merging": [(span.began, span.ended)],
+            "selection": bucket.selections,
+            "exchange": bucket.calls,
+        }
+    since = {
+        row: {kind: [[round(at - stamps.start, 7) for at in interval] for interval in of] for kind, of in kinds.items()}
+        for row, kinds in rows.items()
+    }
+    times = {"seconds": step.seconds, "reducing": step.reducing, "exposed": step.exposed}
+    return {"number": step.number, **times, "rows": since}
