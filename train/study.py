@@ -41,6 +41,7 @@ from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.cli.values import checked, finite, integer, network, new_folder, number, rate
 from sparse_mpi.comm.world import World
 from sparse_mpi.costs import networks
+from sparse_mpi.figures.race import losses
 from sparse_mpi.figures.study import curves, gaps
 from sparse_mpi.figures.style import write
 
@@ -228,6 +229,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if paces:
         shown = race.record(records, paces) | provenance()
         (args.out / "race.json").write_text(json.dumps(shown, indent=1) + "\n")
+        write(partial(losses, [shown]), args.out / "race.svg")
     text = "\n\n".join(tables)
     (args.out / "tables.md").write_text(text + "\n")
     write(partial(curves, records), args.out / "study.svg")

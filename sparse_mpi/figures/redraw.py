@@ -11,6 +11,7 @@ from sparse_mpi.figures import (
     compare,
     keyed_volume,
     predict,
+    race,
     select,
     sparse_compare,
     study,
@@ -52,6 +53,7 @@ KINDS = {
     "trace": Kind(lambda record: "matrix" in _first(record.get("algorithms")), trace.figure, "trace", False),
     "timeline": Kind(lambda record: "timeline" in record, timeline.figure, "train/*.py --timeline", False),
     "budget": Kind(lambda record: "decisions" in record, training.budget, "train/*.py --budget", False),
+    "race": Kind(lambda record: "courses" in record, race.losses, "train/study.py --emulate"),
     "gaps": Kind(lambda record: "epochs" in record and "mb_total" in record, study.gaps, "train/study.py"),
     "curves": Kind(lambda record: "epochs" in record and "way" in record, study.curves, "train/study.py"),
 }

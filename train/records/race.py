@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from records.duration import reaches, with_steps
-from records.pairs import Interval
+from sparse_mpi.analysis.interval import Interval
 
 PACE = Path(__file__).parent.parent / "pace.py"
 LIMIT = 1800  # seconds that a job may take
