@@ -12,7 +12,20 @@ import pytest
 
 from ..launch import ROOT
 
-PUBLIC = ["", ".algorithms", ".checkpoint", ".comm", ".ddp", ".elastic", ".feedback", ".keyed", ".local", ".optim", ".select", ".wire"]
+PUBLIC = [
+    "",
+    ".algorithms",
+    ".checkpoint",
+    ".comm",
+    ".ddp",
+    ".elastic",
+    ".feedback",
+    ".keyed",
+    ".local",
+    ".optim",
+    ".select",
+    ".wire",
+]
 TABLES = {"ALGORITHMS", "FEEDBACKS", "SELECTORS", "WIRES", "Average", "Sum", "Counts"}  # described in words
 
 
