@@ -12,7 +12,20 @@ import pytest
 
 from ..launch import ROOT
 
-PUBLIC = ["", ".checkpoint", ".comm", ".elastic", ".feedback", ".keyed", ".optim", ".select", ".wire"]
+PUBLIC = [
+    "",
+    ".algorithms",
+    ".checkpoint",
+    ".comm",
+    ".ddp",
+    ".elastic",
+    ".feedback",
+    ".keyed",
+    ".local",
+    ".optim",
+    ".select",
+    ".wire",
+]
 TABLES = {"ALGORITHMS", "FEEDBACKS", "SELECTORS", "WIRES", "Average", "Sum", "Counts"}  # described in words
 
 

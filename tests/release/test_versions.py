@@ -20,6 +20,14 @@ ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (\d+\.\d+)\.0 \| (\d+\.\d+)\.0 \|$", P
 NAMES = re.search(r"files (.*?), their arguments", PAGE, re.DOTALL)[1]
 
 
+def test_changelog_and_citation_have_this_version():
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    version, date = re.findall(r"^## \[([\d.]+)\] - ([\d-]+)$", changes, re.MULTILINE)[0]
+    cited = (ROOT / "CITATION.cff").read_text()
+    assert version == sparse_mpi.__version__ and changes.index("## [Unreleased]") < changes.index(f"## [{version}]")
+    assert f"\nversion: {version}\n" in cited and f"\ndate-released: {date}\n" in cited
+
+
 def one(make):
     """What a call gives on the one rank of a world."""
     return World(1).run(make)[0]
