@@ -50,7 +50,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 .NOTPARALLEL:
 N ?= 50
 SEED ?= 0
-.PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage docs docs-links gpu release \
+.PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage docs docs-links first-hour gpu release \
         bench clean
 .DEFAULT_GOAL := help
 
@@ -113,6 +113,9 @@ docs-links: $(READY)  ## try the links of the site that lead to other sites; nee
 
 gpu: $(READY)  ## prove on a machine with a GPU that all works there, and how fast: runs/gpu-check
 	$(RUN) -m sparse_mpi gpu-check $(ARGS)
+
+first-hour: $(READY)  ## do what README and tutorials say, from an empty home, with a clock: 15 minutes at most
+	$(LIMIT) 1800 $(RUN) -m tests.docs.first_hour
 
 release: $(READY)  ## build sdist and wheel, and try them in new environments of all Pythons: runs/release
 	$(LIMIT) 3600 $(RUN) -m tests.release --out runs/release --json runs/release/record.json $(ARGS)
