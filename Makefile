@@ -51,7 +51,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 N ?= 50
 SEED ?= 0
 <<<<<<< HEAD
+<<<<<<< HEAD
 .PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage docs docs-links gpu release \
+=======
+.PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage docs docs-links first-hour gpu release \
+>>>>>>> commands
         bench clean
 =======
 .PHONY: help setup train programs chaos figures test test-all test-rest lint $(TESTS) coverage gpu bench clean
@@ -146,6 +150,9 @@ figures: $(READY)  ## draw the figures of docs anew from their records, for ligh
 
 gpu: $(READY)  ## prove on a machine with a GPU that all works there, and how fast: runs/gpu-check
 	$(RUN) -m sparse_mpi gpu-check $(ARGS)
+
+first-hour: $(READY)  ## do what README and tutorials say, from an empty home, with a clock: 15 minutes at most
+	$(LIMIT) 1800 $(RUN) -m tests.docs.first_hour
 
 release: $(READY)  ## build sdist and wheel, and try them in new environments of all Pythons: runs/release
 	$(LIMIT) 3600 $(RUN) -m tests.release --out runs/release --json runs/release/record.json $(ARGS)
