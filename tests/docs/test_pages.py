@@ -26,7 +26,6 @@ from .pages import ROOT, pages
 from .running import SECONDS, environment, folder_of, run_commands, run_python
 
 PAGES = pages()
-QUICK = {"README.md"}  # pages whose jobs are in make test
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
 
@@ -36,7 +35,7 @@ def having(kind: str) -> list[object]:
     for name, page in PAGES.items():
         if kind in page.kinds:
             reason = page.marks.get("run by make test-all")
-            if reason is None and kind == "jobs" and name not in QUICK:
+            if reason is None and kind == "jobs":
                 reason = "jobs of other tests in make test do the like"
             found.append(pytest.param(name, marks=[pytest.mark.full(reason)] if reason else []))
     return found
