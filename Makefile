@@ -50,16 +50,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 .NOTPARALLEL:
 N ?= 50
 SEED ?= 0
-<<<<<<< HEAD
-<<<<<<< HEAD
-.PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage docs docs-links gpu release \
-=======
-.PHONY: help setup train programs chaos test test-all test-rest lint $(TESTS) coverage docs docs-links first-hour gpu release \
->>>>>>> commands
-        bench clean
-=======
-.PHONY: help setup train programs chaos figures test test-all test-rest lint $(TESTS) coverage gpu bench clean
->>>>>>> c7a05e6 (A picture of who calls whom, drawn from the imports; examples draw in the one look; make figures)
+.PHONY: help setup train programs chaos figures test test-all test-rest lint $(TESTS) coverage docs docs-links first-hour \
+        gpu release bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -113,13 +105,12 @@ coverage: $(READY)  ## which lines of the library no test of `make test` in this
 chaos: $(READY)  ## lose ranks of N (50) real jobs at random, and compare with planned losses: runs/chaos.json
 	$(RUN) -m tests.elastic.chaos --jobs $(N) --seed $(SEED) --json runs/chaos.json
 
-<<<<<<< HEAD
 docs: $(READY)  ## build the site into build/docs; a warning or a link that leads nowhere is an error
 	$(RUN) -m sphinx -nWq --keep-going docs build/docs
 
 docs-links: $(READY)  ## try the links of the site that lead to other sites; needs a network
 	$(RUN) -m sphinx -nq -b linkcheck docs build/docs-links
-=======
+
 # Figures of docs that one record has; those of several records, or of none, follow
 DRAWN := compare-vgg16 select-cpu sparse-compare sparse-volume volume-vgg predict-vgg16 predict-check predict-advice \
 	budget-alternating overlap-timeline
@@ -146,7 +137,6 @@ figures: $(READY)  ## draw the figures of docs anew from their records, for ligh
 		--plot $(RESULTS)/plan-timeline.svg
 	$(RUN) -m tests.elastic.pauses $(RESULTS)/chaos-*.json --plot $(RESULTS)/chaos.svg
 	$(RUN) -m tests.house.architecture --plot docs/explanation/architecture.svg
->>>>>>> c7a05e6 (A picture of who calls whom, drawn from the imports; examples draw in the one look; make figures)
 
 gpu: $(READY)  ## prove on a machine with a GPU that all works there, and how fast: runs/gpu-check
 	$(RUN) -m sparse_mpi gpu-check $(ARGS)
