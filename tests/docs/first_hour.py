@@ -131,8 +131,8 @@ def clocked(todo: list[Step], script: str, variables: dict[str, str]) -> float:
 def tell(step: Step, start: float, last: float) -> float:
     """Print the clock at the end of a step that began at ``last``; return the time."""
     now = time.monotonic()
-    minutes, seconds = divmod(now - start, 60)
-    print(f"{minutes:>3.0f}:{seconds:02.0f}  {now - last:6.1f} s  {step.page}: {step.title}", flush=True)
+    minutes, seconds = divmod(round(now - start), 60)
+    print(f"{minutes:>3}:{seconds:02}  {now - last:6.1f} s  {step.page}: {step.title}", flush=True)
     return now
 
 
