@@ -38,10 +38,13 @@ def spread(figure: Any) -> None:
         names = [text for text in axes.texts if text.get_gid() == NAME]
         if names:
             box = axes.get_window_extent()
-            ends = [float(axes.transData.transform(text.xy)[1]) for text in names]
-            height = LEADING * max(text.get_window_extent().height for text in names)
-            for text, end, place in zip(names, ends, apart(ends, height, box.y0, box.y1), strict=True):
-                text.xyann = (DISTANCE, (place - end) * 72 / figure.dpi)
+            points = [axes.transData.transform(text.xy) for text in names]
+            heights = [float(y) for _, y in points]
+            extents = [text.get_window_extent() for text in names]
+            places = apart(heights, LEADING * max(extent.height for extent in extents), box.y0, box.y1)
+            for text, extent, (x, y), place in zip(names, extents, points, places, strict=True):
+                covered = max([x, *(other for other, _ in points if x < other < extent.x1)])
+                text.xyann = (DISTANCE + (covered - x) * 72 / figure.dpi, (place - y) * 72 / figure.dpi)
 
 
 def apart(wanted: Sequence[float], distance: float, low: float, high: float) -> list[float]:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparse_mpi.bench.comparison import BASELINE
-from sparse_mpi.figures.labels import name_lines, name_point
+from sparse_mpi.figures.labels import name_lines
 from sparse_mpi.figures.style import MOST, Look, batches, matplotlib, numbers, panels
 
 KINDS = {"dense": "dense", "": "plain", "packed": "packed", "packed+bf16": "packed+bf16"}  # of dots, by wire format
 COLUMNS = 3
+NARROW = 60  # times the least: axes up to there have numbers between the powers of ten
 
 
 def exchanges(records: Sequence[dict[str, Any]], look: Look) -> Any:
@@ -49,12 +50,12 @@ def exchanges(records: Sequence[dict[str, Any]], look: Look) -> Any:
 def check(records: Sequence[dict[str, Any]], look: Look) -> Any:
     """Draw predicted over measured milliseconds: exchanges and steps at each rate, a colour a kind of message.
 
-    On the line they are equal. A ring marks what is advised for a job; the name is that of the prediction farthest off.
+    On the line they are equal. A ring marks what is advised for a job.
     """
     record = records[0]
     rates = list(record["rates"].items())
-    columns = min(COLUMNS, len(rates))
-    rows = -(-len(rates) // columns)
+    rows = -(-len(rates) // COLUMNS)
+    columns = -(-len(rates) // rows)
     advised = {(*of["job"], of["advised"]) for of in record["advice"]}
     heading = "predicted over measured, ms; rings: what is advised"
     shown, axes = panels(2 * rows, columns, 2.45, heading)
@@ -67,8 +68,9 @@ def check(records: Sequence[dict[str, Any]], look: Look) -> Any:
             panel = axes[2 * row + half, column]
             panel.set_visible(True)
             rings = advised if what == "step" else set()
-            _dots(panel, cases, "seconds" if what == "exchange" else "step", rings, look)
-            panel.set_title(f"{rate}, {what}: median error {errors[error]:.0%}".lstrip(", "))
+            _dots(panel, cases, what, rings, look)
+            title = f"{rate}, {what}: median error {errors[error]:.0%}".lstrip(", ")
+            panel.set_title(f"{title}\nfarthest off: {_farthest(cases, what)}")
     dot = matplotlib("lines").Line2D
     dots = [dot([], [], marker="o", linestyle="", color=c, label=kind) for kind, c in _colours(look).items()]
     shown.legend(handles=dots, loc="outside upper right", ncols=len(dots))
@@ -85,17 +87,32 @@ def _kind(candidate: str) -> str:
     return KINDS.get("dense" if algorithm.startswith("dense") else wire, "plain")
 
 
-def _dots(axes: Any, cases: Sequence[dict[str, Any]], field: str, advised: set[Any], look: Look) -> None:
-    points = [(1e3 * case[field], 1e3 * case[f"predicted{' step' * (field == 'step')}"]) for case in cases]
+def _pair(case: dict[str, Any], what: str) -> tuple[float, float]:
+    """Return measured and predicted milliseconds, of the exchange or the step."""
+    measured, predicted = ("seconds", "predicted") if what == "exchange" else ("step", "predicted step")
+    return 1e3 * case[measured], 1e3 * case[predicted]
+
+
+def _farthest(cases: Sequence[dict[str, Any]], what: str) -> str:
+    """Return the candidate whose prediction is farthest off, by ratio."""
+
+    def off(case: dict[str, Any]) -> float:
+        measured, predicted = _pair(case, what)
+        return max(measured / predicted, predicted / measured)
+
+    return max(cases, key=off)["candidate"]
+
+
+def _dots(axes: Any, cases: Sequence[dict[str, Any]], what: str, advised: set[Any], look: Look) -> None:
+    points = [_pair(case, what) for case in cases]
     ends = [min(map(min, points)), max(map(max, points))]
     axes.loglog(ends, ends, color=look.grey, linewidth=0.8)
     for case, point in zip(cases, points, strict=True):
         axes.plot(*point, "o", color=_colours(look)[_kind(case["candidate"])])
         if (case["rate"], case["ranks"], case["n"], case["density"], case["candidate"]) in advised:
             axes.plot(*point, "o", color=look.ink, markerfacecolor="none", markersize=8, markeredgewidth=0.8)
-    off = [max(x / y, y / x) for x, y in points]
-    farthest = off.index(max(off))
-    name_point(axes, cases[farthest]["candidate"], points[farthest], look.ink)
     for axis in (axes.xaxis, axes.yaxis):
+        if ends[1] < NARROW * ends[0]:
+            axis.set_major_locator(matplotlib("ticker").LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:g}")
     axes.minorticks_off()
