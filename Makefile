@@ -50,13 +50,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 .NOTPARALLEL:
 N ?= 50
 SEED ?= 0
-<<<<<<< HEAD
 .PHONY: help setup train programs chaos figures test test-all test-rest lint $(TESTS) coverage docs docs-links first-hour \
         gpu release bench clean
-=======
-.PHONY: help setup train programs chaos figures test test-all test-rest lint $(TESTS) coverage docs docs-links gpu release \
-        bench clean
->>>>>>> e49b488 (wip: names beside points; figures as SVG)
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
