@@ -79,8 +79,22 @@ def commands(above: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 ABOVE = {"README": "index", "CONTRIBUTING": "guides/contributing", "CHANGELOG": "reference/changelog"}
 
 
+PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img alt="([^"]*)" src="([^"]+)">\s*</picture>')
+
+
+def figures(picture: re.Match[str]) -> str:
+    """Return a figure for light and one for dark pages, of which Furo's switch shows one; forges ask the system."""
+    dark, words, light = picture.groups()
+    images = [
+        f"```{{image}} {file}\n:alt: {words}\n:class: only-{look}\n```"
+        for file, look in ((light, "light"), (dark, "dark"))
+    ]
+    return "\n\n".join(images)
+
+
 def adapt(app: Sphinx, name: str, source: list[str]) -> None:
-    """Lead links to pages above docs/ to those of the site, and give tables that a command has written a title."""
+    """Lead links to pages above docs/ to those of the site, make figures follow its switch, and give tables a title."""
+    source[0] = PICTURE.sub(figures, source[0])
     source[0] = re.sub(rf"\]\((?:\.\./)+({'|'.join(ABOVE)})\.md", lambda link: f"](/{ABOVE[link[1]]}.md", source[0])
     if name.startswith("results/") and not source[0].startswith("# "):
         source[0] = f"# {name.removeprefix('results/')}\n\n{source[0]}"

