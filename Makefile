@@ -50,7 +50,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 .NOTPARALLEL:
 N ?= 50
 SEED ?= 0
-.PHONY: help setup train programs chaos figures test test-all test-rest lint $(TESTS) coverage docs docs-links first-hour \
+.PHONY: help setup train programs chaos slow-networks figures test test-all test-rest lint $(TESTS) coverage docs docs-links first-hour \
         gpu release bench clean
 .DEFAULT_GOAL := help
 
@@ -111,6 +111,26 @@ docs: $(READY)  ## build the site into build/docs; a warning or a link that lead
 docs-links: $(READY)  ## try the links of the site that lead to other sites; needs a network
 	$(RUN) -m sphinx -nq -b linkcheck docs build/docs-links
 
+# Ways of the study on slow networks: gradients of every step, and eight local steps with the plain mean outside
+MEAN := outer-lr=1:outer-momentum=0
+SPARSE := local-steps=8:density=0.2:wire=packed+int4:feedback=leaky:$(MEAN)
+EVERY := density=0.02:wire=packed+int8
+LOCAL := dense:local-steps=8:$(MEAN) topka:$(SPARSE) elect:$(SPARSE)
+SLOW := --seeds 1 2 3 --emulate none 10mbit 100mbit 1gbit
+TINY := --tiny --warmup-epochs 1 --batch-size 8
+slow-networks: $(READY)  ## train GPT-2 and ResNet-20 in six ways, and time them on slow networks (an hour): runs/slow
+	for ranks in 4:20 8:10; do \
+		$(RUN) train/study.py gpt2 --ranks $${ranks%:*} $(SLOW) --out runs/slow/gpt2-p$${ranks%:*} \
+			--ways dense elect:$(EVERY):lr=0.002 oktopk:$(EVERY):lr=0.002 $(LOCAL) \
+			-- $(TINY) --epochs $${ranks#*:} --clip-norm 1 --lr 0.006 || exit; \
+	done
+	for ranks in 4 8; do \
+		$(RUN) train/study.py resnet --ranks $$ranks $(SLOW) --out runs/slow/resnet-p$$ranks \
+			--ways dense elect:$(EVERY) oktopk:$(EVERY) $(LOCAL) \
+			-- $(TINY) --epochs 12 --optimizer adamw --lr 0.003 || exit; \
+	done
+	$(RUN) -m sparse_mpi draw runs/slow/*/race.json --plot runs/slow/losses.svg
+
 # Figures of docs that one record has; those of several records, or of none, follow
 DRAWN := compare-vgg16 select-cpu sparse-compare sparse-volume volume-vgg predict-vgg16 predict-check predict-advice \
 	budget-alternating overlap-timeline
@@ -121,6 +141,7 @@ figures: $(READY)  ## draw the figures of docs anew from their records, for ligh
 	for name in $(DRAWN); do \
 		$(RUN) -m sparse_mpi draw $(RESULTS)/$$name.json --plot $(RESULTS)/$$name.svg || exit; \
 	done
+	$(RUN) -m sparse_mpi draw $(RESULTS)/slow-networks-gpt2-*.json --plot $(RESULTS)/slow-networks.svg
 	$(RUN) -m sparse_mpi draw $(RESULTS)/compare-vgg16.json --kind best --plot $(RESULTS)/best-vgg16.svg
 	for name in vgg lstm resnet gpt2; do \
 		$(RUN) -m sparse_mpi draw $(STUDIES)/$$name/*.json --kind gaps --plot $(STUDIES)/$$name/gaps.svg || exit; \

@@ -18,7 +18,7 @@ def losses(races: Sequence[Race], look: Look) -> Any:
 
     A row for each study, with the first ways that fit a panel. Tests take no time in it.
     """
-    rates = list(dict.fromkeys(rate for race in races for rate in race["seconds"]))
+    rates = list(dict.fromkeys(rate for race in races for rate in race["seconds"] if rate != "none"))
     shown, axes = panels(len(races), len(rates) + 1, 2.3, sharey="row")
     for row, race in zip(axes, races, strict=True):
         ways = list(race["courses"])[:MOST]
@@ -41,10 +41,10 @@ def losses(races: Sequence[Race], look: Look) -> Any:
 
 
 def short(ways: Sequence[str]) -> dict[str, str]:
-    """Return short names of ways: the algorithm and its local steps, or all of it where that is not enough."""
+    """Return short names of ways: the algorithm, and / local steps, or all of it where that is not enough."""
     names = {}
     for way in ways:
         steps = re.search(r":local-steps=(\d+)", way)
-        names[way] = way.split(":")[0] + (f", H = {steps[1]}" if steps else "")
+        names[way] = way.split(":")[0] + (f" /{steps[1]}" if steps else "")
     often = Counter(names.values())
     return {way: name if often[name] == 1 else way for way, name in names.items()}
