@@ -36,6 +36,7 @@ def losses(races: Sequence[Race], look: Look) -> Any:
             panel.minorticks_off()
         row[0].set_ylabel("test loss")
         row[0].set_title(f"{race['program']}, {race['ranks']} ranks")
+        row[-1].set_xlim(right=10 * row[-1].get_xlim()[1])  # room for names
         name_lines(row[-1])
     return shown
 
