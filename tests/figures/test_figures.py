@@ -29,6 +29,7 @@ RECORDS = {
     "predict-advice": ["check"],
     "budget-alternating": ["budget"],
     "overlap-timeline": ["timeline"],
+    "slow-networks-gpt2-*": ["race"],
     "accuracy/lstm/*": ["gaps", "curves"],
     "accuracy/vgg/*": ["gaps", "curves"],
     "residual-study/vgg*": ["curves"],
