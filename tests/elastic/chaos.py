@@ -23,6 +23,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench import records
@@ -98,9 +99,9 @@ def lose(job: dict[str, Any], start: Start = here, per_node: int | None = None) 
     command += ["--steps", str(STEPS), "--spares", str(job["spares"])]
     for name in ("faults", "victims", "after"):
         command += [f"--{name}", *map(str, job[name])]
-    os.environ |= {"OMP_NUM_THREADS": "1", "SPARSE_MPI_TIMEOUT": str(FROZEN)}
+    limits = {"OMP_NUM_THREADS": "1", "SPARSE_MPI_TIMEOUT": str(FROZEN)}
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, limits):
         said = Path(folder) / "said"
         status = start(job["ranks"], [*command, "--folder", folder], said)
         text = said.read_text(errors="replace")
