@@ -31,6 +31,7 @@ SWITCH = 254  # its number and last byte of its address; host i has i
 BRIDGE = "switch"
 MOST_HOSTS = 64
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SEGMENT = 64 << 10  # bytes, the most that TCP ever hands to a link at once
 PATIENCE = 5.0  # seconds in which killed processes must be gone
 _serials = itertools.count()
 
@@ -130,6 +131,7 @@ def _set_up(hosts: Hosts) -> None:
         # As on most clusters; what this machine is set to (bbr, say) may behave differently behind a token bucket
         _call("ip", "-n", host, "route", "replace", f"{NETWORK}.0/24", "dev", "eth0", "congctl", "cubic")
         if hosts.rate is not None:
+            _call("ip", "-n", host, "link", "set", "eth0", "gso_max_size", str(segment(hosts.rate)))
             _call("tc", "-n", host, *shaping("eth0", hosts.rate))
             _call("tc", "-n", switch, *shaping(end, hosts.rate))
 
@@ -142,8 +144,9 @@ def port(number: int) -> str:
 def shaping(link: str, rate: int) -> list[str]:
     """Return the arguments of tc: a token bucket of 1 ms before a queue of 50 ms, of at least 256 KiB.
 
-    A bucket holds no more than it must, because an idle link lets it pass at once. The kernel cuts segments of 64 KiB
-    into packets where they do not fit. Where a link has a bucket already, its queue stays as it is.
+    A bucket holds no more than it must, because an idle link lets it pass at once. Connections that were made when the
+    link was faster have longer segments, which the kernel cuts into packets. Where a link has a bucket already, its
+    queue stays as it is.
     """
     queue = max(256 << 10, rate // 8 // 20)
     sizes = ["rate", f"{rate}bit", "burst", f"{burst(rate)}b", "limit", f"{queue}b"]
@@ -153,6 +156,15 @@ def shaping(link: str, rate: int) -> list[str]:
 def burst(rate: int) -> int:
     """Return the bytes that an idle link of ``rate`` bits a second lets pass at once: those of a millisecond."""
     return max(4 << 10, rate // 8 // 1000)  # of two packets at least
+
+
+def segment(rate: int) -> int:
+    """Return the bytes that TCP hands to a link of ``rate`` bits a second at once: at most half of its `burst`.
+
+    The bucket would cut what it cannot hold into packets of 1,500 bytes, at the cost of the ranks' cores, and it would
+    lose what comes in while it is full, because the kernel is late to send what waits.
+    """
+    return min(SEGMENT, burst(rate) // 2)
 
 
 def _call(*command: str) -> None:

@@ -51,6 +51,12 @@ def running(pid):
     return emulation._alive(int(pid))
 
 
+def segment(hosts):
+    """Return the bytes that TCP of the first host hands to its link at once."""
+    shown = subprocess.check_output(["ip", "-n", hosts.name(1), "-d", "-j", "link", "show", "dev", "eth0"])
+    return json.loads(shown)[0]["gso_max_size"]
+
+
 def test_hosts_have_limited_links_of_their_own(possible):
     before = set(os.listdir("/sys/class/net"))
     with emulate(2, 50_000_000) as hosts, emulate(2, None) as others:  # side by side
@@ -59,6 +65,8 @@ def test_hosts_have_limited_links_of_their_own(possible):
             assert "tbf" in shown and "rate 50Mbit" in shown
             shown = subprocess.check_output(["tc", "-n", others.name(number), "qdisc", "show", "dev", link], text=True)
             assert "tbf" not in shown
+        # Segments fit the bucket, which would cut them into packets otherwise
+        assert segment(hosts) == emulation.burst(50_000_000) // 2 == 3125 < segment(others)
         assert not {"switch", "port1", "port2"} & (set(os.listdir("/sys/class/net")) - before)
         measured = probe(others, seconds=0.01)
         assert measured.rate > 0 and measured.trip > 0
