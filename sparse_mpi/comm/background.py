@@ -156,6 +156,12 @@ def busy(comm: Comm) -> bool:
     return thread is not None and thread.busy
 
 
+def settle(comm: Comm) -> None:
+    """Wait until no work is under way on ``comm``, after which the calling thread may use it itself."""
+    if busy(comm):
+        progress_thread_of(comm).start(lambda: None).wait()
+
+
 def _serve(given: SimpleQueue[_Work | None]) -> None:
     """Do the work that is put into the queue, until None is; keep no reference to any of it in between."""
     while (item := given.get()) is not None:

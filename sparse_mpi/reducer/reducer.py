@@ -10,7 +10,7 @@ from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.arrays import Array
 from sparse_mpi.budget.goal import check_alone, make_goal
 from sparse_mpi.comm import Comm, Traffic, as_comm
-from sparse_mpi.comm.background import Handle, busy, progress_thread_of
+from sparse_mpi.comm.background import Handle, busy, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer.arguments import check_together, make_feedback, resolve_k
@@ -72,6 +72,7 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         **options: Any,
     ) -> None:
         self.comm: Comm = as_comm(comm)
+        settle(self.comm)  # another reducer may have prepared its next step there
         with same_on_all_ranks(self.comm) as say:
             if nonfinite not in ("keep", "raise"):
                 raise ValueError(f"nonfinite must be 'keep' or 'raise', got {nonfinite!r}")

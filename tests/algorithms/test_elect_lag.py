@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from time import sleep
+
 import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.elect import Elect
+from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.wire import WIRES
 
 N, K = 1000, 40
@@ -102,3 +105,16 @@ def test_another_k_and_nothing_left_elect_at_once(ranks):
 def test_a_lag_is_0_or_1():
     with pytest.raises(ValueError, match="lag must be 0 or 1 steps, got 2"):
         Elect(lag=2)
+
+
+@pytest.mark.ranks(3)
+def test_a_reducer_is_made_after_what_another_has_prepared(ranks):
+    """Nothing else may use a communicator until the work in its background is done."""
+
+    def body(comm):
+        done = []
+        progress_thread_of(comm).start(lambda: (sleep(0.02), comm.allreduce(np.ones(9)), done.append(1)))
+        reducer(comm)
+        assert done == [1]
+
+    ranks.run(body)
