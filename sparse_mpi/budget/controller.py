@@ -12,16 +12,16 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from sparse_mpi.budget.account import NANOSECONDS, Account
-from sparse_mpi.budget.goal import Goal
+from sparse_mpi.budget.goal import PAIR_BYTES, Goal
 from sparse_mpi.budget.urgency import Urgency
 
-START = 0.001  # density of the first steps
+START = 0.01  # density of the first steps, unless the budget says what bytes they have
 FIRST = 2  # steps before the first decision: they compile kernels and allocate memory
 USUAL = 5  # steps of whose rest the median is usual: an evaluation or a checkpoint between two of them changes nothing
 PAUSE = 2  # times that, the most of the rest of a step that earns bytes: training that pauses earns none
 GAIN = 0.5  # share of a deviation of the step's time that one decision corrects
 NEAR = 0.25  # relative deviation beyond which all of it is corrected
-CHANGE = 2.0  # factor by which k changes in a decision at most
+CHANGE = 2.0  # factor by which k changes in a decision at most, once it has been near what is wanted
 COLLAPSE = 2.0  # times as long as wanted: the link is lost or much slower, and k falls as far as it takes
 PATIENCE = 3  # decisions that want as much as dense costs before it is dense
 STAY = 0.8  # of that, what must be wanted for it to stay dense
@@ -56,7 +56,8 @@ class Controller:
     """Decides k, the same on all ranks that make the same observations.
 
     The time that a step waits for its exchange is taken to be proportional to k, and so are its bytes; what is wrong
-    with that the next observation corrects. Latency that does not depend on k makes it slower, not unstable.
+    with that the next observation corrects. Latency that does not depend on k makes it slower, not unstable. So the
+    first decisions go as far up as is wanted at once: entries that first arrive late spoil Adam's moments.
 
     Args:
         goal: what is wanted. A budget of bytes alone lets a step wait `WAIT` times as long as the rest of it.
@@ -69,7 +70,9 @@ class Controller:
         self.goal, self._floor, self._size, self._dense_bytes = goal, min(floor, size), size, dense_bytes
         self.account, self.urgency = Account(goal), Urgency()
         self.dense = False
-        self._amount = float(max(self._floor, round(START * size)))  # k before it is rounded
+        first = START * size if goal.step_bytes == math.inf else min(goal.step_bytes, dense_bytes) / PAIR_BYTES
+        self._amount = min(float(size), max(float(self._floor), round(first)))  # k before it is rounded
+        self._climbing = True  # until k has been near what is wanted
         self._rests: deque[int] = deque(maxlen=USUAL)
         self._per_entry: deque[float] = deque(maxlen=3)  # bytes, of the last sparse steps
         self._patience = 0  # decisions in a row that wanted as much as dense costs
@@ -106,14 +109,16 @@ class Controller:
         off = (target - seconds) / cost
         gain = GAIN if abs(target - seconds) < NEAR * target else 1.0
         least = 0.0 if seconds > COLLAPSE * target else 1 / CHANGE
-        by_time = now * min(CHANGE, max(least, 1 + gain * off))
+        most = math.inf if self._climbing else CHANGE
+        by_time = now * min(most, max(least, 1 + gain * off))
         # Bytes: what the account allows the next step.
         allowed = self.account.allowance(min(seconds, target), self.urgency.value)
         each = self._dense_bytes / ceiling if self.dense else per_entry
         by_bytes = allowed / each if each > 0 else math.inf
-        by_bytes = now * min(CHANGE, max(1 / CHANGE, by_bytes / now))
+        by_bytes = now * min(most, max(1 / CHANGE, by_bytes / now))
         # The smaller of the two, between one entry a segment and what costs as much as dense.
         wanted = min(by_time, by_bytes)
+        self._climbing = self._climbing and wanted > CHANGE * now
         self._patience = self._patience + 1 if wanted >= ceiling else 0
         self.dense = wanted >= STAY * ceiling if self.dense else self._patience >= PATIENCE
         self._amount = min(ceiling, max(float(self._floor), wanted))
@@ -133,6 +138,7 @@ class Controller:
             "rests": list(self._rests),
             "per_entry": list(self._per_entry),
             "patience": self._patience,
+            "climbing": self._climbing,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -140,6 +146,7 @@ class Controller:
         self.account.load(state["account"])
         self.urgency.load(state["urgency"])
         self.dense, self._patience = state["dense"], state["patience"]
+        self._climbing = state.get("climbing", False)  # which older states do not say
         self._amount = min(float(self._size), max(float(self._floor), state["amount"]))
         self._rests.clear()
         self._rests.extend(state["rests"])

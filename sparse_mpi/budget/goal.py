@@ -41,20 +41,27 @@ class Goal:
         """Return True if bytes were limited, and not the time of a step alone."""
         return not self.rate is self.total is self.each
 
+    @property
+    def step_bytes(self) -> float:
+        """Return the bytes of a step on average, as far as they are known without a clock; infinity if not at all."""
+        if self.total is not None and self.steps is not None:
+            return self.total / self.steps
+        if self.rate is not None and self.seconds is not None:
+            return self.rate * self.seconds
+        return math.inf if self.each is None else self.each
+
     def check_fits(self, segments: int) -> None:
         """Raise ValueError if not even one entry of each of ``segments`` can be sent in a step, or in a second."""
         least = PAIR_BYTES * segments
-        limits = {"a second": self.rate, "a step": self.each}
-        if self.rate is not None and self.seconds is not None:
-            limits = {f"a step of {self.seconds:g} s": self.rate * self.seconds}
-        if self.total is not None and self.steps is not None:
-            limits = {"a step": self.total / self.steps}
-        for per, given in limits.items():
-            if given is not None and given < least:
-                raise ValueError(
-                    f"budget must let one entry of {PAIR_BYTES} bytes of each of {segments} segments be sent, {least} "
-                    f"bytes {per}, got {given:g}; raise it, or reduce everything as one segment (bucket_cap_mb=None)"
-                )
+        given, per = self.step_bytes, "a step"
+        if self.rate is not None:
+            per = "a second" if self.seconds is None else f"a step of {self.seconds:g} s"
+            given = self.rate if self.seconds is None else given
+        if given < least:
+            raise ValueError(
+                f"budget must let one entry of {PAIR_BYTES} bytes of each of {segments} segments be sent, {least} "
+                f"bytes {per}, got {given:g}; raise it, or reduce everything as one segment (bucket_cap_mb=None)"
+            )
 
 
 def make_goal(budget: Any = None, step_seconds: Any = None, **amounts: Any) -> Goal | None:

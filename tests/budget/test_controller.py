@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparse_mpi.budget import Controller, Goal, Observation
-from sparse_mpi.budget.controller import CHANGE, FIRST
+from sparse_mpi.budget.controller import CHANGE, FIRST, START
+from sparse_mpi.budget.goal import PAIR_BYTES
 from sparse_mpi.budget.urgency import WINDOW
 
 from .links import DENSE, GBIT, MBIT, SIZE, Link, alternating, controller
@@ -68,8 +69,28 @@ def test_a_slower_link_is_followed_in_two_steps_and_a_faster_one_in_six():
     assert 1 <= len(slower) <= 2 and 1 <= len(faster) <= 6
 
 
+@few
+@given(mbit=st.floats(5, 2000), hidden=st.sampled_from([0.0, 0.8]), latency=st.sampled_from([1e-4, 2e-3, 2e-2]))
+def test_the_first_decisions_go_as_far_up_as_is_wanted_and_no_further(mbit, hidden, latency):
+    link = Link(lambda now: mbit * MBIT, hidden=hidden, latency=latency)
+    for goal in ({"seconds": TARGET}, {"each": 1e6}, {"rate": 5e6}):
+        steps = link.run(controller(**goal), 60)
+        settled = median(step.decision.k for step in steps[-20:])
+        assert steps[FIRST + 3].decision.k >= 0.4 * settled
+        if "seconds" in goal:  # as long as wanted, if not even the first steps were longer
+            assert all(step.seconds <= max(1.1 * TARGET, 1.01 * steps[0].seconds) for step in steps[: FIRST + 5])
+
+
+@pytest.mark.parametrize("goal", [{"each": 8e3}, {"total": 800_000, "steps": 100}, {"rate": 4e4, "seconds": TARGET}])
+def test_the_first_steps_send_what_the_budget_has_for_them(goal):
+    assert controller(**goal).k == 1000
+    assert controller(floor=1001, **goal).k == 1001
+    assert controller(rate=4e4).k == controller(seconds=TARGET).k == START * SIZE
+    assert controller(each=1e12).k == min(SIZE, DENSE // PAIR_BYTES)
+
+
 def test_k_changes_by_no_more_than_a_factor_unless_the_link_collapses():
-    steps = Link(alternating, noise=0.2).run(controller(seconds=TARGET), 200)
+    steps = Link(alternating, noise=0.2).run(controller(seconds=TARGET), 200)[FIRST + 5 :]
     ks = [step.decision.k for step in steps]
     for step, before, after in zip(steps[1:], ks, ks[1:], strict=False):
         assert after <= CHANGE * before + 1
