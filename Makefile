@@ -50,7 +50,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 .NOTPARALLEL:
 N ?= 50
 SEED ?= 0
-.PHONY: help setup train programs chaos slow-networks figures test test-all test-rest lint $(TESTS) coverage docs docs-links first-hour \
+.PHONY: help setup train programs chaos slow-networks changing-link figures test test-all test-rest lint $(TESTS) coverage docs docs-links first-hour \
         gpu release bench clean
 .DEFAULT_GOAL := help
 
@@ -131,9 +131,16 @@ slow-networks: $(READY)  ## train GPT-2 and ResNet-20 in six ways, and time them
 	done
 	$(RUN) -m sparse_mpi draw runs/slow/*/race.json --plot runs/slow/losses.svg
 
+FIXED := $(foreach density,0.001 0.003 0.01 0.03,elect:density=$(density):lr=0.001)
+BUDGETS := elect:step-seconds=0.068:lr=0.003 elect:budget=3MB/s:lr=0.003 elect:budget=3MB/s:step-seconds=0.06:lr=0.003
+changing-link: $(READY)  ## train GPT-2 with fixed densities and with budgets on a link that changes (half an hour): runs/changing
+	$(RUN) train/study.py gpt2 --ranks 4 --seeds 1 2 3 --links 1gbit,50mbit --every 30s --target 11 --out runs/changing \
+		--ways $(FIXED) $(BUDGETS) elect:density=0.2:lr=0.003 dense:lr=0.006 \
+		-- $(TINY) --epochs 20 --clip-norm 1
+
 # Figures of docs that one record has; those of several records, or of none, follow
 DRAWN := compare-vgg16 select-cpu sparse-compare sparse-volume volume-vgg predict-vgg16 predict-check predict-advice \
-	budget-alternating overlap-timeline
+	budget-alternating overlap-timeline changing-link
 STRIP := --ranks 4 --n 12 --density 0.25 --step 1
 RESULTS := docs/results
 STUDIES := $(RESULTS)/accuracy

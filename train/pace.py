@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ranks import job
+from records.live import step_seconds
 from records.ways import arguments, check_program, check_way
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.cli.values import checked, integer, new_folder
 from sparse_mpi.comm import Comm
-
-PARTS = ("compute_seconds", "exposed_seconds", "update_seconds")
 
 
 def pace(args: Namespace, comm: Comm) -> dict[str, list[float]]:
@@ -46,9 +45,8 @@ def pace(args: Namespace, comm: Comm) -> dict[str, list[float]]:
             import_module(args.program).PROGRAM.train(_options(args, way, folder), comm)
             comm.barrier()  # rank 0 has written all
             lines = (folder / "metrics.jsonl").read_text().splitlines()
-            steps = [record for record in map(json.loads, lines) if record["event"] == "step"]
-            taken = [sum(record[part] for part in PARTS) for record in steps[args.warm_up :]]
-            seconds[way].append(statistics.mean(taken))
+            taken = step_seconds([json.loads(line) for line in lines])
+            seconds[way].append(statistics.mean(taken[args.warm_up :]))
     return seconds
 
 

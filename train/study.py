@@ -7,6 +7,11 @@ A way is an algorithm, options of it, and options of the training program: elect
 follow a kind of shards too, sorted:norm=group; what comes after -- are options of all runs. Runs are shared out among
 --jobs processes; records that are there already are not made again. The ranks are those of a `World`, which reduces as
 MPI does, to the bit, so that more of them can be studied than the machine has cores.
+
+python train/study.py gpt2 --ranks 4 --seeds 1 2 3 --links 1gbit,50mbit --every 30s --target 6 --out runs/changing \
+    --ways elect:density=0.01 elect:density=0.03 elect:step-seconds=0.07 -- --tiny --epochs 20
+
+With --links they are MPI ranks on emulated hosts instead, one run after another, and tables have measured seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import re
 import statistics
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stdout
 from functools import partial
@@ -32,15 +37,16 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from options.arguments import file_name
-from records import duration, race
+from records import duration, live, race
 from records.duration import LOWER_IS_BETTER
 from records.pairs import table
 from records.ways import arguments, check_program, check_shards, check_way, dealing
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli.parsing import Parser
-from sparse_mpi.cli.values import checked, finite, integer, network, new_folder, number, rate
+from sparse_mpi.cli.values import checked, every, finite, integer, network, new_folder, number, rate, turns
 from sparse_mpi.comm.world import World
 from sparse_mpi.costs import networks
+from sparse_mpi.emulation import hosts, schedule
 from sparse_mpi.figures.race import losses
 from sparse_mpi.figures.study import curves, gaps
 from sparse_mpi.figures.style import write
@@ -56,11 +62,13 @@ class Run(NamedTuple):
     seed: int
     options: tuple[str, ...]
     tuned: str = ""  # what was tuned for the way, an option of it
+    links: tuple[str, ...] = ()  # options of bench network, to run on emulated hosts; none: in this process
 
     @property
     def name(self) -> str:
         """Return the name of its record."""
-        return file_name(f"{self.program}-p{self.ranks}-{self.whole_way}-{self.shards}-{self.seed}")
+        links = "".join(f"-{value}" for value in self.links[1::2])
+        return file_name(f"{self.program}-p{self.ranks}-{self.whole_way}-{self.shards}-{self.seed}{links}")
 
     @property
     def whole_way(self) -> str:
@@ -75,20 +83,22 @@ def train(run: Run) -> dict[str, Any]:
         argv = [*run.options, *arguments(run.whole_way), *dealing(run.shards)]
         argv += ["--seed", str(run.seed), "--threads", "1", "--no-progress"]
         argv += ["--checkpoint-every", "0", "--out", folder]
-        args = program.parse(argv)
-        with redirect_stdout(StringIO()):
-            outcome = World(run.ranks).run(lambda comm: program.train(Namespace(**vars(args)), comm))[0]
-        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
-    epochs = [record for record in map(json.loads, lines) if record["event"] == "epoch"]
+        if run.links:
+            live.start(run.program, run.ranks, run.links, [*argv, "--log-every", "1"], Path(folder) / "log")
+        else:
+            args = program.parse(argv)
+            with redirect_stdout(StringIO()):
+                World(run.ranks).run(lambda comm: program.train(Namespace(**vars(args)), comm))
+        events = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    epochs, final = [event for event in events if event["event"] == "epoch"], events[-1]
     total = sum(epoch["mb_sent"] * steps for epoch, steps in duration.with_steps(epochs))
     return {
         **run._asdict(),
-        "headline": outcome.headline,
-        "score": outcome.score,
-        "loss": outcome.loss,
+        **{name: final[name] for name in ("headline", "score", "loss")},
         "mb_sent": total / epochs[-1]["step"],
         "mb_total": total,  # with all that a warm-up and a flush sent
         "epochs": epochs,
+        **(live.measured(events) if run.links else {}),
         **provenance(),
     }
 
@@ -141,6 +151,21 @@ def _check_tune(text: str) -> None:
         raise ValueError(f"must be OPTION=VALUE,VALUE,.., got {text}")
 
 
+def _links(args: Namespace, parser: Parser) -> tuple[str, ...]:
+    """Return the options of bench network that --links and --every ask for; a wrong one ends the process."""
+    if args.links is None:
+        if args.every is not None:
+            parser.error("argument --every: goes with --links, for example --links 1gbit,50mbit --every 30s")
+        return ()
+    try:
+        schedule.turns(args.links, args.every, args.ranks)
+    except ValueError as error:
+        parser.error(f"argument --{error}; for example --links 1gbit,50mbit --every 30s")
+    if lacks := hosts.missing():
+        raise SystemExit("\n".join(["--links cannot be emulated here:", *lacks]))
+    return ("--rate", args.links, *(("--every", args.every) if args.every else ()))
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, print its tables, draw its plot."""
     parser = Parser(description=__doc__)
@@ -189,6 +214,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     text = "also measure steps of each way on emulated networks with links of these rates, none: no limit (needs root)"
     add("--emulate", type=rate, nargs="+", default=[], metavar="RATE", help=text)
+    text = "train on emulated hosts whose links have this rate, or take turns as those of bench network (needs root)"
+    add("--links", type=turns, metavar="RATE[,RATE..]", help=text)
+    add("--every", type=every, metavar="TIME", help="how long each of several rates of --links holds: 30s, 2min")
     add("--target", type=finite, metavar="SCORE", help="and how long until an epoch ends with this score")
     add("--jobs", type=integer(1), default=os.cpu_count(), metavar="N", help="processes (default: one a CPU)")
     add(
@@ -201,19 +229,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     args, options = parser.parse_args(words[:end]), tuple(words[end + 1 :])
+    links = _links(args, parser)
     given = {name: networks.named(name)[0] for name in args.network}
     for way in args.ways:
         import_module(args.program).PROGRAM.parse([*options, *arguments(way)])  # ends with a line about what is wrong
     cells = product(args.seeds, args.shards, args.ways)
-    runs = [Run(args.program, args.ranks, way, kind, seed, options) for seed, kind, way in cells]
+    runs = [Run(args.program, args.ranks, way, kind, seed, options, links=links) for seed, kind, way in cells]
+    jobs = 1 if links else args.jobs  # runs side by side would share the cores, and be timed wrong
     if args.tune:
         if both := set(args.seeds) & set(args.tuning_seeds):
             parser.error(f"argument --tuning-seeds: must be apart from --seeds, got {sorted(both)} in both")
         option, _, values = args.tune.partition("=")
         tried = [f"{option}={value}" for value in values.split(",")]
-        best = tune(runs, tried, args.tuning_seeds, args.out / "tuning", args.jobs)
+        best = tune(runs, tried, args.tuning_seeds, args.out / "tuning", jobs)
         runs = [run._replace(tuned=best[run.way, run.shards]) for run in runs]
-    records = study(runs, args.out, args.jobs)
+    records = study(runs, args.out, jobs)
     tables = [table(records, field) for field in ("score", "loss", "mb_sent", "mb_total")]
     if given and not all("messages" in epoch for record in records for epoch in record["epochs"]):
         raise SystemExit(
@@ -226,8 +256,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     for text, seconds in paces.items():
         tables.append(race.table(records, text, seconds, paces.get("none", {}), args.target))
-    if paces:
-        shown = race.record(records, paces) | provenance()
+    clocks: dict[str, Mapping[str, float | list[float]]] = {**paces}
+    if links:
+        name = " every ".join(links[1::2])
+        tables.append(live.table(records, name, args.target))
+        clocks[name] = live.courses(records)
+    if clocks:
+        shown = race.record(records, clocks) | provenance()
         (args.out / "race.json").write_text(json.dumps(shown, indent=1) + "\n")
         write(partial(losses, [shown]), args.out / "race.svg")
     text = "\n\n".join(tables)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,8 @@ from sparse_mpi.figures.labels import name_lines
 from sparse_mpi.figures.style import MOST, Look, panels
 
 Race = dict[str, Any]
+
+AMOUNTS = {"density": "", "budget": "", "step-seconds": " s"}  # options that say how much is sent, and their units
 
 
 def losses(races: Sequence[Race], look: Look) -> Any:
@@ -26,12 +27,11 @@ def losses(races: Sequence[Race], look: Look) -> Any:
         for panel, rate in zip(row, [*rates, None], strict=True):
             seconds = race["seconds"].get(rate, {})
             for way, colour in zip(ways, look.lines, strict=False):
-                points = [
-                    (step * seconds[way] if rate else mb, loss)
-                    for step, mb, loss in race["courses"][way]
-                    if rate is None or way in seconds
-                ]
-                panel.plot(*zip(*points, strict=True), color=colour, label=names[way] if rate is None else "_")
+                if rate is not None and way not in seconds:
+                    continue
+                steps, sent, heights = zip(*race["courses"][way], strict=True)
+                at = sent if rate is None else _clock(seconds[way], steps)
+                panel.plot(at, heights, color=colour, label=names[way] if rate is None else "_")
             panel.set(xscale="log", xlabel=f"seconds, {rate}" if rate else "MB sent by a rank")
             panel.minorticks_off()
         row[0].set_ylabel("test loss")
@@ -41,11 +41,19 @@ def losses(races: Sequence[Race], look: Look) -> Any:
     return shown
 
 
+def _clock(seconds: float | list[float], steps: Sequence[int]) -> list[float]:
+    """Return when each of ``steps`` was over: ``seconds`` are those of a step, or these times themselves."""
+    return seconds if isinstance(seconds, list) else [step * seconds for step in steps]
+
+
 def short(ways: Sequence[str]) -> dict[str, str]:
-    """Return short names of ways: the algorithm, and / local steps, or all of it where that is not enough."""
+    """Return short names of ways: the algorithm and what it was told to send, or all of it where that is not enough."""
+    told = {way: dict(option.split("=", 1) for option in way.split(":") if "=" in option) for way in ways}
     names = {}
-    for way in ways:
-        steps = re.search(r":local-steps=(\d+)", way)
-        names[way] = way.split(":")[0] + (f" /{steps[1]}" if steps else "")
+    for way, options in told.items():
+        names[way] = way.split(":")[0] + (f" /{options['local-steps']}" if "local-steps" in options else "")
+    if len(set(names.values())) < len(names):
+        for way, options in told.items():
+            names[way] += "".join(f" {options[name]}{unit}" for name, unit in AMOUNTS.items() if name in options)
     often = Counter(names.values())
     return {way: name if often[name] == 1 else way for way, name in names.items()}

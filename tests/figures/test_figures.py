@@ -30,6 +30,7 @@ RECORDS = {
     "budget-alternating": ["budget"],
     "overlap-timeline": ["timeline"],
     "slow-networks-gpt2-*": ["race"],
+    "changing-link": ["race"],
     "accuracy/lstm/*": ["gaps", "curves"],
     "accuracy/vgg/*": ["gaps", "curves"],
     "residual-study/vgg*": ["curves"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -49,7 +50,7 @@ class Tiny(NamedTuple):
 
 def file_name(text: str) -> str:
     """Return a text that spells algorithms and options as a part of the name of a file."""
-    return text.replace(":", "-").replace("=", "-")
+    return re.sub("[:=/]", "-", text)
 
 
 def parse(

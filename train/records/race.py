@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from records import live
 from records.duration import reaches, with_steps
 from sparse_mpi.analysis.interval import Interval
-
-PACE = Path(__file__).parent.parent / "pace.py"
-LIMIT = 1800  # seconds that a job may take
 
 Records = Sequence[dict[str, Any]]
 
@@ -38,12 +34,8 @@ def measure(program: str, ranks: int, ways: Sequence[str], options: Sequence[str
     """
     folder = out / f"pace-{rate}"
     if not (folder / "pace.json").exists():
-        command = [sys.executable, "-m", "sparse_mpi", "bench", "network", "--ranks", str(ranks), "--rate", rate]
-        command += ["--timeout", str(LIMIT), "--", str(PACE), program, "--out", str(folder), "--ways", *ways]
-        with open(out / f"pace-{rate}.log", "w") as log:
-            if code := subprocess.run([*command, "--", *options], stdout=log, stderr=log).returncode:
-                print(Path(log.name).read_text()[-2000:], file=sys.stderr)
-                raise SystemExit(code)
+        argv = [program, "--out", str(folder), "--ways", *ways, "--", *options]
+        live.start("pace", ranks, ["--rate", rate], argv, out / f"pace-{rate}.log")
     return folder / "pace.json"
 
 
@@ -52,10 +44,11 @@ def step_seconds(file: Path) -> dict[str, float]:
     return {way: statistics.median(taken) for way, taken in json.loads(file.read_text())["seconds"].items()}
 
 
-def record(records: Records, paces: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """Return what a figure needs: the course of each way, and the seconds of its steps on each network.
+def record(records: Records, paces: Mapping[str, Mapping[str, float | list[float]]]) -> dict[str, Any]:
+    """Return what a figure needs: the course of each way, and its seconds on each network.
 
-    A course is, after each epoch, the step, the MB that a rank has sent, and the loss on test data, means over seeds.
+    Seconds are those of a step, or a list of those at which each epoch was over. A course is, after each epoch, the
+    step, the MB that a rank has sent, and the loss on test data, means over seeds.
     """
     found = {}
     for way in dict.fromkeys(run["way"] for run in records):

@@ -1,0 +1,115 @@
+"""Studies whose runs are real jobs on emulated hosts: times by hand, refusals, and a whole one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import study
+from records import live
+from sparse_mpi.emulation import hosts
+from sparse_mpi.figures.race import short
+from study import Run
+
+LINKS = ("--rate", "1gbit,50mbit", "--every", "30s")
+
+
+def epoch(step, seconds, perplexity, mb=2.0):
+    scores = {"test_loss": perplexity / 10, "test_perplexity": perplexity}
+    return {"event": "epoch", "step": step, "seconds": seconds, "mb_sent": mb, **scores}
+
+
+def run(way, seed, *epochs, **more):
+    about = {"program": "gpt2", "ranks": 4, "options": [], "shards": "shuffled", "headline": "perplexity"}
+    return {"way": way, "seed": seed, "epochs": list(epochs), "step_seconds": 0.5, **about, **more}
+
+
+def test_seconds_until_a_score_are_those_of_the_epochs_before():
+    """Epochs of 3 and 5 s: a perplexity of 6 is there after 8 s, one of 7 after 3, one of 5 never."""
+    record = run("dense", 1, epoch(10, 3.0, 7.0), epoch(20, 5.0, 6.0))
+    assert [live.until(record, score) for score in (7.0, 6.0, 5.0)] == [3.0, 8.0, None]
+
+
+def test_a_table_has_means_over_seeds_and_rates_of_bytes():
+    """By hand: 20 steps of 2 MB in 8 and 4 s are 5 and 10 MB/s."""
+    records = [
+        run("dense", 1, epoch(10, 3.0, 7.0), epoch(20, 5.0, 6.0)),
+        run("dense", 2, epoch(10, 2.0, 7.0), epoch(20, 2.0, 6.5)),
+        run("elect:budget=5MB/s", 1, epoch(10, 3.0, 7.0), epoch(20, 3.0, 6.0), spent={"dense": 0.25}),
+    ]
+    table = live.table(records, "1gbit", 6.0)
+    assert "| dense | 500.0 | 7.5 | - | 6.0000 +- 25.4124 | 8.0000 +- nan | 1 of 2 |" in table
+    assert "| elect:budget=5MB/s | 500.0 | 6.67 | 25% | 6.0000 +- nan | 6.0000 +- nan | 1 of 1 |" in table
+    assert live.courses(records) == {"dense": [2.5, 6.0], "elect:budget=5MB/s": [3.0, 6.0]}
+
+
+def test_what_a_budget_counted_begins_with_its_second_decision():
+    def decision(elapsed, mb, credit, dense):
+        return {"event": "budget", "elapsed": elapsed, "mb_sent": mb, "mb_credit": credit, "dense": dense}
+
+    step = {"event": "step", "compute_seconds": 0.1, "exposed_seconds": 0.2, "update_seconds": 0.1}
+    found = live.measured([step, decision(1.0, 9.0, 1.0, False), decision(3.0, 2.0, 1.5, True)])
+    assert found["step_seconds"] == pytest.approx(0.4)
+    assert found["spent"] == {"mb": 2.0, "mb_credit": 0.5, "seconds": 2.0, "steps": 1, "dense": 0.5}
+    assert live.measured([step]).keys() == {"step_seconds"}
+
+
+def test_records_on_different_links_have_different_names():
+    names = {Run("gpt2", 4, "elect:budget=5MB/s", "shuffled", 1, (), links=links).name for links in ((), LINKS)}
+    assert len(names) == 2 and not any("/" in name for name in names)
+
+
+def test_ways_of_one_algorithm_are_told_apart_by_what_they_send():
+    ways = ["elect:density=0.01:lr=0.1", "elect:density=0.03:lr=0.1", "elect:step-seconds=0.07", "dense"]
+    assert list(short(ways).values()) == ["elect 0.01", "elect 0.03", "elect 0.07 s", "dense"]
+    assert list(short(["dense", "elect:local-steps=4:density=0.1"]).values()) == ["dense", "elect /4"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--every", "30s"], "argument --every: goes with --links"),
+        (["--links", "1gbit,50mbit"], "every must say how long each of the rates 1gbit,50mbit holds"),
+        (["--links", "1gbit", "--every", "30s"], "every needs several rates"),
+        (["--links", "fast"], "fast"),
+    ],
+)
+def test_wrong_links_are_refused_before_any_run(given, says, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        study.main(["vgg", "--ways", "dense", "--out", str(tmp_path / "out"), *given, "--", "--tiny"])
+    assert ended.value.code == 2 and says in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_job_that_fails_ends_the_study_with_what_it_said(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(live.sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "python").write_text("#!/bin/sh\necho no such luck\nexit 3\n")
+    (tmp_path / "python").chmod(0o755)
+    with pytest.raises(SystemExit) as ended:
+        live.start("broken", 2, ["--rate", "none"], [], tmp_path / "log")
+    assert ended.value.code == 3 and "no such luck" in capfd.readouterr().err
+
+
+@pytest.mark.jobs
+def test_runs_on_links_that_change_are_timed(tmp_path):
+    if lacks := hosts.missing():
+        pytest.skip("; ".join(lacks))
+    ways = ["elect:density=0.1", "elect:step-seconds=0.05"]
+    links = ["--links", "1gbit,20mbit", "--every", "2s", "--target", "1000"]
+    options = ["--tiny", "--epochs", "1", "--max-steps", "12", "--batch-size", "4"]
+    study.main(
+        ["gpt2", "--ranks", "2", "--seeds", "1", "--ways", *ways, *links, "--out", str(tmp_path), "--", *options]
+    )
+    records = {}
+    for file in tmp_path.glob("gpt2-*.json"):
+        record = json.loads(file.read_text())
+        records[record["way"]] = record
+    assert set(records) == set(ways)
+    for record in records.values():
+        assert record["links"] == ["--rate", "1gbit,20mbit", "--every", "2s"] and record["step_seconds"] > 0
+        assert sum(epoch["seconds"] for epoch in record["epochs"]) > 0 and record["epochs"][-1]["step"] == 12
+    assert "spent" not in records[ways[0]] and records[ways[1]]["spent"]["steps"] >= 8
+    race = json.loads((tmp_path / "race.json").read_text())
+    assert [len(ends) for ends in race["seconds"]["1gbit,20mbit every 2s"].values()] == [1, 1]
+    assert "| elect:step-seconds=0.05 |" in Path(tmp_path / "tables.md").read_text()
