@@ -76,7 +76,8 @@ def advise(
     Args:
         job: what is trained.
         cluster: on what.
-        fit: of the cluster to measured steps, whose errors are told.
+        fit: of the cluster to measured steps, whose errors are told. What these took longer than it explains, others of
+            the same way take longer too.
         densities: to choose from, in descending order.
         names: ways to compare, as a command line spells them; none: every algorithm that needs neither shapes nor
             nodes, in the usual message formats.
@@ -87,7 +88,8 @@ def advise(
     def offer(way: str, density: float) -> Offer:
         tell(f"{way} at {density:g}")
         program = steps.program(way, job.n, density, job.ranks)
-        return offered(way, density, job, simulate(program, cluster), error_of(way, fit))
+        outcome = simulate(program, cluster).longer(fit.longer(way) if fit else 1.0)
+        return offered(way, density, job, outcome, error_of(way, fit))
 
     # Compare all at one density, and the fastest of them at the others.
     at = USUAL if USUAL in densities else densities[0]

@@ -1,10 +1,11 @@
 """Fit a cluster to measured steps, and predict others by simulation: with waiting, cores that are shared, and bursts.
 
 Fitted are how long a message takes and what it costs, what a byte costs, how much of a core a waiting rank takes and
-other programs take, and how fast ranks compute. These are the same at every rate of the links, which is told by the
-records or, where it is not, fitted too. The fit moves one number at a time by a factor, and keeps what brings
-predictions nearer: the mean of the absolute logarithms of predicted over measured exchange and step, each counted up to
-a factor of `FAR`, so that the few measurements that something else held up decide nothing.
+other programs take, how fast ranks compute, how much more slowly in a crowd, and in slices of what length. These are
+the same at every rate of the links, which is told by the records or, where it is not, fitted too. The fit moves one
+number at a time by a factor, and keeps what brings predictions nearer: the mean of the absolute logarithms of predicted
+over measured exchange and step, each counted up to a factor of `FAR`, so that the few measurements that something else
+held up decide nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from sparse_mpi.analysis.exchanges import Exchange
 from sparse_mpi.analysis.simulation import simulate
 from sparse_mpi.costs.cluster import TYPICAL, Cluster
 
-FITTED = ("speed", "others", "polling", "message", "byte", "alpha")
-START = replace(TYPICAL, others=0.1)  # a number that is to be moved by factors must not be 0
+FITTED = ("speed", "others", "polling", "message", "byte", "alpha", "crowding", "slice")
+START = replace(TYPICAL, others=0.1, crowding=0.2, slice=1e-3)  # a number that is to be moved by factors must not be 0
 FAR = math.e
 ROUNDS, FACTOR, FINE = 12, 2.0, 1.02  # passes over the numbers; the first factor, and the one at which a number stays
 LIMIT = 64.0  # times the number at which the fit starts: the most by which it moves
@@ -51,6 +52,20 @@ class Fit(NamedTuple):
 
     cluster: Cluster
     predictions: list[Prediction]
+
+    def longer(self, way: str) -> float:
+        """Return how many times as long as the cluster explains the steps of a way were, in the median; 1 if unknown.
+
+        Args:
+            way: an algorithm as a command line spells it: oktopk:wire=packed.
+        """
+        of_way = [of.measured.step / of.step for of in self.predictions if of.measured.spelled == way]
+        return statistics.median(of_way) if of_way else 1.0
+
+    def predict(self, exchange: Exchange) -> Prediction:
+        """Return what is predicted for another measured step by the cluster, and as much `longer` as its way's were."""
+        found = predict(exchange, self.cluster)
+        return found._replace(step=found.step * self.longer(exchange.spelled))
 
     @property
     def ranks(self) -> list[int]:

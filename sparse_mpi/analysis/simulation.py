@@ -2,7 +2,8 @@
 
 - A rank goes through its rounds in order: it computes, pays for what it sends, sends, waits for all that it is to
   receive, and pays for that. So it is late where those it waits for are late: critical paths need no formula.
-- The ranks of a node share its cores evenly. Ranks that wait poll, and take a share as well.
+- The ranks of a node share its cores evenly. Ranks that wait poll, and take a share as well. Where more want a
+  core than there are, all compute more slowly, and who waits for his turn counts that to the message he waited for.
 - A link carries one byte after another in each direction. A message arrives when the sender's link and the receiver's
   have both carried it, and all that was posted before it, and alpha has passed. A link that was idle lets a burst pass.
 """
@@ -36,6 +37,10 @@ class Outcome(NamedTuple):
         """Return the seconds that each rank spends in communication, waiting for other ranks included."""
         return [end - computing for end, computing in zip(self.ends, self.computing, strict=True)]
 
+    def longer(self, factor: float) -> Outcome:
+        """Return the outcome of a step in which everything takes that many times as long."""
+        return Outcome([factor * end for end in self.ends], [factor * span for span in self.computing])
+
 
 def simulate(program: Program, on: Cluster) -> Outcome:
     """Return what a step of ``program`` takes on a cluster.
@@ -44,6 +49,10 @@ def simulate(program: Program, on: Cluster) -> Outcome:
         ValueError: ranks wait for messages that nobody sends.
     """
     return _Run(program, on).outcome()
+
+    def longer(self, factor: float) -> Outcome:
+        """Return the outcome of a step in which everything takes that many times as long."""
+        return Outcome([factor * end for end in self.ends], [factor * span for span in self.computing])
 
 
 class _Run:
@@ -54,7 +63,7 @@ class _Run:
         self._on, self._messages = on, program.messages
         self._now = 0.0
         self._left = [0.0] * ranks  # seconds of processor time that a rank needs before it goes on
-        self._own = [False] * ranks  # whether these are the program's, rather than those of messages
+        self._held = [0.0] * ranks  # seconds of a core that it has had for that
         self._node = [rank // on.node for rank in range(ranks)]
         self._members = [0] * (self._node[-1] + 1)  # ranks of each node
         for node in self._node:
@@ -75,15 +84,16 @@ class _Run:
             self._go_on(rank)
         while True:
             # What is next: a rank that has computed enough, or a message that arrives.
-            rates = [self._rate(node) for node in range(len(self._members))]
+            shares = [self._share(node) for node in range(len(self._members))]
             span = min(
-                (self._left[r] / rates[node] for node, active in enumerate(self._active) for r in active), default=inf
+                (self._left[r] / self._speed(shares[node]) for node, active in enumerate(self._active) for r in active),
+                default=inf,
             )
             arrives = bool(self._arrivals) and self._arrivals[0][0] <= self._now + span
             if not arrives and span == inf:
                 break
             # Until then all that need a core compute.
-            self._pass(max(0.0, self._arrivals[0][0] - self._now) if arrives else span, rates)
+            self._pass(max(0.0, self._arrivals[0][0] - self._now) if arrives else span, shares)
             if arrives:
                 self._arrive(heappop(self._arrivals)[1])
             else:
@@ -100,8 +110,10 @@ class _Run:
         on, messages = self._on, self._messages
         for compute, sends, receives in program.rounds[rank]:
             if compute:
-                self._need(rank, compute * on.speed, own=True)
+                began = self._now
+                self._need(rank, compute * on.speed)
                 yield
+                self._computing[rank] += self._noticed(self._held[rank], self._now - began, began > 0)
             if sends and (cost := sum(on.message + on.byte * messages[number][2] for number in sends)):
                 self._need(rank, cost)
                 yield
@@ -122,25 +134,37 @@ class _Run:
         self._active[self._node[rank]].discard(rank)
         next(self._stories[rank], None)
 
-    def _need(self, rank: int, seconds: float, own: bool = False) -> None:
+    def _noticed(self, held: float, took: float, waited: bool) -> float:
+        """Return what a rank that computes notices of the seconds that it ``took``, in which it ``held`` a core.
+
+        In truth others compute before it for whole slices of time. Where it has ``waited`` for a message it still
+        does so during the first, and finds that the message took longer.
+        """
+        before = min(1.0, self._on.slice / held) if waited else 0.0
+        return took - before * (took - held)
+
+    def _need(self, rank: int, seconds: float) -> None:
         """Have a rank compute for so many seconds of processor time."""
-        self._left[rank], self._own[rank] = seconds, own
+        self._left[rank], self._held[rank] = seconds, 0.0
         self._active[self._node[rank]].add(rank)
 
-    def _rate(self, node: int) -> float:
+    def _share(self, node: int) -> float:
         """Return the share of a core that each rank of a node gets that needs one."""
         needing = len(self._active[node])
         wanted = needing + self._on.polling * (self._members[node] - needing) + self._on.others
         return min(1.0, self._on.cores / wanted) if wanted else 1.0
 
-    def _pass(self, seconds: float, rates: list[float]) -> None:
+    def _speed(self, share: float) -> float:
+        """Return how fast a rank computes that has that share of a core, over what it does alone."""
+        return share / (1 + self._on.crowding * (1 - share))
+
+    def _pass(self, seconds: float, shares: list[float]) -> None:
         """Let time pass."""
         self._now += seconds
-        for node, active in enumerate(self._active):
+        for active, share in zip(self._active, shares, strict=True):
             for rank in active:
-                self._left[rank] -= seconds * rates[node]
-                if self._own[rank]:
-                    self._computing[rank] += seconds
+                self._left[rank] -= seconds * self._speed(share)
+                self._held[rank] += seconds * share
 
     def _send(self, number: int) -> None:
         """Put a message on the links of its sender and its receiver."""

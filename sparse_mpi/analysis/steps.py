@@ -21,7 +21,7 @@ from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import algorithm_spelled
 
 MOST_ELEMENTS = 1 << 24  # of all ranks together: what is recorded at full length
-WARMUP, COUNTED = 2, 5  # steps, of which the median one is taken
+WARMUP, COUNTED = 10, 5  # steps: thresholds settle in the first, of the others the median one is taken
 SHORTER = 4  # times is the second length shorter to which the line is drawn
 
 Recorded = list[tuple[list[Call], float]]  # of one step: the calls of each rank, and what it computes after the last

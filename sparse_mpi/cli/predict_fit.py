@@ -51,9 +51,7 @@ def check(args: argparse.Namespace) -> int:
     try:
         known, others = _divided(args)
         found = fitted(known)
-        predictions = [
-            calibration.predict(exchange, found.cluster) for exchange in progress(others, "predicting steps")
-        ]
+        predictions = [found.predict(exchange) for exchange in progress(others, "predicting steps")]
         checks = calibration.by_rate(predictions)
         verdicts = advice.judged(predictions) if args.advise else []
     except ValueError as error:
@@ -99,7 +97,8 @@ def described(found: Fit) -> str:
     of = found.cluster
     return (
         f"a message takes {1e6 * of.alpha:.3g} us and costs {1e6 * of.message:.3g} us of processor time at either end, "
-        f"a byte {1e9 * of.byte:.2g} ns; computing takes {of.speed:.2f} times as long as here; a waiting rank takes "
+        f"a byte {1e9 * of.byte:.2g} ns; computing takes {of.speed:.2f} times as long as here and "
+        f"{of.crowding:.0%} more in a crowd, in slices of {1e3 * of.slice:.2g} ms; a waiting rank takes "
         f"{of.polling:.2f} of a core, other programs {of.others:.2f} cores; within "
         f"{advice.spread(found.predictions):.0%} for four of five steps"
     )

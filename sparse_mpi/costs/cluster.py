@@ -20,6 +20,9 @@ class Cluster:
         others: processes of a node beside its ranks that take cores all the time, as those of other jobs.
         message: of processor time that a message costs at either end.
         byte: of processor time that a byte of a message costs at either end.
+        crowding: share by which computing takes longer where ever more ranks compute than there are cores, because
+            they take each other's caches; half of it where twice as many do.
+        slice: seconds that a rank computes before another has its turn, where cores are shared.
         polling: share of a core that a rank takes while it waits.
         speed: of computing, over the seconds where the program was recorded.
 
@@ -36,10 +39,12 @@ class Cluster:
     message: float = 0.0
     byte: float = 0.0
     polling: float = 0.0
+    crowding: float = 0.0
+    slice: float = 0.0
     speed: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "beta", "burst", "others", "message", "byte", "polling"):
+        for name in ("alpha", "beta", "burst", "others", "message", "byte", "polling", "crowding", "slice"):
             if not 0 <= getattr(self, name) < inf:
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}; see Cluster")
         for name in ("cores", "node", "speed"):

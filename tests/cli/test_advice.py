@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.analysis import advice, run_time, steps
+from sparse_mpi.analysis import advice, calibration, run_time, steps
 from sparse_mpi.analysis.advice import Job, Offer
 from sparse_mpi.analysis.calibration import Fit, Prediction
 from sparse_mpi.analysis.exchanges import Exchange
@@ -73,6 +73,22 @@ def test_errors_are_those_of_the_algorithm_where_it_was_measured_often_enough():
     assert advice.error_of("topka:wire=packed", fit) == pytest.approx(0.2)
     assert advice.error_of("micro", fit) == pytest.approx(1.0)
     assert advice.error_of("topka", None) is None
+
+
+def test_what_a_way_took_longer_than_was_explained_it_takes_longer_elsewhere():
+    known = [prediction("topka packed", measured, 1.0) for measured in (1.4, 1.5, 9.0)] + [
+        prediction("topka", 2.0, 1.0)
+    ]
+    fit = Fit(TYPICAL, known)
+    assert [fit.longer(way) for way in ("topka:wire=packed", "topka", "micro")] == [1.5, 2.0, 1.0]
+    job, names = Job(10_000, 2, batch=0.0), ("topka:wire=packed", "micro")
+    plain, found = (advice.advise(job, TYPICAL, of, (0.01,), names) for of in (None, fit))
+    steps = [{offer.way: offer.step for offer in of.offers} for of in (plain, found)]
+    assert steps[1]["topka:wire=packed"] == pytest.approx(1.5 * steps[0]["topka:wire=packed"])
+    assert steps[1]["micro"] == steps[0]["micro"] and steps[1]["dense"] == steps[0]["dense"]
+    of = known[0].measured
+    assert fit.predict(of).step == pytest.approx(1.5 * calibration.predict(of, TYPICAL).step)
+    assert fit.predict(of).seconds == calibration.predict(of, TYPICAL).seconds
 
 
 def test_advice_is_judged_by_what_was_measured():

@@ -151,8 +151,8 @@ def test_exchanges_that_took_no_time_and_those_of_one_rank_are_refused(tmp_path)
         exchanges.read(write(tmp_path / "one.json", {"ranks": 1, "results": nothing} | base))
 
 
-def test_six_numbers_need_six_exchanges(compared):
-    with pytest.raises(ValueError, match="exchanges to fit to must be 6 or more, got 5"):
+def test_eight_numbers_need_eight_exchanges(compared):
+    with pytest.raises(ValueError, match="exchanges to fit to must be 8 or more, got 5"):
         calibration.fit(exchanges.read(compared)[:5])
 
 

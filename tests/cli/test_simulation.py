@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -139,6 +140,25 @@ def test_ranks_share_the_cores_of_their_node():
     # The first two end after 3 s of sharing; then the third has a core to itself
     uneven = compiled([[]] * 3, [1.0, 1.0, 2.0])
     assert simulate(uneven, Cluster(0, 0, cores=2, node=3)).ends == pytest.approx([1.5, 1.5, 2.5])
+
+
+def test_ranks_compute_more_slowly_in_a_crowd():
+    """Half of 40 % more with twice as many ranks as cores; others crowd too, and ranks with a core each do not."""
+    computing = compiled([[]] * 4, [3.0] * 4)
+    crowded = Cluster(0, 0, cores=2, node=4, crowding=0.4)
+    assert simulate(computing, crowded).ends == pytest.approx([6.0 * 1.2] * 4)
+    assert simulate(computing, replace(crowded, cores=1)).ends == pytest.approx([12.0 * 1.3] * 4)
+    assert simulate(computing, replace(crowded, cores=4)).ends == pytest.approx([3.0] * 4)
+    assert simulate(computing, replace(crowded, cores=4, others=4)).ends == pytest.approx([6.0 * 1.2] * 4)
+
+
+@pytest.mark.parametrize(("length", "exchange"), [(0.0, 1.0), (1.0, 2.0), (4.0, 5.0), (9.0, 5.0)])
+def test_the_turn_that_who_has_waited_waits_for_is_a_part_of_the_exchange(length, exchange):
+    """A message comes after 1 s. Then its receiver has half of the only core, for 8 s, and waits in 4 of them."""
+    late = Program([[Round(0.0, (0,))], [Round(0.0, (), (0,)), Round(4.0)], [Round(11.0)]], [(0, 1, 5.0)])
+    outcome = simulate(late, Cluster(alpha=1.0, beta=0.0, cores=1, node=3, slice=length))
+    assert outcome.ends == pytest.approx([0.0, 9.0, 15.0])
+    assert outcome.exchanges == pytest.approx([0.0, exchange, 0.0]), "who has waited for nothing has no exchange"
 
 
 def test_who_waits_takes_a_share_of_a_core_and_messages_cost_both_ends():
