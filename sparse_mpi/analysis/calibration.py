@@ -22,6 +22,7 @@ from sparse_mpi.analysis.exchanges import Exchange
 from sparse_mpi.analysis.simulation import simulate
 from sparse_mpi.costs.cluster import TYPICAL, Cluster
 
+FEWEST = 6  # numbers that a fit has
 FITTED = ("speed", "others", "polling", "message", "byte", "alpha", "crowding", "slice")
 START = replace(TYPICAL, others=0.1, crowding=0.2, slice=1e-3)  # a number that is to be moved by factors must not be 0
 FAR = math.e
@@ -91,12 +92,17 @@ def site(exchange: Exchange, cluster: Cluster) -> Cluster:
 def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
     """Return the cluster that explains the measured steps best.
 
+    No more numbers are fitted than there are steps: the first of `FITTED`, and what a byte takes where records do not
+    tell the rate of the links. The others are left as ``start`` has them.
+
     Raises:
-        ValueError: there are fewer measured steps than numbers to fit.
+        ValueError: there are fewer measured steps than `FEWEST`, or than one more where the rate is to be found.
     """
-    names = FITTED if all(exchange.gbit for exchange in measured) else (*FITTED, "beta")
-    if len(measured) < len(names):
-        raise ValueError(f"exchanges to fit to must be {len(names)} or more, got {len(measured)}; measure more of them")
+    unknown = () if all(exchange.gbit for exchange in measured) else ("beta",)
+    fewest = FEWEST + len(unknown)
+    if len(measured) < fewest:
+        raise ValueError(f"exchanges to fit to must be {fewest} or more, got {len(measured)}; measure more of them")
+    names = (*FITTED[: len(measured) - len(unknown)], *unknown)
 
     def loss(cluster: Cluster) -> float:
         return statistics.fmean(_off(predict(exchange, cluster)) for exchange in measured)

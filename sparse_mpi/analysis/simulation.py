@@ -50,10 +50,6 @@ def simulate(program: Program, on: Cluster) -> Outcome:
     """
     return _Run(program, on).outcome()
 
-    def longer(self, factor: float) -> Outcome:
-        """Return the outcome of a step in which everything takes that many times as long."""
-        return Outcome([factor * end for end in self.ends], [factor * span for span in self.computing])
-
 
 class _Run:
     """A step that is being simulated."""

@@ -151,9 +151,28 @@ def test_exchanges_that_took_no_time_and_those_of_one_rank_are_refused(tmp_path)
         exchanges.read(write(tmp_path / "one.json", {"ranks": 1, "results": nothing} | base))
 
 
-def test_eight_numbers_need_eight_exchanges(compared):
-    with pytest.raises(ValueError, match="exchanges to fit to must be 8 or more, got 5"):
+def test_six_numbers_need_six_exchanges(compared):
+    with pytest.raises(ValueError, match="exchanges to fit to must be 6 or more, got 5"):
         calibration.fit(exchanges.read(compared)[:5])
+    rateless = [exchange._replace(gbit=None) for exchange in exchanges.read(compared)[:6]]
+    with pytest.raises(ValueError, match="exchanges to fit to must be 7 or more, got 6"):
+        calibration.fit(rateless)
+
+
+@pytest.mark.parametrize(("known", "left"), [(6, ["crowding", "slice"]), (7, ["slice"]), (8, [])])
+def test_no_more_numbers_are_fitted_than_there_are_exchanges(compared, monkeypatch, known, left):
+    asked = []
+    monkeypatch.setattr(calibration, "nearest", lambda start, names, loss: asked.extend(names) or start)
+    found = calibration.fit(exchanges.read(compared)[:known]).cluster
+    assert len(asked) == known and [name for name in calibration.FITTED if name not in asked] == left
+    assert found == calibration.START
+
+
+def test_what_a_byte_takes_is_fitted_where_no_rate_is_known(compared, monkeypatch):
+    asked = []
+    monkeypatch.setattr(calibration, "nearest", lambda start, names, loss: asked.extend(names) or start)
+    calibration.fit([exchange._replace(gbit=None) for exchange in exchanges.read(compared)[:7]])
+    assert asked == [*calibration.FITTED[:6], "beta"]
 
 
 @pytest.mark.parametrize(
