@@ -156,10 +156,20 @@ def busy(comm: Comm) -> bool:
     return thread is not None and thread.busy
 
 
+def in_turn(comm: Comm, work: Callable[[], T], x: Any = None) -> T:
+    """Return what ``work`` returns, which is done after all that is under way on ``comm``.
+
+    Args:
+        comm: the communicator, which ``work`` may use.
+        work: called without arguments.
+        x: the array that it works on, as for `ProgressThread.start`.
+    """
+    return progress_thread_of(comm).start(work, x).wait() if busy(comm) else work()
+
+
 def settle(comm: Comm) -> None:
     """Wait until no work is under way on ``comm``, after which the calling thread may use it itself."""
-    if busy(comm):
-        progress_thread_of(comm).start(lambda: None).wait()
+    in_turn(comm, lambda: None)
 
 
 def _serve(given: SimpleQueue[_Work | None]) -> None:

@@ -19,7 +19,7 @@ from sparse_mpi.keyed.kinds import Held, held, plain_type
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import operation
 from sparse_mpi.keyed.ownership import WORDS, told
-from sparse_mpi.keyed.turns import together
+from sparse_mpi.keyed.together import together
 from sparse_mpi.keyed.wires import codec_of
 from sparse_mpi.wire import BitPacked
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.comm import as_comm
+from sparse_mpi.comm.background import in_turn
 from sparse_mpi.costs.fit import fit_network
 from sparse_mpi.costs.model import Network
 from sparse_mpi.keyed.algorithms import ALGORITHMS, gathered, owned
@@ -15,7 +16,7 @@ from sparse_mpi.keyed.arguments import AUTO, ready, taken
 from sparse_mpi.keyed.choice import INLINE, USUAL, Choice, choose, inlined
 from sparse_mpi.keyed.entries import Entries, merged, nonzero
 from sparse_mpi.keyed.ownership import part_of, regions_of
-from sparse_mpi.keyed.turns import in_turn, together
+from sparse_mpi.keyed.together import together
 from sparse_mpi.wire import BitPacked
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.keyed.device import Given, given_array
 from sparse_mpi.keyed.entries import Entries, Runs
@@ -20,7 +20,7 @@ from sparse_mpi.keyed.kinds import here, integers
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import operation
 from sparse_mpi.keyed.ownership import dealt, pooled, regions_of
-from sparse_mpi.keyed.turns import in_turn, together
+from sparse_mpi.keyed.together import together
 
 ALWAYS, FIRST = "always", "first"
 

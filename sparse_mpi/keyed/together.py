@@ -1,21 +1,12 @@
-"""Collective work in its turn, that no rank leaves alone."""
+"""Collective work that no rank leaves alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.background import busy, progress_thread_of
 from sparse_mpi.comm.failure import RankFailure
-
-T = TypeVar("T")
-
-
-def in_turn(comm: Comm, work: Callable[[], T]) -> T:
-    """Return what ``work`` returns, after all that is under way on the communicator."""
-    return progress_thread_of(comm).start(work).wait() if busy(comm) else work()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from sparse_mpi import arrays
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm, Reduction
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.background import busy, progress_thread_of
+from sparse_mpi.comm.background import in_turn
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer.report import StepReport, summarise
@@ -55,7 +55,7 @@ class Flushable(ABC):
                 return self._flush(residual, check)
 
         residual = self.feedback.residual if like is None else like
-        return progress_thread_of(self.comm).start(work, residual).wait() if busy(self.comm) else work()
+        return in_turn(self.comm, work, residual)
 
     def _flush(self, like: Any, check: bool) -> Any:
         """Carry out `flush` on the current device and stream."""
