@@ -62,7 +62,7 @@ def test_all_ranks_decide_alike_and_both_laws_hold_while_k_changes(ranks, script
     first, *others = results = ranks.run(body)
     assert all(seen == first[0] for seen, _, _ in others)
     ks = {decision.k for _, decision in first[0]}
-    assert len(ks) > 2 or ranks.size == 1
+    assert len(ks) > (2 if goal == GOALS["dense"] else 8) or ranks.size == 1  # one that affords dense is there at once
     # Nothing is lost: what was sent and what is owed are all gradients.
     everything = sum(gradient(rank, step) for rank in range(ranks.size) for step in range(STEPS))
     owed = sum(residual for _, _, residual in results)

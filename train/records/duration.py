@@ -33,13 +33,21 @@ def seconds(record: dict[str, Any], network: Network, compute: float, target: fl
     Returns:
         The seconds, or None if no epoch reaches the target.
     """
+    last = len(record["epochs"]) - 1 if target is None else reached(record, target)
+    if last is None:
+        return None
     spent = 0.0
-    for epoch, steps in with_steps(record["epochs"]):
+    for epoch, steps in with_steps(record["epochs"][: last + 1]):
         step = Traffic(sent=epoch["mb_sent"] * 1e6, messages=epoch["messages"])
         spent += steps * (compute + network.seconds(step))
-        if target is not None and reaches(epoch[f"test_{record['headline']}"], target, record["headline"]):
-            return spent
-    return spent if target is None else None
+    return spent
+
+
+def reached(record: dict[str, Any], target: float) -> int | None:
+    """Return the index of the first epoch whose test is as good as ``target``; None if there is none."""
+    name = record["headline"]
+    scores = enumerate(epoch[f"test_{name}"] for epoch in record["epochs"])
+    return next((index for index, score in scores if reaches(score, target, name)), None)
 
 
 def reaches(score: float, target: float, headline: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from records.duration import reaches, with_steps
+from records.duration import reached, with_steps
 from records.spending import EVENT
 from sparse_mpi.analysis.interval import Interval
 
@@ -77,9 +77,8 @@ def clock(epochs: Records) -> list[float]:
 
 def until(record: dict[str, Any], target: float) -> float | None:
     """Return after how many seconds of steps a run is tested to be as good as ``target``; None if it never is."""
-    name = record["headline"]
-    ends = zip(record["epochs"], clock(record["epochs"]), strict=True)
-    return next((end for epoch, end in ends if reaches(epoch[f"test_{name}"], target, name)), None)
+    index = reached(record, target)
+    return None if index is None else clock(record["epochs"])[index]
 
 
 def courses(records: Records) -> dict[str, list[float]]:

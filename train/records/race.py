@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from records import live
-from records.duration import reaches, with_steps
+from records.duration import reached, with_steps
 from sparse_mpi.analysis.interval import Interval
 
 Records = Sequence[dict[str, Any]]
@@ -82,14 +82,9 @@ def table(records: Records, rate: str, seconds: dict[str, float], free: dict[str
         share = f"{free[way] / taken:.0%}" if free else "-"
         cells = [way, f"{taken * 1e3:.2f}", share, f"{runs[0]['epochs'][-1]['step'] * taken:.1f}"]
         if target is not None:
-            ends = [end for run in runs if (end := _first(run, target)) is not None]
-            mean = f"{Interval.of([end * taken for end in ends]).mean:.1f}" if ends else "-"
+            found = [(run, index) for run in runs if (index := reached(run, target)) is not None]
+            ends = [run["epochs"][index]["step"] * taken for run, index in found]
+            mean = f"{Interval.of(ends).mean:.1f}" if ends else "-"
             cells += [mean, f"{len(ends)} of {len(runs)}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _first(run: dict[str, Any], target: float) -> int | None:
-    """Return the step at which a run is tested to be as good as ``target`` for the first time; None if it never is."""
-    name = run["headline"]
-    return next((epoch["step"] for epoch in run["epochs"] if reaches(epoch[f"test_{name}"], target, name)), None)
