@@ -3,10 +3,15 @@
 MPI makes progress only inside its calls, so some thread must be inside one: the progress thread makes blocking calls,
 which needs MPI_THREAD_MULTIPLE. Where a communicator cannot be used from a second thread (its ``concurrent`` is False),
 work is done at once, in `ProgressThread.start`: the results are the same, and nothing overlaps.
+
+A program ends once all that it has started is done, waited for or not: other ranks may wait for it, and Python would
+stop the thread wherever it is, which aborts the process if that is inside torch.
 """
 
 from __future__ import annotations
 
+import atexit
+import concurrent.futures.thread  # noqa: F401  now, for Python refuses once the program has ended
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,6 +26,8 @@ from sparse_mpi.comm.streams import Branch, Marks, Side, branch
 
 T = TypeVar("T")
 _Work = tuple["Handle[Any]", Callable[[], Any]]
+
+PATIENCE = 30.0  # seconds for the last work of a job whose ranks may be lost, and with them what it waits for
 
 
 class Span(NamedTuple):
@@ -97,9 +104,9 @@ class ProgressThread:
     def __init__(self, comm: Comm) -> None:
         self.threaded: bool = comm.concurrent
         self._sides: dict[int, Side] = {}
-        self._given: SimpleQueue[_Work | None] = SimpleQueue()
+        self._patience: float | None = PATIENCE if comm.elastic else None
         self._last: ReferenceType[Handle[Any]] | None = None  # weak, so that results are freed with their handles
-        self._thread: threading.Thread | None = None
+        self._thread: _Server | None = None
 
     def start(self, work: Callable[[], T], x: Any = None) -> Handle[T]:
         """Have ``work()`` done after everything that was started before, and return its handle at once.
@@ -116,12 +123,12 @@ class ProgressThread:
                 raise error
             return handle
         if self._thread is None:
-            self._thread = threading.Thread(target=_serve, args=(self._given,), name="sparse_mpi progress", daemon=True)
+            self._thread = _Server(self._patience)
             self._thread.start()
-            finalize(self, self._given.put, None)
+            finalize(self, self._thread.given.put, None)
         handle = Handle(branch(x, self._sides))
         self._last = ref(handle)
-        self._given.put((handle, work))
+        self._thread.given.put((handle, work))
         return handle
 
     @property
@@ -172,9 +179,34 @@ def settle(comm: Comm) -> None:
     in_turn(comm, lambda: None)
 
 
-def _serve(given: SimpleQueue[_Work | None]) -> None:
-    """Do the work that is put into the queue, until None is; keep no reference to any of it in between."""
-    while (item := given.get()) is not None:
-        handle, work = item
-        handle._do(work)
-        del item, handle, work
+class _Server(threading.Thread):
+    """The thread of a `ProgressThread`, which it may outlive by the work that is under way."""
+
+    def __init__(self, patience: float | None) -> None:
+        super().__init__(name="sparse_mpi progress", daemon=True)
+        self.given: SimpleQueue[_Work | None] = SimpleQueue()
+        self.patience: float | None = patience  # seconds to wait for it at the end of the program
+        _SERVERS.add(self)
+        # What is registered last is called first: the watchdogs, which rest at the end, shall watch over this work
+        atexit.unregister(_end)
+        atexit.register(_end)
+
+    def run(self) -> None:
+        """Do the work that is put into the queue, until None is; keep no reference to any of it in between."""
+        while (item := self.given.get()) is not None:
+            handle, work = item
+            handle._do(work)
+            del item, handle, work
+        _SERVERS.discard(self)
+
+
+_SERVERS: set[_Server] = set()  # that have not ended
+
+
+def _end() -> None:
+    """Wait until all that was started is done, and every thread has ended."""
+    servers = [server for server in list(_SERVERS) if server.is_alive()]  # in a forked process none is
+    for server in servers:
+        server.given.put(None)
+    for server in servers:
+        server.join(server.patience)

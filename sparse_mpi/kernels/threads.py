@@ -36,7 +36,10 @@ def parts(size: int, alignment: int = ALIGNMENT, weight: int = 1) -> list[tuple[
 
 def each(work: Callable[[int, int], T], pieces: list[tuple[int, int]]) -> list[T]:
     """Return the results of ``work(lo, hi)`` for all pieces, in their order; the first runs on the calling thread."""
-    others = [_pool(os.getpid()).submit(work, lo, hi) for lo, hi in pieces[1:]]
+    try:
+        others = [_pool(os.getpid()).submit(work, lo, hi) for lo, hi in pieces[1:]]
+    except RuntimeError:  # the program has ended, and this is the last of its work: pools take no more
+        return [work(lo, hi) for lo, hi in pieces]
     return [work(*pieces[0]), *(other.result() for other in others)]
 
 

@@ -50,6 +50,9 @@ for step in range(9):
     elif way == "background":
         reducer = reducer or sparse_mpi.SparseAllreduce(100, k=9)
         reducer.start(x).wait()
+    elif way == "unwaited":
+        reducer = reducer or sparse_mpi.SparseAllreduce(100, k=9)
+        reducer.start(x)
     elif way == "once":
         sparse_mpi.sparse_allreduce(x, k=9)
     elif way == "part":
@@ -93,7 +96,10 @@ def test_a_job_ends_when_a_rank_does(python, program, tmp_path, what, reason):
     assert status != 0 or (what == ("vanish", "0") and "mpich" in str(python))
 
 
-@pytest.mark.parametrize("way", ["part", *(pytest.param(way, marks=LESS) for way in ("background", "ring", "once"))])
+OTHER_WAYS = ("background", "unwaited", "ring", "once")
+
+
+@pytest.mark.parametrize("way", ["part", *(pytest.param(way, marks=LESS) for way in OTHER_WAYS)])
 def test_whoever_waits_for_it_says_so(program, python, tmp_path, way):
     """Rank 2 waits in a part of the job, or in a ring, and those that wait for rank 2 are not mistaken."""
     status, _, error = finish(start(python, tmp_path, "-n", 4, program, way, "exit", "0"), tmp_path)

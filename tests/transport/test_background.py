@@ -11,6 +11,8 @@ from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.background import ProgressThread, busy, progress_thread_of
 
+from ..launch import launch
+
 N, K, BUCKETS, STEPS = 4000, 40, 3, 3
 
 
@@ -101,6 +103,33 @@ def test_a_progress_thread_that_is_dropped_ends_its_thread():
     del worker
     thread.join(10)
     assert not thread.is_alive() and threading.active_count() == before
+
+
+ENDING = """
+import threading, time
+import numpy as np, torch
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.comm.background import progress_thread_of
+from tests.transport.test_background import Threaded
+
+n = 1 << 22  # enough for several threads of the kernels
+reducer, x, began = SparseAllreduce(n, k=n // 100, comm=Threaded(2)), torch.ones(n), threading.Event()
+handle = reducer.start(x)
+handle.add_done_callback(lambda done: print(done.wait().nnz))
+progress = progress_thread_of(reducer.comm)
+progress.start(lambda: (began.set(), [torch.ones(512, 512) @ torch.ones(512, 512) for _ in range(100)]))
+progress.start(lambda: print("last"))
+WAIT
+"""
+
+
+@pytest.mark.parametrize("wait", ["", "began.wait()", "progress.start(lambda: None).wait()"])
+def test_a_program_ends_once_all_that_it_started_is_done(wait):
+    """Python ends a thread that is left wherever it is, which aborts the process if that is in torch."""
+    done = launch(None, "-c", ENDING.replace("WAIT", wait), OMP_NUM_THREADS="2")
+    assert done.returncode == 0, done.stderr
+    nnz, last = done.stdout.splitlines()
+    assert int(nnz) >= 41943 and last == "last"
 
 
 def test_a_world_does_it_at_once():
