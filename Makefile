@@ -139,8 +139,8 @@ changing-link: $(READY)  ## train GPT-2 with fixed densities and with budgets on
 		-- $(TINY) --epochs 20 --clip-norm 1
 
 # Figures of docs that one record has; those of several records, or of none, follow
-DRAWN := compare-vgg16 select-cpu sparse-compare sparse-volume volume-vgg predict-vgg16 predict-check predict-unseen predict-advice \
-	budget-alternating overlap-timeline changing-link
+DRAWN := compare-vgg16 select-cpu sparse-compare sparse-volume volume-vgg predict-vgg16 predict-check predict-unseen \
+	predict-advice budget-alternating overlap-timeline changing-link
 STRIP := --ranks 4 --n 12 --density 0.25 --step 1
 RESULTS := docs/results
 STUDIES := $(RESULTS)/accuracy

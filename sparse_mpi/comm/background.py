@@ -180,7 +180,7 @@ def settle(comm: Comm) -> None:
 
 
 class _Server(threading.Thread):
-    """The thread of a `ProgressThread`, which it may outlive by the work that is under way."""
+    """Do the work of a `ProgressThread` on a thread, all of it, even if nobody holds that `ProgressThread` any more."""
 
     def __init__(self, patience: float | None) -> None:
         super().__init__(name="sparse_mpi progress", daemon=True)

@@ -106,8 +106,8 @@ def test_a_progress_thread_that_is_dropped_ends_its_thread():
 
 
 ENDING = """
-import threading, time
-import numpy as np, torch
+import threading
+import torch
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm.background import progress_thread_of
 from tests.transport.test_background import Threaded
@@ -130,6 +130,24 @@ def test_a_program_ends_once_all_that_it_started_is_done(wait):
     assert done.returncode == 0, done.stderr
     nnz, last = done.stdout.splitlines()
     assert int(nnz) >= 41943 and last == "last"
+
+
+def test_the_last_work_may_be_the_first_that_needs_the_kernels():
+    """Their thread pool is loaded when it is needed, which Python refuses once the program has ended; torch loads it."""
+    program = """
+import numpy as np
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.comm import NullComm
+
+class Threaded(NullComm):
+    concurrent = True
+
+n = 1 << 22
+handle = SparseAllreduce(n, k=n // 100, comm=Threaded(2)).start(np.ones(n, np.float32))
+handle.add_done_callback(lambda done: print(done.wait().nnz))
+"""
+    done = launch(None, "-c", program, OMP_NUM_THREADS="2")
+    assert done.returncode == 0 and int(done.stdout) >= 41943, done.stderr
 
 
 def test_a_world_does_it_at_once():
