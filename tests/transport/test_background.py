@@ -133,7 +133,7 @@ def test_a_program_ends_once_all_that_it_started_is_done(wait):
 
 
 def test_the_last_work_may_be_the_first_that_needs_the_kernels():
-    """Their thread pool is loaded when it is needed, which Python refuses once the program has ended; torch loads it."""
+    """Their thread pool is loaded when needed, which Python refuses once the program has ended; torch loads it."""
     program = """
 import numpy as np
 from sparse_mpi import SparseAllreduce
