@@ -108,7 +108,8 @@ def check(x: Any, argument: str) -> None:
     """Raise unless ``x`` is an array that this library takes.
 
     Raises:
-        TypeError: ``x`` is no NumPy, CuPy or torch array, has no floating-point dtype, or is on another kind of device.
+        TypeError: ``x`` is no NumPy, CuPy or torch array, is masked, has no floating-point dtype, or is on another kind
+            of device.
         ImportError: ``x`` is a torch tensor on a CUDA device, and CuPy is not installed.
     """
     if not (isinstance(x, np.ndarray) or is_device(x) or _is_torch(x)):
@@ -116,12 +117,20 @@ def check(x: Any, argument: str) -> None:
             f"{argument} must be a NumPy or CuPy array or a torch tensor, got {describe(x)}; "
             f"convert it first, for example with numpy.asarray({argument}, dtype='float32')"
         )
+    check_plain(x, argument)
     check_place(x, argument)
     if _dtype_name(x) not in FLOATS:
         raise TypeError(
             f"{argument} must be of dtype {', '.join(FLOATS)}, got {_dtype_name(x)}; "
             f"convert it first, for example {argument}.astype('float32')"
         )
+
+
+def check_plain(x: Any, argument: str) -> None:
+    """Raise TypeError if ``x`` is a masked array of NumPy, or a masked tensor: what is masked would count."""
+    masked = isinstance(x, np.ma.MaskedArray) or (_is_torch(x) and type(x).__name__ == "MaskedTensor")
+    if masked:
+        raise TypeError(f"{argument} must not be masked, got a {type(x).__name__}; fill it, for example x.filled(0)")
 
 
 def check_place(x: Any, argument: str) -> None:

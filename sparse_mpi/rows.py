@@ -91,7 +91,7 @@ Pattern = tuple[Matrix, ...]  # the tensors that have elements, in the order of 
 
 def check_rule(rows: str) -> None:
     """Raise ValueError unless ``rows`` is one of `RULES`."""
-    if rows not in RULES:
+    if not isinstance(rows, str) or rows not in RULES:
         raise ValueError(
             f"rows must be one of {', '.join(RULES)}, got {rows!r}; output makes each output channel a row, axis1 each "
             "line along the second axis"

@@ -122,21 +122,23 @@ class Layout:
 
         Raises:
             TypeError: ``layout`` is none of these.
-            ValueError: ``layout`` describes a vector without elements.
+            ValueError: ``layout`` describes a vector without elements, or has a negative dimension.
         """
-        if isinstance(layout, Layout):
-            return layout
+        shapes = layout.shapes if isinstance(layout, Layout) else layout
         try:
-            shapes = [(layout,)] if isinstance(layout, (int, np.integer)) else layout
-            made = Layout(tuple(tuple(operator.index(d) for d in shape) for shape in shapes))
+            shapes = [(shapes,)] if isinstance(shapes, (int, np.integer)) else shapes
+            made = Layout(tuple(tuple(map(_dimension, shape)) for shape in shapes))
         except TypeError:
             raise TypeError(
                 f"layout must be a length, a sequence of tensor shapes or a Layout, got {layout!r}; "
                 "for a model pass [p.shape for p in model.parameters()]"
             ) from None
-        if made.size < 1 or min(made.sizes) < 0:
-            raise ValueError(f"layout must describe at least one element, got {layout!r}; pass the gradient's length")
-        return made
+        if any(d < 0 for shape in made.shapes for d in shape) or made.size < 1:
+            raise ValueError(
+                f"layout must have no negative dimension and at least one element, got {layout!r}; pass the gradient's "
+                "length, or the shapes of the tensors it is made of"
+            )
+        return layout if isinstance(layout, Layout) else made
 
     @property
     def digest(self) -> str:
@@ -157,3 +159,10 @@ class Layout:
     def size(self) -> int:
         """Return n, the length of the flat vector."""
         return sum(self.sizes)
+
+
+def _dimension(d: Any) -> int:
+    """Return a length as an integer; raise TypeError unless it is a whole number, which True is not."""
+    if isinstance(d, bool):
+        raise TypeError(f"a dimension must be a whole number, got {d}")
+    return operator.index(d)

@@ -45,6 +45,7 @@ class ADTopk(Algorithm):
     planned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.selector.patterned:
             raise TypeError(
                 "selector must be alldim or interleaved in adtopk, whose messages rely on equal counts of every row on "

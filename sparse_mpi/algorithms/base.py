@@ -9,6 +9,7 @@ from math import ceil, floor, log2
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import check_instance
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
@@ -83,6 +84,13 @@ class Algorithm(ABC):
     wire: Wire | None = None  # the message format
     inner: Algorithm | None = None  # reduces what this algorithm prepares for it
     parts: tuple[Part, ...] = ()  # reduce some tensors each
+
+    def __post_init__(self) -> None:
+        """Raise TypeError if the class has a selector or a wire, and was given something else for it."""
+        if type(self).selector is not None:
+            check_instance("selector", self.selector, Selector)
+        if type(self).wire is not None:
+            check_instance("wire", self.wire, Wire)
 
     @abstractmethod
     def init(self, layout: Layout, k: int, ranks: int) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import check_choice
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected
@@ -42,8 +43,8 @@ class GTopk(Algorithm):
     planned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.residual not in ("keeper", "published"):
-            raise ValueError(f"residual must be 'keeper' or 'published', got {self.residual!r}")
+        super().__post_init__()
+        check_choice("residual", self.residual, ("keeper", "published"))
 
     @classmethod
     def presets(cls) -> dict[str, dict[str, Any]]:

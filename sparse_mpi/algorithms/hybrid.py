@@ -17,6 +17,7 @@ import numpy as np
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
 from sparse_mpi.arrays import Array, like, namespace
+from sparse_mpi.checks import check_instance, check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.sparse import Layout, SparseVector, concatenate, equal_boundaries, merge
@@ -43,10 +44,9 @@ class Fused:
     pieces: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share must be in [0, 1], got {self.share}; it is the part's entries over those of all")
-        if self.pieces < 1:
-            raise ValueError(f"pieces must be at least 1, got {self.pieces}")
+        check_instance("algorithm", self.algorithm, Algorithm)
+        check_range("share", self.share, "[0, 1]", "it is the part's entries over those of all")
+        check_whole("pieces", self.pieces, 1)
         if not self.tensors or any(a >= b for a, b in itertools.pairwise(self.tensors)):
             raise ValueError(f"tensors must be numbers of tensors in ascending order, at least one, got {self.tensors}")
 

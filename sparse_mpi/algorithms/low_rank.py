@@ -15,12 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from sparse_mpi.algorithms.base import Algorithm
 from sparse_mpi.arrays import Array, like, namespace
+from sparse_mpi.checks import check_whole
 from sparse_mpi.sparse import Layout
 
 
@@ -159,7 +160,7 @@ class LowRank(Algorithm):
         seed: of the random factors in the beginning, and in the place of those that are lost.
 
     Raises:
-        ValueError: rank is no whole number of at least 1, or seed none of at least 0.
+        TypeError, ValueError: rank is no whole number of at least 1, or seed none of at least 0.
     """
 
     rank: int = 4
@@ -168,10 +169,8 @@ class LowRank(Algorithm):
     normwise: ClassVar[bool] = True  # elements of a product are rounded relative to norms, not to themselves
 
     def __post_init__(self) -> None:
-        for name, least, remedy in (("rank", 1, "4 suits most convolutional networks"), ("seed", 0, "0 is the usual")):
-            value: Any = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}; {remedy}")
+        check_whole("rank", self.rank, 1, remedy="4 suits most convolutional networks")
+        check_whole("seed", self.seed, 0)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return n twice: the result is dense."""

@@ -23,6 +23,7 @@ import numpy as np
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.kernels.base import index_dtype, magnitude_bits
 from sparse_mpi.select.base import at_least
@@ -57,12 +58,9 @@ class MiCRO(Algorithm):
     block: int = 64
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
-        if not 1 < self.slack < np.inf:
-            raise ValueError(f"slack must be above 1 (times the share) and finite, got {self.slack}")
-        if self.block < 1:
-            raise ValueError(f"block must be at least 1 element, got {self.block}; 64 is usual")
+        check_choice("mode", self.mode, MODES)
+        check_range("slack", self.slack, "(1, inf)", "1.25 times the share is usual")
+        check_whole("block", self.block, 1, "element", "64 is usual")
 
     def init(self, layout: Layout, k: int, ranks: int) -> MiCROState:
         """Return a state without a threshold."""

@@ -29,6 +29,7 @@ import numpy as np
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, later, rounds
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm, bruck
 from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select import Selector
@@ -93,15 +94,14 @@ class SparDL(Algorithm):
     automatic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for option, allowed in {"prune": PRUNES, "selection": SELECTIONS, "residual": RESIDUALS}.items():
-            if getattr(self, option) not in allowed:
-                raise ValueError(f"{option} must be one of {', '.join(allowed)}, got {getattr(self, option)!r}")
+        super().__post_init__()
+        check_choice("prune", self.prune, PRUNES)
+        check_choice("selection", self.selection, SELECTIONS)
+        check_choice("residual", self.residual, RESIDUALS)
         if self.selection == "block" and not self.selector.patterned:
             raise TypeError(f"selector must be alldim or interleaved with selection='block', got {self.selector!r}")
-        if not 1 <= self.slack < np.inf:
-            raise ValueError(f"slack must be at least 1 (times the share) and finite, got {self.slack}")
-        if self.block < 1:
-            raise ValueError(f"block must be at least 1 element, got {self.block}; 64 is usual")
+        check_range("slack", self.slack, "[1, inf)", "1.25 times the share is usual")
+        check_whole("block", self.block, 1, "element", "64 is usual")
 
     @classmethod
     def presets(cls) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from sparse_mpi.algorithms.arrival import arrived
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import check_choice
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
@@ -43,8 +44,8 @@ class TopkDSA(Algorithm):
     planned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.exchange not in ("split", "doubling"):
-            raise ValueError(f"exchange must be 'split' or 'doubling', got {self.exchange!r}")
+        super().__post_init__()
+        check_choice("exchange", self.exchange, ("split", "doubling"))
         if self.exchange == "doubling" and not self.wire.lossless:
             raise ValueError(f"wire must be lossless with exchange='doubling', got {self.wire}; use exchange='split'")
 

@@ -28,6 +28,7 @@ from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.algorithms.oktopk.global_threshold import Counted
 from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
 from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.checks import check_instance, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select.base import NOT_ZERO
@@ -88,10 +89,10 @@ class TwoLevel(Algorithm):
         return self.inner.lossless
 
     def __post_init__(self) -> None:
-        if self.ranks_per_node is not None and self.ranks_per_node < 1:
-            raise ValueError(
-                f"ranks_per_node must be at least 1, got {self.ranks_per_node}; None asks the communicator"
-            )
+        super().__post_init__()
+        check_instance("inner", self.inner, OkTopk)
+        if self.ranks_per_node is not None:
+            check_whole("ranks_per_node", self.ranks_per_node, 1, remedy="None asks the communicator")
 
     def init(self, layout: Layout, k: int, ranks: int) -> TwoLevelState:
         """Return a state without a segment: the first step finds out which one a rank owns."""

@@ -101,7 +101,7 @@ class GradientReduction(
         elements = self._elements = sum(p.numel() for p in first)
         transport = as_comm(comm) if team is None else team.comm
         with same_on_all_ranks(transport) as say:
-            check_options(first, bucket_cap_mb, passes, in_place, scaler)
+            check_options(first, bucket_cap_mb, passes, scaler, in_place=in_place, average=average, overlap=overlap)
             check_clip_norm(clip_norm, in_place)
             if team is not None and comm is not None:
                 raise ValueError(f"comm must be None with a team, which has one, got {comm!r}")

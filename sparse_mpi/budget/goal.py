@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from sparse_mpi.checks import check_range
+
 PAIR_BYTES = 8  # of the smallest thing that can be sent: an index and a value
 PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 PREFIXES |= {f"{prefix}i": 1024**power for power, prefix in enumerate("KMGT", 1)}
@@ -79,10 +81,8 @@ def make_goal(budget: Any = None, step_seconds: Any = None, **amounts: Any) -> G
     if budget is None and step_seconds is None:
         return None
     check_alone("budget" if budget is not None else "step_seconds", **amounts)
-    if isinstance(step_seconds, bool) or not isinstance(step_seconds, (int, float, type(None))):
-        raise TypeError(f"step_seconds must be a number of seconds above 0, got {step_seconds!r}")
-    if step_seconds is not None and not 0 < step_seconds < math.inf:
-        raise ValueError(f"step_seconds must be above 0 and finite, got {step_seconds!r}")
+    if step_seconds is not None:
+        check_range("step_seconds", step_seconds, "(0, inf)")
     seconds = None if step_seconds is None else float(step_seconds)
     return Goal(**({} if budget is None else _parsed(budget)), seconds=seconds)
 

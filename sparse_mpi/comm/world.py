@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import check_whole
 from sparse_mpi.comm.base import Comm, Counts
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.scheduler import Call, DeadlockError, Group, Killed, MismatchError, Run
@@ -43,10 +44,9 @@ class World:
     def __init__(
         self, ranks: int, per_node: int | None = None, leave: Mapping[int, int | tuple[int, int]] | None = None
     ) -> None:
-        if not 1 <= ranks <= MAX_RANKS:
-            raise ValueError(f"ranks must be in [1, {MAX_RANKS}], got {ranks}")
-        if per_node is not None and per_node < 1:
-            raise ValueError(f"per_node must be at least 1 rank, got {per_node}; None puts all ranks on one node")
+        check_whole("ranks", ranks, 1, most=MAX_RANKS)
+        if per_node is not None:
+            check_whole("per_node", per_node, 1, "rank", "None puts all ranks on one node")
         if wrong := sorted(set(leave or {}).difference(range(ranks))):
             raise ValueError(f"leave must name ranks in [0, {ranks}), got {wrong[0]}")
         self.size: int = ranks

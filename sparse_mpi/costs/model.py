@@ -29,7 +29,7 @@ class Network:
         """
         if not 0 < gigabits < inf or not 0 <= microseconds < inf:
             raise ValueError(f"a network needs gigabits > 0 and microseconds >= 0, got {gigabits} and {microseconds}")
-        return Network(microseconds * 1e-6, 8e-9 / gigabits)
+        return Network(microseconds / 1e6, 8 / (gigabits * 1e9))
 
     def __str__(self) -> str:
         rate = f"{1e-9 / self.beta:.3g} GB/s" if self.beta else "bandwidth without limit"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, widened
+from sparse_mpi.checks import check_range
 from sparse_mpi.feedback.base import Feedback, not_owed
-from sparse_mpi.feedback.ranges import check_range
 from sparse_mpi.feedback.residual import add, check_sizes, fitted
 from sparse_mpi.sparse import Layout, SparseVector
 

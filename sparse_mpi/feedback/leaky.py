@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.feedback.ranges import check_range
+from sparse_mpi.checks import check_range
 from sparse_mpi.feedback.wrapped import WrappedFeedback
 from sparse_mpi.sparse import SparseVector
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sparse_mpi.arrays import Array, like, namespace, widened
-from sparse_mpi.feedback.ranges import check_range
+from sparse_mpi.checks import check_range, check_switch
 from sparse_mpi.feedback.residual import ErrorFeedback, fitted
 from sparse_mpi.sparse import Layout, SparseVector
 
@@ -42,6 +42,8 @@ class MomentumCorrection(ErrorFeedback):
 
     def __post_init__(self) -> None:
         check_momentum(self.momentum)
+        check_switch("nesterov", self.nesterov)
+        check_switch("masking", self.masking)
 
     @property
     def works_in_place(self) -> bool:

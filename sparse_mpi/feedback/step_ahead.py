@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import check_range
 from sparse_mpi.feedback.leaky import Leaking
-from sparse_mpi.feedback.ranges import check_range
 
 
 @dataclass(eq=False)

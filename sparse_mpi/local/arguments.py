@@ -11,16 +11,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from sparse_mpi.buckets.momentum import momentum_rule
+from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.feedback import FEEDBACKS, Feedback
-from sparse_mpi.feedback.ranges import check_range
 from sparse_mpi.optim import is_distributed
 
 
 def check_schedule(sync_every: Any, fragments: Any, delay: Any, alpha: Any) -> None:
     """Raise TypeError or ValueError unless fragments can be synchronised in turns like this, see `DiLoCo`."""
-    for name, value, least in (("sync_every", sync_every, 1), ("fragments", fragments, 1)):
-        _check_whole(name, value, least)
-    _check_whole("fragment_sync_delay", delay, 0)
+    check_whole("sync_every", sync_every, 1, "step")
+    check_whole("fragments", fragments, 1)
+    check_whole("fragment_sync_delay", delay, 0, "steps")
     if sync_every % fragments:
         above = sync_every + fragments - sync_every % fragments
         raise ValueError(
@@ -35,14 +35,6 @@ def check_schedule(sync_every: Any, fragments: Any, delay: Any, alpha: Any) -> N
     if alpha is not None:
         usual = "0 takes the global parameters, None keeps the steps of the delay"
         check_range("fragment_update_alpha", alpha, "[0, 1]", usual)
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    """Raise TypeError or ValueError unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
 def check_options(options: Mapping[str, Any]) -> None:

@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
-
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
+from sparse_mpi.checks import check_range, check_switch, check_whole, meant
 from sparse_mpi.feedback import FEEDBACKS, Feedback
-from sparse_mpi.feedback.ranges import check_range
 from sparse_mpi.select import SELECTORS, Selector
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import WIRES, Wire
@@ -29,10 +27,7 @@ def resolve_k(size: int, k: int | None, density: float | None) -> int:
     if k is not None and density is not None:
         raise ValueError(f"give k or density, not both, got k={k!r} and density={density!r}")
     if k is not None:
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
-            raise TypeError(f"k must be a whole number of entries, got {k!r}; for a share of n use density")
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}; to sum everything use algorithm='dense'")
+        check_whole("k", k, 1, remedy="for a share of n use density, to sum everything algorithm='dense'")
         return min(int(k), size)
     density = DENSITY if density is None else density
     check_range("density", density, "(0, 1]", "0.01 keeps one entry in a hundred")
@@ -90,7 +85,7 @@ def _named(argument: str, given: Any, registry: Mapping[str, Any], kind: type) -
             raise TypeError(f"{argument} must be a name or an instance, got {given!r}; names: {names}")
         return given
     if given not in registry:
-        raise ValueError(f"{argument} must be one of {names}, got {given!r}")
+        raise ValueError(f"{argument} must be one of {names}, got {given!r}{meant(given, registry)}")
     return registry[given]
 
 
@@ -119,12 +114,14 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
             raise TypeError(f"options {sorted(options)} must be given to the instance {algorithm!r} itself")
         return algorithm
     if algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
+        names = ", ".join(ALGORITHMS)
+        raise ValueError(f"algorithm must be one of {names}, got {algorithm!r}{meant(algorithm, ALGORITHMS)}")
     workload = options.pop(PUBLISHED, None)
     kind: Any = ALGORITHMS[algorithm]
     known = [field.name for field in fields(kind)]
     if unknown := sorted(set(options) - set(known)):
-        raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; it has: {', '.join(known) or 'none'}")
+        has = f"it has: {', '.join(known) or 'none'}{meant(unknown[0], known)}"
+        raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; {has}")
     options |= {name: MAKERS[name](value) for name, value in options.items() if name in MAKERS}
     if workload is None:
         return kind(**options)
@@ -180,7 +177,7 @@ def make_feedback(feedback: str | Feedback, clip_norm: float | None, in_place: b
 
     Raises:
         ValueError: no rule has that name, clip_norm is not above 0, or clipping is to work in place.
-        TypeError: ``feedback`` is neither a name nor an instance, or clip_norm is not a number.
+        TypeError: ``feedback`` is neither a name nor an instance, clip_norm no number, or in_place not True or False.
     """
     made = _named("feedback", feedback, FEEDBACKS, Feedback)
     check_clip_norm(clip_norm, in_place)
@@ -189,10 +186,9 @@ def make_feedback(feedback: str | Feedback, clip_norm: float | None, in_place: b
 
 def check_clip_norm(clip_norm: float | None, in_place: bool) -> None:
     """Raise TypeError or ValueError unless ``clip_norm`` is None or above 0, and None where gradients are in place."""
-    if isinstance(clip_norm, bool) or not isinstance(clip_norm, (int, float, np.number, type(None))):
-        raise TypeError(f"clip_norm must be a number above 0, or None for no clipping, got {clip_norm!r}")
-    if clip_norm is not None and not 0 < clip_norm < np.inf:
-        raise ValueError(f"clip_norm must be above 0 and finite, got {clip_norm}; None clips nothing")
+    if clip_norm is not None:
+        check_range("clip_norm", clip_norm, "(0, inf)", "None clips nothing")
+    check_switch("in_place", in_place)
     if in_place and clip_norm is not None:
         raise ValueError(
             f"clip_norm must be None with in_place=True, where gradient and residual are one, got {clip_norm}; "

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.checks import check_whole
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.rows import Matrix, Pattern, check_rule, fewest, quotas
 from sparse_mpi.select.base import Selector, accumulate
@@ -52,6 +53,8 @@ class AllDim(Selector):
         check_rule(self.rows)
         if self.dense is not None and not isinstance(self.dense, tuple):
             raise TypeError(f"dense must be a tuple of tensors' numbers, or None, got {self.dense!r}")
+        for tensor in self.dense or ():
+            check_whole("dense", tensor, 0, remedy="it has the numbers of tensors")
 
     def init(self, layout: Layout, k: int) -> Any:
         """Return the state before the first step, which holds the layout.

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparse_mpi.checks import check_whole
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -22,9 +24,8 @@ class Drawn:
 
 
 def check_seed(seed: int) -> None:
-    """Raise ValueError unless ``seed`` is an integer in ``[0, 2**64)``, as `generator` needs."""
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be an integer in [0, 2**64), got {seed!r}")
+    """Raise TypeError or ValueError unless ``seed`` is an integer in ``[0, 2**64)``, as `generator` needs."""
+    check_whole("seed", seed, 0, most=2**64 - 1)
 
 
 def generator(seed: int, step: int) -> np.random.Generator:

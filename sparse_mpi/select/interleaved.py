@@ -15,6 +15,7 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.kernels.base import bits_type
 from sparse_mpi.rows import Pattern, dense_tensors, quotas
 from sparse_mpi.select.alldim import AllDim, select_rows
@@ -70,16 +71,14 @@ class Interleaved(AllDim):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mode not in ("alternate", "threshold"):
-            raise ValueError(f"mode must be 'alternate' or 'threshold', got {self.mode!r}")
-        if self.always_alldim < 0:
-            raise ValueError(f"always_alldim must be at least 0 matrices, got {self.always_alldim}")
-        if self.mode == "threshold" and (self.steps is None or self.steps < 1):
-            raise ValueError(f"steps must be all steps of training in mode='threshold', at least 1, got {self.steps}")
-        if self.period < MIN_PERIOD_STEPS:
-            raise ValueError(f"period must be at least {MIN_PERIOD_STEPS} steps, got {self.period}")
-        if self.warmup < 1:
-            raise ValueError(f"warmup must be at least 1 step, got {self.warmup}")
+        check_choice("mode", self.mode, ("alternate", "threshold"))
+        check_whole("always_alldim", self.always_alldim, 0, "matrices")
+        if self.mode == "threshold" and self.steps is None:
+            raise ValueError("steps must be all steps of training in mode='threshold', at least 1, got None")
+        if self.steps is not None:
+            check_whole("steps", self.steps, 1, "step", "it is the number of all steps of training")
+        check_whole("period", self.period, MIN_PERIOD_STEPS, "steps")
+        check_whole("warmup", self.warmup, 1, "step")
 
     def init(self, layout: Layout, k: int) -> InterleavedState:
         """Return the state before the first step, for an algorithm in which ranks do not agree on thresholds.

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import check_whole
 from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.select.estimate import Attempt, attempt, settle
 from sparse_mpi.select.exact import largest
@@ -33,8 +34,7 @@ class RedSync(Selector):
     exact_order: ClassVar[bool] = False  # its mean is a sum in an order that is each library's own
 
     def __post_init__(self) -> None:
-        if self.halvings < 1:
-            raise ValueError(f"halvings must be at least 1, got {self.halvings}")
+        check_whole("halvings", self.halvings, 1)
 
     def init(self, layout: Layout, k: int) -> NoState:
         """Return the empty state: nothing is remembered from step to step."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.checks import check_whole
 from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.select.draw import Drawn, check_seed, generator
 from sparse_mpi.select.estimate import attempt, settle
@@ -34,8 +35,7 @@ class DGC(Selector):
     band: ClassVar[tuple[float, float]] = (0.7, 1.3)
 
     def __post_init__(self) -> None:
-        if self.corrections < 0:
-            raise ValueError(f"corrections must be at least 0, got {self.corrections}")
+        check_whole("corrections", self.corrections, 0)
         check_seed(self.seed)
 
     def init(self, layout: Layout, k: int) -> Drawn:

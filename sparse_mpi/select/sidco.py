@@ -23,6 +23,7 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.kernels.base import Moments
 from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.select.estimate import attempt, bits_of, settle
@@ -98,10 +99,8 @@ class _SIDCo(Selector):
     exact_order: ClassVar[bool] = False  # moments are sums in an order that is each library's own
 
     def __post_init__(self) -> None:
-        if not 0 < self.first_ratio < 1:
-            raise ValueError(f"first_ratio must be in (0, 1), got {self.first_ratio}")
-        if self.period < 1:
-            raise ValueError(f"period must be at least 1 call, got {self.period}")
+        check_range("first_ratio", self.first_ratio, "(0, 1)", "0.25 is usual")
+        check_whole("period", self.period, 1, "call")
 
     def init(self, layout: Layout, k: int) -> SIDCoState:
         """Return the state before the first step, with one stage."""

@@ -21,6 +21,7 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, is_device
+from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate, at_least
 from sparse_mpi.select.exact import largest
@@ -56,10 +57,9 @@ class Threshold(Selector):
     nudge: float = 1.012
 
     def __post_init__(self) -> None:
-        if self.refresh not in ("histogram", "exact"):
-            raise ValueError(f"refresh must be 'histogram' or 'exact', got {self.refresh!r}")
-        if self.period < 1:
-            raise ValueError(f"period must be at least 1 step, got {self.period}")
+        check_choice("refresh", self.refresh, ("histogram", "exact"))
+        check_whole("period", self.period, 1, "step")
+        check_range("nudge", self.nudge, "(1, inf)", "1.012 is usual")
 
     @property
     def band(self) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from sparse_mpi.kernels.base import SCALED
 from sparse_mpi.sparse import SparseVector
 
 
+@runtime_checkable
 class Codec(Protocol):
     """A codec of values, which is a frozen dataclass.
 

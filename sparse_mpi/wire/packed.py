@@ -33,6 +33,7 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, like, namespace, to_host
+from sparse_mpi.checks import check_instance
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.kernels.bits import before, count_bytes
 from sparse_mpi.rows import Pattern
@@ -50,6 +51,9 @@ class BitPacked:
     """
 
     codec: Codec = Unrounded()
+
+    def __post_init__(self) -> None:
+        check_instance("codec", self.codec, Codec)
 
     @property
     def lossless(self) -> bool:

@@ -147,7 +147,7 @@ def test_a_step_that_overflows_is_left_out(ranks, scripted):
     [
         ({"budget": "5"}, "budget must be a number above 0 with a unit"),
         ({"budget": "5MB/s", "density": 0.1}, "density must be left out with budget"),
-        ({"step_seconds": 0.0}, "step_seconds must be above 0"),
+        ({"step_seconds": 0.0}, r"step_seconds must be in \(0, inf\)"),
         ({"budget": f"{8 * BUCKETS - 1}B/step"}, f"budget must let one entry of 8 bytes of each of {BUCKETS} segments"),
         ({"budget": "5MB/s", "algorithm": "dense"}, "algorithm must send less where k is smaller"),
     ],

@@ -90,6 +90,12 @@ BAD = {
     "selector-of-dense": ({"algorithm": "dense", "selector": "dgc"}, TypeError, "dense has no option selector"),
     "list": ({"x": [1.0, 2.0]}, TypeError, "must be a NumPy or CuPy array or a torch tensor, got list"),
     "int-array": ({"x": np.arange(200)}, TypeError, "must be of dtype float32, .*got int64"),
+    "masked": (
+        {"x": np.ma.masked_array(np.ones(200), np.arange(200) < 9)},
+        TypeError,
+        "x must not be masked, got a Mas",
+    ),
+    "option-nan": ({"trigger": float("nan")}, ValueError, r"trigger must be in \[1, inf\), got nan"),
     "empty": ({"x": np.zeros(0)}, ValueError, "at least one element"),
 }
 

@@ -144,7 +144,7 @@ def test_thresholds_are_kth_magnitudes_and_their_means_the_same_on_all_ranks():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "sometimes"}, "mode must be 'alternate' or 'threshold', got 'sometimes'"),
+        ({"mode": "sometimes"}, "mode must be one of alternate, threshold, got 'sometimes'"),
         ({"mode": "threshold"}, "steps must be all steps of training in mode='threshold', at least 1, got None"),
         ({"always_alldim": -1}, "always_alldim must be at least 0"),
         ({"period": 4}, "period must be at least 5 steps, got 4"),

@@ -33,6 +33,7 @@ from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
 from sparse_mpi.algorithms.oktopk.regions import balance, gathered, tolerated
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.arrays import Array, like, namespace
+from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
@@ -92,12 +93,11 @@ class Elect(Algorithm):
     lag: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.votes <= 1:
-            raise ValueError(f"votes must be in (0, 1] (times k), got {self.votes}; 0.42 is usual")
-        if self.radix is not None and self.radix < 2:
-            raise ValueError(f"radix must be at least 2 groups a stage, got {self.radix}; None chooses by the ranks")
-        if self.lag not in (0, 1):
-            raise ValueError(f"lag must be 0 or 1 steps, got {self.lag}")
+        super().__post_init__()
+        check_range("votes", self.votes, "(0, 1]", "0.42 times k is usual")
+        if self.radix is not None:
+            check_whole("radix", self.radix, 2, "groups a stage", "None chooses by the ranks")
+        check_whole("lag", self.lag, 0, "steps", most=1)
 
     @property
     def accumulates(self) -> bool:

@@ -37,6 +37,7 @@ from sparse_mpi.algorithms.oktopk.regions import (
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.algorithms.oktopk.stale_threshold import Stale
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select import Selector
@@ -99,18 +100,14 @@ class OkTopk(Algorithm):
     planned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.period < 1:
-            raise ValueError(f"period must be at least 1 step, got {self.period}")
-        if self.trigger < 1:
-            raise ValueError(f"trigger must be at least 1 (times the mean), got {self.trigger}")
-        if self.residual not in RESIDUALS:
-            raise ValueError(f"residual must be one of {', '.join(RESIDUALS)}, got {self.residual!r}")
-        if self.radix is not None and self.radix < 2:
-            raise ValueError(f"radix must be at least 2 groups a stage, got {self.radix}; None makes a single stage")
-        if self.refresh not in REFRESHES:
-            raise ValueError(f"refresh must be one of {', '.join(REFRESHES)}, got {self.refresh!r}")
-        if self.threshold_period < 1:
-            raise ValueError(f"threshold_period must be at least 1 step, got {self.threshold_period}")
+        super().__post_init__()
+        check_whole("period", self.period, 1, "step")
+        check_range("trigger", self.trigger, "[1, inf)", "1.5 times the mean is usual")
+        check_choice("residual", self.residual, RESIDUALS)
+        if self.radix is not None:
+            check_whole("radix", self.radix, 2, "groups a stage", "None makes a single stage")
+        check_choice("refresh", self.refresh, REFRESHES)
+        check_whole("threshold_period", self.threshold_period, 1, "step")
 
     @property
     def gives_away(self) -> bool:

@@ -1,0 +1,74 @@
+"""Check arguments by their kind. Errors name the argument, and say what was expected, what came, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+ALIKE = 0.65  # of 1, how much of two spellings is the same
+
+
+def check_switch(name: str, value: Any) -> None:
+    """Raise TypeError unless ``value`` is True or False: a text such as "no" would count as True."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
+def check_whole(
+    name: str, value: Any, least: int, unit: str = "", remedy: str = "", *, most: int | None = None
+) -> None:
+    """Raise TypeError or ValueError unless ``value`` is a whole number of at least ``least``.
+
+    Args:
+        name: of the argument.
+        value: what was given for it.
+        least: the smallest number that is allowed.
+        unit: what is counted, in the error: "steps".
+        remedy: the end of the message, which says what to give.
+        most: the largest number that is allowed, if there is one.
+    """
+    bounds = f"at least {least}" if most is None else f"in [{least}, {most}]"
+    bounds, remedy = f"{bounds} {unit}".rstrip(), remedy and f"; {remedy}"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be a whole number, {bounds}, got {value!r}{remedy}")
+    if value < least or (most is not None and value > most):
+        raise ValueError(f"{name} must be {bounds}, got {value}{remedy}")
+
+
+def check_range(name: str, value: Any, interval: str, remedy: str = "") -> None:
+    """Raise TypeError or ValueError unless ``value`` is a number in ``interval``; NaN is in none.
+
+    Args:
+        name: of the argument.
+        value: what was given for it.
+        interval: as it is written, such as "[0, 1)", or "(0, inf)" for all finite numbers above 0.
+        remedy: the end of the message, which says what to give.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} must be a number in {interval}, got {value!r}")
+    low, high = map(float, interval[1:-1].split(","))
+    above = low <= value if interval[0] == "[" else low < value
+    below = value <= high if interval[-1] == "]" else value < high
+    if not (above and below):
+        raise ValueError(f"{name} must be in {interval}, got {value}{remedy and f'; {remedy}'}")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise ValueError unless ``value`` is one of the texts ``choices``."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_instance(name: str, value: Any, kind: type) -> None:
+    """Raise TypeError unless ``value`` is an instance of ``kind``, which is not its class itself."""
+    if isinstance(value, type) or not isinstance(value, kind):
+        raise TypeError(f"{name} must be an instance of {kind.__name__}, got {value!r}")
+
+
+def meant(given: object, names: Iterable[str]) -> str:
+    """Return ``"; did you mean oktopk?"`` with the one of ``names`` that is spelled most like ``given``, or ``""``."""
+    like = get_close_matches(str(given), list(names), 1, ALIKE)
+    return f"; did you mean {like[0]}?" if like else ""

@@ -1,0 +1,83 @@
+"""No hyperparameter takes what it cannot mean: of any algorithm, selector, feedback rule or message format."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import MISSING, fields
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparse_mpi import ALGORITHMS, SELECTORS, World, sparse_allreduce
+from sparse_mpi.algorithms.hybrid import Fused
+from sparse_mpi.checks import check_choice, check_instance, check_range, check_switch, check_whole
+from sparse_mpi.feedback import FEEDBACKS
+from sparse_mpi.wire import BitPacked
+
+KINDS = {kind for registry in (ALGORITHMS, SELECTORS, FEEDBACKS) for kind in registry.values()}
+FIELDS = [(kind, field) for kind in sorted(KINDS, key=lambda k: k.__name__) for field in fields(kind) if field.init]
+FIELDS.append((BitPacked, fields(BitPacked)[0]))
+FUSED = [field for field in fields(Fused) if field.name != "tensors"]
+WRONG = (math.nan, np.float32(np.nan), math.inf, -math.inf, -1, -0.5, "yes", "", True, None, [], object, {"a": 1})
+OTHERS = {"tensors": (0,), "share": 0.5, "algorithm": ALGORITHMS["dense"](), "pieces": 1}  # of `Fused`
+
+
+def means(annotation: str, value: Any) -> bool:
+    """Whether ``value`` has the type of the field, so that it may be a good one: True of a switch, None of ...|None."""
+    return (value is None and "None" in annotation) or (value is True and annotation == "bool")
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS, ids=lambda x: getattr(x, "__name__", None) or x.name)
+def test_what_a_field_cannot_mean_is_refused_by_its_name(kind, field):
+    default = [field.default] if field.default is not MISSING else []
+    for good in default:
+        kind(**{field.name: good})
+    for value in WRONG:
+        if not means(str(field.type), value):
+            with pytest.raises((TypeError, ValueError), match=f"^{field.name} must "):
+                kind(**{field.name: value})
+    if field.type == "int":
+        with pytest.raises(TypeError, match=f"^{field.name} must be a whole number"):
+            kind(**{field.name: 2.5})
+
+
+@pytest.mark.parametrize("field", FUSED, ids=lambda field: field.name)
+def test_so_do_the_parts_of_a_hybrid(field):
+    for value in WRONG:
+        with pytest.raises((TypeError, ValueError), match=f"^{field.name} must "):
+            Fused(**OTHERS | {field.name: value})
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert ALGORITHMS["oktopk"](period=np.int64(8), trigger=np.float32(2)).period == 8
+    check_switch("x", np.True_)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0, "0.5", None, True])
+def test_intervals(value):
+    with pytest.raises((TypeError, ValueError), match=r"^x must be (a number )?in \(0, 1\]"):
+        check_range("x", value, "(0, 1]")
+    check_range("x", 1, "(0, 1]")
+    check_range("x", 0, "[0, inf)")
+
+
+def test_errors_say_what_was_expected_what_came_and_what_to_do():
+    with pytest.raises(ValueError, match=r"^x must be in \[0, 3\] steps, got 4; fewer will do$"):
+        check_whole("x", 4, 0, "steps", "fewer will do", most=3)
+    with pytest.raises(TypeError, match=r"^x must be a whole number, at least 0 steps, got 1\.5$"):
+        check_whole("x", 1.5, 0, "steps")
+    with pytest.raises(TypeError, match="^x must be True or False, got 'no'$"):
+        check_switch("x", "no")
+    with pytest.raises(ValueError, match="^x must be one of a, b, got 'c'$"):
+        check_choice("x", "c", ("a", "b"))
+    with pytest.raises(TypeError, match="^x must be an instance of BitPacked, got .*BitPacked"):
+        check_instance("x", BitPacked, BitPacked)
+
+
+def test_on_one_rank_it_is_an_error_of_all():
+    def body(comm):
+        with pytest.raises(ValueError, match="trigger must be in"):
+            sparse_allreduce(np.ones(9), comm=comm, trigger=math.nan if comm.rank == 1 else 1.5)
+
+    World(3).run(body)
