@@ -1,18 +1,17 @@
-"""Count neighbouring words: Counters of integers, added up over ranks.
+"""Count neighbouring words: Counters of strings, added up over ranks.
 
     python -m sparse_mpi run -n 4 examples/words.py --plot words.png
 
-Each rank counts the pairs of its share of a text. A pair is a number made of two checksums, which all ranks compute
-alike, so that nobody needs a common vocabulary; words are looked up where the pair was seen. The text is Python's own
+Each rank counts the pairs of its share of a text, and all ranks get the counts of the whole. The text is Python's own
 manual, as it comes with Python. The answer is checked against one process.
 """
 
 import re
 from collections import Counter
 from functools import partial
+from itertools import pairwise
 from pydoc_data.topics import topics
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 from mpi4py import MPI
@@ -33,18 +32,12 @@ parser.add_argument(
 parser.add_argument("--plot", type=values.figure, metavar="FILE", help="draw them")
 
 
-def number(pair: tuple[str, str]) -> int:
-    """Return a number below 2^63 for a pair of words."""
-    first, second = (crc32(word.encode()) for word in pair)
-    return first << 31 | second >> 1
-
-
-def pairs(texts: list[str]) -> Counter[tuple[str, str]]:
-    """Count neighbouring words."""
-    found: Counter[tuple[str, str]] = Counter()
+def pairs(texts: list[str]) -> Counter[str]:
+    """Count neighbouring words, with a space between them."""
+    found: Counter[str] = Counter()
     for text in texts:
         words = re.findall(r"[a-z]+", text.lower())
-        found.update(zip(words, words[1:], strict=False))
+        found.update(map(" ".join, pairwise(words)))
     return found
 
 
@@ -53,29 +46,26 @@ def main() -> None:
     args, world = parser.parse_args(), MPI.COMM_WORLD
     texts = [topics[name] for name in sorted(topics)]
     mine = pairs(texts[world.rank :: world.size])
-    numbered = Counter({number(pair): count for pair, count in mine.items()})
+    total = sparse_mpi.allreduce(mine)
     if args.save:
         args.save.mkdir(parents=True, exist_ok=True)
-        np.savez(args.save / f"rank-{world.rank}.npz", keys=list(numbered), values=list(numbered.values()))
-    total = sparse_mpi.allreduce(numbered)
+        number = {pair: place for place, pair in enumerate(total)}  # in the order of the pairs, the same on all ranks
+        keys = [number[pair] for pair in mine]
+        np.savez(args.save / f"rank-{world.rank}.npz", keys=keys, values=list(mine.values()))
 
-    best = total.most_common(args.best)
-    here = {number(pair): " ".join(pair) for pair in mine}
-    known = world.allgather({key: here[key] for key, _ in best if key in here})
-    names = {key: words for part in known for key, words in part.items()}
     if world.rank == 0:
-        expected = Counter({number(pair): count for pair, count in pairs(texts).items()})
+        best = total.most_common(args.best)
         print(f"{len(texts)} texts, {total.total():,} pairs, {len(total):,} distinct, {world.size} ranks")
-        for key, count in best:
-            print(f"{count:6,}  {names[key]}")
-        if total != expected:
+        for pair, count in best:
+            print(f"{count:6,}  {pair}")
+        if total != pairs(texts):
             raise SystemExit("the answer is not that of one process")
         print("as counted by one process")
         if args.plot:
-            write(partial(figure, [names[key] for key, _ in best], [count for _, count in best]), args.plot)
+            write(partial(figure, *zip(*best, strict=True)), args.plot)
 
 
-def figure(names: list[str], counts: list[int], look: Look) -> Any:
+def figure(names: tuple[str, ...], counts: tuple[int, ...], look: Look) -> Any:
     """Draw counts as bars."""
     drawn, ((axes,),) = panels(1, 1, 3.2)
     axes.barh(names[::-1], counts[::-1], color=look.colours[0])

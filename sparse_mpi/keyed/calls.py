@@ -19,6 +19,8 @@ from sparse_mpi.keyed.ownership import part_of, regions_of
 from sparse_mpi.keyed.together import together
 from sparse_mpi.wire import BitPacked
 
+NO_KEYS = (0, -1)  # as a range
+
 
 def allreduce(
     x: Any,
@@ -36,9 +38,10 @@ def allreduce(
     Args:
         x: sparse data: a `SparseVector`; a scipy.sparse array or matrix of any format and shape; a torch.sparse COO
             tensor, also with dense dimensions, or CSR tensor; a pair of arrays ``(keys, values)``, whose values may
-            have a trailing shape; a dict or Counter of integers. The same kind, shape and dtype on all ranks, but that
-            dicts may have other numbers: then all become the type that holds them. An entry that occurs more than once
-            is combined first. x is not modified.
+            have a trailing shape; a dict or Counter. The same kind, shape and dtype on all ranks, but that dicts may
+            have other numbers: then all become the type that holds them. An entry that occurs more than once is
+            combined first. x is not modified. Keys of pairs and dicts are integers, or strings: all str or all bytes,
+            of any length, in arrays of NumPy's (of type U or S, in host memory). A dict without keys goes with any.
         op: ``"sum"``, ``"prod"``, ``"min"``, ``"max"``, ``"and"``, ``"or"``, ``"xor"`` (bitwise; of bool logical), or a
             NumPy ufunc of two arguments that is associative and commutative and keeps the dtype. As in NumPy, integers
             wrap around, sums of bool are "or", and NaN makes a minimum or maximum NaN. Keys that a rank lacks are not
@@ -60,7 +63,8 @@ def allreduce(
 
     Returns:
         The same kind as x, on the same device, in the order of its keys and without duplicates; the same bytes on every
-        rank. Keys may be negative; those of a matrix are in the order of its rows.
+        rank. Keys may be negative; those of a matrix are in the order of its rows, and strings in Python's order. They
+        are compared as strings: no checksum could take two for one.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
@@ -70,9 +74,8 @@ def allreduce(
     source = taken(x, transport)
 
     def work() -> Any:
-        mine, ufunc, entries, pool, form, few = ready(
-            source, op, transport, zeros, algorithm, network=network, wire=wire
-        )
+        call = ready(source, op, transport, zeros, algorithm, network=network, wire=wire)
+        ufunc, entries, pool, form, few, *_ = call
         with together(transport):
             chosen = algorithm
             if algorithm == AUTO:
@@ -87,7 +90,7 @@ def allreduce(
                 result = merged(few, ufunc)
             else:
                 result = ALGORITHMS[chosen](entries, ufunc, pool, form, transport)
-            return mine.leave(_finished(result, entries, zeros))
+            return call.leave([_finished(result, entries, zeros)], call.everywhere)[0]
 
     return source.back(in_turn(transport, work))
 
@@ -104,14 +107,15 @@ def reduce_scatter(
     source = taken(x, transport)
 
     def work() -> Any:
-        mine, ufunc, entries, pool, form, few = ready(source, op, transport, zeros, wire=wire)
+        call = ready(source, op, transport, zeros, wire=wire)
+        ufunc, entries, pool, form, few, *_ = call
         with together(transport):
             regions = regions_of(pool, transport.size)
             if few is None:
                 own = owned(entries, ufunc, regions, form, transport)
             else:
                 own = part_of(merged(few, ufunc), regions, transport.rank)
-            return mine.leave(_finished(own, entries, zeros))
+            return call.leave([_finished(own, entries, zeros)], regions)[0]
 
     return source.back(in_turn(transport, work))
 
@@ -133,17 +137,19 @@ def reduce(
     source = taken(x, transport)
 
     def work() -> Any:
-        mine, ufunc, entries, pool, form, few = ready(source, op, transport, zeros, root=root, wire=wire)
+        call = ready(source, op, transport, zeros, root=root, wire=wire)
+        ufunc, entries, pool, form, few, *_ = call
         with together(transport):
-            if few is not None:
-                return mine.leave(_finished(merged(few, ufunc), entries, zeros)) if transport.rank == root else None
-            rank, regions = transport.rank, regions_of(pool, transport.size)
-            own = owned(entries, ufunc, regions, form, transport)
-            message, lengths = form.pack(own, np.array([len(own.keys)]), regions[rank : rank + 1])
-            received, lengths = transport.alltoallv(message, lengths * (np.arange(transport.size) == root))
-            if rank != root:
-                return None
-            return mine.leave(_finished(form.unpacked(received, lengths, regions)[0], entries, zeros))
+            rank, size = transport.rank, transport.size
+            if few is None:
+                regions = regions_of(pool, size)
+                own = owned(entries, ufunc, regions, form, transport)
+                message, lengths = form.pack(own, np.array([len(own.keys)]), regions[rank : rank + 1])
+                received, lengths = transport.alltoallv(message, lengths * (np.arange(size) == root))
+                few = [form.unpacked(received, lengths, regions)[0]]  # all of them on the root
+            results = [_finished(merged(few, ufunc), entries, zeros)] if rank == root else []
+            wanted = np.where(np.arange(size)[:, None] == root, call.everywhere, NO_KEYS)
+            return next(iter(call.leave(results, wanted)), None)
 
     result = in_turn(transport, work)
     return result if result is None else source.back(result)
@@ -158,10 +164,11 @@ def allgather(x: Any, comm: Any = None, *, wire: str | BitPacked | None = None) 
     source = taken(x, transport)
 
     def work() -> list[Any]:
-        mine, _, entries, pool, form, few = ready(source, "sum", transport, "keep", wire=wire)
+        call = ready(source, "sum", transport, "keep", wire=wire)
+        _, entries, pool, form, few, *_ = call
         with together(transport):
             parts = gathered(entries, pool, form, transport) if few is None else few
-            return [mine.leave(part) for part in parts]
+            return call.leave(parts, call.everywhere)
 
     return [source.back(part) for part in in_turn(transport, work)]
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import check_place, describe, is_on_device
+from sparse_mpi.arrays import check_place, check_plain, describe, is_on_device
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.keyed.entries import Entries
+from sparse_mpi.keyed.strings import BYTES, INTEGERS, NAMES, STR, STRINGS, UNKNOWN, encoded, ordered
 from sparse_mpi.sparse import SparseVector
 
 KINDS = (
@@ -24,6 +25,7 @@ SIGN = np.uint64(1 << 63)
 NUMBERS = "bool, integers, floating-point or complex numbers"
 # The types of numbers in dicts, each of which holds all numbers of those before it
 PLAIN = (np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.complex128))
+TYPES = {"U": STR, "S": BYTES}  # types of keys in arrays, by the kind of their dtype
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,10 @@ class Held:
     """What a rank holds.
 
     Args:
-        keys: ``(m,)`` int64, in any order, perhaps more than once.
+        keys: ``(m,)`` int64, in any order, perhaps more than once; where keys are strings, their places in these.
         values: ``(m, ...)``.
         facts: what must be the same on all ranks, by name.
-        leave: makes a result of the same kind.
+        leave: makes a result of the same kind, whose keys are objects where they are strings.
         plain: the place in `PLAIN` of the numbers of a dict, plus 1; 0 if it has none; None of all else.
     """
 
@@ -43,6 +45,8 @@ class Held:
     facts: dict[str, Any]
     leave: Callable[[Entries], Any]
     plain: int | None = None
+    type: int = INTEGERS  # of keys
+    strings: Sequence[bytes] = ()  # the keys, distinct and in their order
 
 
 def plain_type(plain: int) -> np.dtype:
@@ -73,18 +77,32 @@ def held(x: Any) -> Held:
     raise TypeError(f"x must be {KINDS}, got {describe(x)}; a dense array is for sparse_allreduce, or MPI's Allreduce")
 
 
-def integers(keys: Any, what: str) -> np.ndarray:
+def integers(keys: Any, what: str, expected: str = "integers") -> np.ndarray:
     """Return keys as an array; raise TypeError unless they are a vector of integers, or an empty list."""
     found = here(keys, what)
     if found.size == 0 and not isinstance(keys, np.ndarray):
         found = found.astype(np.int64)
     if found.dtype.kind not in "iu" or found.ndim != 1:
-        raise TypeError(f"{what} must be a vector of integers, got {describe(found)}; number them first")
+        remedy = "convert them with astype('U')" if found.dtype.kind in "OT" else "number them first"
+        raise TypeError(f"{what} must be a vector of {expected}, got {describe(found)}; {remedy}")
     return found
+
+
+def integers_or_strings(keys: Any, what: str) -> tuple[np.ndarray, int]:
+    """Return keys as an array, and their type; raise TypeError unless they are a vector of integers or of strings."""
+    found = here(keys, what)
+    kind = TYPES.get(found.dtype.kind, INTEGERS)
+    if kind == INTEGERS or found.ndim != 1:
+        is_empty = found.size == 0 and not isinstance(keys, np.ndarray)
+        return integers(keys, what, "integers or strings"), UNKNOWN if is_empty else INTEGERS
+    if not isinstance(keys, np.ndarray) and found.tolist() != list(keys):
+        raise TypeError(f"{what} must be all str or all bytes, none of which ends in NUL; a dict takes these")
+    return found, kind
 
 
 def here(x: Any, what: str) -> np.ndarray:
     """Return what is in host memory as an array."""
+    check_plain(x, what)
     check_place(x, what)
     if is_on_device(x):
         raise TypeError(f"{what} must be in host memory as the rest is, got {describe(x)} on a device; move either")
@@ -111,7 +129,9 @@ def _of_vector(x: SparseVector) -> Held:
 
 def _of_pairs(given: Any, values: Any) -> Held:
     found = _numbers(values)
-    keys = integers(given, "keys of x")
+    keys, kind = integers_or_strings(given, "keys of x")
+    if kind in STRINGS:
+        return _of_strings(keys, found, kind)
     unsigned = keys.dtype.newbyteorder("=") == np.uint64
 
     def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
@@ -119,28 +139,50 @@ def _of_pairs(given: Any, values: Any) -> Held:
         return back.astype(keys.dtype, copy=False), result.values
 
     # In the order of the keys
-    ordered = (keys ^ SIGN).view(np.int64) if unsigned else keys.astype(np.int64, copy=False)
-    return _checked(ordered, found, {"kind": "(keys, values)", "keys": keys.dtype}, leave)
+    numbers = (keys ^ SIGN).view(np.int64) if unsigned else keys.astype(np.int64, copy=False)
+    return _checked(numbers, found, {"kind": "(keys, values)", "keys": keys.dtype}, leave)
 
 
-def _of_dict(x: dict[int, Any]) -> Held:
-    wrong = [key for key in x if not isinstance(key, (int, np.integer)) or isinstance(key, bool)]
-    if wrong:
-        raise TypeError(f"keys of x must be integers, got {wrong[0]!r}; number them first")
-    try:
-        keys = np.fromiter(x, np.int64, len(x))
-    except OverflowError:
-        raise ValueError("keys of x must be in [-2^63, 2^63); take (keys, values) with uint64 keys") from None
+def _of_strings(keys: np.ndarray, values: np.ndarray, kind: int) -> Held:
+    def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(result.keys.tolist(), keys.dtype.kind), result.values  # as wide as the longest
+
+    strings, places = ordered(encoded(keys.tolist()))
+    held = _checked(places, values, {"kind": "(keys, values)", "keys": NAMES[kind]}, leave)
+    return replace(held, type=kind, strings=strings)
+
+
+def _of_dict(x: dict[Any, Any]) -> Held:
+    kind, strings = _type_of_keys(x), list[bytes]()
+    if kind in STRINGS:
+        strings, keys = ordered(encoded(x))
+    else:
+        try:
+            keys = np.fromiter(x, np.int64, len(x))
+        except OverflowError:
+            raise ValueError("keys of x must be in [-2^63, 2^63); take (keys, values) with uint64 keys") from None
     values = _numbers(list(x.values())) if x else np.empty(0, bool)
     if values.dtype not in PLAIN or values.ndim != 1:
         raise TypeError(f"values of x must be Python's numbers below 2^63, got {describe(values)}")
     made = Counter if isinstance(x, Counter) else dict
 
-    def leave(result: Entries) -> dict[int, Any]:
+    def leave(result: Entries) -> dict[Any, Any]:
         return made(dict(zip(result.keys.tolist(), result.values.tolist(), strict=True)))
 
     plain = PLAIN.index(values.dtype) + 1 if x else 0
-    return Held(keys, values, {"kind": made.__name__}, leave, plain)
+    return Held(keys, values, {"kind": made.__name__}, leave, plain, kind, strings)
+
+
+def _type_of_keys(x: dict[Any, Any]) -> int:
+    """Return the type of a dict's keys."""
+    kinds = set()
+    for key in {type(key): key for key in x}.values():
+        if isinstance(key, bool) or not isinstance(key, (int, np.integer, str, bytes)):
+            raise TypeError(f"keys of x must be integers, str or bytes, got {key!r}; number them first")
+        kinds.add(STR if isinstance(key, str) else BYTES if isinstance(key, bytes) else INTEGERS)
+    if len(kinds) > 1:
+        raise TypeError(f"keys of x must be of one type, got {' and '.join(NAMES[kind] for kind in sorted(kinds))}")
+    return kinds.pop() if kinds else UNKNOWN
 
 
 def _of_scipy(x: Any, scipy: Any) -> Held:

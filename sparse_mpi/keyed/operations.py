@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import Any
 
 import numpy as np
+
+from sparse_mpi.checks import meant
 
 NAMED = {
     "sum": np.add,
@@ -16,7 +19,18 @@ NAMED = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
+# MPI's operations: of bool values the logical ones are the bitwise ones
+OF_MPI = [("sum", "SUM"), ("prod", "PROD"), ("min", "MIN"), ("max", "MAX")]
+OF_MPI += [(name, f"{kind}{name.upper()}") for name in ("and", "or", "xor") for kind in "BL"]
 TRIED = (0, 1, 2, 3, 5)  # small numbers, of which all triples are tried; sums and products of them are exact
+
+
+def named(op: Any) -> Any:
+    """Return the name in `NAMED` of one of MPI's own operations, such as ``MPI.SUM``; anything else as it is."""
+    MPI = sys.modules.get("mpi4py.MPI")  # without it nobody has one
+    if MPI is None or not isinstance(op, MPI.Op):
+        return op
+    return next((name for name, attribute in OF_MPI if op == getattr(MPI, attribute)), op)
 
 
 def operation(op: Any, dtype: np.dtype) -> np.ufunc:
@@ -28,7 +42,7 @@ def operation(op: Any, dtype: np.dtype) -> np.ufunc:
     """
     found = NAMED.get(op, op) if isinstance(op, str) else op
     if isinstance(found, str):
-        raise ValueError(f"op must be one of {', '.join(NAMED)}, or a ufunc of NumPy, got {op!r}")
+        raise ValueError(f"op must be one of {', '.join(NAMED)}, or a ufunc of NumPy, got {op!r}{meant(op, NAMED)}")
     if not hasattr(found, "reduceat") or (found.nin, found.nout) != (2, 1):  # Numba's are of a class of their own
         raise TypeError(
             f"op must be one of {', '.join(NAMED)}, or a NumPy ufunc of two arguments, got {op!r}; "

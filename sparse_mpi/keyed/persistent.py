@@ -16,10 +16,11 @@ from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.keyed.device import Given, given_array
 from sparse_mpi.keyed.entries import Entries, Runs
-from sparse_mpi.keyed.kinds import here, integers
+from sparse_mpi.keyed.kinds import here, integers_or_strings
 from sparse_mpi.keyed.messages import Format
-from sparse_mpi.keyed.operations import operation
+from sparse_mpi.keyed.operations import named, operation
 from sparse_mpi.keyed.ownership import dealt, pooled, regions_of
+from sparse_mpi.keyed.strings import NAMES, STRINGS, UNKNOWN, Dictionary, encoded, ordered, type_of_all
 from sparse_mpi.keyed.together import together
 
 ALWAYS, FIRST = "always", "first"
@@ -38,10 +39,11 @@ def allreduce_init(
     """Set up an allreduce of values whose keys stay the same, round after round. Collective.
 
     Args:
-        keys: ``(m,)`` integers, for which this rank will have values; distinct, in any order.
-        needed: ``(r,)`` integers, whose results this rank wants, in any order, perhaps more than once; they need not be
-            among ``keys``, and those that no rank has a value for get zeros. None: ``keys``. Both may be CuPy arrays or
-            tensors on a CUDA device.
+        keys: ``(m,)`` integers, for which this rank will have values; distinct, in any order. Or strings, all str or
+            all bytes, in a NumPy array or a list, which are told once, too.
+        needed: ``(r,)`` keys, whose results this rank wants, in any order, perhaps more than once; they need not be
+            among ``keys``, and those that no rank has a value for get zeros. None: ``keys``. Integers may be CuPy
+            arrays or tensors on a CUDA device.
         op: as for `allreduce`; values are combined in rank order.
         comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
         dtype: of the values.
@@ -61,20 +63,33 @@ def allreduce_init(
         given_keys, asked = given_array(keys).host, given_array(needed).host
 
     def work() -> PersistentAllreduce:
-        with same_on_all_ranks(transport) as say:
-            kind, trailing = np.dtype(dtype), tuple(int(d) for d in shape)
-            if kind.kind not in "biufc" or 0 in trailing:
-                raise TypeError(f"dtype must be of numbers, and shape of at least one, got {kind} and {trailing}")
-            ufunc = operation(op, kind)
-            mine = _vector(given_keys, "keys")
-            wanted = mine if asked is None else _vector(asked, "needed")
+        agreement = same_on_all_ranks(transport, 1)
+        with agreement as say:
+            number, trailing = np.dtype(dtype), tuple(int(d) for d in shape)
+            if number.kind not in "biufc" or 0 in trailing:
+                raise TypeError(f"dtype must be of numbers, and shape of at least one, got {number} and {trailing}")
+            of = named(op)
+            ufunc = operation(of, number)
+            (mine, kind), strings = _vector(given_keys, "keys"), list[bytes]()
+            wanted, other = (mine, kind) if asked is None else _vector(asked, "needed")
+            if UNKNOWN not in (kind, other) and kind != other:
+                raise TypeError(f"needed must be {NAMES[kind]} as keys are, got {NAMES[other]}")
+            kind = max(kind, other)
+            if kind in STRINGS:
+                strings, places = ordered(encoded([*mine.tolist(), *wanted.tolist()]))
+                mine, wanted = np.split(places, [len(mine)])
             if len(np.unique(mine)) != len(mine):
                 raise ValueError(f"keys must be distinct, got {len(mine)} with {len(np.unique(mine))} distinct ones")
             if validate not in (ALWAYS, FIRST):
                 raise ValueError(f"validate must be {ALWAYS!r} or {FIRST!r}, got {validate!r}")
-            say(op=getattr(op, "__name__", op), dtype=kind, shape=trailing, validate=validate)
+            say(op=getattr(of, "__name__", of), dtype=number, shape=trailing, validate=validate)
+            agreement.words[0] = kind
+        kind = type_of_all(agreement.rows[:, 0], kind, transport)
         with together(transport):
-            return PersistentAllreduce(mine, wanted, ufunc, kind, trailing, transport, validate)
+            if kind in STRINGS:
+                numbers = Dictionary(strings, kind, transport).numbers
+                mine, wanted = numbers[mine], numbers[wanted]
+            return PersistentAllreduce(mine, wanted, ufunc, number, trailing, transport, validate)
 
     return in_turn(transport, work)
 
@@ -190,9 +205,11 @@ def _told(entries: Entries, regions: np.ndarray, form: Format, comm: Comm) -> tu
     return counts, [part.keys for part in form.unpack(received, lengths, own)]
 
 
-def _vector(keys: Any, argument: str) -> np.ndarray:
-    """Return keys as int64."""
-    found = integers(keys, argument)
+def _vector(keys: Any, argument: str) -> tuple[np.ndarray, int]:
+    """Return keys, integers as int64, and their type."""
+    found, kind = integers_or_strings(keys, argument)
+    if kind in STRINGS:
+        return found, kind
     if found.dtype.newbyteorder("=") == np.uint64 and (found >> np.uint64(63)).any():
         raise TypeError(f"{argument} must be a vector of integers below 2^63, got {found.max()}")
-    return found.astype(np.int64)
+    return found.astype(np.int64), kind

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import SparseVector, World, keyed
+from sparse_mpi.keyed import operations
 from sparse_mpi.keyed.operations import NAMED, operation
 
 PAIR = np.array([1, 2]), np.array([1.0, 2.0])
@@ -35,12 +38,21 @@ def refused(x, other=None, **options):
     ("x", "says"),
     [
         (np.zeros(3), "x must be a SparseVector, a scipy.sparse array.*got numpy float64"),
-        ((np.array([1.0]), np.array([1.0])), "keys of x must be a vector of integers, got numpy float64"),
+        ((np.array([1.0]), np.array([1.0])), "keys of x must be a vector of integers or strings, got numpy float64"),
         ((np.array([1]), np.array(["a"])), "values of x must be bool, integers"),
         ((np.array([1, 2]), np.array([1.0])), "x must have a value for each key, got 2 keys and values of shape"),
         ((np.array([1]), np.empty((1, 0))), "values of x must have a size"),
-        ({"a": 1}, "keys of x must be integers, got 'a'"),
-        ({True: 1}, "keys of x must be integers, got True"),
+        ((np.array(["a"], object), np.array([1])), r"got numpy object \(1,\); convert them with astype\('U'\)"),
+        ((np.array([["a"]]), np.array([1])), "keys of x must be a vector of integers or strings, got numpy <U1"),
+        ((["a", "b\0"], np.array([1, 2])), "keys of x must be all str or all bytes, none of which ends in NUL"),
+        ((["a", b"b"], np.array([1, 2])), "keys of x must be all str or all bytes"),
+        ((np.array(["a", "b"]), np.array([1])), "x must have a value for each key, got 2 keys and values of shape"),
+        ({("a", "b"): 1}, r"keys of x must be integers, str or bytes, got \('a', 'b'\); number them first"),
+        ({"a": 1, b"a": 1}, "keys of x must be of one type, got str and bytes"),
+        ({"a": 1, 1: 1}, "keys of x must be of one type, got integers and str"),
+        ({"\ud800": "a"}, "values of x must be bool"),
+        ((np.array([1]), np.ma.masked_array([1.0], [True])), "values of x must not be masked, got a MaskedArray; fill"),
+        ({True: 1}, "keys of x must be integers, str or bytes, got True"),
         ({2**64: 1}, r"keys of x must be in \[-2\^63, 2\^63\)"),
         ({1: 2**70}, "values of x must be"),
         ({1: "a"}, "values of x must be bool"),
@@ -63,6 +75,7 @@ def test_bad_data(x, says):
         ((PAIR[0].astype(np.uint64), PAIR[1]), {}, "keys=uint64"),
         ((PAIR[0], np.ones((2, 3))), {}, r"values of shape=\(3,\)"),
         ({1: 1.0}, {}, "kind=dict"),
+        ((np.array(["a", "b"]), PAIR[1]), {}, "keys=str"),
         (None, {"op": "mean"}, "op must be one of sum, prod"),
         (None, {"op": np.subtract}, "op must be commutative"),
         (None, {"op": np.hypot, "zeros": "lose"}, "zeros must be 'keep' or 'drop', got 'lose'"),
@@ -125,3 +138,20 @@ def test_a_ufunc_of_python_s_is_refused_for_it_makes_objects():
 def test_every_name_is_an_operation_on_integers_and_bool(name):
     for dtype in (np.int8, np.uint64, np.bool_):
         assert operation(name, np.dtype(dtype)) is NAMED[name]
+
+
+def test_operations_of_mpi_are_known_by_name(monkeypatch):
+    """`MPI.LOR` too: of bool values it is the bitwise one."""
+
+    class Op:
+        pass
+
+    names = ["SUM", "PROD", "MIN", "MAX", "BAND", "LAND", "BOR", "LOR", "BXOR", "LXOR", "MAXLOC"]
+    MPI = SimpleNamespace(Op=Op, **{name: Op() for name in names})
+    assert operations.named(MPI.SUM) is MPI.SUM  # nobody has mpi4py's
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", MPI)
+    found = [operations.named(getattr(MPI, name)) for name in names]
+    assert found[:-1] == ["sum", "prod", "min", "max", "and", "and", "or", "or", "xor", "xor"]
+    assert found[-1] is MPI.MAXLOC and operations.named("sum") == "sum" and operations.named(np.add) is np.add
+    with pytest.raises(TypeError, match="op must be one of"):
+        operations.operation(MPI.MAXLOC, np.dtype(float))

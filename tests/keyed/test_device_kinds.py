@@ -153,6 +153,12 @@ def test_keys_here_and_values_there_are_refused(gpu, place):
     assert all(f"{place} of x must be in host memory as the rest is, got" in text for text in refused(mixed))
 
 
+def test_strings_are_keys_of_values_in_host_memory(gpu):
+    there = put("pair", (np.arange(1), np.ones(1)))[1]
+    told = refused(lambda rank: (np.array(["a"]), there))
+    assert all("values of x must be in host memory as the rest is, got" in text for text in told)
+
+
 def test_other_matrices_and_types_are_refused(gpu):
     dia = sys.modules["cupyx.scipy.sparse"].dia_matrix(scipy.sparse.eye(3, format="dia", dtype=np.float32))
     assert all("a COO, CSR or CSC matrix of cupyx.scipy.sparse" in text for text in refused(lambda rank: dia))
