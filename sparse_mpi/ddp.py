@@ -25,6 +25,7 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import describe
 from sparse_mpi.buckets.ddp import DDPBuckets, Names, names_of
 from sparse_mpi.buckets.rows import RowSum, mean_of, staged, summed
+from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -84,8 +85,7 @@ class SparseState:
                 )
             resolve_k(1, None, density)
             for argument, steps in (("dense_steps", dense_steps), ("check_every", check_every)):
-                if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-                    raise ValueError(f"{argument} must be a whole number of steps, 0 or more, got {steps!r}")
+                check_whole(argument, steps, 0, "steps")
             say(density=density, algorithm=self.algorithm, feedback=rule)
             say(dense_steps=dense_steps, check_every=check_every, named_parameters=list(self._names.values()))
         self.comm: Comm = transport.duplicate()
@@ -161,9 +161,9 @@ class SparseState:
             self._arrive(arrival)
         if bucket.is_last():
             moves = self._regroup([late for late in self._now if late.names not in self._buckets.known])
-            rows = self._start_sparse()
-            # The callback runs at the end of the backward pass, on its thread, before DDP looks at the futures.
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._finish(moves, rows))
+            # All gradients are here. A callback of autograd would be too late: DDP with static_graph=True waits for
+            # the futures of its first step within one.
+            self._finish(moves, self._start_sparse())
         return arrival.future
 
     def _arrive(self, arrival: "_Arrival") -> None:

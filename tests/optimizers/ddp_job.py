@@ -9,12 +9,15 @@ Every rank saves what it saw of a run in FOLDER/RUN-rank.pt.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from ddp_mistakes import mistakes, refused  # it lies beside this script
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from sparse_mpi import FEEDBACKS
 from sparse_mpi.ddp import SparseState, sparse_hook
@@ -119,6 +122,43 @@ def embeddings(options: dict | None, make=torch.optim.Adagrad) -> dict:
     return saw
 
 
+class Recomputed(torch.nn.Module):
+    """Layers whose activations are computed anew in the backward pass, the middle one ``times`` over."""
+
+    def __init__(self, times: int, reentrant: bool | None) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.middle, self.last = (torch.nn.Linear(*shape) for shape in ((20, 30), (30, 30), (30, 4)))
+        self.times, self.reentrant = times, reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self._anew(lambda y: torch.relu(self.first(y)), x.requires_grad_())  # reentrant needs that of an input
+        for _ in range(self.times):
+            x = self._anew(lambda y: torch.relu(self.middle(y)), x)
+        return self.last(x)
+
+    def _anew(self, layer, x: torch.Tensor) -> torch.Tensor:
+        return layer(x) if self.reentrant is None else checkpoint(layer, x, use_reentrant=self.reentrant)
+
+
+def recomputed(options: dict | None, reentrant: bool | None, static: bool = True, **more: bool) -> dict:
+    """Train `Recomputed`, by torch's own allreduce if ``options`` is None; without a static graph a layer is used once.
+
+    DDP with a static graph hands over the buckets of the first step in a callback at the end of the backward pass.
+    """
+    net = Recomputed(2 if static else 1, reentrant)
+    model = DistributedDataParallel(net, bucket_cap_mb=0.002, static_graph=static, **more)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    if options is not None:
+        model.register_comm_hook(SparseState(net.named_parameters(), **options), sparse_hook)
+    for number in range(STEPS):
+        draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
+        optimizer.zero_grad()
+        cross_entropy(model(torch.randn(4, 20, generator=draw)), torch.arange(4)).backward()
+        optimizer.step()
+    return {"parameters": torch.cat([p.detach().flatten() for p in net.parameters()])}
+
+
 def flushed(options: dict) -> dict:
     run = Run(options)
     for number in range(STEPS):
@@ -166,48 +206,6 @@ def by_optimizer(options: dict) -> dict:
     return run.save()
 
 
-def refused(call) -> str:
-    """What the error says that ``call`` must raise."""
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    raise AssertionError("nothing was raised")
-
-
-def mistakes(options: dict) -> dict:
-    pairs = list(Run(None).net.named_parameters())
-    rank = dist.get_rank()
-    saved = Run(options).state.state_dict()
-
-    def of_another_model():
-        run = Run(options)
-        run.state._names.popitem()
-        run.step(0)
-
-    def of_another_shape():
-        net = torch.nn.Linear(4, 2)
-        state = SparseState(net.named_parameters())
-        net.weight.data, net.bias.data = torch.ones(3, 4), torch.ones(3)
-        model = DistributedDataParallel(net)
-        model.register_comm_hook(state, sparse_hook)
-        model(torch.ones(5, 4)).sum().backward()
-
-    return {
-        "algorithm": refused(lambda: SparseState(pairs, algorithm="best")),
-        "ahead": refused(lambda: SparseState(pairs, feedback="sa-pef")),
-        "density": refused(lambda: SparseState(pairs, density=1.5)),
-        "ranks differ": refused(lambda: SparseState(pairs, density=0.1 + rank)),
-        "dense_steps": refused(lambda: SparseState(pairs, dense_steps=-1)),
-        "parameters": refused(lambda: SparseState([p for _, p in pairs])),
-        "of another model": refused(of_another_model),
-        "of another shape": refused(of_another_shape),
-        "complex": refused(lambda: SparseState(torch.nn.Linear(4, 2, dtype=torch.complex64).named_parameters())),
-        "state": refused(lambda: SparseState(pairs).load_state_dict({})),
-        "names": refused(lambda: SparseState(pairs).load_state_dict(saved | {"owed": {"0.weights": {}}})),
-    }
-
-
 EXACT = {"density": 0.05, "selector": "exact"}  # the same entries in whatever order parameters stand
 SPARSE = {"density": 0.05, "check_every": 1}
 RUNS = {
@@ -232,8 +230,21 @@ RUNS = {
     "tables": lambda: embeddings(None),
     "tables-hook": lambda: embeddings({"algorithm": "dense"}),
     "tables-sparse": lambda: embeddings({"algorithm": "topka", "density": 0.1}),
-    "mistakes": lambda: mistakes(SPARSE),
+    "mistakes": lambda: mistakes(Run, SPARSE),
 }
+ALL = {"algorithm": "topka", "density": 1.0, "dense_steps": 0}
+GRAPHS: dict[str, dict] = {
+    "static": {"reentrant": None},
+    "static views": {"reentrant": None, "gradient_as_bucket_view": True},
+    "static reentrant": {"reentrant": True},
+    "static anew": {"reentrant": False},
+    "reentrant": {"reentrant": True, "static": False},
+    "anew": {"reentrant": False, "static": False},
+}
+RUNS["static-sparse"] = partial(recomputed, SPARSE, reentrant=None)
+for graph, how in GRAPHS.items():
+    RUNS[f"{graph}-plain"] = partial(recomputed, None, **how)
+    RUNS[f"{graph}-all"] = partial(recomputed, ALL, **how)
 
 
 def join(store: Path, rank: int, size: int) -> None:

@@ -1,0 +1,52 @@
+"""Mistakes with the hook of DistributedDataParallel, and what their errors say; `ddp_job` makes them."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from sparse_mpi.ddp import SparseState, sparse_hook
+
+
+def refused(call) -> str:
+    """What the error says that ``call`` must raise."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("nothing was raised")
+
+
+def mistakes(run_of: type, options: dict) -> dict:
+    """What the errors say, by mistake; ``run_of`` makes a run."""
+    pairs = list(run_of(None).net.named_parameters())
+    rank = dist.get_rank()
+    saved = run_of(options).state.state_dict()
+
+    def of_another_model():
+        run = run_of(options)
+        run.state._names.popitem()
+        run.step(0)
+
+    def of_another_shape():
+        net = torch.nn.Linear(4, 2)
+        state = SparseState(net.named_parameters())
+        net.weight.data, net.bias.data = torch.ones(3, 4), torch.ones(3)
+        model = DistributedDataParallel(net)
+        model.register_comm_hook(state, sparse_hook)
+        model(torch.ones(5, 4)).sum().backward()
+
+    return {
+        "algorithm": refused(lambda: SparseState(pairs, algorithm="best")),
+        "ahead": refused(lambda: SparseState(pairs, feedback="sa-pef")),
+        "density": refused(lambda: SparseState(pairs, density=1.5)),
+        "ranks differ": refused(lambda: SparseState(pairs, density=0.1 + rank)),
+        "dense_steps": refused(lambda: SparseState(pairs, dense_steps=-1)),
+        "parameters": refused(lambda: SparseState([p for _, p in pairs])),
+        "of another model": refused(of_another_model),
+        "of another shape": refused(of_another_shape),
+        "complex": refused(lambda: SparseState(torch.nn.Linear(4, 2, dtype=torch.complex64).named_parameters())),
+        "state": refused(lambda: SparseState(pairs).load_state_dict({})),
+        "names": refused(lambda: SparseState(pairs).load_state_dict(saved | {"owed": {"0.weights": {}}})),
+    }
