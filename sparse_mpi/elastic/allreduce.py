@@ -13,6 +13,7 @@ from typing import Any
 from sparse_mpi import kernels
 from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.arrays import Array, like
+from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic.copies import ROUNDINGS, Copies
@@ -71,11 +72,9 @@ class ElasticAllreduce(SparseAllreduce):
         return self.team.departures
 
     def _check(self, copy_every: int, copy: str) -> None:
-        """Raise ValueError unless the arguments are good."""
-        if copy_every < 0:
-            raise ValueError(f"copy_every must be at least 1 step, or 0 for no copies, got {copy_every}")
-        if copy not in ROUNDINGS:
-            raise ValueError(f"copy must be one of {', '.join(map(repr, ROUNDINGS))}, got {copy!r}")
+        """Raise TypeError or ValueError unless the arguments are good."""
+        check_whole("copy_every", copy_every, 0, "steps", "0 copies nothing")
+        check_choice("copy", copy, ROUNDINGS)
         if self._keeper is not None:
             raise ValueError(
                 "budget and step_seconds must be None where ranks may be lost, because a rank that joins does not know "

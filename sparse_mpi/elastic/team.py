@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import hand_over
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -61,11 +62,9 @@ class Team(Spares):
                 raise ValueError(
                     "comm must not have a team already, whose steps would mix with others; share that team"
                 )
-            if not 0 <= spares < self.comm.size:
-                raise ValueError(f"spares must be in [0, {self.comm.size - 1}], for one rank must train, got {spares}")
-            if not 1 <= min_ranks <= self.comm.size - spares:
-                most = f"[1, {self.comm.size - spares}], the number of ranks without spares"
-                raise ValueError(f"min_ranks must be in {most}, got {min_ranks}")
+            check_whole("spares", spares, 0, remedy="one rank must train", most=self.comm.size - 1)
+            within = "there are no more ranks without spares"
+            check_whole("min_ranks", min_ranks, 1, remedy=within, most=self.comm.size - spares)
             say(min_ranks=min_ranks, spares=spares)
         self.comm.attributes[Team] = self
         # Talk with everybody: MPI connects two ranks where they first talk, and if one has failed may wait for ever
@@ -80,7 +79,7 @@ class Team(Spares):
         self.recruits: list[int] = []
         self._places = self.comm.size - spares
         self.completed: int = 0  # transactions
-        self._closed = False
+        self._closed = self._over = False  # close() was called; all ranks have called it
 
     def transaction(self, attempt: Callable[[], T]) -> T:
         """Return what ``attempt()`` does, once all ranks that are left have done it.
@@ -127,7 +126,8 @@ class Team(Spares):
         self._closed = True
         self._meet_at_the_end()
         # By now all ranks have done all there is to do. None may leave while others still wait for it in the meeting:
-        # they meet once more, and that may fail.
+        # they meet once more, and that may fail, because the first to leave may end before the last has heard of all.
+        self._over = True
         with self.comm.within(LAST_SECONDS):
             self._meet_at_the_end()
 
@@ -170,7 +170,7 @@ class Team(Spares):
                 if not isinstance(error, RankFailure) and not self._everybody.broken():
                     raise
         self._move(former)
-        if lost:  # otherwise this rank knew of the loss
+        if lost and not self._over:  # otherwise this rank knew of the loss, or they have ended as it will
             self._note(Departure(completed, tuple(sorted(lost)), len(self.members), perf_counter() - began))
         return completed
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ..launch import ROOT, launch, needs_mpi
-from .chaos import draw, lose
+from .chaos import draw, facts_in, lose
 
 pytestmark = [needs_mpi, pytest.mark.jobs]
 DRAWN = random.Random(14)
@@ -48,6 +48,11 @@ def test_survivors_of_a_real_job_are_those_of_a_planned_departure(job):
 def test_ranks_that_cannot_survive_are_told_so():
     done = launch(2, "-c", PROGRAM)
     assert done.stdout.splitlines() == ["comm must be one that survives "] * 2
+
+
+def test_facts_of_several_ranks_are_read_from_one_line():
+    said = 'sparse_mpi: rank 1 lost{"rank": 0, "spent": []}{"rank": 2}\n{"rank": 3}and {"rank": cut\n{"rank": 4}'
+    assert facts_in(said) == [{"rank": 0, "spent": []}, {"rank": 2}, {"rank": 3}, {"rank": 4}]
 
 
 ALL_FAIL = """

@@ -68,6 +68,26 @@ def test_a_step_that_one_rank_has_completed_is_completed_on_all():
     assert [facts(result) for result in World(RANKS).run(torn) if result] == planned
 
 
+@pytest.mark.parametrize(("meeting", "lost"), [(1, [(1,)]), (2, [])])
+def test_ranks_that_end_their_programs_first_are_not_called_lost(capsys, meeting, lost):
+    """In the last of two meetings a rank may be gone before the others have heard that all have come."""
+
+    def main(comm):
+        team, barriers = Team(comm), iter(range(1, 9))
+
+        def meet():
+            if comm.rank == 1 and next(barriers) == meeting:
+                raise Killed
+            barrier()
+
+        barrier, comm.barrier = comm.barrier, meet
+        team.close()
+        return [departure.ranks for departure in team.departures]
+
+    assert [left for left in World(4).run(main) if left is not None] == [lost] * 3
+    assert ("lost before step" in capsys.readouterr().err) == bool(lost)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     ranks=st.sampled_from([2, 3, 5, 6, 7]),
@@ -156,8 +176,8 @@ def test_a_flush_survives():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"copy_every": -1}, "copy_every must be at least 1 step, or 0 for no copies, got -1"),
-        ({"copy": "float16"}, "copy must be one of 'exact', 'bfloat16', got 'float16'"),
+        ({"copy_every": -1}, "copy_every must be at least 0 steps, got -1; 0 copies nothing"),
+        ({"copy": "float16"}, "copy must be one of exact, bfloat16, got 'float16'"),
         ({"min_ranks": 9}, r"min_ranks must be in \[1, 3\]"),
         ({"feedback": "ef21"}, "feedback must be a rule that can lose a rank"),
     ],

@@ -115,9 +115,9 @@ def test_whenever_ranks_are_lost(ranks, spares, drawn):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"spares": -1}, r"spares must be in \[0, 2\], for one rank must train, got -1"),
+        ({"spares": -1}, r"spares must be in \[0, 2\], got -1; one rank must train"),
         ({"spares": 3}, r"spares must be in \[0, 2\]"),
-        ({"spares": 1, "min_ranks": 3}, r"min_ranks must be in \[1, 2\], the number of ranks without spares, got 3"),
+        ({"spares": 1, "min_ranks": 3}, r"min_ranks must be in \[1, 2\], got 3; there are no more"),
     ],
 )
 def test_impossible_numbers_are_refused(options, said):
