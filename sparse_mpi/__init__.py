@@ -66,6 +66,7 @@ __all__ = [
 ]
 
 LAZY = {"DiLoCo": "sparse_mpi.local"}  # names whose modules import torch, which happens when they are asked for
+MODULES = ("checkpoint", "ddp", "elastic", "optim", "wire")  # likewise: public modules
 FORMER = {"MEMORIES": "FEEDBACKS"}  # names of release 0.1, deprecated
 
 
@@ -73,7 +74,14 @@ def __getattr__(name: str) -> Any:
     """Return what is imported on first use, or with a warning what a deprecated name stands for today."""
     if name in LAZY:
         return getattr(import_module(LAZY[name]), name)
+    if name in MODULES:
+        return import_module(f"{__name__}.{name}")
     if name not in FORMER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(f"{name} is deprecated: write {FORMER[name]}", DeprecationWarning, stacklevel=2)
     return globals()[FORMER[name]]
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted([*__all__, *LAZY, *MODULES, "__version__"])

@@ -10,7 +10,6 @@ All other options are those of the program, whose model, batches, reduction and 
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -21,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from options.converters import new_file
 from options.optimizers import OPTIMIZERS
@@ -29,6 +27,7 @@ from options.reduction import AUTO, algorithm_and_options, feedback_options
 from ranks.job import agreed, run, threads_per_rank
 from ranks.replicas import average_buffers, identical
 from sparse_mpi.analysis.gradients import write
+from sparse_mpi.bench.progress import progress
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.cli.values import integer
@@ -79,8 +78,7 @@ def record(args: Namespace, comm: Comm) -> None:
     optimizer = DistributedOptimizer(optimizer, comm=comm, bucket_cap_mb=None, overlap=False, **amount, **how)
     steps: dict[int, np.ndarray] = {}
     last = max(args.record_steps)
-    silent = comm.rank > 0 or not options.progress or not sys.stderr.isatty()
-    for number, batch in tqdm(_batches(task, last), total=last, disable=silent):
+    for number, batch in progress(_batches(task, last), "steps", comm.rank == 0 and options.progress, last):
         optimizer.zero_grad()
         with optimizer.ahead():
             loss, _ = task.judge(batch)

@@ -34,13 +34,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
 from options.arguments import file_name
 from records import duration, live, race
 from records.duration import LOWER_IS_BETTER
 from records.pairs import table
 from records.ways import arguments, check_program, check_shards, check_way, dealing
+from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.cli.values import checked, every, finite, integer, network, new_folder, number, rate, turns
@@ -111,7 +110,7 @@ def study(runs: Sequence[Run], folder: Path, jobs: int) -> list[dict[str, Any]]:
     for run, file in files.items():
         if run not in missing and (options := tuple(json.loads(file.read_text())["options"])) != run.options:
             raise SystemExit(f"{file} is of another study, {' '.join(options)}; take another --out")
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, tqdm(total=len(missing), unit="run") as bar:
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, Bar(len(missing), "runs") as bar:
         futures = {pool.submit(train, run): run for run in missing}
         for future in as_completed(futures):
             record = future.result() | {"command": provenance()["command"]}  # not that of the process in the pool

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from tqdm import tqdm
 
 from models.vgg import VGG16
 from options.device import DEVICES
@@ -29,6 +28,7 @@ from ranks.device import choose, finish
 from ranks.job import agreed, run, threads_per_rank
 from records.meter import Stamps
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.bench.progress import Bar
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.cli import values
@@ -123,7 +123,7 @@ class Candidate:
         work.optimizer.step()
         return Stamps(start, forward, backward, reduced, time.perf_counter())
 
-    def round(self, steps: int, bar: tqdm) -> None:
+    def round(self, steps: int, bar: Bar) -> None:
         """Take ``steps`` steps; measure from when all ranks are there until all are done."""
         self.reduction.open()
         self.workshop.comm.barrier()
@@ -141,7 +141,7 @@ class Candidate:
         self.rates.append(images / (time.perf_counter() - start))
         self.reduction.close()
 
-    def warm_up(self, steps: int, bar: tqdm, profiler: Profiler | None = None) -> None:
+    def warm_up(self, steps: int, bar: Bar, profiler: Profiler | None = None) -> None:
         """Take ``steps`` steps that are not measured, but may be profiled."""
         self.reduction.open()
         for _ in range(steps):
@@ -181,21 +181,21 @@ def main(args: Namespace, comm: Comm) -> None:
 
     entries = len(workshop.candidates) + len(args.plans)
     steps = entries * (args.warmup + args.rounds * args.iterations)
-    with tqdm(total=steps, disable=comm.rank != 0 or not args.progress, unit="step") as bar:
+    with Bar(steps, "warm-up", comm.rank == 0 and args.progress, stay=True) as bar:
         profiler = Profiler(workshop.model) if args.plans else None
         for name, candidate in list(workshop.candidates.items()):
-            bar.set_description(f"warm-up, {name}")
+            bar.title(f"warm-up, {name}")
             candidate.warm_up(args.warmup, bar, profiler)
             if profiler is not None:
                 profiler.close()
                 add_plans(workshop, profiler.profile(args.density, comm, args.progress))
                 profiler = None
         for name in args.plans:
-            bar.set_description(f"warm-up, plan {name}")
+            bar.title(f"warm-up, plan {name}")
             workshop.candidates[f"plan {name}"].warm_up(args.warmup, bar)
         for number in range(1, args.rounds + 1):
             for name, candidate in workshop.candidates.items():
-                bar.set_description(f"round {number}/{args.rounds}, {name}")
+                bar.title(f"round {number}/{args.rounds}, {name}")
                 candidate.round(args.iterations, bar)
 
     results = {name: candidate.result() for name, candidate in workshop.candidates.items()}

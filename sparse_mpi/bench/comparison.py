@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.bench.cpu_time import ProcessorTime
+from sparse_mpi.bench.progress import Bar
 from sparse_mpi.comm import Comm
 from sparse_mpi.costs.break_even import Cost
 from sparse_mpi.reducer import SparseAllreduce
@@ -98,29 +99,29 @@ def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
 
 
 def take_turns(
-    entered: Sequence[Candidate], layout: Layout, rules: Rules, comm: Comm, tell: Callable[[str], None]
+    entered: Sequence[Candidate], layout: Layout, rules: Rules, comm: Comm, bar: Bar
 ) -> dict[str, np.ndarray]:
     """``(P, steps, len(FIELDS))`` float64 of every candidate, by name, the same on all ranks; their steps may differ.
 
-    ``tell`` is told what is being done.
+    ``bar`` moves on with every step of all candidates.
     """
     clock = ProcessorTime(comm)
     reducers = {c.name: _enter(c, layout, rules, clock) for c in entered}
     samples: dict[str, list[list[float]]] = {name: [] for name in reducers}
     spent = dict.fromkeys(reducers, 0.0)
-    started = perf_counter()
     for number, gradient in enumerate(_gradients(layout.size, rules, comm.rank)):
         running = [name for name in reducers if _goes_on(number - rules.warmup, spent[name], rules)]
         if not running:
             break
         what = f"step {number + 1 - rules.warmup} of {rules.steps}" if number >= rules.warmup else "warm-up"
-        tell(f"{what}, candidates: {len(running)}, after {perf_counter() - started:.0f} s")
+        bar.say(f"{what}, candidates: {len(running)}")
         for name in running:
             comm.barrier()
             samples[name].append(_step(reducers[name], gradient, clock))
         longest = comm.allreduce(np.array([samples[name][-1][0] for name in running]), "max", control=True)
         for name, seconds in zip(running, longest.tolist(), strict=True):
             spent[name] += seconds
+        bar.update()
     return {name: comm.allgather(np.array(rows[rules.warmup :]), control=True) for name, rows in samples.items()}
 
 

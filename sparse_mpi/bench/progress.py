@@ -1,24 +1,48 @@
-"""Progress bars on long work: in a terminal, where there is tqdm."""
+"""Progress of long work: a bar on a terminal, a line now and then in a file."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sized
+from time import monotonic, time
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
+
+from sparse_mpi.comm.runtime import told_terminal
 
 T = TypeVar("T")
+EVERY = 30.0  # seconds from one line in a file to the next
+BETWEEN = 0.5  # seconds from one look of a bar to the next, at least
+FIRST = 3.0  # seconds until the first one
+FORMAT = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+
+
+def terminal() -> TextIO | None:
+    """Return the terminal that shows stderr, directly or as `run` tells of its own; None where a file has it."""
+    if sys.stderr.isatty():
+        return sys.stderr
+    try:
+        return told_terminal()
+    except OSError:
+        return None
 
 
 class Bar:
-    """A bar for ``total`` steps, if it is to be ``shown`` by this rank; leaving a ``with`` block removes it.
+    """Progress over ``total`` steps, if it is to be ``shown`` by this rank.
 
-    Without a terminal or tqdm it shows nothing; ``visible`` tells.
+    On a terminal it is a bar no wider than that; leaving a ``with`` block removes it unless it is to ``stay``. In a
+    file, or without tqdm, it is a line every `EVERY` seconds, one for each `phase`, and one at the end if it stays.
     """
 
-    def __init__(self, total: int | None, title: str, shown: bool = True) -> None:
-        self._bar = _tqdm(total=total, desc=title) if shown else None
-        self.visible = self._bar is not None
+    def __init__(self, total: int | None, title: str, shown: bool = True, initial: int = 0, stay: bool = False) -> None:
+        screen = terminal() if shown else None
+        self._bar = _tqdm(total, title, initial, stay, screen) if screen else None
+        self._file = shown and self._bar is None  # lines are printed
+        self._stays = stay
+        self._total, self._done, self._title, self._beside = total, initial, title, ""
+        self._began = monotonic()
+        self._next = self._began + FIRST
+        self._told = True  # the last line says how far the work is
 
     def __enter__(self) -> Bar:
         return self
@@ -26,32 +50,90 @@ class Bar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    @property
+    def shown(self) -> bool:
+        """Return True if this rank shows the progress."""
+        return self._bar is not None or self._file
+
+    def start_at(self, step: int) -> None:
+        """Count from ``step`` on, as a run that is resumed does."""
+        self._done = step
         if self._bar is not None:
-            self._bar.close()
+            self._bar.initial = self._bar.n = step
 
     def update(self, steps: int = 1) -> None:
-        """Move the bar on."""
+        """Move the bar on, or print a line if it is time for one."""
+        self._done += steps
+        self._told = False
         if self._bar is not None:
             self._bar.update(steps)
+        elif self._file and monotonic() >= self._next:
+            self._line()
 
-    def say(self, text: str) -> None:
-        """Show ``text`` beside the bar until there is another one; an empty text removes it."""
+    def title(self, text: str) -> None:
+        """Show ``text`` before the bar from the next `update` on."""
+        self._title = text
         if self._bar is not None:
-            self._bar.set_postfix_str(text)
+            self._bar.set_description(text, refresh=False)
+
+    def phase(self, text: str) -> None:
+        """Show at once, as the title, what is done now and may take long."""
+        if self._file and text != self._title:
+            print(text, file=sys.stderr, flush=True)
+        self._title = text
+        if self._bar is not None:
+            self._bar.set_description(text)
+
+    def say(self, text: str, refresh: bool = True) -> None:
+        """Show ``text`` beside the bar until there is another one; an empty text removes it."""
+        self._beside = text
+        if self._bar is not None:
+            self._bar.set_postfix_str(text, refresh=refresh)
+        elif self._file and monotonic() >= self._next:
+            self._line()
+
+    def write(self, text: str, file: TextIO | None = None) -> None:
+        """Print a line to ``file``, by default stdout, in place of the bar, which comes back after it."""
+        if self._bar is not None:
+            self._bar.clear()
+            self._bar.last_print_t = time()  # a launcher may take a while to show the line
+        print(text, file=file, flush=True)
+
+    def close(self) -> None:
+        """End the bar."""
+        if self._bar is not None:
+            self._bar.close()
+        elif self._file and self._stays and not self._told:
+            self._line()
+
+    def _line(self) -> None:
+        now = monotonic()
+        count = f"{self._done}/{self._total}" if self._total else str(self._done)
+        beside = f", {self._beside}" if self._beside else ""
+        print(f"{self._title}: {count} after {now - self._began:.0f} s{beside}", file=sys.stderr, flush=True)
+        self._next, self._told = now + EVERY, True
 
 
-def progress(items: Iterable[T], title: str, shown: bool = True) -> Iterable[T]:
-    """Return ``items`` behind a bar, if it is to be ``shown`` by this rank."""
-    bar = _tqdm(iterable=items, desc=title) if shown else None
-    return items if bar is None else bar
+def progress(items: Iterable[T], title: str, shown: bool = True, total: int | None = None) -> Iterator[T]:
+    """Yield ``items`` while a `Bar` shows how many are done, if it is to be ``shown`` by this rank.
+
+    ``total`` is their number where they have no length.
+    """
+    with Bar(len(items) if isinstance(items, Sized) else total, title, shown) as bar:
+        for item in items:
+            yield item
+            bar.update()
 
 
-def _tqdm(**options: Any) -> Any:
-    """Return a tqdm bar that goes when it is done, or None where there is no terminal or no tqdm."""
-    if not sys.stderr.isatty():
-        return None
+def _tqdm(total: int | None, title: str, initial: int, stay: bool, screen: TextIO) -> Any:
+    """Return a tqdm bar as wide as the ``screen``, or None where there is no tqdm."""
     try:
         from tqdm import tqdm
     except ImportError:
         return None
-    return tqdm(leave=False, **options)
+    options: dict[str, Any] = {"file": screen, "dynamic_ncols": True, "mininterval": BETWEEN}
+    if total:
+        options["bar_format"] = FORMAT
+    return tqdm(total=total, desc=f"{title}: ", initial=initial, leave=stay, **options)

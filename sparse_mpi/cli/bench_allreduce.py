@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     measured = {}
     with Bar(len(args.algorithms), "algorithms", comm.rank == 0) as bar:
         for name in args.algorithms:
-            bar.say(COMPILING if bar.visible and cold() else name)
+            bar.phase(COMPILING) if cold() else bar.say(name)
             measured[name] = _measure(name, base, layout, args, comm)
             bar.update()
     if comm.rank == 0:

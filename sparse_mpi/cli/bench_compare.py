@@ -78,11 +78,14 @@ def summary(jobs: list[dict[str, Any]]) -> str:
     """Return the speedups over dense, a row a candidate and a column a job."""
     names = list(dict.fromkeys(name for job in jobs for name in job["results"] if name != BASELINE))
     width = max(map(len, [BASELINE, *names]))
-    columns = [f"P={job['ranks']} {job['rate']}" for job in jobs]
+    slow = [emulated_grid.slower(job["rate"], job["measured"]["gbit"]) for job in jobs]
+    columns = [f"P={job['ranks']} {job['rate']}{'*' * bool(remark)}" for job, remark in zip(jobs, slow, strict=True)]
     lines = ["speedup of a step over dense", f"{'':<{width}} " + " ".join(f"{column:>12}" for column in columns)]
     for name in names:
         speedups = [1 / job["results"][name]["over dense"] for job in jobs]
         lines.append(f"{name:<{width}} " + " ".join(f"{speedup:12.2f}" for speedup in speedups))
     over = [job["dense over ring"] for job in jobs]
     lines.append(f"{'dense over ring bound':<{width}} " + " ".join(f"{ratio:12.2f}" for ratio in over))
+    if any(slow):
+        lines.append(f"* measured below {emulated_grid.SLOW:.0%} of the nominal rate: cores, not links, were the limit")
     return "\n".join(lines)

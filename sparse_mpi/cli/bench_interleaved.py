@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
-from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench import records
@@ -25,7 +23,7 @@ from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.cli import gradient_options, values
 from sparse_mpi.cli.interleaved_table import render, results
 from sparse_mpi.cli.parsing import Refused
-from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm import as_comm
 from sparse_mpi.costs.break_even import ring_bound
 
 DEPRECATED = "contest"
@@ -103,8 +101,8 @@ def run(args: argparse.Namespace) -> int:
     comm.guard()
     layout = gradient_options.layout_of(args)
     rules = Rules(args.density, args.steps, args.warmup, args.seconds, args.seed)
-    with _Teller(comm, len(groups) * (args.warmup + args.steps)) as tell:
-        measured = [take_turns(group, layout, rules, comm, tell) for group in groups]
+    with Bar(len(groups) * (args.warmup + args.steps), "turns", comm.rank == 0) as bar:
+        measured = [take_turns(group, layout, rules, comm, bar) for group in groups]
     memory = peak_memory(comm)
     if comm.rank == 0:
         record = {
@@ -122,22 +120,3 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             records.write(args.json, record)
     return 0
-
-
-class _Teller:
-    """Say on rank 0 what is being done: by a progress bar where there can be one, else by a line a step."""
-
-    def __init__(self, comm: Comm, steps: int) -> None:
-        self._shown = comm.rank == 0
-        self._bar = Bar(steps, "turns", self._shown)
-
-    def __enter__(self) -> _Teller:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._bar.__exit__(*error)
-
-    def __call__(self, what: str) -> None:
-        self._bar.update()
-        if self._shown and not self._bar.visible:
-            print(what, file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ from sparse_mpi.cli.bench_network import RANKS
 from sparse_mpi.emulation import hosts, launch, rate
 from sparse_mpi.emulation.probe import Link, probe
 
+SLOW = 0.9  # of the nominal rate; headers take 5 %
 Command = Callable[[int, Link, Path], list[str]]  # of ranks, what a link gives, and the file for the record
 
 
@@ -26,6 +27,12 @@ def add_options(parser: argparse.ArgumentParser, ranks: list[int], rates: list[s
     parser.add_argument("--rate", type=values.rate, nargs="+", default=rates, help=text)
     text = f"seconds a job may take (default: {seconds:g})"
     parser.add_argument("--timeout", type=values.positive, default=seconds, help=text)
+
+
+def slower(rate_: str, gbit: float) -> str:
+    """Return a remark on a link that was measured at ``gbit`` Gbit/s, if that is below its nominal rate."""
+    nominal = rate.parse(rate_)
+    return f", {1e9 * gbit / nominal:.0%} of its rate" if nominal and 1e9 * gbit < SLOW * nominal else ""
 
 
 def jobs(
@@ -53,7 +60,7 @@ def jobs(
                 link = probe(emulated)
                 print(
                     f"{ranks} hosts, {text if emulated.rate else 'no limit'}: measured {link.rate / 1e6:.0f} Mbit/s, "
-                    f"{link.trip * 1e6:.0f} us round trip",
+                    f"{link.trip * 1e6:.0f} us round trip{slower(text, link.rate / 1e9)}",
                     flush=True,
                 )
                 file = emulated.folder / "record.json"

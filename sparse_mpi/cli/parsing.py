@@ -13,15 +13,14 @@ from argparse import (
     RawDescriptionHelpFormatter,
     _SubParsersAction,
 )
-from collections.abc import Collection, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from shlex import quote
 from typing import Any, NoReturn
 
-from sparse_mpi.comm.runtime import told_rank
+from sparse_mpi.checks import meant
+from sparse_mpi.comm.runtime import PATIENCE, first_to_say, told_rank
 
 STATUS = 2  # of a process whose command line is wrong
-PATIENCE = 3.0  # seconds that other ranks wait for the first one to say so
 SHOWN = 2  # values of an example
 
 
@@ -62,7 +61,9 @@ class Parser(ArgumentParser):
         """
         if told_rank():
             time.sleep(PATIENCE)
-        print(f"{self.prog}: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+        line = f"{self.prog}: error: {' '.join(message.split())}"
+        if first_to_say(line):
+            print(line, file=sys.stderr, flush=True)
         raise Refused(message)
 
     def refuse(self, refused: Refused, argv: Sequence[str] | None) -> NoReturn:
@@ -90,11 +91,8 @@ class Parser(ArgumentParser):
         """Raise ArgumentError, with the nearest choice as an example, unless the value is one of the choices."""
         if action.choices is not None and value not in action.choices:
             names = list(map(str, action.choices))
-            like = get_close_matches(str(value), names, 1, 0.4) or names
-            known = ", ".join(names)
-            raise ArgumentError(
-                action, f"must be one of {known}, got {quote(str(value))}; for example {_given(action, like[0])}"
-            )
+            advice = meant(value, names) or f"; for example {_given(action, names[0])}"
+            raise ArgumentError(action, f"must be one of {', '.join(names)}, got {quote(str(value))}{advice}")
 
     def _remedy(self, error: ArgumentError) -> str:
         """Return an example for the option that the error is about, or what else to do."""
@@ -103,15 +101,14 @@ class Parser(ArgumentParser):
         name = error.argument_name or ""
         action = self._option_string_actions.get(name.rpartition("/")[2])
         action = action or next((one for one in self._actions if name and name in (one.metavar, one.dest)), None)
-        if action is None or "for example" in error.message:
+        if action is None or any(remedy in error.message for remedy in ("for example", "did you mean")):
             return ""
         return f"; for example {_given(action, example(action))}"
 
     def _advice(self, unknown: str) -> str:
         """Return the nearest spelling of an option, or where all of them are."""
-        known: Collection[str] = [option for option in self._option_string_actions if option.startswith("--")]
-        like = get_close_matches(unknown.partition("=")[0], known, 1)
-        return f"did you mean {like[0]}?" if like else f"{self.prog} --help shows all options"
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        return meant(unknown.partition("=")[0], known).removeprefix("; ") or f"{self.prog} --help shows all options"
 
     def _of_command(self, argv: Sequence[str] | None) -> Parser:
         """Return the parser of the command that the words name."""

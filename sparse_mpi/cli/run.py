@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(line.shell())
         return 0
+    if sys.stderr.isatty():  # Python and its packages take a while on many ranks
+        print(f"starting {job.ranks} ranks of {command[command[0] == '-m']}", file=sys.stderr)
     return run_job(line, os.environ)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from copy import copy
@@ -16,7 +17,14 @@ from sparse_mpi.comm.base import Counts, Take
 from sparse_mpi.comm.buffers import ascending, cut, row_bytes
 from sparse_mpi.comm.point_to_point import ALLTOALLV, PointToPoint, Receiving
 from sparse_mpi.comm.rowtypes import RowTypes
-from sparse_mpi.comm.runtime import on_uncaught, refuse_singletons, takes_device_pointers, time_limit
+from sparse_mpi.comm.runtime import (
+    PATIENCE,
+    first_to_say,
+    on_uncaught,
+    refuse_singletons,
+    takes_device_pointers,
+    time_limit,
+)
 from sparse_mpi.comm.staging import Staging
 from sparse_mpi.comm.watchdog import Watchdog
 
@@ -122,7 +130,10 @@ class MPIComm(PointToPoint):
     def abort(self, error: BaseException) -> NoReturn:
         """Print the traceback of ``error`` with this rank and end the MPI job."""
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        print(f"rank {self.rank} of {self.size} aborts the job\n{text}", file=sys.stderr, flush=True)
+        if first_to_say(text):
+            print(f"rank {self.rank} of {self.size} aborts the job\n{text}", file=sys.stderr, flush=True)
+        else:
+            time.sleep(PATIENCE)  # for the rank that says it to end the job
         self._comm.Abort(1)
         raise error
 

@@ -64,6 +64,7 @@ class Flavour:
         leftovers: file names in /dev/shm of a job that was killed, beyond those in `Folders`.
         variables: environment variables that its ranks and its mpiexec need for a job.
         confine: environment variables by which temporary files go to `Folders`.
+        banners: patterns of what its mpiexec prints between rules, and what to say in their place, see `output.Filter`.
         elastic: options of its mpiexec for ranks that survive the failure of others; None if they cannot.
     """
 
@@ -77,6 +78,7 @@ class Flavour:
     leftovers: tuple[str, ...]
     variables: Callable[[Job], dict[str, str]]
     confine: Callable[[Folders], dict[str, str]]
+    banners: tuple[tuple[str, str], ...] = ()
     elastic: tuple[str, ...] | None = None
 
 
@@ -141,6 +143,18 @@ OPEN_MPI = Flavour(
     leftovers=(),
     variables=_open_mpi,
     confine=_confine_open_mpi,
+    banners=(
+        (r"MPI_ABORT was invoked", ""),
+        (r"has exited due to process rank (\d+) .*calling\s+.abort", r"rank \1 ended the job"),
+        (
+            r"exited with non-zero status.*,\s*(\d+)\]\s+Exit code:\s+(\d+)",
+            r"rank \1 ended with status \2, and the job with it",
+        ),
+        (
+            r"noticed that process rank (\d+) .*exited on\s+(signal \d+ \([\w ]+\))",
+            r"rank \1 was ended by \2, and the job with it",
+        ),
+    ),
     elastic=("--with-ft", "ulfm"),
 )
 MPICH = Flavour(

@@ -7,26 +7,33 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sparse_mpi.comm.runtime import FOLDER, TERMINAL, WORD
 from sparse_mpi.launch import processes
 from sparse_mpi.launch.command import Line
 from sparse_mpi.launch.flavours import Folders
+from sparse_mpi.launch.output import relay
 
 PREFIX = "sparse_mpi-run"
 PASSED = frozenset(
     {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
 )
 ONCE = 1.0  # seconds within which a second signal of one kind is the same one: timeout(1) sends each twice
+LAST = 5.0  # seconds for the last output of a job
 FROM_TERMINAL = 0x80  # SI_KERNEL: a key was pressed, and all processes of the terminal have got the signal
 
 
 def run(line: Line, environment: Mapping[str, str]) -> int:
     """Run a job and return its exit status, 128 + n where signal n ended its launcher.
+
+    Its stderr comes without the launcher's banners, see `output.Filter`, and each error of several ranks once.
 
     SIGUSR1, SIGUSR2 and SIGTERM reach the ranks, which may save their work and end in their own time; a second SIGTERM
     goes to the launcher, which kills them. SIGINT goes to the launcher. However this ends, no process of the job is
@@ -37,8 +44,12 @@ def run(line: Line, environment: Mapping[str, str]) -> int:
     began = time.time()
     with _folders() as folders, _blocked():
         confine = {name: value for name, value in line.flavour.confine(folders).items() if name not in environment}
-        settings = confine | line.environment(environment)
-        job = subprocess.Popen(line.words, env=settings, preexec_fn=_before_exec)
+        settings = confine | line.environment(environment) | {FOLDER: str(folders.session), TERMINAL: _terminal()}
+        source, target = os.pipe()
+        shown = threading.Thread(target=relay, args=(source, sys.stderr.fileno(), line.flavour.banners), daemon=True)
+        shown.start()
+        job = subprocess.Popen(line.words, env=settings, stderr=target, preexec_fn=_before_exec)
+        os.close(target)
         try:
             status, interrupted = _wait(job, line)
         finally:
@@ -46,10 +57,22 @@ def run(line: Line, environment: Mapping[str, str]) -> int:
                 job.kill()
             job.wait()
             processes.kill_children()
+            shown.join(LAST)
+        word = folders.session / WORD
+        if interrupted and word.exists():
+            print(word.read_text(), file=sys.stderr)
             processes.remove_segments(line.flavour.leftovers, began)
     if interrupted and status in (0, 1):  # Open MPI does not tell
         return 128 + signal.SIGINT
     return status if status >= 0 else 128 - status
+
+
+def _terminal() -> str:
+    """Return the path of the terminal that shows stderr; "" if none does."""
+    try:
+        return os.ttyname(sys.stderr.fileno())
+    except OSError:
+        return ""
 
 
 def _before_exec() -> None:

@@ -65,10 +65,9 @@ def measure(
     size = sum(tensor.size for tensor in tensors)
     base = np.random.default_rng([size, comm.rank]).standard_normal(size, np.float32)
     points = _points(tensors, density)
-    bar = behind_bar(
-        [(name, point) for name in names for point in points], "measuring reductions", progress and comm.rank == 0
-    )
-    seconds = np.array([_trial(name, base[: layout.size], layout, k, comm) for name, (layout, k) in bar])
+    trials = [(name, layout, k) for name in names for layout, k in points]
+    shown = behind_bar(trials, "measuring reductions", progress and comm.rank == 0)
+    seconds = np.array([_trial(name, base[: layout.size], layout, k, comm) for name, layout, k in shown])
     # Agree on the numbers: means over the ranks, as rank 0 has them.
     mean = comm.allreduce(seconds, control=True) / comm.size
     agreed = comm.bcast(np.append(mean, _gather_seconds(base)), control=True)

@@ -16,7 +16,8 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.bench import comparison
 from sparse_mpi.bench import cpu_time as processor
 from sparse_mpi.bench.comparison import FIELDS, MIN_STEPS, Candidate, Rules, batches, candidates, summarise, take_turns
-from sparse_mpi.cli import bench_compare, bench_interleaved, main, parser
+from sparse_mpi.bench.progress import Bar
+from sparse_mpi.cli import bench_compare, bench_interleaved, emulated_grid, main, parser
 from sparse_mpi.cli.interleaved_table import render, results
 from sparse_mpi.comm import NullComm
 from sparse_mpi.costs.break_even import Cost, break_even, ring_bound
@@ -112,16 +113,11 @@ def test_turns_end_with_the_budget(ranks, seconds):
     rules = Rules(density=0.1, steps=MIN_STEPS + 2, warmup=1, seconds=seconds, seed=0)
     entered = candidates(["topka", "oktopk"], ["own"])
 
-    def run(comm):
-        told = []
-        return take_turns(entered, Layout.of(100), rules, comm, told.append), told
-
-    for samples, told in ranks.run(run):
+    for samples in ranks.run(lambda comm: take_turns(entered, Layout.of(100), rules, comm, Bar(None, "", False))):
         steps = MIN_STEPS if seconds < 1 else MIN_STEPS + 2
         assert {name: rows.shape for name, rows in samples.items()} == {
             each.name: (ranks.size, steps, len(FIELDS)) for each in entered
         }
-        assert len(told) == 1 + steps and told[0].startswith("warm-up, candidates: 3")
         sent = samples["dense"][:, :, FIELDS.index("sent")]
         assert (sent == 800 * (ranks.size - 1) // ranks.size).all()
 
@@ -173,9 +169,17 @@ def test_turns_that_dense_did_not_take_are_not_compared():
     assert results([{"dense": dense[:, :1], "other": other}], 0.0)["other"]["over dense"] == 1.0
 
 
-def record(gbit, ratio):
+def record(gbit, ratio, measured_gbit=None):
     options = {"model": None, "density": 0.01, "gbit": gbit, "latency": 20.0}
-    here = {"cpus": 2, "cpu": "x", "peak memory": 10**9, "ranks": 2, "n": 100, "rate": "r"}
+    here = {
+        "cpus": 2,
+        "cpu": "x",
+        "peak memory": 10**9,
+        "ranks": 2,
+        "n": 100,
+        "rate": f"{gbit or 1}gbit",
+        "measured": {"gbit": measured_gbit or gbit},
+    }
     return {"options": options, **here, "results": results(measured(), 2e-5), "dense over ring": ratio}
 
 
@@ -194,10 +198,18 @@ def test_the_figure_has_a_line_and_a_point_for_everyone(tmp_path):
     write(partial(compare.all_of, [{"jobs": jobs}]), tmp_path / "figure.svg")
     drawn = (tmp_path / "figure.svg").read_text()
     assert all(f"<!-- {name} -->" in drawn for name in ("light", "never", "dense", "P = 2"))
+    assert "*" not in bench_compare.summary(jobs)
     assert [line.split()[:3] for line in bench_compare.summary(jobs).splitlines()[2:4]] == [
         ["light", "2.00", "2.00"],
         ["never", "2.67", "2.67"],
     ]
+
+
+def test_a_link_below_its_rate_is_marked():
+    """Of 1 Gbit/s at least 900 Mbit/s are expected."""
+    lines = bench_compare.summary([record(0.1, 1.1), record(1.0, 1.1, measured_gbit=0.7)]).splitlines()
+    assert lines[1].split() == ["P=2", "0.1gbit", "P=2", "1.0gbit*"] and lines[-1].startswith("* measured below 90%")
+    assert emulated_grid.slower("1gbit", 0.7) == ", 70% of its rate" and not emulated_grid.slower("none", 3)
 
 
 def test_processor_time_is_that_between_calls(monkeypatch):
@@ -241,9 +253,9 @@ def test_bench_interleaved_writes_what_it_prints(tmp_path, monkeypatch, capsys):
     file = tmp_path / "r.json"
     command = ["bench", "interleaved", "--n", "1000", "--steps", "1", "--warmup", "0", "--algorithms", "powersgd"]
     assert main([*command, "--gbit", "1", "--json", str(file)]) == 0
-    written, (out, error) = json.loads(file.read_text()), capsys.readouterr()
+    written, out = json.loads(file.read_text()), capsys.readouterr().out
     assert set(written["results"]) == {"dense", "powersgd"} and written["ranks"] == 4 and written["dense over ring"] > 0
-    assert "ring bound" in out and "step 1 of 1, candidates: 2" in error
+    assert "ring bound" in out
 
 
 @pytest.mark.parametrize("kind", ["interleaved", "compare"])

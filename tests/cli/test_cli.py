@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import pydoc
+import re
 import subprocess
 import sys
 
 import pytest
 
+import sparse_mpi
 from sparse_mpi import ALGORITHMS, SELECTORS
 from sparse_mpi.bench import provenance
 from sparse_mpi.bench.models import MODELS
@@ -46,6 +49,42 @@ def test_help_names_the_program_as_it_was_called(called, name, monkeypatch, caps
             main([*arguments, "--help"])
         assert capsys.readouterr().out.startswith(" ".join([f"usage: {name}", *arguments]))
     assert provenance.command().startswith("sparse-mpi --help" if called == name else "python ")
+
+
+def test_without_a_command_there_is_help(capsys):
+    assert main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"sparse_mpi {sparse_mpi.__version__}\n"
+
+
+def test_public_names_are_listed_and_found():
+    names = dir(sparse_mpi)
+    assert {*sparse_mpi.__all__, "DiLoCo", "optim", "ddp"} < set(names) and "import_module" not in names
+    assert all(hasattr(sparse_mpi, name) for name in names if name not in ("DiLoCo", "optim", "ddp", "elastic"))
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [
+        ({"algorithm": "okotpk"}, "did you mean oktopk?"),
+        ({"algorithm": "oktopk", "wire": "paked"}, "did you mean packed?"),
+        ({"algorithm": "oktopk", "perod": 3}, "did you mean period?"),
+        ({"feedback": "leeky"}, "did you mean leaky?"),
+    ],
+)
+def test_a_misspelled_name_is_answered_with_the_nearest(given, answer):
+    with pytest.raises((TypeError, ValueError), match=re.escape(answer)):
+        sparse_mpi.SparseAllreduce(10, k=2, comm=NullComm(2), **given)
+
+
+def test_help_of_functions_shows_round_numbers():
+    """The default network is 10 Gbit/s and 5 us."""
+    assert "Network(alpha=5e-06, beta=8e-10)" in pydoc.render_doc(sparse_mpi.allreduce)
 
 
 def bench(file, *options):
@@ -111,7 +150,6 @@ def test_bench_takes_a_model_and_a_rank_for_low_rank_algorithms(tmp_path, monkey
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        ([], "COMMAND"),
         (["bench", "allreduce", "--algorithms", "best"], "oktopk"),
         (["bench", "allreduce", "--selector", "best"], "sidco-gp"),
         (["bench", "allreduce", "--selector", "dgc", "--algorithms", "dense"], "--selector dgc has no effect on dense"),

@@ -23,9 +23,12 @@ FILES = launch.Files(Path("folder/agent"), Path("folder/rules"))
 
 @pytest.mark.parametrize(
     ("text", "bits"),
-    [("1gbit", 10**9), ("100Mbit", 10**8), ("2.5mbit", 2_500_000), ("1mbps", 8_000_000), ("1mibit", 1 << 20)],
+    [
+        *[("1gbit", 10**9), ("100Mbit", 10**8), ("2.5mbit", 2_500_000), ("1mibit", 1 << 20), ("1 gbit", 10**9)],
+        *[("25Gb/s", 25 * 10**9), ("25 Gbit/s", 25 * 10**9), ("25gbits/s", 25 * 10**9), ("1.25GB/s", 10**10)],
+    ],
 )
-def test_rates_are_those_of_tc(text, bits):
+def test_rates_are_read_as_tc_and_people_write_them(text, bits):
     assert rate.parse(text) == bits
 
 
@@ -33,7 +36,7 @@ def test_no_rate_is_no_limit():
     assert rate.parse("none") is None
 
 
-@pytest.mark.parametrize("text", ["1", "gbit", "fast", "1 gbit", "-1gbit", "1ibit", "1gbits", "999kbit", "1000gbit"])
+@pytest.mark.parametrize("text", ["1", "gbit", "fast", "-1gbit", "1ibit", "10Gbps", "10gb", "999kbit", "1000gbit"])
 def test_a_wrong_rate_is_named(text):
     with pytest.raises(ValueError, match=re.escape(text)):
         rate.parse(text)

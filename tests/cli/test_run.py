@@ -24,6 +24,9 @@ PROGRAM = """
 import os, signal, sys, time
 from mpi4py import MPI
 
+import sparse_mpi
+from sparse_mpi.comm.runtime import leave_word
+
 comm, what = MPI.COMM_WORLD, sys.argv[1]
 
 def say(line):
@@ -36,12 +39,15 @@ def save(number, frame):
 
 signal.signal(signal.SIGTERM, save)
 signal.signal(signal.SIGUSR1, save)
+leave_word("--resume goes on")
 comm.barrier()
 say(f"rank {comm.rank} of {comm.size}, {os.environ['OMP_NUM_THREADS']} threads, {sys.argv[2:]}")
 if what == "wait":
     time.sleep(60)
 if what == "exit":
     sys.exit(3)
+if what == "alike":
+    sparse_mpi.SparseAllreduce(100, density=1.5)
 if what == "raise" and comm.rank == 1:
     raise ValueError("for the test")
 if what == "die" and comm.rank == 1:
@@ -98,12 +104,19 @@ def test_ranks_that_are_told_to_end_can_save_their_work(python, program, tmp_pat
     assert status == 75 and out.split() == ["saved", "saved"], error
 
 
-def test_an_interrupt_ends_the_job(python, program, tmp_path):
+def test_an_interrupt_ends_the_job_with_the_word_that_it_left(python, program, tmp_path):
     job = start(python, tmp_path, "-n", 2, program, "wait")
     until_up(job, 2)
     job.send_signal(signal.SIGINT)
-    status, _, _ = finish(job, tmp_path)
-    assert status in (130, 1, 2)
+    status, _, error = finish(job, tmp_path)
+    assert status in (130, 1, 2) and error.count("--resume goes on") == 1
+
+
+def test_an_error_of_all_ranks_comes_once_and_without_a_banner(program, tmp_path):
+    status, _, error = finish(start(sys.executable, tmp_path, "-n", 3, program, "alike"), tmp_path)
+    assert status == 1 and error.count("ValueError: density must be in (0, 1], got 1.5") == 1, error
+    assert error.count("Traceback") == 1 and "MPI_ABORT" not in error and "-----" not in error
+    assert re.search(r"rank \d ended the job\n", error)
 
 
 def test_an_mpiexec_that_is_killed_leaves_no_ranks(python, program, tmp_path):

@@ -58,7 +58,7 @@ def test_every_wrong_value_is_one_line_with_an_example(parser_list, capsys):
                 assert re.search(rf"{name}\b.*: .*\bmust |expected", said) and all(
                     word in said for word in text.split()
                 ), said
-                assert re.search(rf"for example ({name} )?\S", said), said
+                assert re.search(rf"for example ({name} )?\S|did you mean \S", said), said
                 assert "Traceback" not in said and "usage" not in said
 
 
@@ -120,7 +120,7 @@ COMBINATIONS = {
     "selectors --density 0.1": "--density must come with --model",
     "run nowhere.py": "there is no program nowhere.py",
     "run -m nowhere": "there is no module nowhere",
-    "bench alreduce": "for example allreduce",
+    "bench alreduce": "; did you mean allreduce?",
     "bench": "required: WHAT",
 }
 

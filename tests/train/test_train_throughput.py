@@ -27,7 +27,7 @@ def test_two_ranks_compare_algorithms_and_leave_a_record(tmp_path):
     rows = re.findall(r"^([\w ]+\w) +([\d.]+) \+- ([\d.]+) +([\d.]+) +([\d.]+) ", done.stdout, re.MULTILINE)
     candidates = ["dense", "powersgd", "acpsgd", "plan sparse", "plan best"]
     assert [name for name, *_ in rows] == candidates and rows[0][3] == "1.00"
-    assert "round 2/2, acpsgd" in done.stderr and "25/25" in done.stderr
+    assert "round 2/2, plan best: 25/25 after" in done.stderr
     record = json.loads(file.read_text())
     assert record["ranks"] == 2 and record["options"]["rank"] == 2 and record["versions"]["mpi"]
     results = record["algorithms"]

@@ -16,6 +16,7 @@ import numpy as np
 
 from sparse_mpi import keep_freed_memory
 from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.runtime import first_to_say
 from sparse_mpi.elastic import team_of
 
 T = TypeVar("T")
@@ -45,7 +46,8 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
     try:
         program(args, comm)
     except JobError as error:
-        print(f"error on rank {comm.rank}: {error}", file=sys.stderr, flush=True)
+        if first_to_say(str(error)):
+            print(f"error on rank {comm.rank}: {error}", file=sys.stderr, flush=True)
         _meet(comm)  # a launcher ends the job at the first exit: let everybody speak before
         sys.exit(1)
     except Preempted as preempted:

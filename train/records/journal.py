@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ranks.job import JobError
 from records.meter import PARTS, WORK, Meter
@@ -21,6 +20,7 @@ from records.metrics import Metrics, plot
 from records.spending import EVENT, record_of
 from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
 from sparse_mpi.bench.kernel_cache import COMPILING, cold
+from sparse_mpi.bench.progress import Bar
 from sparse_mpi.budget import Decision
 from sparse_mpi.comm import Comm
 from sparse_mpi.reducer.watch import Quality
@@ -62,10 +62,9 @@ class Journal:
         self._spent = ""  # beside the bar: what a budget has decided
         self.bar = self._bar(0)
 
-    def _bar(self, step: int) -> tqdm:
+    def _bar(self, step: int) -> Bar:
         """Return a bar that stands at a step, for rank 0 to show."""
-        hidden = self._comm.rank != 0 or not self._args.progress
-        return tqdm(total=self._steps, initial=step, disable=hidden, mininterval=0.5, unit="step")
+        return Bar(self._steps, "first step", self._comm.rank == 0 and self._args.progress, step, stay=True)
 
     def close(self) -> None:
         """End the bar."""
@@ -73,12 +72,12 @@ class Journal:
 
     def first_step(self) -> None:
         """Show on the bar why the first step may take long, until the first `step` replaces it."""
-        if not self.bar.disable:
-            self.bar.set_description(COMPILING if cold() else "first step")
+        if self.bar.shown and cold():
+            self.bar.phase(COMPILING)
 
     def resume(self, step: int, coverages: Iterable[float]) -> None:
         """Go on after ``step``, with the ``coverages`` noted until then."""
-        self.bar.initial = self.bar.n = step
+        self.bar.start_at(step)
         self.coverages.extend(coverages)
 
     def cover(self, step: int, totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseAllreduce]) -> None:
@@ -103,11 +102,11 @@ class Journal:
             scores = known(self._task.scores(step.sums))
             covered = {"coverage": float(np.mean(self.coverages))} if self.coverages else {}
             self._metrics.write("step", **now, **covered, **scores, **step.means())
-        if self.bar.disable and self._args.progress and self._comm.rank == 0:  # the ranks before this one are lost
+        if not self.bar.shown and self._args.progress and self._comm.rank == 0:  # the ranks before this one are lost
             self.bar = self._bar(now["step"] - 1)
-        self.bar.set_description(f"epoch {now['epoch']}/{self._args.epochs}", refresh=False)
-        if due and not self.bar.disable:
-            self.bar.set_postfix_str(self._bar_text(step, epoch, seconds), refresh=False)
+        self.bar.title(f"epoch {now['epoch']}/{self._args.epochs}")
+        if due and self.bar.shown:
+            self.bar.say(self._bar_text(step, epoch, seconds), refresh=False)
         self.bar.update()
 
     def watch(self, now: Mapping[str, Any], quality: Quality | None) -> None:
@@ -124,7 +123,7 @@ class Journal:
             self._metrics.write(EVENT, **now, **record_of(decision, perf_counter() - self._began))
             self._spent = f", k {decision.k}" + ", dense" * decision.dense
             if decision.why == "floor" and not self._at_floor and self._comm.rank == 0:
-                tqdm.write(
+                self.bar.write(
                     f"WARNING: the budget leaves room for one entry a bucket, the least, in a step of "
                     f"{decision.seconds:.2f} s that waits {decision.exposed:.2f} s for it",
                     sys.stderr,
@@ -138,7 +137,7 @@ class Journal:
         """
         self._metrics.write("flush", **now, mb_sent=sent / 1e6, seconds=seconds)
         if self._comm.rank == 0:
-            tqdm.write(f"flush after step {now['step']}: {sent / 1e6:.2f} MB, {seconds:.2f} s")
+            self.bar.write(f"flush after step {now['step']}: {sent / 1e6:.2f} MB, {seconds:.2f} s")
 
     def epoch(self, now: Mapping[str, Any], meter: Meter, seconds: float, test: Mapping[str, float]) -> None:
         """Write and print what all ranks did in an epoch.
@@ -161,8 +160,8 @@ class Journal:
         self._metrics.write("epoch", **now, **train, **tested, **means)
         if self._comm.rank == 0:
             scores = self._shown(test, "test ", 4), self._shown(train, "", 4)
-            tqdm.write(f"epoch {now['epoch']}: {', '.join(filter(None, scores))}, lr {now['lr']:.4g}")
-            tqdm.write(f"    {self._work_text(means, meter.steps)}")
+            self.bar.write(f"epoch {now['epoch']}: {', '.join(filter(None, scores))}, lr {now['lr']:.4g}")
+            self.bar.write(f"    {self._work_text(means, meter.steps)}")
 
     def check(self, step: int, meter: Meter) -> None:
         """Check that loss and weights are finite, before a checkpoint is written; collective.
@@ -182,13 +181,11 @@ class Journal:
             raise _diverged((step - 1) // self._task.steps + 1, which)
 
     def _bar_text(self, step: Meter, epoch: Meter, seconds: float) -> str:
-        """Return the text beside the bar: means of the epoch so far, entries and traffic of the last step."""
-        scores = self._shown(known(self._task.scores(epoch.sums)), "", 3)
+        """Return the text beside the bar: means of the epoch so far, the traffic of the last step."""
+        loss = self._task.scores(epoch.sums)["loss"]
+        rate = epoch.items * self._comm.size / seconds
         beside = self._spent + self._watched
-        return (
-            f"{scores}, {epoch.items * self._comm.size / seconds:.0f} {self._task.items}/s, "
-            f"selected {step.selected:.0f}, global {step.total:.0f}, {step.sent / 1e6:.2f} MB/step{beside}"
-        )
+        return f"loss {loss:.3f}, {rate:.0f} {self._task.items}/s, {step.sent / 1e6:.3g} MB{beside}"
 
     def _work_text(self, means: Mapping[str, float], steps: float) -> str:
         """Return rates, traffic and seconds of an epoch of ``steps`` steps as text; the last two are means of ranks."""

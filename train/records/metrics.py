@@ -12,8 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from tqdm import tqdm
-
 from records import spending
 from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm import Comm
@@ -78,7 +76,7 @@ class Metrics:
         except OSError as error:  # such as a full disk, which is no reason to lose the training
             self.close()
             file, self._folder = self._folder / FILE, None
-            tqdm.write(f"WARNING: {file} cannot be written: {error}; training goes on without records", sys.stderr)
+            print(f"WARNING: {file} cannot be written: {error}; training goes on without records", file=sys.stderr)
 
     def _write(self, folder: Path, event: str, values: dict[str, Any]) -> None:
         """Carry out `write` into the ``folder``.

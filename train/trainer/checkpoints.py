@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from options.checkpoints import NEWEST
 from ranks.interruption import Interruption
@@ -22,6 +21,7 @@ from records.metrics import FILE, Metrics, Resumed
 from sparse_mpi import checkpoint
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
+from sparse_mpi.comm.runtime import leave_word
 from sparse_mpi.elastic import together
 from trainer.identity import options_of
 
@@ -59,6 +59,8 @@ class Checkpoints:
         self._identity, self._comm, self._metrics = identity, comm, metrics
         self._options = options_of(args)
         self._interruption = Interruption()
+        if comm.rank == 0:
+            leave_word("interrupted before the first checkpoint: nothing to resume")
 
     def interrupted(self, step: int) -> bool:
         """Return whether the run must end after ``step`` because of a signal; the same on all ranks."""
@@ -82,9 +84,11 @@ class Checkpoints:
         if isinstance(path, checkpoint.CheckpointError):
             self._metrics.write("checkpoint", step=step, error=str(path))
             if self._comm.rank == 0:
-                tqdm.write(f"WARNING: {path}", file=sys.stderr)
+                print(f"WARNING: {path}", file=sys.stderr)
             return None
         self._metrics.write("checkpoint", step=step, path=str(path), seconds=time.perf_counter() - began)
+        if self._comm.rank == 0:
+            leave_word(f"interrupted: --resume {path} goes on after step {step}")
         return path
 
     def _saved(self, step: int, state: State) -> Path | checkpoint.CheckpointError:

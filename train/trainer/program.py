@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -19,6 +20,7 @@ from ranks.job import JobError
 from records.journal import Outcome, conclude
 from records.metrics import Metrics, record
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.runtime import leave_word
 from sparse_mpi.elastic import Team, comm_of, team_of
 from tasks.placed import placed
 from tasks.task import Task
@@ -117,6 +119,8 @@ class Program:
         Returns:
             The training, its records, and what resumes it if there is a checkpoint.
         """
+        if comm.rank == 0 and args.progress:
+            print("loading data and model", file=sys.stderr, flush=True)
         found, ranks = find(args, comm), comm.size - args.spares
         if found and args.spares and found.ranks > ranks:
             raise JobError(
@@ -155,6 +159,8 @@ class Program:
         position = resumed(found, task.steps) if found else None
         metrics = job.agreed(comm, lambda: record(args, comm, position, **facts))
         checkpoints = Checkpoints(args, identity, comm, metrics) if args.checkpoint_every else None
+        if not checkpoints and comm.rank == 0:
+            leave_word("interrupted: there is nothing to resume; --checkpoint-every N writes checkpoints")
         training = kind(task, optimizer, args, comm, metrics, planning, checkpoints, reduction)
 
         def resume() -> None:
