@@ -61,7 +61,7 @@ help:  ## list the commands
 
 setup: $(READY)  ## create the virtual environment with an MPI in it; the other commands do this first
 
-train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Elect at density 1 %
+train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Elect at density 2.75 %
 	$(MPIRUN) -n $(NP) train/vgg.py $(ARGS)
 
 programs: $(READY)  ## every training program with every algorithm on 4 ranks, killed and resumed: runs/programs.json

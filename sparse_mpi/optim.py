@@ -25,11 +25,13 @@ from sparse_mpi.buckets.momentum import (
     momentum_rule,
     without_momentum,
 )
+from sparse_mpi.buckets.options import ordered
 from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic import Team
-from sparse_mpi.feedback import Feedback
+from sparse_mpi.feedback import Feedback, GlobalMomentum
+from sparse_mpi.reducer.arguments import resolve_k, usual_density
 from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.sparse import SparseVector
 
@@ -46,6 +48,8 @@ class _Reducing:
     _synchronizes: bool  # `step` calls `synchronize`
     _synchronized: bool  # `synchronize` was called since the last step
     _momentum: float | None  # that the error feedback has taken over; None: it has not
+    _late: float | None  # the momentum that it applies to sparse sums, if that is another one
+    _is_late: bool  # sums of this step are sparse
     _looks_ahead: bool  # Nesterov's momentum, if any, is left to do when the gradients are there
 
     def synchronize(self) -> list[SparseVector | Tensor]:
@@ -59,7 +63,9 @@ class _Reducing:
         """
         self.reduction.add(p for group in self.param_groups for p in group["params"])  # type: ignore[attr-defined]
         self._synchronized = True
-        return self.reduction.synchronize()
+        totals = self.reduction.synchronize()
+        self._is_late = any(isinstance(total, SparseVector) for total in totals)
+        return totals
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -75,7 +81,12 @@ class _Reducing:
 
         With a closure, gradients are reduced after each call of it.
         """
-        with without_momentum(self, self._momentum, self._looks_ahead) as finish:  # type: ignore[arg-type]
+        with without_momentum(
+            self,  # type: ignore[arg-type]
+            self._momentum,
+            lambda: self._momentum if self._late is None or not self._is_late else self._late,
+            self._looks_ahead,
+        ) as finish:
 
             def reduced() -> Any:
                 loss = closure() if closure is not None else None
@@ -182,7 +193,7 @@ def DistributedOptimizer(
         named_parameters: ``model.named_parameters()``. It is checked that the optimizer has parameters of that model,
             and gradients are reduced in the model's order; the default is the optimizer's order.
         k: the number of the gradient's entries that a rank may send in a step.
-        density: k as a fraction of all entries; 0.01 if neither is given.
+        density: k as a fraction of all entries; if neither is given 0.01, and 0.0275 with elect.
         comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None. Duplicated.
         algorithm: a name in `ALGORITHMS` such as ``"topka"``, an instance, or ``"auto"``, see `sparse_allreduce`.
             ``compression`` is Horovod's name for it.
@@ -192,10 +203,12 @@ def DistributedOptimizer(
         step_seconds: likewise, or beside a budget, how long a step may take.
         momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
             late. For SGD ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
-            selection, see `GlobalMomentum` and `MomentumCorrection`. For Adam and AdamW ``"arrival"``: an entry that
-            arrives makes up for the steps it has waited, see `sparse_mpi.buckets.arrival`. What ``param_groups`` say
-            keeps the meaning that it has in torch. None takes ``"global"`` or ``"arrival"`` where that is possible with
-            optimizer and ``feedback``, and says so in a line on stderr.
+            selection, see `GlobalMomentum` and `MomentumCorrection`. ``"matched"`` is ``"global"`` with a
+            smaller momentum for sums that arrive late: 0.8 for 0.9, see `sparse_mpi.buckets.momentum.matched`. For Adam
+            and AdamW ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
+            `sparse_mpi.buckets.arrival`. What ``param_groups`` say
+            keeps the meaning that it has in torch. None takes ``"matched"`` or ``"arrival"`` where that is possible
+            with optimizer and ``feedback``, and says so in a line on stderr.
         clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
             applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` it is that of the whole
             gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
@@ -229,11 +242,18 @@ def DistributedOptimizer(
     with same_on_all_ranks(transport) as say:
         if op not in (Average, Sum):
             raise ValueError(f"op must be one of {(Average, Sum)}, got {op!r}")
-        parameters = _ordered(optimizer, named_parameters)
+        if is_distributed(optimizer):
+            raise TypeError(f"optimizer must be a plain torch.optim.Optimizer, got {type(optimizer).__name__}")
+        parameters = ordered(optimizer, named_parameters)
         mode = default_mode(optimizer, feedback) if momentum is None else momentum
-        rule = momentum_rule(optimizer, feedback, mode)
+        share = 0.0  # a budget may leave little room
+        if budget is None and step_seconds is None:
+            elements = max(1, sum(p.numel() for p in parameters if p.requires_grad))
+            share = resolve_k(elements, k, density, usual_density(algorithm)) / elements
+        rule = momentum_rule(optimizer, feedback, mode, share)
         say(op=op, parameters=len(parameters), momentum=mode)
-    if momentum is None and transport.rank == 0 and (line := announcement(optimizer, mode)):
+    late = rule.late if isinstance(rule, GlobalMomentum) else None
+    if momentum is None and transport.rank == 0 and (line := announcement(optimizer, mode, late)):
         print(line, file=sys.stderr)
     kind = type(optimizer)
     bases = (_Reducing, ByArrival, kind) if mode == "arrival" else (_Reducing, kind)
@@ -241,8 +261,9 @@ def DistributedOptimizer(
     # A scheduler made earlier has set an attribute `step`, which would hide the method of the new class.
     made.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     made._synchronizes, made._synchronized = True, False
-    made._momentum = rule.momentum if isinstance(rule, Feedback) and mode in TAKING else None
-    made._looks_ahead = mode == "global"
+    made._momentum = optimizer.param_groups[0]["momentum"] if mode in TAKING else None
+    made._late, made._is_late = late, False
+    made._looks_ahead = mode in ("matched", "global")
     if mode == "arrival":
         made._step_supports_amp_scaling = False  # as fused ones do: a GradScaler then unscales before the step
     made.reduction = GradientReduction(
@@ -271,30 +292,3 @@ def DistributedOptimizer(
 def is_distributed(optimizer: object) -> bool:
     """Return True if ``optimizer`` is one that `DistributedOptimizer` returned."""
     return isinstance(optimizer, _Reducing)
-
-
-def _ordered(optimizer: Any, named: Iterable[tuple[str, Tensor]] | None) -> list[Tensor]:
-    """Return the parameters of ``optimizer`` in the order of ``named``, by default in the optimizer's own.
-
-    Raises:
-        TypeError: ``optimizer`` is not a plain torch optimizer.
-        ValueError: ``named`` lacks a parameter of the optimizer, or has a name twice.
-    """
-    if is_distributed(optimizer) or not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer must be a plain torch.optim.Optimizer, got {type(optimizer).__name__}")
-    own = [p for group in optimizer.param_groups for p in group["params"]]
-    if named is None:
-        return own
-    listed = list(named)
-    names = [name for name, _ in listed]
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"named_parameters must have unique names, got {twice[0]!r} twice; pass those of one model")
-    wanted = set(own)
-    ordered = list(dict.fromkeys(p for _, p in listed if p in wanted))  # tied ones may have several names
-    if len(ordered) < len(wanted):
-        raise ValueError(
-            f"named_parameters must have all {len(wanted)} parameters of the optimizer, got {len(ordered)} of them; "
-            "pass model.named_parameters() of the whole model, or leave it out"
-        )
-    return ordered

@@ -32,7 +32,7 @@ TINY_SHAPE = Shape(layers=2, width=64, heads=4, block=64, vocabulary=256)
 
 # Ours: small models bear ten times the rate that continues the training of a large one
 SCRATCH = Settings(
-    density=0.01,
+    density=None,
     epochs=8,
     batch_size=8,
     lr=6e-4,

@@ -1,6 +1,6 @@
 """Train VGG-16 on images: a replica on every MPI rank, gradients reduced sparsely.
 
-mpiexec -n 4 python train/vgg.py                                     digits, Elect, density 1 %
+mpiexec -n 4 python train/vgg.py                                     digits, Elect, density 2.75 %
 mpiexec -n 4 python train/vgg.py --tiny                              a slim VGG, in seconds
 srun -n 16 python train/vgg.py --data cifar10 --data-dir ~/datasets  settings published for Ok-Topk
 """
@@ -29,7 +29,7 @@ SETTINGS = {
     ),
     "cifar100": ADTOPK,
 }
-TINY = Tiny("digits", Settings(density=0.02, epochs=2, batch_size=20, lr=0.1, warmup_epochs=0.5, momentum=0.5))
+TINY = Tiny("digits", Settings(density=None, epochs=2, batch_size=20, lr=0.1, warmup_epochs=0.5, momentum=0.75))
 
 
 def make(args: Namespace, comm: Comm) -> ImageTask:

@@ -1,6 +1,6 @@
 """Train a Vision Transformer on images: a replica on every MPI rank, gradients reduced sparsely.
 
-mpiexec -n 4 python train/vit.py                                     4 layers, digits, Elect, density 1 %
+mpiexec -n 4 python train/vit.py                                     4 layers, digits, Elect, density 2.75 %
 srun -n 8 python train/vit.py --data cifar10 --data-dir ~/datasets   6 layers, patches of 4 x 4
 srun -n 8 python train/vit.py --data imagenet --data-dir ~/imagenet  ViT-Base/16
 """
@@ -22,7 +22,7 @@ from trainer.program import Program, Settings, Tiny
 
 # Weights start at random: 1e-3, which needs a warm-up, instead of the 5e-5 that suits trained ones
 SCRATCH = Settings(
-    density=0.01,
+    density=None,
     epochs=100,
     batch_size=32,
     lr=1e-3,

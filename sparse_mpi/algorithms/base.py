@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import field, fields, replace
 from math import ceil, floor, log2
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_instance
@@ -17,6 +17,7 @@ from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.wire import Most, Wire
 
 A = TypeVar("A", bound="Algorithm")
+DENSITY = 0.01  # k over n in most papers
 
 
 class Reduction(NamedTuple):
@@ -84,6 +85,7 @@ class Algorithm(ABC):
     wire: Wire | None = None  # the message format
     inner: Algorithm | None = None  # reduces what this algorithm prepares for it
     parts: tuple[Part, ...] = ()  # reduce some tensors each
+    usual_density: ClassVar[float] = DENSITY  # k over n where a caller gives neither
 
     def __post_init__(self) -> None:
         """Raise TypeError if the class has a selector or a wire, and was given something else for it."""

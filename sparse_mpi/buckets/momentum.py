@@ -16,7 +16,7 @@ from torch.optim import SGD, Optimizer
 from sparse_mpi.buckets.arrival import check_adam
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
 
-TAKING = ("global", "corrected")  # modes in which error feedback takes SGD's momentum over
+TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
 MODES = ("local", *TAKING, "arrival")
 LAST = "last_mean"  # the key, in the optimizer's state of a parameter, of the gradient of the step before, for Nesterov
 DECAY = "decay_momentum"  # the key, in the optimizer's state of a parameter, of the momentum of its weight decay
@@ -25,9 +25,10 @@ DECAY = "decay_momentum"  # the key, in the optimizer's state of a parameter, of
 def default_mode(optimizer: Optimizer, feedback: str | Feedback) -> str:
     """Return the mode in which training of sparse sums comes closest to that of dense ones, of those that can be used.
 
-    The momentum of SGD becomes global, and Adam goes by arrival, if ``feedback`` leaves that open.
+    The momentum of SGD becomes global and is matched to the wait, and Adam goes by arrival, if ``feedback`` leaves that
+    open.
     """
-    for mode in ("global", "arrival"):
+    for mode in ("matched", "arrival"):
         try:
             momentum_rule(optimizer, feedback, mode)
         except (TypeError, ValueError):
@@ -37,19 +38,34 @@ def default_mode(optimizer: Optimizer, feedback: str | Feedback) -> str:
     return "local"
 
 
-def announcement(optimizer: Optimizer, mode: str) -> str:
-    """Return the line that says what a mode, taken by default, does to ``optimizer``; empty for the mode "local"."""
+def matched(momentum: float, share: float) -> float:
+    """Return the momentum for sums of which a ``share`` of the entries arrives in a step.
+
+    A sum that arrives late is stale when it is applied: it wants half of the effective rate ``lr / (1 - momentum)`` of
+    gradients that arrive in every step, and a shorter momentum. So ``1 - matched`` is ``1 - momentum`` where everything
+    arrives, and almost twice that where little does: 0.9 becomes 0.8. docs/explanation/accuracy.md has figures.
+    """
+    return max(0.0, momentum - (1 - momentum) * (1 - share))
+
+
+def announcement(optimizer: Optimizer, mode: str, late: float | None) -> str:
+    """Return the line that says what a mode, taken by default, does to ``optimizer``; empty for the mode "local".
+
+    ``late`` is the momentum for sparse sums, if that is another one.
+    """
     name = type(optimizer).__name__
     return {
-        "global": f"sparse_mpi: {name}'s momentum enters before entries are selected (momentum='global'); "
-        "momentum='local' leaves it to the optimizer",
+        "matched": f"sparse_mpi: {name}'s momentum enters before entries are selected, as {late or 0:.3g} for sums "
+        "that are late (momentum='matched'); momentum='global' keeps the number, 'local' leaves it to the optimizer",
         "arrival": f"sparse_mpi: {name} makes up for the steps that an entry has waited (momentum='arrival'); "
         "momentum='local' takes entries as they come",
     }.get(mode, "")
 
 
-def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str) -> str | Feedback:
+def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str, share: float = 1.0) -> str | Feedback:
     """Return the feedback rule to use: ``feedback``, or one that has taken the optimizer's momentum over.
+
+    ``share`` is that of the entries which arrive in a step, see `matched`.
 
     Raises:
         TypeError: ``optimizer`` has not the momentum that the mode is for, or steps that ``feedback`` cannot preview.
@@ -68,7 +84,7 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str)
         check_adam(optimizer)
         return feedback
     if momentum != "local" and keep is not None:
-        return _taken_over(optimizer, momentum, keep)
+        return _taken_over(optimizer, momentum, keep, share)
     own = max((float(group.get("momentum", 0)) for group in optimizer.param_groups), default=0.0)
     if isinstance(rule, Feedback) and rule.momentum and own:
         raise ValueError(
@@ -90,7 +106,7 @@ def _keep_of(rule: Any) -> float | None:
     return 1.0 if isinstance(rule, ErrorFeedback) and not rule.momentum else None
 
 
-def _taken_over(optimizer: Optimizer, mode: str, keep: float) -> GlobalMomentum | MomentumCorrection:
+def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> GlobalMomentum | MomentumCorrection:
     """Return the rule that applies the momentum of ``optimizer`` from now on, and keeps ``keep`` of the residual."""
     if not isinstance(optimizer, SGD):
         raise TypeError(
@@ -107,16 +123,21 @@ def _taken_over(optimizer: Optimizer, mode: str, keep: float) -> GlobalMomentum 
                 f"{option} must be the same in all parameter groups with momentum={mode!r}, got "
                 f"{', '.join(map(str, several))}; use momentum='local'"
             )
-    if mode == "global":
-        return GlobalMomentum(groups[0]["momentum"], keep=keep)
+    if mode in ("matched", "global"):
+        momentum = groups[0]["momentum"]
+        return GlobalMomentum(momentum, keep=keep, late=matched(momentum, share) if mode == "matched" else None)
     if keep < 1:
         raise ValueError(f"feedback must be 'residual' with momentum='corrected', got one that keeps {keep}")
     return MomentumCorrection(groups[0]["momentum"], nesterov=groups[0]["nesterov"])
 
 
 @contextmanager
-def without_momentum(optimizer: Optimizer, momentum: float | None, look_ahead: bool) -> Iterator[Callable[[], None]]:
+def without_momentum(
+    optimizer: Optimizer, momentum: float | None, applied: Callable[[], Any], look_ahead: bool
+) -> Iterator[Callable[[], None]]:
     """Let ``optimizer`` step without momentum and weight decay in this context, unless ``momentum`` is None.
+
+    ``applied()`` is the one that the error feedback has applied in its place to the gradients that are there.
 
     Yields:
         What does for them what is left to do, to be called when the gradients are there: the momentum of gradients that
@@ -140,7 +161,7 @@ def without_momentum(optimizer: Optimizer, momentum: float | None, look_ahead: b
     def finish() -> None:
         _push_sparse(optimizer, momentum)
         if look_ahead:
-            _look_ahead(optimizer, momentum)
+            _look_ahead(optimizer, applied())
         _decay_weights(optimizer, momentum, decays)
 
     with along_gradients(optimizer):

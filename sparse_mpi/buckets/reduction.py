@@ -31,7 +31,7 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic import ElasticAllreduce, Team
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer import SparseAllreduce
-from sparse_mpi.reducer.arguments import check_clip_norm, resolve_k
+from sparse_mpi.reducer.arguments import check_clip_norm, resolve_k, usual_density
 from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.sparse import SparseVector
@@ -108,7 +108,7 @@ class GradientReduction(
             if team is not None and clip_norm is not None and not average:
                 raise ValueError(f"clip_norm must be None with a team and average=False, got {clip_norm}")
             goal = make_goal(budget, step_seconds, k=k, density=density)
-            self._k = resolve_k(elements, k, density)
+            self._k = resolve_k(elements, k, density, usual_density(algorithm))
             self._max_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
             self._keep(goal, len(cut(first, self._max_bytes)), transport.size, algorithm, options)
             say(n=elements, k=self._k, bucket_cap_mb=bucket_cap_mb, budget=goal)

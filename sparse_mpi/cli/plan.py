@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
+from sparse_mpi.algorithms.base import DENSITY
 from sparse_mpi.bench.models import MODELS
 from sparse_mpi.cli import values
 from sparse_mpi.cli.figures import save as save_figure
@@ -21,7 +22,6 @@ from sparse_mpi.plan.explain import explain
 from sparse_mpi.plan.planners import ORACLES, PLANNERS, best
 from sparse_mpi.plan.store import load_profile, save, save_profile
 from sparse_mpi.plan.timeline import simulate
-from sparse_mpi.reducer.arguments import DENSITY
 
 EXAMPLES = """examples:
   mpiexec -n 4 python -m sparse_mpi plan --model vgg16 --backward 0.4 --out plan.json --save-profile profile.json

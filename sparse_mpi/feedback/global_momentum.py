@@ -26,19 +26,24 @@ class GlobalMomentum(LeakyFeedback):
 
     Args:
         momentum: m, in [0, 1); with 0 this is `LeakyFeedback`.
+        late: the momentum of sparse results, of which entries have waited; None: the same. Checkpoints do not depend on
+            it.
         keep: the share of what was not sent that is kept from step to step, see `LeakyFeedback`; 1 loses nothing.
 
     Raises:
-        TypeError, ValueError: momentum is not a number in [0, 1), or keep not one in (0, 1].
+        TypeError, ValueError: momentum or late is not a number in [0, 1), or keep not one in (0, 1].
     """
 
     keep: float = field(default=1.0, kw_only=True)
     momentum: float = 0.9
+    late: float | None = field(default=None, kw_only=True, repr=False)
     _pushed: SparseVector | Array | None = field(default=None, init=False, repr=False)  # of the last step
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_momentum(self.momentum)
+        if self.late is not None:
+            check_momentum(self.late)
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Subtract ``sent`` from the residual, let the rest leak, and add this rank's share of ``total``'s momentum.
@@ -52,9 +57,10 @@ class GlobalMomentum(LeakyFeedback):
     def _share_of(self, total: SparseVector | Array) -> SparseVector | Array:
         """Return ``m / P * total``, with 0 where that is not finite, in the residual's dtype."""
         dense = not isinstance(total, SparseVector)
+        momentum = self.momentum if dense or self.late is None else self.late
         values = total if dense else total.values
         xp = namespace(values)
-        share = xp.where(xp.isfinite(values), values, 0) * (self.momentum / self._ranks)
+        share = xp.where(xp.isfinite(values), values, 0) * (momentum / self._ranks)
         share = share.astype(self._inner.residual.dtype, copy=False)
         return share if dense else SparseVector(total.indices, share, total.size)
 

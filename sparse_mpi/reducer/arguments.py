@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
+from sparse_mpi.algorithms.base import DENSITY
 from sparse_mpi.checks import check_range, check_switch, check_whole, meant
 from sparse_mpi.feedback import FEEDBACKS, Feedback
 from sparse_mpi.select import SELECTORS, Selector
@@ -14,11 +15,10 @@ from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import WIRES, Wire
 
 PUBLISHED = "published"  # the option that takes the settings of a published program
-DENSITY = 0.01  # the default if neither k nor density is given
 
 
-def resolve_k(size: int, k: int | None, density: float | None) -> int:
-    """Return the number of entries, in 1..n, that ``k`` or ``density`` asks for.
+def resolve_k(size: int, k: int | None, density: float | None, usual: float = DENSITY) -> int:
+    """Return the number of entries, in 1..n, that ``k`` or ``density`` asks for; without either the ``usual`` share.
 
     Raises:
         ValueError: both are given, k < 1, or density is outside (0, 1].
@@ -29,9 +29,16 @@ def resolve_k(size: int, k: int | None, density: float | None) -> int:
     if k is not None:
         check_whole("k", k, 1, remedy="for a share of n use density, to sum everything algorithm='dense'")
         return min(int(k), size)
-    density = DENSITY if density is None else density
+    density = usual if density is None else density
     check_range("density", density, "(0, 1]", "0.01 keeps one entry in a hundred")
     return max(1, min(size, round(density * size)))
+
+
+def usual_density(algorithm: str | Algorithm | None) -> float:
+    """Return the density of an algorithm, or of the one with that name, where neither k nor a density is given."""
+    known: Any = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else algorithm
+    density: float = known.usual_density if isinstance(known, Algorithm) or known in ALGORITHMS.values() else DENSITY
+    return density
 
 
 def takes(algorithm: str, option: str, value: Any = None) -> bool:

@@ -8,7 +8,7 @@ from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.reducer.arguments import resolve_k
+from sparse_mpi.reducer.arguments import resolve_k, usual_density
 from sparse_mpi.reducer.auto import choose, make_candidate
 from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.sparse import Layout, leave
@@ -30,7 +30,8 @@ def sparse_allreduce(
         x: NumPy or CuPy array or torch tensor of any shape, float32 or float64 (float16 and bfloat16 are widened to
             float32), with n elements, the same number on all ranks. It is not modified.
         k: number of entries that each rank may send, at least 1; more than n means n.
-        density: k as a fraction of n, in (0, 1]. Give k or density; the default is a density of 0.01.
+        density: k as a fraction of n, in (0, 1]. Give k or density; the default is a density of 0.01, or 0.0275
+            with elect.
         comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
         algorithm: a name in `ALGORITHMS`, an instance such as ``OkTopk(period=32)``, or ``"auto"``, which picks the
             algorithm that is fastest on this network by a few trial steps.
@@ -63,7 +64,7 @@ def _reduce_once(
         flat = arrays.widened(arrays.enter(x))
         if len(flat) == 0:
             raise ValueError("x must have at least one element, got none; leave empty tensors out")
-        k, made = resolve_k(len(flat), k, density), make_candidate(algorithm, options)
+        k, made = resolve_k(len(flat), k, density, usual_density(algorithm)), make_candidate(algorithm, options)
         say(n=len(flat), dtype=flat.dtype, k=k, algorithm=made)
     try:
         layout = Layout.of(len(flat))

@@ -13,7 +13,7 @@ from sparse_mpi.comm import Comm, Traffic, as_comm
 from sparse_mpi.comm.background import Handle, busy, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reducer.arguments import check_together, make_feedback, resolve_k
+from sparse_mpi.reducer.arguments import check_together, make_feedback, resolve_k, usual_density
 from sparse_mpi.reducer.auto import choose, make_candidate
 from sparse_mpi.reducer.clipping import clipping_factor, scaled, sketched
 from sparse_mpi.reducer.deprecated import accepts_former, warn_renamed
@@ -83,7 +83,7 @@ class SparseAllreduce(Flushable, Resumable, Spending):
             if chosen is not None:
                 check_together(self._rule, chosen)
             goal = make_goal(budget, step_seconds, k=k, density=density)
-            self.k: int = resolve_k(self.layout.size, k, density)
+            self.k: int = resolve_k(self.layout.size, k, density, usual_density(algorithm))
             self.feedback: Feedback = self._rule.start(self.layout, in_place, self.comm.size)
             self._keep(goal, chosen)
             say(n=self.layout.size, layout=self.layout.digest, k=self.k, algorithm=chosen)

@@ -12,7 +12,7 @@ from sparse_mpi.algorithms.elect.votes import LOOKS
 from sparse_mpi.analysis import gradients
 from sparse_mpi.analysis.economy import measure
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.wire import WIRES
+from sparse_mpi.wire import WIRES, BitPacked
 
 N, K = 2000, 100
 # Times 8k(P-1)/P, control included
@@ -21,7 +21,7 @@ BYTES = {"packed": 1.25, "packed+bf16": 0.75, "packed+int8": 0.5, "packed+int4":
 
 def looks_of(comm, make) -> list[int]:
     """Return what this rank looks at in each of 30 steps; assert that what is elected leaves no rank's residual."""
-    reducer, looks = SparseAllreduce(N, k=K, comm=comm, algorithm="elect"), []
+    reducer, looks = SparseAllreduce(N, k=K, comm=comm, algorithm="elect", wire="packed"), []
     for step in range(30):
         total = reducer.step(make(np.random.default_rng([step, comm.rank]), step), check=True)
         assert total.nnz <= K
@@ -150,7 +150,7 @@ def test_a_flush_leaves_no_votes(ranks):
 
 @pytest.mark.parametrize("kind", gradients.KINDS)
 def test_bytes_are_few_and_spread_evenly_from_the_first_step_on(kind):
-    found = measure(Elect(), gradients.make(kind, 20_000, ranks=8), 8, 1000, 12)
+    found = measure(Elect(wire=BitPacked()), gradients.make(kind, 20_000, ranks=8), 8, 1000, 12)
     assert found.volume <= BYTES["packed"]
     # Votes that cancel elect nobody: ranks send more of them from step to step where they oppose each other.
     assert found.largest_step <= (1.35 if kind == "opposed" else 1.25)

@@ -48,7 +48,7 @@ def steps(comm, model, optimizer, numbers=range(STEPS), check=False):
 def test_all_ranks_decide_alike_and_laws_hold(ranks, scripted, goal, options):
     def body(comm):
         model = net()
-        return steps(comm, model, made(comm, scripted, model, goal, **options), check=True)
+        return steps(comm, model, made(comm, scripted, model, goal, wire="packed", **options), check=True)
 
     first, *others = ranks.run(body)
     assert all(other == first for other in others)

@@ -8,6 +8,7 @@ import pytest
 from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.checkpoint import load, save
+from sparse_mpi.wire import BitPacked
 
 from ..algorithms.conformance import same_bytes
 from .test_checkpoint import SHAPES, K, shared, vector
@@ -16,7 +17,7 @@ ahead = pytest.mark.parametrize("ahead", [False, True], ids=["in-step", "ahead"]
 
 
 def lagging(comm) -> SparseAllreduce:
-    return SparseAllreduce(SHAPES, k=K, comm=comm, algorithm=Elect(lag=1))
+    return SparseAllreduce(SHAPES, k=K, comm=comm, algorithm=Elect(wire=BitPacked(), lag=1))
 
 
 def trained(comm, ahead: bool) -> SparseAllreduce:

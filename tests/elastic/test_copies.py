@@ -7,8 +7,10 @@ import pytest
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.comm.world import World
 from sparse_mpi.elastic import ElasticAllreduce, TooFewRanks
+from sparse_mpi.wire import BitPacked
 
 from .survivors import RANKS, SIZE, STEPS, gradient, train
 
@@ -40,7 +42,7 @@ def test_nothing_is_sent_twice(rule, rank, copy_every):
     assert found.sum() >= 0.88 * put_in.sum()
 
 
-@pytest.mark.parametrize("algorithm", ["oktopk", "elect", "gtopk", "dense"])
+@pytest.mark.parametrize("algorithm", ["oktopk", Elect(wire=BitPacked()), "gtopk", "dense"], ids=str)
 @pytest.mark.parametrize("rank", [0, 2, 4])
 def test_with_a_copy_of_each_step_nothing_is_lost(algorithm, rank):
     """All values are whole numbers, so that sums are exact."""

@@ -207,7 +207,7 @@ def by_optimizer(options: dict) -> dict:
 
 
 EXACT = {"density": 0.05, "selector": "exact"}  # the same entries in whatever order parameters stand
-SPARSE = {"density": 0.05, "check_every": 1}
+SPARSE = {"density": 0.05, "check_every": 1, "wire": "packed"}
 RUNS = {
     "plain": lambda: straight(None),
     "dense": lambda: straight({"algorithm": "dense", "check_every": 1}),

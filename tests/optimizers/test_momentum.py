@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from sparse_mpi import ErrorFeedback, GlobalMomentum, MomentumCorrection
+from sparse_mpi import ErrorFeedback, GlobalMomentum, Layout, MomentumCorrection, SparseVector
+from sparse_mpi.buckets.momentum import matched
 from sparse_mpi.comm import NullComm
 from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
@@ -134,7 +135,7 @@ def optimizer_of(options, make=torch.optim.SGD, **own):
 @pytest.mark.parametrize(
     ("options", "own", "message"),
     [
-        ({"momentum": "mine"}, {}, "momentum must be one of local, global, corrected, arrival, got 'mine'"),
+        ({"momentum": "mine"}, {}, "momentum must be one of local, matched, global, corrected, arrival, got 'mine'"),
         ({"momentum": "global", "feedback": "dgc"}, {}, "feedback must be 'residual' or leaky with momentum='global'"),
         (
             {"momentum": "corrected"},
@@ -242,7 +243,7 @@ def test_adam_by_arrival_goes_on_from_a_checkpoint_of_torch():
 @pytest.mark.parametrize(
     ("make", "own", "options", "says"),
     [
-        (torch.optim.SGD, {"momentum": 0.9}, {}, "SGD's momentum enters before entries are selected"),
+        (torch.optim.SGD, {"momentum": 0.9}, {}, "SGD's momentum enters before entries are selected, as 0.833"),
         (torch.optim.SGD, {}, {}, ""),
         (torch.optim.SGD, {"momentum": 0.9}, {"momentum": "local"}, ""),
         (torch.optim.SGD, {"momentum": 0.9}, {"momentum": "global"}, ""),
@@ -266,9 +267,24 @@ def test_a_leak_goes_with_momentum_that_is_taken_over():
     for feedback, keep in (("residual", 1.0), ("leaky", 0.95), (LeakyFeedback(0.9), 0.9)):
         rule = optimizer_of({"feedback": feedback}, momentum=0.8).reduction.buckets[0].reducer.feedback
         assert (rule.momentum, rule.keep) == (0.8, keep) and rule.leak == pytest.approx(1 - keep)
+        assert rule.late == pytest.approx(0.6 + 0.2 / 3)  # one entry in three arrives in a step
     with pytest.raises(ValueError, match="feedback must be 'residual' with momentum='corrected', got one that keeps 0"):
         optimizer_of({"feedback": "leaky", "momentum": "corrected"}, momentum=0.8)
     adam = optimizer_of({"feedback": "leaky"}, torch.optim.Adam)
     adam.param_groups[0]["params"][0].grad = torch.ones(3)
     adam.step()
     assert adam.reduction.buckets[0].reducer.feedback.keep == 0.95
+
+
+def test_momentum_is_matched_to_the_wait():
+    """Half of the effective rate where little arrives in a step, all of it where everything does."""
+    assert matched(0.9, 1.0) == 0.9 and matched(0.9, 0.0) == pytest.approx(0.8) and matched(0.3, 0.0) == 0
+    rule = GlobalMomentum(0.5, late=0.25).start(Layout.of(4), False, 2)
+    for total, pushed in (
+        (np.ones(4, np.float32), 0.25),
+        (SparseVector(np.arange(4), np.ones(4, np.float32), 4), 0.125),
+    ):
+        rule.accumulate(np.zeros(4, np.float32))
+        before = rule.residual.copy()
+        rule.consume(total, total)
+        np.testing.assert_allclose(rule.residual, before - 1 + pushed)

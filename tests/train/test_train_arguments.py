@@ -200,7 +200,7 @@ def test_zero_copy_is_the_default_where_it_is_possible():
     assert not options("--feedback", "dgc").zero_copy and not options("--clip-norm", "2").zero_copy
     assert options("--feedback", "gmc").zero_copy
     assert not options("--algo", "elect:lag=1").zero_copy and options("--algo", "elect:lag=1", "--zero-copy").zero_copy
-    expected = {"feedback": "residual", "momentum": "global", "clip_norm": None, "in_place": True}
+    expected = {"feedback": "residual", "momentum": "matched", "clip_norm": None, "in_place": True}
     assert feedback_options(options()) == expected
 
 
@@ -234,7 +234,7 @@ def test_a_run_says_who_applies_momentum():
 def test_a_leak_is_an_option_of_rules_that_keep():
     assert options().leak == 0 and options("--feedback", "leaky").leak == 0.05
     leaking = feedback_options(options("--leak", "0.02"))
-    assert leaking["feedback"].keep == 0.98 and leaking["momentum"] == "global" and leaking["in_place"]
+    assert leaking["feedback"].keep == 0.98 and leaking["momentum"] == "matched" and leaking["in_place"]
     assert feedback_options(options("--leak", "0.1", "--optimizer", "adam"))["momentum"] == "arrival"
 
 
@@ -247,7 +247,7 @@ def test_the_former_name_of_feedback_works_and_names_the_new_one(capsys):
 
 
 def test_momentum_is_the_optimizers_or_that_of_feedback():
-    for argv, momentum, taken in (([], "global", 0.7), (["--feedback", "residual"], "local", 0)):
+    for argv, momentum, taken in (([], "matched", 0.7), (["--feedback", "residual"], "local", 0)):
         args = options("--momentum", "0.7", *argv)
         assert (args.momentum, args.correction, feedback_options(args)["momentum"]) == (0.7, taken, momentum)
     assert options("--momentum", "0").feedback == options("--plan", "auto").feedback == "residual"

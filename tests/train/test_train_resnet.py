@@ -66,11 +66,11 @@ def test_blocks_start_as_their_shortcuts_if_gamma_is_zero():
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        ("digits", {"epochs": 12, "momentum": 0.5, "lr_times_ranks": False}),
+        ("digits", {"epochs": 12, "momentum": 0.75, "lr_times_ranks": False}),
         ("fashion-mnist", {"epochs": 20, "batch_size": 32}),
         ("cifar10", {"lr": 0.1, "milestones": (81, 122), "epochs": 164, "weight_decay": 1e-4, "momentum": 0.9}),
         ("cifar100", {"lr": 0.0125, "lr_times_ranks": True, "epochs": 80, "weight_decay": 5e-5, "batch_size": 32}),
-        ("imagenet", {"lr": 0.0125, "warmup_epochs": 5, "milestones": (30, 60, 80), "density": 0.01}),
+        ("imagenet", {"lr": 0.0125, "warmup_epochs": 5, "milestones": (30, 60, 80), "density": 0.0275}),
     ],
 )
 def test_every_data_set_has_its_settings(data, expected):

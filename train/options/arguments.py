@@ -14,15 +14,17 @@ from options import budget, checkpoints, device, elastic, local, reduction
 from options.converters import figure
 from options.optimizers import OPTIMIZERS
 from options.schedule import SCHEDULES
+from sparse_mpi.algorithms.base import DENSITY
 from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.cli.values import folder, integer, new_folder, number
+from sparse_mpi.reducer.arguments import usual_density
 
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of a program for a data set: the defaults of the options of these names."""
 
-    density: float
+    density: float | None  # None: the algorithm's own
     epochs: int
     batch_size: int  # per rank
     lr: float
@@ -119,6 +121,8 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
     for field in fields(Settings):
         if field.name not in given and not (field.name == "density" and amount):
             setattr(args, field.name, getattr(chosen, field.name))
+    if args.density is None and not amount:
+        args.density = usual_density(args.algo.partition(":")[0])
     if args.warmup_scales:
         args.warmup_epochs *= args.epochs / chosen.epochs
     if args.beta1 is not None and (args.optimizer == "sgd" or args.beta1 >= 1):
@@ -190,6 +194,10 @@ def _add_run(parser: ArgumentParser) -> None:
 def _defaults(settings: Mapping[str, Settings], field: str) -> str:
     """Return the text of --help about the default of an option: one value, or one for each data set."""
     values = {name: _show(getattr(chosen, field)) for name, chosen in settings.items()}
+    if field == "density":
+        own = f"{DENSITY}, elect {usual_density('elect')}"
+        published = [f"{name} {text}" for name, text in values.items() if settings[name].density]
+        return f"(default: {', '.join([own, *published])})"
     if field == "lr":
         values = {name: text + " x ranks" * settings[name].lr_times_ranks for name, text in values.items()}
     if field == "warmup_epochs":

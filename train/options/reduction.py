@@ -69,8 +69,8 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
         "error feedback, or what becomes of entries that are not sent: residual adds them to the next gradient, dgc "
         "their momentum too, gmc adds the momentum of the result as well, leaky lets them fade by 5 %% a step, ef21 "
         "sends changes of a mean gradient (with --momentum M at 1 / (1 - M) times the rate), sa-pef computes gradients "
-        "ahead by half of the residual, none drops them (default: gmc with "
-        "the momentum of sgd, else residual)"
+        "ahead by half of the residual, none drops them (default: with the momentum of sgd gmc, of which sums that are "
+        "late get less; else residual)"
     )
     add("--feedback", choices=tuple(sparse_mpi.FEEDBACKS), help=text)
     text = "share of what was not sent that residual, leaky or gmc lose from step to step (default: 0; leaky 0.05)"
@@ -182,7 +182,8 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
     """Reduce in place where that is possible, and give momentum to the error feedback if it is the one for momentum."""
     args.clip_norm = None if args.clip_norm == math.inf else args.clip_norm
     sgd = args.optimizer == "sgd"
-    args.feedback = args.feedback or ("gmc" if sgd and 0 < args.momentum < 1 and not args.plan else "residual")
+    args.matched = args.feedback is None and sgd and 0 < args.momentum < 1 and not args.plan
+    args.feedback = args.feedback or ("gmc" if args.matched else "residual")
     rule, taking = sparse_mpi.FEEDBACKS[args.feedback](), args.feedback in MOMENTUM
     if args.leak and args.feedback not in LEAKS:
         parser.error(f"argument --leak: {args.feedback} has none; leave it out, or take --feedback {', '.join(LEAKS)}")
@@ -225,6 +226,7 @@ def _prepares(algo: str) -> bool:
 def feedback_options(args: Namespace) -> dict[str, Any]:
     """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` about error feedback, from parsed options."""
     momentum = "arrival" if args.arrival else MOMENTUM.get(args.feedback, OWN)
+    momentum = "matched" if momentum == "global" and args.matched else momentum
     feedback: str | Feedback = "residual" if momentum != OWN else args.feedback
     if args.feedback in MOMENTUM and momentum == OWN:
         feedback = sparse_mpi.EF21(1 - args.correction)
@@ -240,5 +242,6 @@ def momentum_line(args: Namespace) -> str:
             f"{args.optimizer} makes up for the steps that an entry has waited (--no-arrival takes them as they come)"
         )
     if MOMENTUM.get(args.feedback) == "global":
-        return f"momentum {args.momentum} enters before entries are selected (--feedback residual leaves it to sgd)"
+        late = ", less of it for sums that are late (--feedback gmc keeps the number, " if args.matched else " ("
+        return f"momentum {args.momentum} enters before entries are selected{late}--feedback residual leaves it to sgd)"
     return ""

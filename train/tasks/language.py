@@ -207,11 +207,11 @@ LSTM_BLOCK, LSTM_WORDS = 70, 33_278  # bptt, and the vocabulary of WikiText-2
 
 LSTM_SETTINGS = {
     # Ours
-    "python-reference": Settings(density=0.01, epochs=20, batch_size=16, lr=2e-3, warmup_epochs=1, optimizer="adam"),
-    "shakespeare": Settings(density=0.01, epochs=10, batch_size=32, lr=2e-3, warmup_epochs=0.2, optimizer="adam"),
+    "python-reference": Settings(density=None, epochs=20, batch_size=16, lr=2e-3, warmup_epochs=1, optimizer="adam"),
+    "shakespeare": Settings(density=None, epochs=10, batch_size=32, lr=2e-3, warmup_epochs=0.2, optimizer="adam"),
     # ADTopk, HPDC 2024; the number of epochs is ours
     "wikitext-2": Settings(
-        density=0.01,
+        density=None,
         epochs=40,
         batch_size=80,
         lr=1e-3,

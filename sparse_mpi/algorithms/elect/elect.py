@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import isqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, subtract
-from sparse_mpi.wire import BitPacked, Wire, regions_of
+from sparse_mpi.wire import BitPacked, Int8, Wire, regions_of
 from sparse_mpi.wire.ballots import Ballots
 from sparse_mpi.wire.positions import POSITIONS, Complete, pack_positions, positions_lengths, unpack_positions
 
@@ -78,7 +78,9 @@ class Elect(Algorithm):
         votes: c, the fewest votes of a rank as a share of k, if that is not less than 1/P; half of it where votes take
             two stages. A step in which fewer than 0.9k entries were elected raises it for the next, up to 1; any
             other lowers it again.
-        wire: the message format of values. Indices that all ranks know are not sent, unless the format cannot do so.
+        wire: the message format of values, in 8 bits unless another one is given; what rounding takes stays in the
+            residual. Where k is n nothing waits there to make up for it, and values keep their precision, as they do on
+            a single rank. Indices that all ranks know are not sent, unless the format cannot do so.
         radix: groups into which a stage of the two exchanges divides the ranks, see `OkTopk`. None: one stage, or two
             on more than 16 ranks where the messages of a single one would hold fewer than 16 votes.
         lag: 0 elects entries by residual and gradient. 1 elects them by the residual that the step before left, while
@@ -88,9 +90,10 @@ class Elect(Algorithm):
 
     selector: Selector = Threshold()
     votes: float = 0.42
-    wire: Wire = BitPacked()
+    wire: Wire = BitPacked(Int8())
     radix: int | None = None
     lag: int = 0
+    usual_density: ClassVar[float] = 0.0275  # in 8 bits as many bytes as Ok-Topk's 1 % in 32, and as accurate as dense
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,7 +139,8 @@ class Elect(Algorithm):
             elected, state = self._elect(acc, k, comm, state, add)
 
         # Give: every rank adds all that it has of the elected entries, whether it voted for them or not.
-        total, sent = self._sum(SparseVector(elected, kernels.of(acc).gather(acc, elected), len(acc)), comm)
+        given = SparseVector(elected, kernels.of(acc).gather(acc, elected), len(acc))
+        total, sent = self._sum(given, comm, self._sum_wire(k, len(acc), comm.size))
         return Reduction(total, sent), state
 
     def prepare(self, residual: Array, comm: Comm, state: ElectState) -> ElectState:
@@ -191,12 +195,13 @@ class Elect(Algorithm):
         share = max(share / STEP, least) if enough else min(share * STEP, 1.0)
         return elected, ElectState(selection, threshold, k, share, told=told, heard=heard)
 
-    def _sum(self, given: SparseVector, comm: Comm) -> tuple[SparseVector, SparseVector]:
+    def _sum(self, given: SparseVector, comm: Comm, wire: Wire) -> tuple[SparseVector, SparseVector]:
         """Add up values of entries that are the same on all ranks.
 
         Args:
             given: this rank's entries.
             comm: all ranks.
+            wire: the format of their values.
 
         Returns:
             The sums, and this rank's contribution to them, both with the indices of ``given``.
@@ -204,7 +209,7 @@ class Elect(Algorithm):
         m, xp, dtype = given.nnz, namespace(given.values), given.values.dtype
         # The entries are numbered, and each rank adds up an equal share of the numbers. Every share is complete.
         numbered = SparseVector(xp.arange(m, dtype=given.indices.dtype), given.values, m)
-        bounds, wire = equal_boundaries(m, comm.size), self._sum_wire
+        bounds = equal_boundaries(m, comm.size)
         shares, sizes = regions_of(bounds), np.diff(bounds)
         own = slice(comm.rank, comm.rank + 1)
         summed, sent, _ = split_reduce(numbered, bounds, self._radix(m, comm.size), wire, comm)
@@ -250,7 +255,7 @@ class Elect(Algorithm):
             return Bound(0, 0, 0, 0)
         exchange = stages(ranks, self._radix(k, ranks))
         elected, _, messages, control = election.bound(layout.size, k, ranks)
-        numbers, wire = Owners(layout.size, ranks).width * ranks, self._sum_wire
+        numbers, wire = Owners(layout.size, ranks).width * ranks, self._sum_wire(k, layout.size, ranks)
         votes = [BALLOTS.most(min(layout.size, k * selections), numbers, number) for number, selections in exchange]
         sums = [wire.most(elected, elected, number) for number, _ in exchange]
         share = -(-elected // ranks)
@@ -264,7 +269,8 @@ class Elect(Algorithm):
             wire.most(share, share).times(ranks - 1),
         )
 
-    @property
-    def _sum_wire(self) -> Wire:
+    def _sum_wire(self, k: int, size: int, ranks: int) -> Wire:
         """Return the format in which values of the elected are sent: without indices, if it can do so."""
+        if k >= size or ranks == 1:
+            return BitPacked()
         return self.wire if self.wire.codec is None else Complete(self.wire.codec)
