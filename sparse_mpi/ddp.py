@@ -11,7 +11,6 @@ when a resumed job begins.
 
 # Annotations are not postponed here: DDP compares those of a hook with the types themselves.
 
-import os
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,8 +28,6 @@ from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.comm.process_group import wrapped
-from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer.arguments import check_together, make_algorithm, make_feedback, resolve_k
 from sparse_mpi.reducer.deprecated import accepts_former
@@ -47,7 +44,7 @@ class SparseState:
         density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket, but ``"auto"`` is not
             available. ``memory`` is the former name of feedback, deprecated.
         comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated.
-            None means MPI.COMM_WORLD if MPI's launcher started the job, else the default process group.
+            None: all ranks of the job, see `as_comm`.
         dense_steps: the number of steps at the beginning that are dense.
         check_every: assert both laws in one step out of this many, 0 for never; costs two dense allreduces.
 
@@ -70,7 +67,9 @@ class SparseState:
         check_every: int = 0,
         **options: Any,
     ) -> None:
-        transport = as_comm(comm) if comm is not None else _default_comm()
+        if comm is None and not dist.is_initialized():
+            raise RuntimeError("torch.distributed must be initialised first; call torch.distributed.init_process_group")
+        transport = as_comm(comm)
         with same_on_all_ranks(transport) as say:
             if comm is None:
                 _check_same_ranks(transport)
@@ -263,16 +262,8 @@ class _Arrival(NamedTuple):
     future: torch.futures.Future[torch.Tensor]
 
 
-def _default_comm() -> Comm:
-    """Return MPI's world if MPI's launcher and not torchrun started this process, else the default process group."""
-    by_mpi = any(name in os.environ for name in LAUNCHERS) and not dist.is_torchelastic_launched()
-    return as_comm() if by_mpi else wrapped()
-
-
 def _check_same_ranks(comm: Comm) -> None:
     """Raise unless ``comm`` and the default process group have the same size, and this process the same rank."""
-    if not dist.is_initialized():
-        raise RuntimeError("torch.distributed must be initialised first; call torch.distributed.init_process_group")
     ours, theirs = (comm.rank, comm.size), (dist.get_rank(), dist.get_world_size())
     if ours != theirs:
         raise ValueError(

@@ -194,7 +194,7 @@ def DistributedOptimizer(
             and gradients are reduced in the model's order; the default is the optimizer's order.
         k: the number of the gradient's entries that a rank may send in a step.
         density: k as a fraction of all entries; if neither is given 0.01, and 0.0275 with elect.
-        comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None. Duplicated.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`. Duplicated.
         algorithm: a name in `ALGORITHMS` such as ``"topka"``, an instance, or ``"auto"``, see `sparse_allreduce`.
             ``compression`` is Horovod's name for it.
         feedback: see `SparseAllreduce`. ``memory`` is its former name, deprecated.

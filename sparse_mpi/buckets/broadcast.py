@@ -20,7 +20,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> N
     Args:
         params: ``model.state_dict()`` (parameters and buffers) or ``model.named_parameters()``.
         root_rank: the rank whose values are sent.
-        comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
 
     Raises:
         ValueError: names, shapes or dtypes differ between ranks; raised on every rank.

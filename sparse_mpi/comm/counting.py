@@ -34,11 +34,11 @@ import numpy as np
 from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synchronize, to_host
 from sparse_mpi.comm.base import Counts, Take
 from sparse_mpi.comm.buffers import per_rank, require_equal, require_rank, row_bytes
+from sparse_mpi.comm.call_log import Watched
 from sparse_mpi.comm.mortal import Mortal
 from sparse_mpi.comm.renumbered import Renumbered
 from sparse_mpi.comm.timed import timed
 from sparse_mpi.comm.traffic import Ledger, Traffic
-from sparse_mpi.comm.watchdog import Watched
 
 OPS = ("sum", "max")
 REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")
@@ -188,7 +188,7 @@ class CountingComm(Mortal, ABC):
 
     def begin_reduction(self) -> None:
         if self.watched is not None:
-            self.watched.dog.begin_reduction()
+            self.watched.log.begin_reduction()
 
     def guard(self) -> None:
         """Do nothing, where the ranks are threads of one process; see `Comm.guard`."""

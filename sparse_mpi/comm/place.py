@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-CALLS = ("", "sendrecv", "allgather", "allgatherv", "alltoallv", "allreduce", "bcast", "barrier", "shrink", "close")
+CALLS = (*" sendrecv allgather allgatherv alltoallv allreduce bcast barrier shrink close duplicate".split(" "),)
 SENDRECV, SHRINK, CLOSE = CALLS.index("sendrecv"), CALLS.index("shrink"), CALLS.index("close")
+DUPLICATE = CALLS.index("duplicate")  # any call that makes a communicator
 UNCOUNTED = (SENDRECV, SHRINK, CLOSE)  # calls that are not counted: the last two are of all ranks that are left
 NOBODY = -1
 
@@ -39,6 +41,23 @@ class Place(NamedTuple):
         if self.inside:
             return f"has been in {CALLS[self.call]}{of} for {self.seconds:.0f} s"
         return f"left {CALLS[self.call]}{of} {self.seconds:.0f} s ago, and has made no call since"
+
+    def waiting_for(self, ranks: Iterable[int], places: Mapping[int, Place], silent: str) -> str:
+        """Return which of the other ``ranks`` this call waits for and where they are, as far as that is known.
+
+        ``silent`` is said of those of which it is not known.
+        """
+        return (
+            "; ".join(f"rank {r} {places.get(r, silent)}" for r in ranks if self._lacks(r, places.get(r))) or "unknown"
+        )
+
+    def _lacks(self, rank: int, other: Place | None) -> bool:
+        """Tell if a rank is not yet in the call in which this one waits, where it is ``other``, if that is known."""
+        if other is None:
+            return True
+        if self.call == SENDRECV:
+            return rank == self.awaited
+        return not (other.inside and other.family == self.family and other.number >= self.number)
 
     def waits_for(self, rank: int, numbers: dict[int, int]) -> bool:
         """Tell if this call needs one of ``rank``, which has entered ``numbers``, family -> collective calls."""

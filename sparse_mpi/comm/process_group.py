@@ -12,9 +12,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import count
 from socket import gethostname
 from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -23,9 +24,12 @@ import torch.distributed as dist
 from sparse_mpi.arrays import Array, is_device
 from sparse_mpi.comm.base import Counts
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
+from sparse_mpi.comm.call_log import Watched
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.runtime import on_uncaught
+from sparse_mpi.comm.place import DUPLICATE
+from sparse_mpi.comm.runtime import on_uncaught, time_limit
 from sparse_mpi.comm.staging import Staging
+from sparse_mpi.comm.store_watchdog import StoreWatchdog
 
 _HEAD, _ROWS = 1, 2  # tags
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
@@ -39,23 +43,42 @@ class ProcessGroupComm(CountingComm):
 
     It has a gloo group of its own. Making one is collective over these ranks, or over ``some`` of them, given by their
     ascending numbers in the group. Sums over floating-point numbers are added in gloo's order, the same on all ranks.
+    A `StoreWatchdog` says on stderr who waits in which call for whom, after a minute, or after as many seconds as the
+    variable SPARSE_MPI_TIMEOUT has, and then ends this process. ``parent`` notes this call for it.
 
     Raises:
         RuntimeError: torch.distributed was not initialised.
+        ValueError: SPARSE_MPI_TIMEOUT is no number of seconds.
         TypeError: ``group`` is no process group, or this process is not in it.
     """
 
     concurrent = True
 
-    def __init__(self, group: Any = None, some: Sequence[int] | None = None) -> None:
+    def __init__(self, group: Any = None, some: Sequence[int] | None = None, parent: Watched | None = None) -> None:
         members = _members(group)
         self._ranks = members if some is None else [members[rank] for rank in some]  # numbers in the default group
-        self._group = dist.new_group(self._ranks, backend="gloo", use_local_synchronization=True)
+        dog = _watchdog()
+        if dog is not None and parent is None:
+            parent = dog.over(_ALL, range(dist.get_world_size()))
+        if parent is not None:
+            parent.enter(DUPLICATE)
+        try:
+            self._group = dist.new_group(self._ranks, backend="gloo", use_local_synchronization=True)
+        finally:
+            if parent is not None:
+                parent.leave()
         super().__init__(dist.get_rank(self._group), len(self._ranks))
         self._staging = Staging()
+        self.watched = None if dog is None else dog.over(self._family(), self._ranks)
+
+    def _family(self) -> int:
+        """Return a number for this communicator, the same on all its ranks, that no other has. Collective."""
+        number = np.array([next(_families) * dist.get_world_size() + dist.get_rank()], np.int64)
+        dist.broadcast(torch.from_numpy(number), self._ranks[0], self._group)
+        return int(number[0])
 
     def duplicate(self, patient: bool = False) -> ProcessGroupComm:
-        return ProcessGroupComm(self._group)
+        return ProcessGroupComm(self._group, parent=self.watched)
 
     def node(self) -> int:
         name = blake2b(gethostname().encode(), digest_size=16).digest()
@@ -64,7 +87,7 @@ class ProcessGroupComm(CountingComm):
 
     def _split(self, color: int) -> ProcessGroupComm:
         colors = self._allgather(np.array(color))
-        return ProcessGroupComm(self._group, np.flatnonzero(colors == color).tolist())
+        return ProcessGroupComm(self._group, np.flatnonzero(colors == color).tolist(), self.watched)
 
     def abort(self, error: BaseException) -> NoReturn:
         """Print the traceback of ``error`` with this rank and end this process, at which torchrun ends the others."""
@@ -180,6 +203,31 @@ class ProcessGroupComm(CountingComm):
 
     def _irecv(self, rows: Array, source: int, tag: int = _ROWS) -> list[Any]:
         return [dist.irecv(_bytes(rows), self._ranks[source], self._group, tag)] if rows.size else []
+
+
+_ALL = -1  # the number of the default group itself
+_families = count()
+_dogs: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # of the default group
+
+
+def _watchdog() -> StoreWatchdog | None:
+    """Return the watchdog of this process; None where it is alone."""
+    group = dist.group.WORLD
+    if group is not None and group not in _dogs and dist.get_world_size() > 1:
+        limit, of = time_limit(None), ref(group)
+        _dogs[group] = StoreWatchdog(
+            dist.get_rank(), dist.get_world_size(), lambda: _store_of(of), limit, lambda: os._exit(1)
+        )
+    return _dogs.get(group)
+
+
+def _store_of(group: ref[Any]) -> Any:
+    """Return the store of the default group, as long as it is this one; it is not kept, since its port would be."""
+    try:
+        # torch has no public name for it
+        return dist.distributed_c10d._get_default_store() if dist.group.WORLD is group() else None
+    except ValueError:  # the group is being destroyed
+        return None
 
 
 # torch lets nobody set attributes of a process group

@@ -17,10 +17,13 @@ FOLDER = "SPARSE_MPI_RUN_FOLDER"  # by which `run` tells its ranks a folder of t
 TERMINAL = "SPARSE_MPI_RUN_TERMINAL"  # by which it tells them the terminal that shows stderr
 WORD = "word"  # the file there with what `run` says of a job that is interrupted
 PATIENCE = 3.0  # seconds that a rank waits for another one to end the job with the same error
+SLURM = "SLURM_STEP_NUM_TASKS"  # srun starts other programs than MPI's, too
 # Variables in which launchers tell the number of processes: Open MPI, PMI, PALS, Hydra, Slurm
-LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
+LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MPI_LOCALNRANKS", SLURM)
+TORCHRUN = "TORCHELASTIC_RUN_ID"  # of the processes that torchrun starts
 # Variables in which they tell a process its rank
-RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")
+MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
+RANKS = (*MPI_RANKS, "SLURM_PROCID")
 # Variables that switch CUDA support on: MVAPICH2, Intel MPI, ParaStation
 CUDA_SWITCHES = ("MV2_USE_CUDA", "I_MPI_OFFLOAD", "PSP_CUDA")
 OURS = "sparse_mpi "  # with which the names of our threads begin
@@ -30,6 +33,36 @@ def told_rank() -> int:
     """Return this process's rank as its launcher tells it, before MPI is started; 0 without a launcher."""
     told = (os.environ.get(name, "") for name in RANKS)
     return next((int(rank) for rank in told if rank.isdigit()), 0)
+
+
+def ranks_of_mpi(sure: bool = False) -> int:
+    """Return how many processes MPI's launcher says it has started, or Hydra on this host; 0: it has started none.
+
+    It has not started what torchrun did, whose processes inherit its variables. With ``sure`` srun counts only where
+    it has told a process its rank among MPI's, as it does with ``--mpi``.
+    """
+    if TORCHRUN in os.environ:
+        return 0
+    slurm = not sure or any(name in os.environ for name in MPI_RANKS)
+    counts = [os.environ.get(name, "") for name in LAUNCHERS if name != SLURM or slurm]
+    return max((int(count) for count in counts if count.isdigit()), default=0)
+
+
+def refuse_torchrun() -> None:
+    """Raise where torchrun, or the like, started this process, to which MPI would say that it is alone.
+
+    Raises:
+        RuntimeError: WORLD_SIZE is above 1, or torchrun's own variable is there, and MPI's launcher started nothing.
+    """
+    told = {name: os.environ.get(name, "") for name in ("WORLD_SIZE", TORCHRUN)}
+    several = told["WORLD_SIZE"].isdigit() and int(told["WORLD_SIZE"]) > 1
+    if (several or told[TORCHRUN]) and not ranks_of_mpi():
+        raise RuntimeError(
+            "comm must be a process group where torchrun started this process, or None with torch.distributed "
+            f"initialised, got neither ({', '.join(f'{name}={value}' for name, value in told.items() if value)}): with "
+            "MPI each process would be alone; call torch.distributed.init_process_group('gloo') (or 'nccl') before, or "
+            "start with mpiexec or `python -m sparse_mpi run`"
+        )
 
 
 def first_to_say(text: str) -> bool:
@@ -72,8 +105,10 @@ def refuse_singletons(size: int) -> None:
     """Raise where a launcher started several processes but MPI's world has only this one.
 
     Raises:
-        RuntimeError: the launcher belongs to another MPI than mpi4py uses.
+        RuntimeError: the launcher belongs to another MPI than mpi4py uses, or is torchrun.
     """
+    if size == 1:
+        refuse_torchrun()
     told = {name: os.environ.get(name, "") for name in LAUNCHERS}
     several = [f"{name}={count}" for name, count in told.items() if count.isdigit() and int(count) > 1]
     if size == 1 and several:

@@ -7,10 +7,10 @@ from functools import wraps
 from time import perf_counter
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from sparse_mpi.comm.call_log import Watched
 from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.comm.place import CALLS
 from sparse_mpi.comm.traffic import Traffic
-from sparse_mpi.comm.watchdog import Watched
 
 
 class Caller(Protocol):

@@ -18,16 +18,16 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from sparse_mpi.comm import frozen
+from sparse_mpi.comm.call_log import CallLog, Watched
 from sparse_mpi.comm.kennel import KENNEL, LOOK
-from sparse_mpi.comm.place import CLOSE, NOBODY, SENDRECV, SHRINK, UNCOUNTED, Place, now
+from sparse_mpi.comm.place import CLOSE, NOBODY, SHRINK, Place, now
 
 STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
 ANSWER = 1.0  # seconds in which a watchdog must answer
@@ -56,45 +56,17 @@ class Watchdog:
         self.rank: int = self._comm.rank
         self.size: int = self._comm.size
         self._group, self._families = self._comm.Get_group(), itertools.count()
-        # What threads note, in one assignment each, by thread: all of `Place` but `inside`, and a number for `leave`
-        self._entered: dict[int, tuple[int, int, int, int, float, int, int]] = {}
-        self._left: dict[int, tuple[int, float]] = {}  # the number of the call that was left, and when
-        self._calls = itertools.count()
-        self._numbers: dict[int, int] = {}  # family -> collective calls that this rank has entered
+        self.log = CallLog()
         self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
         self._answers: dict[int, Place] = {}
         self.dying: set[int] = set()  # other ranks that have an exception which nothing catches
         self._sending: list[Any] = []
-        self._reductions = 0
         KENNEL.add(self)
 
     def over(self, comm: Any) -> Watched:
         """Return what tells this watchdog about the calls on a communicator of some of its ranks. Collective there."""
         family = int(comm.bcast(next(self._families) * self.size + self.rank, 0))
-        self._numbers[family] = 0
-        return Watched(self, family, self._mpi.Group.Translate_ranks(comm.Get_group(), None, self._group))
-
-    def enter(self, call: int, family: int, awaited: int) -> None:
-        """Note that this thread enters a call on the communicator ``family``; see `Place`."""
-        if call not in UNCOUNTED:
-            self._numbers[family] += 1
-        noted = (call, family, self._numbers[family], awaited, time.time(), self._reductions, next(self._calls))
-        self._entered[get_ident()] = noted
-
-    def received(self) -> None:
-        """Note that this thread has its message, and waits for nobody but those who take its own."""
-        thread = get_ident()
-        call, family, number, _, entered, reduction, noted = self._entered[thread]
-        self._entered[thread] = call, family, number, NOBODY, entered, reduction, noted
-
-    def leave(self) -> None:
-        """Note that this thread has left its call."""
-        thread = get_ident()
-        self._left[thread] = self._entered[thread][-1], time.time()
-
-    def begin_reduction(self) -> None:
-        """Note that a reduction begins."""
-        self._reductions += 1
+        return self.log.over(family, self._mpi.Group.Translate_ranks(comm.Get_group(), None, self._group))
 
     def free(self) -> None:
         """Stop watching. Collective, unless the program has ended."""
@@ -108,11 +80,11 @@ class Watchdog:
     @contextmanager
     def during(self, call: int) -> Iterator[None]:
         """Watch, within the context, over a call of all ranks that is not on a communicator of ours."""
-        self.enter(call, next(iter(self._numbers)), NOBODY)
+        self.log.enter(call, next(iter(self.log.numbers)), NOBODY)
         try:
             yield
         finally:
-            self.leave()
+            self.log.leave()
 
     def look(self) -> None:
         """Take in messages, and end the job if a call of this rank waits in vain."""
@@ -123,7 +95,7 @@ class Watchdog:
 
     def _look(self) -> None:
         """Carry out `look`."""
-        places = self._places()
+        places = self.log.places()
         if self._processes is not None:
             self._look_for_stopped(places, self._processes)
             # A failure of which MPI hears in two threads at once may crash it, or have it wait for ever. So leave MPI
@@ -172,7 +144,7 @@ class Watchdog:
             elif tag == DYING:
                 self.dying.add(source)
             elif tag == WHERE:
-                place = self._whereabouts()
+                place = self.log.whereabouts()
                 self._send(place._replace(since=now() - place.since), source, HERE)  # clocks of hosts differ
             else:
                 place = Place(*words.tolist())
@@ -190,22 +162,6 @@ class Watchdog:
         except self._mpi.Exception:  # its receiver has failed
             return True
 
-    def _places(self) -> list[Place]:
-        """Return where each thread is."""
-        places = []
-        # Read what was left first: a call that was entered since then is a new one
-        for thread, (last, left) in [(thread, self._left.get(thread, (-1, 0.0))) for thread in list(self._entered)]:
-            call, family, number, awaited, entered, reduction, noted = self._entered[thread]
-            inside = last != noted
-            since = int(1e3 * (entered if inside else left))
-            places.append(Place(call, int(inside), family, number, awaited, since, reduction))
-        return places
-
-    def _whereabouts(self) -> Place:
-        """Return the call in which this rank has been for longest, or else the one that it left last."""
-        places = self._places() or [Place()]
-        return min(places, key=lambda place: (not place.inside, place.since if place.inside else -place.since))
-
     def _report(self, place: Place) -> None:
         """Ask where the others are, say for whom this rank waits, and end the job."""
         others = [rank for rank in range(self.size) if rank != self.rank]
@@ -217,19 +173,8 @@ class Watchdog:
         while len(self._answers) < len(others) and time.monotonic() < until:
             self._read()
             time.sleep(LOOK / 25)
-        missing = [rank for rank in others if self._is_late(place, rank)]
-        seen = [f"rank {rank} {self._answers.get(rank, 'does not answer')}" for rank in missing]
-        why = f"{place}, longer than {self.timeout:g} s, and waits for others: {'; '.join(seen) or 'unknown'}"
-        self._give_up(why, LATE)
-
-    def _is_late(self, place: Place, rank: int) -> bool:
-        """Tell if another rank does not answer, or is not yet in the call in which this one waits."""
-        other = self._answers.get(rank)
-        if other is None:
-            return True
-        if place.call == SENDRECV:
-            return rank == place.awaited
-        return not (other.inside and other.family == place.family and other.number >= place.number)
+        seen = place.waiting_for(others, self._answers, "does not answer")
+        self._give_up(f"{place}, longer than {self.timeout:g} s, and waits for others: {seen}", LATE)
 
     def _give_up(self, why: str, speaking: float = SPEAKING) -> None:
         """Say why, leave others the time to do so too, and end the job."""
@@ -244,7 +189,7 @@ class Watchdog:
 
     def tell(self, dying: bool = False) -> None:
         """Tell all other ranks that this one has ended, and which calls it took part in; or that it is ``dying``."""
-        words = [word for pair in self._numbers.items() for word in pair]
+        words = [word for pair in self.log.numbers.items() for word in pair]
         for rank in range(self.size):
             if rank != self.rank:
                 with suppress(self._mpi.Exception):  # it has failed
@@ -272,24 +217,3 @@ def _processes(comm: Any) -> np.ndarray:
     found = np.empty((comm.size, 3), np.int64)
     comm.Allgather(frozen.identity(), found)
     return found
-
-
-class Watched(NamedTuple):
-    """A communicator whose calls are told to a watchdog."""
-
-    dog: Watchdog
-    family: int  # its number
-    ranks: Sequence[int]  # of its ranks, among those of the watchdog
-
-    def enter(self, call: int, source: Any) -> None:
-        """Note that a call is entered; a sendrecv expects a message from ``source``, if from anybody."""
-        awaited = self.ranks[source] if call == SENDRECV and source is not None else NOBODY
-        self.dog.enter(call, self.family, awaited)
-
-    def received(self) -> None:
-        """Note that the message of a sendrecv is there."""
-        self.dog.received()
-
-    def leave(self) -> None:
-        """Note that the call was left."""
-        self.dog.leave()

@@ -34,7 +34,7 @@ class Team(Spares):
 
     Args:
         comm: the ranks at the start; it must be elastic: MPI's where it was started with ``mpirun --with-ft ulfm``, or
-            a rank of a `World`.
+            a rank of a `World`; None: all ranks of the job, see `as_comm`.
         min_ranks: the fewest ranks with which to go on.
         spares: how many of the last ranks wait from `stand_by` on, until they take the places of lost ones.
 

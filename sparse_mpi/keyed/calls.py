@@ -46,7 +46,7 @@ def allreduce(
             NumPy ufunc of two arguments that is associative and commutative and keeps the dtype. As in NumPy, integers
             wrap around, sums of bool are "or", and NaN makes a minimum or maximum NaN. Keys that a rank lacks are not
             combined: they are no zeros.
-        comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
         algorithm: ``"split"``, ``"doubling"``, ``"gather"``, or ``"auto"``, which takes the one that should be done
             first on ``network``. `split` and `gather` combine in rank order, ``((x0 + x1) + x2) + ...``, so
             that sums of floating-point numbers have the bits of that; `doubling` in the order of a tree.

@@ -45,7 +45,7 @@ def allreduce_init(
             among ``keys``, and those that no rank has a value for get zeros. None: ``keys``. Integers may be CuPy
             arrays or tensors on a CUDA device.
         op: as for `allreduce`; values are combined in rank order.
-        comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
         dtype: of the values.
         shape: of each value, () for numbers.
         validate: ``"always"`` has the ranks agree in every round that all have good values, and raise together if one

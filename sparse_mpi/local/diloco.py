@@ -70,7 +70,7 @@ class DiLoCo(Resumable):
             dense ones, for of sparse ones the same waits in the residual too. None, beyond torchft, keeps the steps of
             the delay: it moves the parameters as far as the global ones are from those that the outer gradient was made
             of, and nothing counts twice.
-        comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None. Duplicated.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`. Duplicated.
         team: the ranks in place of ``comm``, of which the others go on when some are lost, see `sparse_mpi.elastic`.
             Options of `ElasticAllreduce` may be given too. The steps of a lost rank since its last outer gradient are
             lost with it.

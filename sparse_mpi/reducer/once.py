@@ -32,7 +32,7 @@ def sparse_allreduce(
         k: number of entries that each rank may send, at least 1; more than n means n.
         density: k as a fraction of n, in (0, 1]. Give k or density; the default is a density of 0.01, or 0.0275
             with elect.
-        comm: mpi4py communicator or `Comm`; ``MPI.COMM_WORLD`` if None.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
         algorithm: a name in `ALGORITHMS`, an instance such as ``OkTopk(period=32)``, or ``"auto"``, which picks the
             algorithm that is fastest on this network by a few trial steps.
         options: hyperparameters of a named algorithm; ``selector`` is a name in `SELECTORS` or an instance such as

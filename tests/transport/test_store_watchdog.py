@@ -1,0 +1,199 @@
+"""Jobs over torch.distributed that hang: who waits says so, in which call and for whom."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from itertools import pairwise
+
+import pytest
+
+from sparse_mpi.comm.call_log import CallLog
+from sparse_mpi.comm.kennel import KENNEL
+from sparse_mpi.comm.place import CALLS
+from sparse_mpi.comm.store_watchdog import PLACES, StoreWatchdog
+
+from ..launch import launch
+
+pytest.importorskip("torch.distributed")
+pytest.importorskip("sparse_mpi.comm.process_group")
+
+ALLREDUCE, SENDRECV, DUPLICATE = map(CALLS.index, ("allreduce", "sendrecv", "duplicate"))
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "--no-python", sys.executable)
+HANGS = """
+import sys, time
+from pathlib import Path
+import numpy as np, torch.distributed as dist
+import sparse_mpi
+from sparse_mpi.comm import as_comm, store_watchdog
+
+store_watchdog.WORD, folder, where = 0.0, Path(sys.argv[1]), sys.argv[2]
+report = store_watchdog.StoreWatchdog._report
+
+def noted(self, *about):
+    report(self, *about)
+    (folder / "said").touch()
+
+store_watchdog.StoreWatchdog._report = noted
+dist.init_process_group("gloo")
+
+def wait():
+    while not (folder / "said").exists():
+        time.sleep(0.05)
+
+if where == "start" and dist.get_rank() == 1:
+    wait()
+reducer = sparse_mpi.SparseAllreduce(1000, k=10)
+for step in range(3):
+    if step == 2 and where == "step" and dist.get_rank() == 1:
+        wait()
+    reducer.step(np.ones(1000, np.float32))
+dist.barrier()
+print("done\\n", end="", flush=True)
+"""
+
+
+def lines_of(done) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith("sparse_mpi: ")]
+
+
+@pytest.mark.jobs
+def test_without_a_limit_one_rank_says_who_waits_for_whom_and_the_job_goes_on(tmp_path):
+    done = launch(None, *TORCHRUN, "-c", HANGS, str(tmp_path), "step", SPARSE_MPI_TIMEOUT="0")
+    assert done.returncode == 0 and done.stdout.split() == ["done"] * 3, done.stderr
+    pattern = r"sparse_mpi: rank [02] of 3 has been in \w+ of reduction 3 for \d s, and waits for others: rank 1 left "
+    assert any(re.match(pattern, line) for line in lines_of(done)), done.stderr
+    assert "of reduction 2" in lines_of(done)[0] and lines_of(done)[0].endswith("SPARSE_MPI_TIMEOUT would end the job")
+
+
+@pytest.mark.jobs
+def test_a_communicator_that_a_rank_does_not_make_is_named(tmp_path):
+    done = launch(None, *TORCHRUN, "-c", HANGS, str(tmp_path), "start", SPARSE_MPI_TIMEOUT="0")
+    assert done.returncode == 0 and done.stdout.split() == ["done"] * 3, done.stderr
+    assert re.search(r"rank [02] of 3 has been in duplicate for \d s, and waits for others: ", done.stderr), done.stderr
+
+
+@pytest.mark.jobs
+def test_a_time_limit_ends_the_job(tmp_path):
+    program = HANGS.replace('(folder / "said").touch()', "pass")  # rank 1 never comes
+    done = launch(None, *TORCHRUN, "-c", program, str(tmp_path), "step", SPARSE_MPI_TIMEOUT="1")
+    assert done.returncode != 0 and "done" not in done.stdout
+    text = (
+        r"rank [02] of 3 has been in \w+ of reduction 3 for \d s, longer than 1 s, and waits for others: rank 1 left "
+    )
+    assert re.search(text, done.stderr) and "the job ends" in done.stderr, done.stderr
+
+
+class Store(dict):
+    """The calls of torch's store that are made here; each raises once the store is gone."""
+
+    gone = False
+
+    def check(self, keys):
+        if self.gone:
+            raise RuntimeError("Connection reset by peer")
+        return all(key in self for key in keys)
+
+    def set(self, key, value):
+        self.check(())
+        self[key] = value.encode()
+
+    def add(self, key, number):
+        self.check(())
+        self[key] = self.get(key, 0) + number
+        return self[key]
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """Makes the watchdogs of a job of three ranks, which look when told, and whose clock stands still."""
+    monkeypatch.setattr(KENNEL, "add", lambda dog: None)
+    pass_time(monkeypatch, 0)
+    ended = []
+
+    def make(timeout: float) -> tuple[Store, list[StoreWatchdog], list[int]]:
+        store = Store()
+        dogs = [StoreWatchdog(rank, 3, lambda: store, timeout, lambda r=rank: ended.append(r)) for rank in range(3)]
+        return store, dogs, ended
+
+    monkeypatch.setattr("sparse_mpi.comm.store_watchdog.SPEAKING", 0.0)
+    return make
+
+
+def pass_time(monkeypatch, seconds: float) -> None:
+    """Have it be that much later from now on."""
+    later = time.time() + seconds
+    monkeypatch.setattr("time.time", lambda: later)
+
+
+def test_the_first_says_who_lacks_and_members_only(jobs, monkeypatch, capsys):
+    store, dogs, ended = jobs(0.0)
+    pair = [dog.over(6, [0, 2]) for dog in dogs]
+    pair[0].enter(ALLREDUCE)
+    for dog in dogs:
+        dog.look()
+    assert f"{PLACES}/0" not in store  # it has been there for a moment only
+    pass_time(monkeypatch, 100)
+    for _ in range(2):
+        for dog in dogs:
+            dog.look()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"sparse_mpi: rank 0 of 3 has been in allreduce for 100 s, and waits for others: rank 2 has made no call yet; "
+        "SPARSE_MPI_TIMEOUT would end the job",
+        line,
+    )
+    assert not ended
+
+
+def test_a_late_rank_may_have_ended_a_call_or_be_in_another_one(jobs, monkeypatch, capsys):
+    _, dogs, ended = jobs(30.0)
+    whole = [dog.over(3, range(3)) for dog in dogs]
+    for rank in range(3):
+        whole[rank].enter(ALLREDUCE)
+    for rank in (0, 1):
+        whole[rank].leave()
+    whole[0].enter(ALLREDUCE)
+    pass_time(monkeypatch, 40)
+    for dog in (dogs[1], dogs[2], dogs[0]):
+        dog.look()
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("sparse_mpi: rank 2 of 3 has been in allreduce for 40 s, longer than 30 s")
+    assert "rank 1 left allreduce 40 s ago, and has made no call since; rank 2 has been in allreduce" in second
+    assert ended == [2, 0]
+
+
+def test_each_rank_of_a_chain_says_for_whom_it_waits(jobs, monkeypatch, capsys):
+    _, dogs, _ = jobs(0.0)
+    whole = [dog.over(3, range(3)) for dog in dogs]
+    for rank, source in pairwise(range(3)):
+        whole[rank].enter(SENDRECV, source)
+    pass_time(monkeypatch, 100)
+    for _ in range(2):
+        for dog in dogs:
+            dog.look()
+    lines = capsys.readouterr().err.splitlines()
+    assert [re.search("waits for others: rank (.)", line)[1] for line in lines] == ["1", "2"]
+
+
+def test_a_store_that_is_gone_or_busy_keeps_nobody_silent(jobs, monkeypatch, capsys):
+    store, dogs, ended = jobs(5.0)
+    dogs[0].over(3, range(3)).enter(ALLREDUCE)
+    dogs[1].over(3, range(3)).enter(DUPLICATE)
+    store.gone = True
+    pass_time(monkeypatch, 100)
+    for dog in dogs:
+        dog.look()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" has been in ")[1].split(" for ")[0] for line in lines] == ["allreduce", "duplicate"]
+    assert ended == [0, 1]
+
+
+def test_a_log_has_the_longest_call_of_all_threads():
+    log = CallLog()
+    calls = log.over(1, range(2))
+    calls.enter(ALLREDUCE)
+    assert log.whereabouts().inside and log.numbers == {1: 1}
+    calls.leave()
+    assert not log.whereabouts().inside and str(log.whereabouts()).startswith("left allreduce")
