@@ -79,7 +79,7 @@ class _Reducing:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduce the gradients unless `synchronize` has done so, and step along them.
 
-        With a closure, gradients are reduced after each call of it.
+        With a closure, gradients are reduced after each call of it, and so is the loss that LBFGS searches and stops by.
         """
         with without_momentum(
             self,  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ class _Reducing:
                 self._reduce()
                 self._synchronized = False
                 finish()
-                return loss
+                return self.reduction.loss_of_all(loss) if isinstance(self, torch.optim.LBFGS) else loss
 
             if closure is not None:
                 return super().step(reduced)  # type: ignore[misc]

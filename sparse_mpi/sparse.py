@@ -156,6 +156,11 @@ class Layout:
         return tuple(itertools.accumulate(self.sizes, initial=0))[:-1]
 
     @property
+    def parts(self) -> tuple[slice, ...]:
+        """Return where each tensor is in the flat vector."""
+        return tuple(slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True))
+
+    @property
     def size(self) -> int:
         """Return n, the length of the flat vector."""
         return sum(self.sizes)

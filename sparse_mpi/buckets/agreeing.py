@@ -39,6 +39,7 @@ class Agreeing:
     _k: int
     _share: float | None  # of the entries of a bucket that are sent
     _share_left: float | None = None  # the same, once parameters have left the buckets
+    _average: bool  # gradients become their means
     _max_norm: float | None  # to which the mean of the whole gradient is clipped
 
     def _any(self, mine: np.ndarray) -> np.ndarray:
@@ -57,6 +58,15 @@ class Agreeing:
             return question(self.comm) if team is None else team.transaction(lambda: question(team.comm))
 
         return progress_thread_of(self.comm).start(work)
+
+    def loss_of_all(self, loss: Any) -> float:
+        """Return the mean over the ranks of a ``loss``, or the sum if that is what ``.grad`` becomes. Collective."""
+
+        def question(comm: Comm) -> float:
+            losses = comm.allgather(np.array([float(loss)]), control=True)
+            return float(losses.sum()) / (comm.size if self._average else 1)
+
+        return self._asked(question)
 
     def _overflowed(self) -> bool:
         """Return True on all ranks if there is a loss scaler and any rank has a gradient that is not finite."""

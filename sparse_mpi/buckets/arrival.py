@@ -3,9 +3,11 @@
 Adam divides by the root of a second moment. To a sum of d gradients that arrives at once this does two wrongs: the sum
 moves its weight once, though its parts would have moved it d times, and it enters the second moment as one gradient
 that is d times too large. At 1 % an entry arrives about every 100 steps. So each entry's waiting time is kept, and what
-arrives is taken for d equal gradients in d steps, all of which are replayed at once. Where everything arrives in every
-step, as with a dense algorithm or in dense first steps, training is that of torch's Adam, to rounding. Waiting times
-follow from the results, which are the same on all ranks, so that nothing more is sent.
+arrives is taken for d equal gradients in d steps, all of which are replayed at once. Waiting times follow from the
+results, which are the same on all ranks, so that nothing more is sent.
+
+An entry has arrived if the result of the reduction has its index, whatever its value, also 0; all have if the result is
+dense, or if the step was to send all of them (k = n). So at density 1 training is that of torch's Adam, to rounding.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from sparse_mpi.buckets.reduction import GradientReduction
+
+Places = tuple[Any, ...]  # an index of a tensor
+EVERYWHERE: Places = (...,)
 ADAMS = (Adam, AdamW)
 ARRIVED = "arrived"  # the key, in the optimizer's state of a parameter, of the step in which each entry came last
 
@@ -26,14 +32,17 @@ ARRIVED = "arrived"  # the key, in the optimizer's state of a parameter, of the 
 class ByArrival:
     """A mixin that replaces the step of torch's Adam or AdamW; it precedes that class."""
 
+    reduction: GradientReduction
+
     @Optimizer.profile_hook_step
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move those weights whose gradients are not zero, as far as Adam would have since they last were."""
+        """Move the weights whose gradients have come, as far as Adam would have since they last did."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        check_adam(self)  # type: ignore[arg-type]
         groups = self.param_groups  # type: ignore[attr-defined]
         moved = [(p, group) for group in groups for p in group["params"] if p.grad is not None]
         for parameter, _ in moved:
@@ -42,9 +51,13 @@ class ByArrival:
                     f"{type(self).__name__} must have dense gradients, got a sparse tensor of shape "
                     f"{tuple(parameter.shape)}; make a DistributedOptimizer of torch.optim.SparseAdam for that one"
                 )
-        for (parameter, group), at in zip(moved, _arrivals([p.grad for p, _ in moved]), strict=True):
+        masks = {p: mask for bucket in self.reduction.buckets for p, mask in bucket.arrived().items()}
+        partly = [p for p, _ in moved if p in masks]
+        places = dict(zip(partly, _places([masks[p] | (p.grad != 0) for p in partly]), strict=True))
+        for parameter, group in moved:
             decoupled = isinstance(self, AdamW) or group.get("decoupled_weight_decay", False)
-            _catch_up(parameter, at, self.state[parameter], group, decoupled)  # type: ignore[attr-defined]
+            state, at = self.state[parameter], places.get(parameter, EVERYWHERE)  # type: ignore[attr-defined]
+            _catch_up(parameter, at, state, group, decoupled)
         return loss
 
 
@@ -59,25 +72,23 @@ def check_adam(optimizer: Optimizer) -> None:
         raise ValueError("amsgrad must be False with momentum='arrival', got True; use momentum='local'")
 
 
-def _arrivals(gradients: list[Tensor]) -> list[tuple[Tensor, ...]]:
-    """Return where each gradient is not zero, as `torch.nonzero` does; the host waits for a device once for all."""
-    if not any(gradient.is_cuda for gradient in gradients):
-        return [gradient.nonzero(as_tuple=True) for gradient in gradients]
-    counts = torch.stack([gradient.count_nonzero() for gradient in gradients]).tolist()
-    return [_first_nonzero(gradient, count) for gradient, count in zip(gradients, counts, strict=True)]
+def _places(masks: list[Tensor]) -> list[Places]:
+    """Return where each of ``masks`` is True, as `torch.nonzero` does; the host waits for a device once for all."""
+    if not any(mask.is_cuda for mask in masks):
+        return [mask.nonzero(as_tuple=True) if mask.dim() else (mask,) for mask in masks]
+    counts = torch.stack([mask.count_nonzero() for mask in masks]).tolist()
+    return [_first(mask, count) if mask.dim() else (mask,) for mask, count in zip(masks, counts, strict=True)]
 
 
-def _first_nonzero(x: Tensor, count: int) -> tuple[Tensor, ...]:
-    """Return the positions of the first ``count`` entries that are not zero, without waiting for the device."""
-    so_far = (x != 0).flatten().cumsum(0)
-    positions = torch.searchsorted(so_far, torch.arange(1, count + 1, device=x.device))
-    return torch.unravel_index(positions, x.shape)
+def _first(mask: Tensor, count: int) -> Places:
+    """Return the first ``count`` positions at which ``mask`` is True, without waiting for the device."""
+    so_far = mask.flatten().cumsum(0)
+    positions = torch.searchsorted(so_far, torch.arange(1, count + 1, device=mask.device))
+    return torch.unravel_index(positions, mask.shape)
 
 
-def _catch_up(
-    parameter: Tensor, at: tuple[Tensor, ...], state: dict[str, Any], group: dict[str, Any], decoupled: bool
-) -> None:
-    """Replay the steps that the entries of ``parameter.grad`` other than zero, which are ``at``, have missed.
+def _catch_up(parameter: Tensor, at: Places, state: dict[str, Any], group: dict[str, Any], decoupled: bool) -> None:
+    """Replay the steps that have been missed by the entries of ``parameter.grad`` that have come, which are ``at``.
 
     With ``decoupled`` weights decay as AdamW's do.
     """

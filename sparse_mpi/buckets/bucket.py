@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -21,40 +20,6 @@ from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import make_algorithm
 from sparse_mpi.reducer.watch import Watch
 from sparse_mpi.sparse import SparseVector
-
-
-def cut(parameters: Sequence[Tensor], max_bytes: float) -> list[list[Tensor]]:
-    """Cut parameters into buckets, in about the order in which a backward pass finishes them: the last come first.
-
-    A bucket holds neighbours of one dtype and device, in the order of ``parameters``, and at most ``max_bytes`` unless
-    it is a single parameter. The bucket that is finished last holds an eighth of that, because no backward pass is left
-    to hide its reduction.
-    """
-    first = _leading(parameters, max_bytes / 8)
-    buckets: list[list[Tensor]] = []
-    for _, same in groupby(reversed(parameters[len(first) :]), key=_kind):
-        rest = list(same)
-        while rest:
-            buckets.append(_leading(rest, max_bytes)[::-1])
-            rest = rest[len(buckets[-1]) :]
-    return [*buckets, first] if first else buckets
-
-
-def _leading(parameters: Sequence[Tensor], max_bytes: float) -> list[Tensor]:
-    """Return as many of the first parameters, of one dtype and device, as fit; at least one if there is any."""
-    taken: list[Tensor] = []
-    size = 0
-    for parameter in parameters:
-        size += parameter.numel() * parameter.element_size()
-        if taken and (size > max_bytes or _kind(parameter) != _kind(taken[0])):
-            break
-        taken.append(parameter)
-    return taken
-
-
-def _kind(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
-    """Return what the parameters of a bucket have in common."""
-    return parameter.dtype, parameter.device
 
 
 class Bucket:
@@ -98,6 +63,10 @@ class Bucket:
         self._sizes = [p.numel() for p in parameters]
         self._written: Tensor | None = None  # indices at which the mean has entries; None: anywhere
         self._version = -1  # torch's version of the mean when it was written; others may modify it
+        self._absent: list[int] = []  # numbers of the parameters that have no gradient on this rank
+        self._skipped: Sequence[int] = ()  # numbers of those that had none on any rank in the last step
+        self._arrived: Tensor | None = None  # indices of the entries that came with the last result; None: all came
+        self._flushing = False
 
     @cached_property
     def flat(self) -> Tensor:
@@ -212,7 +181,7 @@ class Bucket:
     def reset(self) -> None:
         """Expect all backward passes anew."""
         self.arrivals.reset()
-        self._missing = set(range(len(self.parameters)))
+        self._missing, self._absent = set(range(len(self.parameters))), []
 
     @torch.no_grad()
     def _take(self, number: int, scale: float) -> None:
@@ -220,6 +189,8 @@ class Bucket:
         parameter, view = self.parameters[number], self._views[number]
         gradient = parameter.grad
         self._missing.discard(number)
+        if gradient is None or (self.in_place and gradient is view and not self.arrivals.seen(parameter)):
+            self._absent.append(number)
         if gradient is None:
             if not self.in_place:
                 view.zero_()
@@ -240,12 +211,13 @@ class Bucket:
         wide = torch.promote_types(self.flat.dtype, torch.float32)
         gradient = self.flat if factor == 1 else self.flat.to(wide) * factor
         self.reducer.watch, self.remembers = self.watch, True
+        self.reducer.absence.here, self._flushing = self._absent, False
         self.handle = self.reducer.start(gradient, density=density, check=check)
         return self.handle
 
     def start_flush(self, *, check: bool) -> None:
         """Begin to reduce all that is owed, as `SparseAllreduce.flush` does; `finish` waits for it."""
-        self.remembers = True
+        self.remembers = self._flushing = True
         work = partial(self.reducer.flush, like=self.flat, check=check)
         self.handle = progress_thread_of(self.reducer.comm).start(work, self.flat)
 
@@ -259,6 +231,11 @@ class Bucket:
         assert self.handle is not None, "finish follows start or start_flush"
         handle, self.handle = self.handle, None
         total = handle.wait()
+        self._skipped = range(len(self.parameters)) if self._flushing else self.reducer.absence.everywhere
+        if self._flushing:
+            self._arrived = torch.empty(0, dtype=torch.long)  # but for what is not 0
+        else:
+            self._arrived = total.indices if isinstance(total, SparseVector) and not self.reducer.whole else None
         self._write(total, (self.reducer.ranks if self._average else 1.0) / scale)
         for number, parameter in enumerate(self.parameters):
             parameter.grad = self._gradient(number) if parameter.requires_grad else None
@@ -288,9 +265,21 @@ class Bucket:
         self._version = self.mean._version
 
     def _gradient(self, number: int) -> Tensor | None:
-        """Return the mean gradient of a parameter; None if no rank has ever had one."""
+        """Return the mean gradient of a parameter; None if no rank had one and nothing late has come."""
         mean = self._mean_views[number]
-        return mean if self.kinds[number] != UNSEEN or bool(mean.any()) else None
+        return None if number in self._skipped and not bool(mean.any()) else mean
+
+    def arrived(self) -> dict[Tensor, Tensor]:
+        """Return where an entry of the gradient has come with the last result, unless all have: a mask by parameter.
+
+        An entry has come if the result has its index. If the step was to send every entry, or the result is dense, all
+        have come, those too that are 0. What is not 0 although it has not come was added since, by the caller.
+        """
+        if self._arrived is None:
+            return {}
+        mask = self.mean != 0
+        mask[self._arrived.to(mask.device, torch.long)] = True
+        return dict(zip(self.parameters, self.split(mask), strict=True))
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """Return the view of each parameter's shape in ``flat`` ``(n,)``."""

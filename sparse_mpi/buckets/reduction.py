@@ -15,8 +15,9 @@ from torch.utils.hooks import RemovableHandle
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.buckets.agreeing import Agreeing
 from sparse_mpi.buckets.ahead import Previewing
-from sparse_mpi.buckets.bucket import Bucket, cut
+from sparse_mpi.buckets.bucket import Bucket
 from sparse_mpi.buckets.choosing import Choosing
+from sparse_mpi.buckets.cutting import cut
 from sparse_mpi.buckets.flushing import Flushable
 from sparse_mpi.buckets.options import check_options
 from sparse_mpi.buckets.rows import SparseGradients

@@ -23,6 +23,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.keyed import allreduce
+from sparse_mpi.reducer.absence import Absence
 from sparse_mpi.reducer.clipping import factor_of
 from sparse_mpi.reducer.laws import raise_nonfinite
 from sparse_mpi.reducer.report import StepReport
@@ -80,18 +81,24 @@ def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Rows:
     return Rows(keys, values.cpu().numpy(), table)
 
 
-def summed(own: Sequence[Rows], comm: Comm) -> RowSum:
+def summed(own: Sequence[Rows], comm: Comm, absence: Absence | None = None) -> RowSum:
     """Return the sums over the ranks of what each has `staged`, of the same parameters in the same order. Collective.
+
+    ``absence``, if given, knows afterwards which of the gradients no rank had.
 
     Raises:
         TypeError, ValueError: a gradient is dense, or has other sparse dimensions; raised on every rank.
     """
     start, before = perf_counter(), comm.traffic.copy()
-    with same_on_all_ranks(comm) as say:
+    absence = Absence(len(own)) if absence is None else absence
+    agreement = same_on_all_ranks(comm)
+    with agreement as say:
         for rows in own:
             if rows.problem:
                 raise TypeError(rows.problem)
         say(sparse=[(rows.table, rows.values.shape[1:]) for rows in own])
+        agreement.flag = absence.news(comm)
+    absence.agree(agreement.flag, comm)
     sums = list(own)
     for numbers in _alike(own):
         for number, rows in zip(numbers, _added([own[number] for number in numbers], comm), strict=True):
@@ -154,6 +161,7 @@ class SparseGradients:
     def __init__(self, passes: int, average: bool, max_norm: float | None = None, raises: bool = False) -> None:
         self.dims: dict[Tensor, int] = {}  # the parameters, and the sparse dimensions of each one's gradient
         self.arrivals = Arrivals((), passes)
+        self._absence = Absence(0)
         self.report: StepReport | None = None  # of the last step
         self._average, self._max_norm, self._raises = average, max_norm, raises
         self._handle: Handle[RowSum] | None = None
@@ -165,6 +173,7 @@ class SparseGradients:
         """
         self.dims.update(dims)
         self.dims = {parameter: self.dims[parameter] for parameter in order if parameter in self.dims}
+        self._absence = Absence(len(self.dims))
         for parameter in dims:
             self.arrivals.expect(parameter)
 
@@ -195,11 +204,14 @@ class SparseGradients:
         """Add up the gradients as they are now, in the background: ``begin`` calls a function with the ranks."""
         if self.dims:
             own = [staged(parameter.grad, parameter, dim) for parameter, dim in self.dims.items()]
-            self._handle = begin(partial(summed, own))
+            self._absence.here = [number for number, parameter in enumerate(self.dims) if parameter.grad is None]
+            self._handle = begin(partial(summed, own, absence=self._absence))
 
     @torch.no_grad()
     def finish(self, factor: float = 1.0) -> None:
         """Wait for the sums, if they were started, and set ``.grad`` to their mean, or them, times ``factor``.
+
+        It becomes None where no rank had a gradient.
 
         Raises:
             FloatingPointError: a sum has NaN or Inf, if that is to be raised.
@@ -215,8 +227,9 @@ class SparseGradients:
         if self._max_norm is not None:
             factor = factor_of(found.norm, self._max_norm)
         divisor = (found.ranks if self._average else 1.0) / factor
-        for parameter, rows in zip(self.dims, found.sums, strict=True):
-            parameter.grad = mean_of(rows, parameter, divisor) if parameter.requires_grad else None
+        for number, (parameter, rows) in enumerate(zip(self.dims, found.sums, strict=True)):
+            given = parameter.requires_grad and number not in self._absence.everywhere
+            parameter.grad = mean_of(rows, parameter, divisor) if given else None
 
     def clear(self) -> None:
         """Set ``.grad`` to None: nothing is owed."""

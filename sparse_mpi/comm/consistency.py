@@ -32,7 +32,7 @@ class same_on_all_ranks:
 
     What ranks need to know of each other besides can travel with that: the body fills in the block's ``words``, as many
     numbers as are asked for, and after the block ``rows`` ``(P, words)`` has those of all ranks. It costs one allgather
-    then.
+    then. A yes or no costs nothing: after the block ``flag`` is True on all ranks if the body set it on any.
 
     Raises:
         Exception: what the body raised, on the ranks where it did.
@@ -40,11 +40,11 @@ class same_on_all_ranks:
             quotes the ranks.
     """
 
-    __slots__ = ("_comm", "_statement", "rows", "words")
+    __slots__ = ("_comm", "_statement", "flag", "rows", "words")
 
     def __init__(self, comm: Comm, words: int = 0) -> None:
         self._comm = comm
-        self._statement = ""
+        self._statement, self.flag = "", False
         self.words, self.rows = np.zeros(words, np.int64), np.zeros((comm.size, words), np.int64)
 
     def __enter__(self) -> Callable[..., None]:
@@ -52,7 +52,7 @@ class same_on_all_ranks:
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
         if problem is None:
-            self.rows = check_consistency(self._comm, self._statement, words=self.words)
+            self.rows, self.flag = check_consistency(self._comm, self._statement, self.flag, words=self.words)
         elif isinstance(problem, Exception):  # the other ranks still have to learn of it
             check_consistency(self._comm, f"{type(problem).__name__}: {problem}", failed=True, words=self.words)
 
@@ -61,25 +61,28 @@ class same_on_all_ranks:
         self._statement += "".join([f"{name}={value} " for name, value in facts.items()])
 
 
-def check_consistency(comm: Comm, statement: str, failed: bool = False, words: np.ndarray = NOTHING) -> np.ndarray:
+def check_consistency(
+    comm: Comm, statement: str, flag: bool = False, failed: bool = False, words: np.ndarray = NOTHING
+) -> tuple[np.ndarray, bool]:
     """Raise on every rank unless every rank states the same; a rank that has ``failed`` states its error instead.
 
     Costs one allreduce of 16 bytes (control) when all is well, or an allgather of ``words`` ``(m,)`` int64 of each rank
-    and 8 bytes, and returns the words of all ranks ``(P, m)``.
+    and 8 bytes. Returns the words of all ranks ``(P, m)``, and whether any rank has set the ``flag``.
 
     Raises:
         ValueError: statements differ; the message quotes the ranks. Not on a rank that has ``failed``, which is about
             to raise an error of its own.
     """
     digest = int.from_bytes(blake2b(statement.encode(), digest_size=7).digest(), "big")
+    mine = 2 * digest + flag  # different digests differ by 2 or more, whatever the flags
     if len(words):
-        said = comm.allgather(np.append(digest, words), control=True)
-        rows, same = said[:, 1:], bool((said[:, 0] == digest).all())
+        said = comm.allgather(np.append(mine, words), control=True)
+        rows, spread = said[:, 1:], said[:, 0].max() - 2 * (said[:, 0] // 2).min()
     else:
-        highest, lowest = comm.allreduce(np.array([digest, -digest], np.int64), "max", control=True)
-        rows, same = np.zeros((comm.size, 0), np.int64), highest == -lowest
-    if same:
-        return rows
+        highest, lowest = comm.allreduce(np.array([mine, -2 * digest], np.int64), "max", control=True)
+        rows, spread = np.zeros((comm.size, 0), np.int64), highest + lowest
+    if spread <= 1:
+        return rows, bool(spread)
     encoded = statement.encode()
     if len(encoded) > TEXT_BYTES:  # what differs may be behind the cut
         mark = f"... [{digest:x}]".encode()
@@ -88,7 +91,7 @@ def check_consistency(comm: Comm, statement: str, failed: bool = False, words: n
     statements = [bytes(row).decode(errors="replace").strip() for row in comm.allgather(text, control=True)]
     if not failed:
         raise ValueError(f"all ranks must call with the same arguments, but\n{_quote(statements)}")
-    return rows
+    return rows, flag
 
 
 def tell(comm: Comm, text: str, root: int = 0) -> str:

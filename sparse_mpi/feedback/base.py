@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from sparse_mpi.arrays import Array
@@ -79,6 +80,14 @@ class Feedback(Protocol):
             acc, float32 or float64, and the array ``(n,)`` that must still be added to it in place, or None. The
             addition is left to the caller because a selector can do it in the same pass over memory.
         """
+
+    def withhold(self, parts: Sequence[slice]) -> None:
+        """Apply no momentum to these parts of the gradient in the step that follows, nor let theirs fade.
+
+        No rank has a gradient there, as for layers that a step skips, which torch's optimizers leave alone. It may be
+        called again before the step's `consume`, with parts that are to be taken instead.
+        """
+        return
 
     def owed(self) -> Array:
         """Return all that is owed as the acc ``(n,)`` of a step without a gradient, in which all of it is sent.

@@ -8,13 +8,19 @@ not selected again waits in the residual with the gradient that it belongs to.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from sparse_mpi.arrays import Array, namespace
+import numpy as np
+
+from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.feedback.leaky import LeakyFeedback
 from sparse_mpi.feedback.momentum import check_momentum
 from sparse_mpi.feedback.residual import add
 from sparse_mpi.sparse import SparseVector
+
+LAST = "last"  # the key, in a state, of the last result
 
 
 @dataclass(eq=False)
@@ -37,7 +43,9 @@ class GlobalMomentum(LeakyFeedback):
     keep: float = field(default=1.0, kw_only=True)
     momentum: float = 0.9
     late: float | None = field(default=None, kw_only=True, repr=False)
-    _pushed: SparseVector | Array | None = field(default=None, init=False, repr=False)  # of the last step
+    _last: SparseVector | Array | None = field(default=None, init=False, repr=False)  # the last result, where finite
+    _share: float = field(default=0.0, init=False, repr=False)  # m / P of that step
+    _withheld: SparseVector | Array | None = field(default=None, init=False, repr=False)  # from ``_last``, in this step
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,32 +53,66 @@ class GlobalMomentum(LeakyFeedback):
         if self.late is not None:
             check_momentum(self.late)
 
+    def withhold(self, parts: Sequence[slice]) -> None:
+        """Take the momentum of these parts out of the residual until `consume` puts it back, as it was."""
+        if self._withheld is not None:
+            add(self._inner.residual, _times(self._withheld, self._share))
+        last, self._withheld = self._last, None
+        if parts and last is not None:
+            values = last.values if isinstance(last, SparseVector) else last
+            within = namespace(values).zeros(len(self._inner.residual), bool)
+            for part in parts:
+                within[part] = True
+            if isinstance(last, SparseVector):
+                at = within[last.indices]
+                self._withheld = SparseVector(last.indices[at], values[at], last.size)
+            else:
+                self._withheld = values * within
+            add(self._inner.residual, _times(self._withheld, -self._share))
+
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Subtract ``sent`` from the residual, let the rest leak, and add this rank's share of ``total``'s momentum.
 
         Where ``total`` is not finite there is no momentum.
         """
         super().consume(sent, total)
-        self._pushed = self._share_of(total)
-        add(self._inner.residual, self._pushed)
-
-    def _share_of(self, total: SparseVector | Array) -> SparseVector | Array:
-        """Return ``m / P * total``, with 0 where that is not finite, in the residual's dtype."""
-        dense = not isinstance(total, SparseVector)
-        momentum = self.momentum if dense or self.late is None else self.late
-        values = total if dense else total.values
-        xp = namespace(values)
-        share = xp.where(xp.isfinite(values), values, 0) * (momentum / self._ranks)
-        share = share.astype(self._inner.residual.dtype, copy=False)
-        return share if dense else SparseVector(total.indices, share, total.size)
+        self._last, self._share = _finite(total, self._inner.residual.dtype), self.momentum / self._ranks
+        if isinstance(self._last, SparseVector) and self.late is not None and self.momentum:
+            self._last = _times(self._last, self.late / self.momentum)
+        if self._withheld is not None:
+            if isinstance(self._last, SparseVector):
+                self._last = self._last.to_dense()
+            held = self._withheld
+            add(self._last, held if isinstance(held, SparseVector) else like(held, self._last))
+            self._withheld = None
+        add(self._inner.residual, _times(self._last, self._share))
 
     def given(self, acc: Array, sent: SparseVector | Array) -> Array:
         """Return what acc lost before the leak and before the momentum was added, ``(n,)``."""
-        given, pushed = super().given(acc, sent), self._pushed
-        if isinstance(pushed, SparseVector):
-            pushed = pushed._replace(values=pushed.values / pushed.values.dtype.type(self.keep))
-        elif pushed is not None:
-            pushed = pushed / pushed.dtype.type(self.keep)
-        if pushed is not None:
-            add(given, pushed)
+        given = super().given(acc, sent)
+        if self._last is not None:
+            add(given, _times(self._last, self._share / self.keep))
         return given
+
+    def common(self) -> dict[str, Array]:
+        """Return the last result, of whose momentum the ranks' shares are in their residuals."""
+        last = np.zeros(len(self.residual), np.float32) if self._last is None else self._last
+        return {LAST: last.to_dense() if isinstance(last, SparseVector) else last}
+
+    def load(self, state: dict[str, Array]) -> None:
+        """Restore the residual and the last result, which earlier versions did not save."""
+        super().load(state)
+        self._last, self._share = state[LAST].copy() if LAST in state else None, self.momentum / self._ranks
+
+
+def _finite(total: SparseVector | Array, dtype: Any) -> SparseVector | Array:
+    """Return a copy of ``total``, with 0 where it is not finite."""
+    values = total.values if isinstance(total, SparseVector) else total
+    xp = namespace(values)
+    finite = xp.where(xp.isfinite(values), values, 0).astype(dtype, copy=False)
+    return SparseVector(total.indices, finite, total.size) if isinstance(total, SparseVector) else finite
+
+
+def _times(x: SparseVector | Array, factor: float) -> SparseVector | Array:
+    """Return ``factor * x``."""
+    return x._replace(values=factor * x.values) if isinstance(x, SparseVector) else factor * x

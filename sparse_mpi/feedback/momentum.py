@@ -10,6 +10,7 @@ safe-keeping, or round it. So this masks by what became of v.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,6 +40,7 @@ class MomentumCorrection(ErrorFeedback):
     masking: bool = True
     _velocity: Array | None = field(default=None, init=False, repr=False)
     _layout: Layout | None = field(default=None, init=False, repr=False)
+    _withheld: Sequence[slice] = field(default=(), init=False, repr=False)  # parts, in this step
 
     def __post_init__(self) -> None:
         check_momentum(self.momentum)
@@ -77,13 +79,23 @@ class MomentumCorrection(ErrorFeedback):
         That is u, or with ``nesterov`` ``g + m u``.
         """
         gradient = widened(gradient)
+        before = [] if self._velocity is None else [self._velocity[part].copy() for part in self._withheld]
         if self._velocity is None:
             self._velocity = gradient.copy()
         else:
             self._velocity = fitted(self._velocity, gradient)
             self._velocity *= self.momentum
             self._velocity += gradient
-        return super().accumulate(gradient + self.momentum * self._velocity if self.nesterov else self._velocity)
+        pushed = gradient + self.momentum * self._velocity if self.nesterov else self._velocity
+        if before:
+            pushed = pushed.copy()
+            for part, velocity in zip(self._withheld, before, strict=True):
+                self._velocity[part], pushed[part] = like(velocity, pushed), 0
+        return super().accumulate(pushed)
+
+    def withhold(self, parts: Sequence[slice]) -> None:
+        """Leave these parts of velocity and residual as they are in the step that follows."""
+        self._withheld = parts
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Subtract ``sent`` from v, and mask; where ``sent`` is not finite, v = u = 0."""
@@ -92,6 +104,7 @@ class MomentumCorrection(ErrorFeedback):
         before = abs(self.residual[at])
         bad = ~namespace(values).isfinite(values)
         super().consume(sent, total)
+        self._withheld = ()
         stale = bad | self._masked(at, before) if self.masking else bad
         velocity = self.velocity
         velocity[at] = namespace(values).where(stale, 0, velocity[at])
@@ -100,17 +113,17 @@ class MomentumCorrection(ErrorFeedback):
         """Tell at which of the positions ``at``, where abs(v) was ``before``, the momentum is stale, as booleans.
 
         It is where most of v was sent. What a rank kept for itself, and what rounding left, still needs its momentum.
-        A tensor that was sent whole has no entry that will arrive late.
+        A tensor of which nothing waits, all that is not 0 having been sent, has no entry that will arrive late.
         """
         assert self._layout is not None, "consume is for instances that start returned"
         gone = (2 * abs(self.residual[at]) < before) | (before == 0)
-        if bool(gone.all()) and len(gone) == self._layout.size:
-            return ~gone
+        waits = self.residual != 0
+        waits[at] = ~gone
         xp, sizes = namespace(gone), like(np.array(self._layout.sizes), gone)
+        ends, waiting = xp.cumsum(sizes), xp.concatenate([xp.zeros(1, int), xp.cumsum(waits)])
+        partly = waiting[ends] > waiting[ends - sizes]  # by tensor
         positions = xp.arange(len(gone)) if isinstance(at, slice) else at
-        tensors = xp.searchsorted(xp.cumsum(sizes), positions, side="right")  # that the positions are in
-        whole = xp.bincount(tensors[gone], minlength=len(sizes)) == sizes
-        return gone & ~whole[tensors]
+        return gone & partly[xp.searchsorted(ends, positions, side="right")]
 
     def state(self) -> dict[str, Array]:
         """Return residual and velocity."""

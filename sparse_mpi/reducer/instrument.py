@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.arrays import Array
 from sparse_mpi.select import Selector
 from sparse_mpi.select.instrumented import Instrumented
 from sparse_mpi.sparse import Layout
@@ -17,6 +20,15 @@ def instrument(algorithm: Algorithm) -> tuple[list[Instrumented], Algorithm]:
         return selectors[-1]
 
     return selectors, algorithm.with_selectors(wrap)
+
+
+def check_added(selectors: Sequence[Instrumented], algorithm: Algorithm, add: Array | None) -> None:
+    """Raise RuntimeError unless ``selectors`` of ``algorithm`` added ``add`` to acc exactly once."""
+    times = sum(selector.added for selector in selectors)
+    if times != (add is not None):
+        raise RuntimeError(
+            f"{algorithm} must select once from acc in every step and hand `add` on, it did so {times} times"
+        )
 
 
 def unselected(algorithm: Algorithm, layout: Layout) -> int:

@@ -13,12 +13,13 @@ from sparse_mpi.comm import Comm, Traffic, as_comm
 from sparse_mpi.comm.background import Handle, busy, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.reducer.absence import Absence
 from sparse_mpi.reducer.arguments import check_together, make_feedback, resolve_k, usual_density
 from sparse_mpi.reducer.auto import choose, make_candidate
 from sparse_mpi.reducer.clipping import clipping_factor, scaled, sketched
 from sparse_mpi.reducer.deprecated import accepts_former, warn_renamed
 from sparse_mpi.reducer.flushing import Flushable
-from sparse_mpi.reducer.instrument import instrument, unselected
+from sparse_mpi.reducer.instrument import check_added, instrument, unselected
 from sparse_mpi.reducer.laws import check_laws, raise_nonfinite
 from sparse_mpi.reducer.picking import pick
 from sparse_mpi.reducer.report import StepReport, summarise
@@ -93,6 +94,8 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         except Exception as error:
             self.comm.abort(error)
         self.ranks: int = self.comm.size  # whose gradients are in the last result
+        self.whole = False  # the last step was to send every entry
+        self.absence = Absence(len(self.layout.shapes))  # of gradients, in a step
         self.clip_norm = clip_norm
         self.report: StepReport | None = None
         self.watch: Watch | None = None  # measures the quality of some steps, if set
@@ -209,15 +212,20 @@ class SparseAllreduce(Flushable, Resumable, Spending):
 
     def _agree(self, gradient: Any, k: int | None, density: float | None, check: bool) -> tuple[Array, int]:
         """Return the flat gradient ``(n,)`` and k of a step, once all ranks have good and equal arguments."""
-        with same_on_all_ranks(self.comm) as say:
+        agreement = same_on_all_ranks(self.comm)
+        with agreement as say:
             flat, k_now = self._enter(gradient), self._resolve(k, density)
             say(dtype=arrays.wide_type(flat), k=k_now, check=check)
+            agreement.flag = self.absence.news(self.comm)
+        missing = self.absence.agree(agreement.flag, self.comm)
+        self.feedback.withhold([self.layout.parts[number] for number in missing])
+        self.whole = k_now >= self.layout.size
         return flat, k_now
 
     def _reduce(self, acc: Array, k: int, add: Array | None) -> Reduction:
         """Return the reduction of ``acc`` ``(n,)``, to which the selection still has to add ``add``, if anything."""
         reduction, self._state = self._instrumented.reduce(acc, k, self.comm, self._state, self.layout, add)
-        self._check_added(add)
+        check_added(self._selectors, self.algorithm, add)
         return reduction
 
     def _accumulate(self, flat: Array, check: bool) -> tuple[Array, Array | None]:
@@ -233,14 +241,6 @@ class SparseAllreduce(Flushable, Resumable, Spending):
     def _clipping_factor(self, flat: Array, clip_norm: float) -> float:
         """Return what all ranks multiply their gradients by. Collective."""
         return clipping_factor(sketched([flat], self.comm.size), clip_norm, self.comm)
-
-    def _check_added(self, add: Array | None) -> None:
-        """Raise RuntimeError unless the selectors added ``add`` to acc exactly once."""
-        times = sum(selector.added for selector in self._selectors)
-        if times != (add is not None):
-            raise RuntimeError(
-                f"{self.algorithm} must select once from acc in every step and hand `add` on, it did so {times} times"
-            )
 
     def _check_result(self, reduction: Reduction, initial_acc: Array | None, algorithm: Algorithm) -> None:
         """Raise on every rank if the laws are to be checked, on what began with acc, and are broken; or for NaN."""

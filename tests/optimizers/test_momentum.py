@@ -158,11 +158,6 @@ def test_a_mode_needs_the_optimizer_it_is_for(mode, kind):
         optimizer_of({"momentum": mode}, getattr(torch.optim, kind))
 
 
-def test_steps_of_amsgrad_are_not_replayed():
-    with pytest.raises(ValueError, match="amsgrad must be False with momentum='arrival', got True"):
-        optimizer_of({"momentum": "arrival"}, torch.optim.Adam, amsgrad=True)
-
-
 def test_groups_with_momenta_of_their_own_are_refused():
     groups = [{"params": [torch.ones(3, requires_grad=True)], "momentum": m} for m in (0.5, 0.9)]
     with pytest.raises(ValueError, match=r"momentum must be the same in all parameter groups .* got 0.5, 0.9"):
@@ -180,64 +175,6 @@ def test_a_momentum_that_changes_later_is_refused_before_anything_is_reduced():
 @pytest.mark.parametrize("rule", [ErrorFeedback(), MomentumCorrection(0.0), GlobalMomentum(0.0)], ids=repr)
 def test_a_rule_without_momentum_leaves_the_optimizers_own(rule):
     assert optimizer_of({"feedback": rule}, momentum=0.9).param_groups[0]["momentum"] == 0.9
-
-
-@pytest.mark.ranks(1, 3, 4)
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
-def test_with_everything_sent_adam_by_arrival_is_that_of_torch(ranks, kind):
-    options = {"lr": 0.1, "weight_decay": 0.02, "betas": (0.8, 0.99), "eps": 1e-3}  # a small eps magnifies rounding
-
-    def body(comm):
-        model = net()
-        optimizer = DistributedOptimizer(kind(model.parameters(), **options), comm=comm, algorithm="dense")
-        assert optimizer.param_groups[0]["betas"] == (0.8, 0.99)
-        return steps(model, optimizer, lambda model, step: loss_of(model, comm.rank, step))
-
-    model = net()
-    plain = kind(model.parameters(), **options)
-    expected = steps(
-        model, plain, lambda model, step: sum(loss_of(model, r, step) for r in range(ranks.size)) / ranks.size
-    )
-    for trained in ranks.run(body):
-        np.testing.assert_allclose(trained, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("options", [{}, {"betas": (0.0, 0.9)}, {"maximize": True}], ids=str)
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
-def test_adam_by_arrival_makes_up_for_a_wait(kind, options):
-    """Entry i of a constant gradient arrives in every i-th step only, and yet ends where torch's Adam takes it."""
-    slope, every, last = torch.linspace(-2, 3, 40).double(), torch.arange(1, 41), 280
-    free = {"weight_decay": 0.0} | options
-    weight, reference = (torch.zeros(40, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    optimizer = DistributedOptimizer(kind([weight], lr=0.03, **free), comm=NullComm(), algorithm="dense")
-    plain = kind([reference], lr=0.03, **free)
-    owed = torch.zeros(40).double()
-    for step in range(1, last + 1):
-        reference.grad = slope.clone()
-        plain.step()
-        owed += slope
-        arrives = (step % every == 0) | (step == last)
-        weight.grad = torch.where(arrives, owed, 0)
-        owed[arrives] = 0
-        optimizer.step()
-    assert reference.abs().min() > 8
-    np.testing.assert_allclose(weight.detach(), reference.detach(), rtol=1e-9)
-
-
-def test_adam_by_arrival_goes_on_from_a_checkpoint_of_torch():
-    trained = []
-    for distributed in (False, True):
-        weight = torch.ones(5, requires_grad=True)
-        optimizer = torch.optim.Adam([weight], lr=0.1)
-        for step in range(8):
-            if distributed and step == 4:
-                saved = optimizer.state_dict()
-                optimizer = DistributedOptimizer(torch.optim.Adam([weight], lr=0.1), comm=NullComm(), algorithm="dense")
-                optimizer.load_state_dict(saved)
-            weight.grad = torch.sin(torch.arange(5.0) * step + 1)
-            optimizer.step()
-        trained.append(weight.detach().numpy())
-    np.testing.assert_allclose(trained[1], trained[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

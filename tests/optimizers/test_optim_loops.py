@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparse_mpi.buckets.bucket import cut
+from sparse_mpi.buckets.cutting import cut
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
 

@@ -1,0 +1,133 @@
+"""Adam by arrival: what has arrived is what the reduction says, and makes up for the steps that it has waited."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi import SparseVector
+from sparse_mpi.algorithms import Algorithm, Bound, Reduction
+from sparse_mpi.comm import NullComm
+from sparse_mpi.optim import DistributedOptimizer
+
+from .test_momentum import optimizer_of, steps
+from .test_optim import loss_of, net
+
+
+def test_steps_of_amsgrad_are_not_replayed():
+    with pytest.raises(ValueError, match="amsgrad must be False with momentum='arrival', got True"):
+        optimizer_of({"momentum": "arrival"}, torch.optim.Adam, amsgrad=True)
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_with_everything_sent_adam_by_arrival_is_that_of_torch(ranks, kind):
+    options = {"lr": 0.1, "weight_decay": 0.02, "betas": (0.8, 0.99), "eps": 1e-3}  # a small eps magnifies rounding
+
+    def body(comm):
+        model = net()
+        optimizer = DistributedOptimizer(kind(model.parameters(), **options), comm=comm, algorithm="dense")
+        assert optimizer.param_groups[0]["betas"] == (0.8, 0.99)
+        return steps(model, optimizer, lambda model, step: loss_of(model, comm.rank, step))
+
+    model = net()
+    plain = kind(model.parameters(), **options)
+    expected = steps(
+        model, plain, lambda model, step: sum(loss_of(model, r, step) for r in range(ranks.size)) / ranks.size
+    )
+    for trained in ranks.run(body):
+        np.testing.assert_allclose(trained, expected, rtol=1e-4, atol=1e-5)
+
+
+@dataclass(frozen=True)
+class Timetable(Algorithm):
+    """Sends entry i of acc in every (i + 1)-th step, and all entries in the step ``last``, also where they are 0."""
+
+    last: int
+
+    def init(self, layout, k, ranks):
+        return 0
+
+    def reduce(self, acc, k, comm, state, layout, add=None):
+        step = state + 1
+        at = np.flatnonzero((step % np.arange(1, len(acc) + 1) == 0) | (step == self.last)).astype(np.int32)
+        sent = SparseVector(at, acc[at], len(acc))
+        return Reduction(sent, sent), step
+
+    def bound(self, layout, k, ranks):
+        return Bound(0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("options", [{}, {"betas": (0.0, 0.9)}, {"maximize": True}], ids=str)
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_adam_by_arrival_makes_up_for_a_wait(kind, options, zeros):
+    """Entry i of a constant gradient arrives in every i-th step only, and yet ends where torch's Adam takes it.
+
+    So does one that arrives as the zero that it is.
+    """
+    slope, last = torch.linspace(-2, 3, 40).double() * (torch.arange(40) % 3 > 0 if zeros else 1), 280
+    free = {"weight_decay": 0.0} | options
+    weight, reference = (torch.zeros(40, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    optimizer = DistributedOptimizer(kind([weight], lr=0.03, **free), comm=NullComm(), algorithm=Timetable(last))
+    plain = kind([reference], lr=0.03, **free)
+    for _ in range(last):
+        for each, it in ((weight, optimizer), (reference, plain)):
+            each.grad = slope.clone()
+            it.step()
+    assert reference[slope != 0].abs().min() > 8
+    np.testing.assert_allclose(weight.detach(), reference.detach(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ["dense", "topka", "elect"])
+@pytest.mark.parametrize("shape", [(3,), ()], ids=str)
+def test_a_gradient_that_is_zero_has_arrived(algorithm, shape):
+    """A gradient of 1 every 1,000 steps moves a weight as torch does: it has not waited for 1,000 steps."""
+    moved = []
+    for distributed in (False, True):
+        weight = torch.zeros(shape, requires_grad=True)
+        optimizer = torch.optim.Adam([weight], lr=1.0)
+        if distributed:
+            optimizer = DistributedOptimizer(optimizer, comm=NullComm(), algorithm=algorithm, density=1.0)
+        for step in range(2100):
+            weight.grad = torch.full(shape, float(step % 1000 == 999))
+            optimizer.step()
+        moved.append(weight.detach().numpy())
+    np.testing.assert_allclose(moved[1], moved[0], rtol=1e-4)
+
+
+def test_what_the_caller_adds_to_gradients_is_stepped_along():
+    weight = torch.zeros(10, requires_grad=True)
+    optimizer = DistributedOptimizer(torch.optim.Adam([weight], lr=0.1), comm=NullComm(), algorithm="topka", k=1)
+    weight.grad = torch.arange(10.0)
+    optimizer.synchronize()
+    weight.grad[2] += 1
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    assert weight.nonzero().flatten().tolist() == [2, 9]
+
+
+def test_amsgrad_that_comes_with_a_later_group_is_refused():
+    optimizer = optimizer_of({"momentum": "arrival"}, torch.optim.Adam)
+    optimizer.add_param_group({"params": [torch.ones(3, requires_grad=True)], "amsgrad": True})
+    with pytest.raises(ValueError, match="amsgrad must be False with momentum='arrival', got True"):
+        optimizer.step()
+
+
+def test_adam_by_arrival_goes_on_from_a_checkpoint_of_torch():
+    trained = []
+    for distributed in (False, True):
+        weight = torch.ones(5, requires_grad=True)
+        optimizer = torch.optim.Adam([weight], lr=0.1)
+        for step in range(8):
+            if distributed and step == 4:
+                saved = optimizer.state_dict()
+                optimizer = DistributedOptimizer(torch.optim.Adam([weight], lr=0.1), comm=NullComm(), algorithm="dense")
+                optimizer.load_state_dict(saved)
+            weight.grad = torch.sin(torch.arange(5.0) * step + 1)
+            optimizer.step()
+        trained.append(weight.detach().numpy())
+    np.testing.assert_allclose(trained[1], trained[0], rtol=1e-5)
