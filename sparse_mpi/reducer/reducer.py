@@ -93,15 +93,13 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         except Exception as error:
             self.comm.abort(error)
         self.ranks: int = self.comm.size  # whose gradients are in the last result
-        self.clip_norm = clip_norm
+        self.clip_norm, self._nonfinite = clip_norm, nonfinite
         self.report: StepReport | None = None
         self.watch: Watch | None = None  # measures the quality of some steps, if set
-        self._nonfinite = nonfinite
         self._selectors, self._instrumented = instrument(self.algorithm)
         self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
         self._unselected = unselected(self.algorithm, self.layout)
         self._prepared = Traffic()  # of what was prepared for the next step in the background
-        self._preparing: Handle[None] | None = None
 
     def _chosen(self) -> Algorithm:
         """Return the algorithm that ``"auto"`` stands for: with a budget one that follows k. Collective."""
@@ -211,7 +209,9 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         """Return the flat gradient ``(n,)`` and k of a step, once all ranks have good and equal arguments."""
         with same_on_all_ranks(self.comm) as say:
             flat, k_now = self._enter(gradient), self._resolve(k, density)
-            say(dtype=arrays.wide_type(flat), k=k_now, check=check)
+            dtype = self._acc_type(flat)
+            say(dtype=arrays.wide_type(flat), acc=dtype, k=k_now, check=check)
+        self._use_dtype(dtype)
         return flat, k_now
 
     def _reduce(self, acc: Array, k: int, add: Array | None) -> Reduction:
