@@ -31,6 +31,7 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer.arguments import check_together, make_algorithm, make_feedback, resolve_k
 from sparse_mpi.reducer.deprecated import accepts_former
+from sparse_mpi.reducer.forms import WHOLE, check_form, sealed
 from sparse_mpi.sparse import SparseVector
 
 __all__ = ["SparseState", "sparse_hook"]
@@ -132,7 +133,7 @@ class SparseState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue bit for bit: numbers, strings and NumPy arrays; between steps."""
-        return {"steps": self.steps} | self._buckets.state_dict()
+        return sealed({"steps": self.steps} | self._buckets.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks, before the first step. Collective.
@@ -144,10 +145,10 @@ class SparseState:
             ValueError: it is of other parameters, or was saved with other arguments; raised on every rank.
         """
         with same_on_all_ranks(self.comm) as say:
-            if "steps" not in state:
-                raise ValueError(f"state must have 'steps', got {sorted(state)}; load what was saved, whole")
+            check_form(state)
+            check_whole("state['steps']", state.get("steps"), 0, "steps", WHOLE)
             self._buckets.check_state(state)
-            say(steps=state["steps"])
+            say(steps=state["steps"], buckets=[saved["names"] for saved in state["buckets"]])
         self._buckets.load_state_dict(state)
         self.steps, self._before = state["steps"], set(self._buckets.known)
 

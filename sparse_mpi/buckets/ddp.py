@@ -13,7 +13,9 @@ from sparse_mpi.arrays import Array, check, synchronize_device, to_host
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.feedback.residual import check_sizes
 from sparse_mpi.reducer import SparseAllreduce
+from sparse_mpi.reducer.forms import WHOLE, check_list, check_mapping
 from sparse_mpi.sparse import Layout
 
 Names = tuple[str, ...]
@@ -111,12 +113,21 @@ class DDPBuckets:
         return {"buckets": buckets, "owed": dict(self._owed)}
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Raise ValueError unless ``state`` is of this model's parameters; change nothing."""
-        if missing := {"buckets", "owed"} - set(state):
-            raise ValueError(f"state must have {sorted(missing)}, got {sorted(state)}; load what was saved, whole")
-        for name in [*state["owed"], *(name for saved in state["buckets"] for name in saved["names"])]:
-            if name not in self._shapes:
-                raise ValueError(f"state must be of this model's parameters, got one that is named {name!r}")
+        """Raise TypeError or ValueError unless ``state`` is whole, of this model's parameters; change nothing."""
+        check_list(state.get("buckets"), "state['buckets']")
+        check_mapping(state.get("owed"), "state['owed']")
+        names = [*state["owed"]]
+        for number, saved in enumerate(state["buckets"]):
+            check_mapping(saved, f"state['buckets'][{number}]")
+            check_list(saved.get("names"), f"state['buckets'][{number}]['names']")
+            check_mapping(saved.get("reducer"), f"state['buckets'][{number}]['reducer']")
+            names += saved["names"]
+        for name in names:
+            if name not in self._shapes or names.count(name) > 1:
+                raise ValueError(f"state must have each of this model's parameters at most once, got {name!r}; {WHOLE}")
+        for name, arrays in state["owed"].items():
+            check_mapping(arrays, f"state['owed'][{name!r}]")
+            check_sizes(arrays, arrays, Layout.of([self._shapes[name]]).size)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, in place of all buckets there are. Collective."""

@@ -21,9 +21,11 @@ from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.elastic import Team
 from sparse_mpi.reducer.auto import make_candidate
+from sparse_mpi.reducer.forms import check_list, check_mapping
 from sparse_mpi.reducer.picking import Picker, named, pick
 from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.reducer.spending import make_keeper
+from sparse_mpi.reducer.states import BUDGET
 
 FIRST = "elect"  # what reduces until "auto" has picked
 PICKED = "picked"  # the key of the algorithms that "auto" has picked, in a state
@@ -104,6 +106,19 @@ class SpendingReduction(ABC):
         if told is not None:
             self._picker.load(told["when"])
             self.use(named(told["what"]) if told["what"] else FIRST)
+
+    def _check_spending(self, state: dict[str, Any]) -> None:
+        """Raise TypeError or ValueError unless ``state`` has a budget's state that can be loaded, or none."""
+        if self._keeper is not None and BUDGET in state:
+            self._keeper.check_state(state[BUDGET], f"state[{BUDGET!r}]")
+        if self._picker is not None and state.get(PICKED) is not None:
+            check_mapping(state[PICKED], f"state[{PICKED!r}]")
+            when, what = state[PICKED].get("when"), state[PICKED].get("what")
+            check_list(when, f"state[{PICKED!r}]['when']")
+            check_list(what, f"state[{PICKED!r}]['what']")
+            if len(when) != len(Picker().state()) or len(what) not in (0, len(self.buckets)):
+                raise ValueError(f"state[{PICKED!r}] must be of {len(self.buckets)} buckets, got {state[PICKED]}")
+            named(what)
 
     def _picked(self) -> dict[str, Any]:
         """Return what `_follow` needs in a state."""

@@ -13,10 +13,12 @@ from torch import Tensor
 from sparse_mpi.buckets.bucket import Bucket
 from sparse_mpi.buckets.rows import SparseGradients
 from sparse_mpi.budget import Keeper
+from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic.team import Team
+from sparse_mpi.reducer.forms import WHOLE, check_form, check_list, sealed
 from sparse_mpi.reducer.states import BUDGET
 
 
@@ -32,11 +34,10 @@ class ResumableReduction(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank's reducers need to continue, see `SparseAllreduce.state_dict`; between steps."""
         with self._while_sparse() as keeper:
-            return {
-                "buckets": [bucket.reducer.state_dict() for bucket in self.buckets],
-                "kinds": [home.kind(parameter) for parameter, home in self._home.items()],
-                **({} if keeper is None else {BUDGET: keeper.state(), **self._picked()}),
-            }
+            buckets = [bucket.reducer.state_dict() for bucket in self.buckets]
+            kinds = [home.kind(parameter) for parameter, home in self._home.items()]
+            kept = {} if keeper is None else {BUDGET: keeper.state(), **self._picked()}
+            return sealed({"buckets": buckets, "kinds": kinds, **kept})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks, for the same parameters. Collective.
@@ -65,6 +66,10 @@ class ResumableReduction(ABC):
     @abstractmethod
     def _picked(self) -> dict[str, Any]:
         """Return what `_follow` needs in a state."""
+
+    @abstractmethod
+    def _check_spending(self, state: dict[str, Any]) -> None:
+        """Raise TypeError or ValueError unless ``state`` has a budget's state that can be loaded, or none."""
 
     @abstractmethod
     def _follow(self, states: Sequence[dict[str, Any]], comm: Comm) -> None:
@@ -111,8 +116,10 @@ class ResumableReduction(ABC):
         """
         known = np.zeros(len(self._home), np.uint8)
         with same_on_all_ranks(self._ranks_now) as say:
+            check_list(states, "states")
             for state in states:
-                kinds = state.get("kinds", known)  # earlier versions did not save them
+                self._check_state(state)
+                kinds = state.get("kinds", known.tolist())  # earlier versions did not save them
                 if len(kinds) != len(known):
                     raise ValueError(
                         f"state['kinds'] must be of {len(known)} parameters, got {len(kinds)}; load it into a "
@@ -123,6 +130,15 @@ class ResumableReduction(ABC):
         agreed = self._ranks_now.allreduce(known, "max", control=True)
         kind = dict(zip(self._home, np.asarray(agreed).tolist(), strict=True))
         self.know_kinds([[kind[parameter] for parameter in bucket.parameters] for bucket in self.buckets])
+
+    def _check_state(self, state: Any) -> None:
+        """Raise TypeError or ValueError unless ``state`` is whole; buckets and what their reducers saved come later."""
+        check_form(state)
+        check_list(state.get("buckets"), "state['buckets']")
+        check_list(state.get("kinds", []), "state['kinds']")
+        for number, kind in enumerate(state.get("kinds", [])):
+            check_whole(f"state['kinds'][{number}]", kind, 0, remedy=WHOLE, most=255)
+        self._check_spending(state)
 
     def _by_bucket(self, states: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         """Return, for every bucket, the list of its states in ``states``."""
@@ -138,6 +154,7 @@ def cut_states(states: Sequence[Mapping[str, Any]], buckets: int) -> list[list[d
         ValueError: a state has another number of buckets.
     """
     for state in states:
+        check_list(state.get("buckets", ()), "state['buckets']")
         count = len(state.get("buckets", ()))
         if count != buckets:
             raise ValueError(

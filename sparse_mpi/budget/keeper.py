@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +14,7 @@ from sparse_mpi import arrays
 from sparse_mpi.arrays import Array
 from sparse_mpi.budget.account import NANOSECONDS
 from sparse_mpi.budget.controller import Controller, Decision, Observation
+from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 
@@ -72,6 +74,17 @@ class Keeper:
     def state(self) -> dict[str, Any]:
         """Return what `load` and `take_over` take, as a text and a number."""
         return {"controller": json.dumps(self.controller.state()), "sent": self._sent}
+
+    def check_state(self, state: Any, argument: str) -> None:
+        """Raise TypeError or ValueError unless `load` can take ``state``; change nothing."""
+        try:
+            deepcopy(self.controller).load(json.loads(state["controller"]))
+            check_whole("sent", state["sent"], 0, "bytes")
+        except (AttributeError, LookupError, TypeError, ValueError) as problem:
+            raise ValueError(
+                f"{argument} must be what a budget's controller saved, got {state!r} ({problem}); load what "
+                "state_dict() returned, whole"
+            ) from None
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from this rank's `state`."""

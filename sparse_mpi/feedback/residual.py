@@ -164,11 +164,12 @@ class AdoptedFeedback(ErrorFeedback):
 
 
 def check_sizes(state: Mapping[str, Array], names: Iterable[str], size: int) -> None:
-    """Raise ValueError unless ``state`` has the arrays ``names`` with ``size`` elements each."""
+    """Raise ValueError unless ``state`` has the arrays ``names`` with ``size`` numbers each."""
     for name in names:
-        if len(state.get(name, ())) != size:
+        found = state.get(name)
+        if not isinstance(found, np.ndarray) or found.shape != (size,) or found.dtype not in (np.float32, np.float64):
             raise ValueError(
-                f"state must have a {name!r} of {size} elements, got {sorted(state)}; "
+                f"state[{name!r}] must be an array of {size} numbers, float32 or float64, got {describe(found)}; "
                 "load what state_dict() returned, whole"
             )
 

@@ -15,7 +15,7 @@ from sparse_mpi.keyed import inline
 from sparse_mpi.keyed.algorithms import ALGORITHMS
 from sparse_mpi.keyed.choice import FEW, USUAL
 from sparse_mpi.keyed.device import Given, given
-from sparse_mpi.keyed.entries import Entries, combined
+from sparse_mpi.keyed.entries import Entries, canonical, combined
 from sparse_mpi.keyed.kinds import Held, held, plain_type
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import named, operation
@@ -51,7 +51,7 @@ class Ready(NamedTuple):
         if self.dictionary is not None:
             strings, first = self.dictionary.strings(ranges), ranges[self.dictionary.rank, 0]
             results = [Entries(strings[entries.keys - first], entries.values) for entries in results]
-        return [self.held.leave(entries) for entries in results]
+        return [self.held.leave(entries._replace(values=canonical(entries.values))) for entries in results]
 
     @property
     def everywhere(self) -> np.ndarray:

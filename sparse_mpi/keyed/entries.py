@@ -10,6 +10,8 @@ import numpy as np
 from sparse_mpi import kernels
 
 ADDED = tuple(map(np.dtype, ("float32", "float64", "int32", "int64", "uint64")))  # types of values that a kernel adds
+# Bytes of a longdouble that hold nothing: all but ten where it has 64 bits of precision
+PADDING = np.dtype(np.longdouble).itemsize - 10 if np.finfo(np.longdouble).nmant == 63 else 0
 
 
 class Entries(NamedTuple):
@@ -83,6 +85,19 @@ def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
     keys, values = joined(full)
     runs = Runs(keys)
     return Entries(runs.keys, runs.combined(values, op))
+
+
+def canonical(values: np.ndarray) -> np.ndarray:
+    """Return values whose bytes say nothing but what numbers they are, so that equal ones are the same bytes.
+
+    Of the 16 bytes of an 80-bit longdouble no operation defines the last six.
+    """
+    if values.dtype.type not in (np.longdouble, np.clongdouble) or not PADDING:
+        return values
+    made = np.array(values, order="C")
+    numbers = made.reshape(-1).view(np.uint8).reshape(-1, np.dtype(np.longdouble).itemsize)
+    numbers[:, -PADDING:] = 0
+    return made
 
 
 def nonzero(entries: Entries) -> Entries:

@@ -13,7 +13,7 @@ import numpy as np
 
 from sparse_mpi.arrays import check_place, check_plain, describe, is_on_device
 from sparse_mpi.kernels.base import index_dtype
-from sparse_mpi.keyed.entries import Entries
+from sparse_mpi.keyed.entries import Entries, canonical
 from sparse_mpi.keyed.strings import BYTES, INTEGERS, NAMES, STR, STRINGS, UNKNOWN, encoded, ordered
 from sparse_mpi.sparse import SparseVector
 
@@ -195,7 +195,10 @@ def _of_scipy(x: Any, scipy: Any) -> Held:
         make = scipy.coo_array if flat else scipy.coo_matrix
         found = make((result.values, at), shape=shape)
         found.has_canonical_format = True
-        return found.asformat(x.format)
+        made = found.asformat(x.format)
+        if x.format in ("csr", "csc", "bsr", "dia"):  # which SciPy has copied, number by number
+            made.data = canonical(made.data)
+        return made
 
     facts = {"kind": f"scipy.sparse.{type(x).__name__}", "shape": shape}
     return _checked(_flattened(coords, shape), _numbers(coo.data), facts, leave)

@@ -15,7 +15,7 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.keyed.device import Given, given_array
-from sparse_mpi.keyed.entries import Entries, Runs
+from sparse_mpi.keyed.entries import Entries, Runs, canonical
 from sparse_mpi.keyed.kinds import here, integers_or_strings
 from sparse_mpi.keyed.messages import Format
 from sparse_mpi.keyed.operations import named, operation
@@ -180,7 +180,7 @@ class PersistentAllreduce:
             answers, _ = self._comm.alltoallv(results[self._asked], self._answers, self._wanted)
             result = np.zeros((self._sought, *self._shape), self._dtype)
             result[self._got] = answers
-            return result[self._places]
+            return canonical(result[self._places])
 
     def _good(self, values: Any) -> np.ndarray:
         """Return values as an array, if they are as told."""

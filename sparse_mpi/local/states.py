@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic import Team
 from sparse_mpi.local.fragment import Arrived, Fragment
+from sparse_mpi.reducer.forms import FORM, WHOLE, check_array, check_form, check_list, equal, sealed
+from sparse_mpi.reducer.states import check_ranks
 
 
 def packed(tree: Any) -> np.ndarray:
@@ -76,12 +79,14 @@ class Resumable:
             "outer": self.outer.state_dict(),
             "means": [fragment.arrive() for fragment in self.fragments],
         }
-        return {
-            "schedule": self._schedule(),
-            "reducers": [fragment.reducer.state_dict() for fragment in self.fragments],
-            "own": packed(own),
-            "common": packed(common if self._ranks.rank == 0 else None),
-        }
+        return sealed(
+            {
+                "schedule": self._schedule(),
+                "reducers": [fragment.reducer.state_dict() for fragment in self.fragments],
+                "own": packed(own),
+                "common": packed(common if self._ranks.rank == 0 else None),
+            }
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks; to the bit. Collective.
@@ -110,20 +115,26 @@ class Resumable:
             fragment.arrive()
         comm, expected = self._ranks, self._schedule()
         with same_on_all_ranks(comm) as say:
+            check_ranks(ranks)
+            check_list(states, "states")
             if len(states) != len(range(comm.rank, ranks, comm.size)):
                 raise ValueError(
                     f"states must be those of ranks {comm.rank}, {comm.rank + comm.size}, ... of {ranks}, got "
                     f"{len(states)}; deal them out as sparse_mpi.checkpoint.load does"
                 )
-            for state in states:
-                if state.get("schedule") != expected:
+            for number, state in enumerate(states):
+                check_form(state, f"states[{number}]")
+                if not equal(state.get("schedule"), expected):
                     raise ValueError(
                         f"state['schedule'] must be {expected}, got {state.get('schedule')}; load it into a DiLoCo "
                         "made with the arguments it was saved from"
                     )
+                self._check_reducers(state)
+            own = [self._checked(state, "own") for state in states]
+            if comm.rank == 0:
+                self._checked(states[0], "common")
             say(call="take_over", ranks=ranks)
         common = unpacked(self._from_first(states, "common"))
-        own = [unpacked(state["own"]) for state in states]
         reducers = [dict(reducer) for state in states for reducer in state["reducers"]]
         if ranks != comm.size:
             self._owe_moves(reducers, own, common)
@@ -156,12 +167,37 @@ class Resumable:
                 if ranks != comm.size:
                     self._apply(fragment, 0.0)
 
+    def _check_reducers(self, state: dict[str, Any]) -> None:
+        """Raise TypeError or ValueError unless ``state`` has one reducer's state, whole, for each fragment."""
+        check_list(state.get("reducers"), "state['reducers']")
+        if len(state["reducers"]) != len(self.fragments):
+            raise ValueError(f"state['reducers'] must be {len(self.fragments)}, got {len(state['reducers'])}; {WHOLE}")
+        for number, reducer in enumerate(state["reducers"]):
+            check_form(reducer, f"state['reducers'][{number}]")
+
+    def _checked(self, state: dict[str, Any], name: str) -> Any:
+        """Return the tree that ``state`` has packed by that ``name``; raise ValueError if it is not of these fragments.
+
+        Parameters that do not fit would show only in the middle of loading, when other ranks can no longer be told.
+        """
+        check_array(state.get(name), f"state[{name!r}]", kinds=("uint8",))
+        try:
+            tree = unpacked(state[name])
+            sizes = [len(tensor) for tensor in tree["parameters"]]
+        except (EOFError, KeyError, LookupError, RuntimeError, TypeError, ValueError, UnpicklingError) as problem:
+            raise ValueError(f"state[{name!r}] must be what state_dict() packed, but {problem}; {WHOLE}") from None
+        expected = [len(fragment.common) for fragment in self.fragments]
+        if sizes != expected:
+            raise ValueError(f"state[{name!r}] must be of fragments of {expected} parameters, got {sizes}")
+        return tree
+
     def _owe_moves(self, reducers: list[dict[str, Any]], own: list[Any], common: Any) -> None:
         """Add to the residuals in ``reducers``, of the states in ``own``, what these ranks have moved since."""
         places = [(mine, number) for mine in own for number in range(len(self.fragments))]
         for reducer, (mine, number) in zip(reducers, places, strict=True):
             taken = mine["taken"][number]  # of which an outer gradient under way has the rest
             moved = (common["parameters"][number] if taken is None else taken) - mine["parameters"][number]
+            reducer.pop(FORM, None)  # its residual may have another dtype from here on
             if "residual" in reducer:
                 reducer["residual"] = (
                     reducer["residual"] + moved.to(torch.promote_types(moved.dtype, torch.float32)).numpy()

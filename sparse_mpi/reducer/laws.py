@@ -21,7 +21,8 @@ def check_laws(reduction: Reduction, acc: Array, feedback: Feedback, algorithm: 
     """Raise `LawError` on every rank unless the step of ``algorithm`` that began with ``acc`` obeyed both laws."""
     check_agreement(reduction.total, comm)
     if algorithm.conserves:
-        check_conservation(reduction.total, feedback.given(acc, reduction.sent), acc, comm, algorithm.normwise)
+        given, kept = feedback.given(acc, reduction.sent), 1 - feedback.leak
+        check_conservation(reduction.total, given, acc, comm, algorithm.normwise, kept)
 
 
 def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
@@ -36,7 +37,9 @@ def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
         raise LawError(f"law 1 (agreement) is broken: total on ranks {different} differs from rank 0's")
 
 
-def check_conservation(total: SparseVector | Array, given: Array, acc: Array, comm: Comm, normwise: bool) -> None:
+def check_conservation(
+    total: SparseVector | Array, given: Array, acc: Array, comm: Comm, normwise: bool, kept: float = 1.0
+) -> None:
     """Raise `LawError` unless the sum of ``given`` over the ranks is ``total``, to rounding.
 
     Args:
@@ -46,15 +49,18 @@ def check_conservation(total: SparseVector | Array, given: Array, acc: Array, co
         comm: the communicator of the step.
         normwise: whether the algorithm multiplies matrices, whose elements are rounded relative to norms: the norm of
             acc then counts as a magnitude.
+        kept: the share of the residual that the rule keeps, by which ``given`` was divided; 0 if it was not.
 
-    The tolerance is that of adding P + 2 numbers of the magnitudes that were really added. Elements to which a rank
+    The tolerance is that of adding P + 2 numbers of the magnitudes that were really added. Numbers below the least
+    normal one count as that, for they are rounded to multiples of the least number of all. Elements to which a rank
     gave something that is not finite are not checked.
     """
     xp = namespace(given)
     dense = total.to_dense() if isinstance(total, SparseVector) else total
+    least = np.finfo(given.dtype).tiny / (kept or 1)
     with np.errstate(invalid="ignore", over="ignore"):
         lost = comm.allreduce(given, control=True) - dense
-        magnitude = xp.abs(given) + xp.abs(acc) + (_norm(acc) if normwise else 0)
+        magnitude = xp.maximum(xp.abs(given) + xp.abs(acc) + (_norm(acc) if normwise else 0), given.dtype.type(least))
     allowed = comm.allreduce(magnitude, control=True) * (4 * (comm.size + 2) * np.finfo(given.dtype).eps)
     wrong = xp.flatnonzero(xp.isfinite(dense) & (xp.abs(lost) > allowed))
     if len(wrong):
@@ -66,10 +72,12 @@ def check_conservation(total: SparseVector | Array, given: Array, acc: Array, co
 
 
 def _norm(acc: Array) -> Array:
-    """Return the L2 norm of the finite elements of ``acc``."""
+    """Return the L2 norm of the finite elements of ``acc``, also where their squares are too large or too small."""
     xp = namespace(acc)
-    finite = xp.where(xp.isfinite(acc), acc, 0)
-    return xp.sqrt(finite.dot(finite))
+    finite = xp.where(xp.isfinite(acc), acc, 0).astype(np.float64)
+    largest = xp.maximum(xp.abs(finite).max(), np.finfo(np.float64).tiny)
+    finite /= largest
+    return (largest * xp.sqrt(finite.dot(finite))).astype(acc.dtype)
 
 
 def raise_nonfinite(total: SparseVector | Array) -> None:

@@ -96,15 +96,13 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         self.ranks: int = self.comm.size  # whose gradients are in the last result
         self.whole = False  # the last step was to send every entry
         self.absence = Absence(len(self.layout.shapes))  # of gradients, in a step
-        self.clip_norm = clip_norm
+        self.clip_norm, self._nonfinite = clip_norm, nonfinite
         self.report: StepReport | None = None
         self.watch: Watch | None = None  # measures the quality of some steps, if set
-        self._nonfinite = nonfinite
         self._selectors, self._instrumented = instrument(self.algorithm)
         self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
         self._unselected = unselected(self.algorithm, self.layout)
         self._prepared = Traffic()  # of what was prepared for the next step in the background
-        self._preparing: Handle[None] | None = None
 
     def _chosen(self) -> Algorithm:
         """Return the algorithm that ``"auto"`` stands for: with a budget one that follows k. Collective."""
@@ -215,8 +213,10 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         agreement = same_on_all_ranks(self.comm)
         with agreement as say:
             flat, k_now = self._enter(gradient), self._resolve(k, density)
-            say(dtype=arrays.wide_type(flat), k=k_now, check=check)
+            dtype = self._acc_type(flat)
+            say(dtype=arrays.wide_type(flat), acc=dtype, k=k_now, check=check)
             agreement.flag = self.absence.news(self.comm)
+        self._use_dtype(dtype)
         missing = self.absence.agree(agreement.flag, self.comm)
         self.feedback.withhold([self.layout.parts[number] for number in missing])
         self.whole = k_now >= self.layout.size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,15 @@ from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import Array, to_host
 from sparse_mpi.budget import Keeper
+from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.reducer.forms import WHOLE, check_form, check_list, check_mapping, equal, sealed
 from sparse_mpi.reducer.preparing import Preparing
-from sparse_mpi.sparse import Layout
 
 BUDGET = "budget"  # the key of what its controller needs to go on
+LEAVES = (np.ndarray, str, (bool, int, float, np.generic))  # the kinds of what a state holds
+DTYPE = "dtype"  # of the acc that the algorithm's state is of
 
 
 def synchronize(state: Any) -> None:
@@ -36,23 +39,38 @@ def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: to_host(value) for name, value in items}
 
 
-def restore(template: Any, saved: Any) -> Any:
+def restore(template: Any, saved: Any, where: str) -> Any:
     """Invert ``asdict``: return a state of ``template``'s type, nested states included, that shares no array.
 
-    A field that an earlier release did not save has its default.
+    A field that an earlier release did not save has its default. ``where`` names ``saved`` in errors.
+
+    Raises:
+        TypeError, ValueError: ``saved`` is not of such a state.
     """
     if isinstance(template, tuple) and any(map(is_dataclass, template)):
-        return tuple(restore(was, part) for was, part in zip(template, saved, strict=True))
+        check_list(saved, where)
+        if len(saved) != len(template):
+            raise ValueError(f"{where} must have {len(template)} parts, got {len(saved)}; {WHOLE}")
+        pairs = enumerate(zip(template, saved, strict=True))
+        return tuple(restore(was, part, f"{where}[{number}]") for number, (was, part) in pairs)
     if not is_dataclass(template) or isinstance(template, type):
+        if any(isinstance(saved, kind) != isinstance(template, kind) for kind in LEAVES):
+            raise TypeError(f"{where} must be like {template!r}, got {saved!r}; {WHOLE}")
         return saved.copy() if isinstance(saved, np.ndarray) else saved
-    known = [field.name for field in fields(template) if field.name in saved]
-    return type(template)(**{name: restore(getattr(template, name), saved[name]) for name in known})
+    check_mapping(saved, where)
+    made = {field.name: getattr(template, field.name) for field in fields(template)}
+    for field in fields(template):
+        if field.name in saved:
+            made[field.name] = restore(made[field.name], saved[field.name], f"{where}[{field.name!r}]")
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"{where} must have {field.name!r}, got {sorted(saved)}; {WHOLE}")
+    return type(template)(**made)
 
 
 def check_identity(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     """Raise ValueError unless ``state`` has every entry of ``identity``."""
     for key, expected in identity.items():
-        if state.get(key) != expected:
+        if not equal(state.get(key), expected):
             raise ValueError(
                 f"state[{key!r}] must be {expected!r}, got {state.get(key)!r}; "
                 "load it into a SparseAllreduce made with the arguments it was saved from"
@@ -67,11 +85,19 @@ def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:
     return sum((state[name] for state in states[1:]), states[0][name]) if states else np.zeros(size, np.float32)
 
 
+def check_ranks(ranks: Any) -> None:
+    """Raise TypeError or ValueError unless ``ranks`` can be the number of ranks that saved a state."""
+    check_whole("ranks", ranks, 1, remedy="give Checkpoint.ranks")
+
+
+def _widest(arrays: Mapping[str, Array]) -> int:
+    """Return the bytes of a number in those of ``arrays`` that have the most, 4 if there are none."""
+    return max((array.dtype.itemsize for array in arrays.values()), default=np.dtype(np.float32).itemsize)
+
+
 class Resumable(Preparing):
     """The part of `SparseAllreduce` that saves and restores its state, once the next step is prepared."""
 
-    layout: Layout
-    k: int
     algorithm: Algorithm
     _rule: Feedback  # holds the hyperparameters of `feedback`, without arrays
     _keeper: Keeper | None  # of a budget
@@ -83,7 +109,8 @@ class Resumable(Preparing):
         remembered = self.feedback.state() | self.feedback.common()
         owed = {name: to_host(array).copy() for name, array in remembered.items()}
         kept = {} if self._keeper is None else {BUDGET: self._keeper.state()}
-        return self._identity() | {"state": asdict(self._state, dict_factory=on_host)} | owed | kept
+        state = {"state": asdict(self._state, dict_factory=on_host), DTYPE: self._dtype and self._dtype.name}
+        return sealed(self._identity() | state | owed | kept)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks. Collective.
@@ -91,21 +118,32 @@ class Resumable(Preparing):
         `take_over` restores on another number of ranks.
 
         Raises:
-            ValueError: it was saved by another algorithm, feedback, layout, k or rank; raised on every rank.
+            TypeError, ValueError: it was saved by another algorithm, feedback, layout, k or rank, or is not as it was
+                saved; raised on every rank.
         """
         self._finish_preparing()
-        with same_on_all_ranks(self.comm) as say:
-            check_identity(state, self._identity())
-            if "state" not in state:
-                raise ValueError(
-                    f"state must have a 'state', got {sorted(state)}; load what state_dict() returned, whole"
-                )
-            self.feedback.check_state(state)
-            say(call="load_state_dict")
-        self._state = restore(self._state, state["state"])
-        self._load(state)
+        agreement = same_on_all_ranks(self.comm, 1)
+        with agreement as say:
+            self._check_state(state, self._identity())
+            restored = restore(self._state, state.get("state"), "state['state']")
+            remembered = {name: state[name] for name in [*self.feedback.state(), *self.feedback.common()]}
+            agreement.words[0] = _widest(remembered)
+            say(call="load_state_dict", dtype=state.get(DTYPE))
+        dtype = np.dtype(f"f{agreement.rows.max()}")
+        self._state, self._dtype = restored, np.dtype(state.get(DTYPE) or dtype)
+        self._load({name: array.astype(dtype, copy=False) for name, array in remembered.items()})
         if self._keeper is not None and BUDGET in state:
             self._keeper.load(state[BUDGET])
+
+    def _check_state(self, state: Any, identity: dict[str, Any]) -> None:
+        """Raise TypeError or ValueError unless ``state`` is whole, and of a reducer of that ``identity``."""
+        check_form(state)
+        check_identity(state, identity)
+        self.feedback.check_state(state)
+        if state.get(DTYPE) is not None:
+            check_choice(f"state[{DTYPE!r}]", state[DTYPE], ("float32", "float64"))
+        if self._keeper is not None and BUDGET in state:
+            self._keeper.check_state(state[BUDGET], f"state[{BUDGET!r}]")
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out. Collective.
@@ -119,25 +157,32 @@ class Resumable(Preparing):
             ranks: the number of old ranks.
 
         Raises:
-            ValueError: a state is missing, or was saved by another algorithm, feedback, layout or k; raised on every
-                rank.
+            TypeError, ValueError: a state is missing, was saved by another algorithm, feedback, layout or k, or is not
+                as it was saved; raised on every rank.
         """
         self._finish_preparing()
-        with same_on_all_ranks(self.comm) as say:
+        agreement = same_on_all_ranks(self.comm, 1)
+        with agreement as say:
+            check_ranks(ranks)
+            check_list(states, "states")
+            for number, state in enumerate(states):
+                check_form(state, f"states[{number}]")
             expected = list(range(self.comm.rank, ranks, self.comm.size))
-            if [state.get("rank") for state in states] != expected:
+            if not equal([state.get("rank") for state in states], expected):
                 raise ValueError(
                     f"states must be those of ranks {expected} of {ranks}, got those of "
                     f"{[state.get('rank') for state in states]}; deal them out as sparse_mpi.checkpoint.load does"
                 )
             for state in states:
-                check_identity(state, self._identity() | {"rank": state["rank"], "ranks": ranks})
-                self.feedback.check_state(state)
+                self._check_state(state, self._identity() | {"rank": state["rank"], "ranks": ranks})
             owed = {name: added(states, name, self.layout.size) for name in self.feedback.state()}
+            agreement.words[0] = _widest(owed)
             say(call="take_over", ranks=ranks)
         if ranks == self.comm.size:
             return self.load_state_dict(states[0])
-        self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
+        dtype = np.dtype(f"f{agreement.rows.max()}")  # the same on ranks that get nothing
+        owed = {name: array.astype(dtype, copy=False) for name, array in owed.items()}
+        self._state, self._dtype = self._instrumented.init(self.layout, self.k, self.comm.size), None
         self._load(owed | {name: self._from_first(states, name) for name in self.feedback.common()})
         if self._keeper is not None:
             self._keeper.take_over([state[BUDGET] for state in states if BUDGET in state], self.comm)

@@ -58,7 +58,12 @@ OPTIMIZERS = {
     "Muon": (optim.Muon, {"lr": 0.05}),
     "Muon nesterov off": (optim.Muon, {"lr": 0.05, "nesterov": False, "weight_decay": 0.0}),
 }
-MODES = {"SGD corrected": "corrected", "SGD corrected, nesterov": "corrected", "SGD local": "local", "Adam local": "local"}
+MODES = {
+    "SGD corrected": "corrected",
+    "SGD corrected, nesterov": "corrected",
+    "SGD local": "local",
+    "Adam local": "local",
+}
 HABITS = [
     "plain", "groups", "tied", "frozen", "late group", "mixed dtypes", "accumulation", "closure", "schedule",
     "sparse table", "zeros for None",
@@ -175,7 +180,11 @@ def check(ranks, name: str, habit: str, steps: int, **options) -> None:
             assert trained == expected
             continue
         for part, weights in expected.items():
-            close = {"rtol": 2e-2, "atol": 3e-2} if part == "bias" and habit == "mixed dtypes" else {"rtol": 2e-4, "atol": 2e-5}
+            close = (
+                {"rtol": 2e-2, "atol": 3e-2}
+                if part == "bias" and habit == "mixed dtypes"
+                else {"rtol": 2e-4, "atol": 2e-5}
+            )
             np.testing.assert_allclose(trained[part], weights, err_msg=part, **close)
 
 

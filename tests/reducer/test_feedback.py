@@ -188,7 +188,7 @@ def test_loaded_state_is_a_copy(name):
 
 
 def test_state_without_an_array_is_refused():
-    with pytest.raises(ValueError, match="state must have a 'velocity' of 2 elements"):
+    with pytest.raises(ValueError, match=r"state\['velocity'\] must be an array of 2 numbers"):
         started(MomentumCorrection(), 2).check_state({"residual": np.zeros(2)})
 
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce
+from sparse_mpi import ALGORITHMS, SparseAllreduce, World
+from sparse_mpi.feedback import FEEDBACKS, LeakyFeedback
+from sparse_mpi.reducer.laws import LawError, check_conservation
 
 
 def read_only(rng):
@@ -59,3 +61,30 @@ def test_values_that_the_format_rounds_to_far_smaller_ones_are_no_loss(ranks, fe
             reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(300) * 1e37, check=True)
 
     ranks.run(body)
+
+
+@pytest.mark.parametrize("feedback", [*FEEDBACKS, LeakyFeedback(0.01)], ids=str)
+@pytest.mark.parametrize("name", ["topka", "oktopk", "powersgd", "acpsgd"])
+@pytest.mark.parametrize(("kind", "scales"), [("f4", (1e-22, 1e-37, 1e-42)), ("f8", (1e-160, 1e-307, 1e-320))])
+def test_sound_steps_with_denormals_are_not_taken_for_broken(name, feedback, kind, scales):
+    def run(comm):
+        for scale in scales:
+            reducer = SparseAllreduce([(20, 30), (40,)], k=10, comm=comm, algorithm=name, feedback=feedback)
+            for step in range(4):
+                x = np.random.default_rng([step, comm.rank]).standard_normal(640) * scale
+                x[:300] *= 1e20 if kind == "f4" else 1e100
+                reducer.step(x.astype(kind), check=True)
+
+    World(2).run(run)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_what_is_lost_is_noticed_at_every_scale(scale):
+    given = np.full(10, scale, np.float32)
+
+    def run(comm):
+        for normwise in (False, True):
+            with pytest.raises(LawError, match="nothing is lost"):
+                check_conservation(3 * given, given, given, comm, normwise)
+
+    World(2).run(run)

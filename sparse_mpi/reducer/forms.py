@@ -1,0 +1,85 @@
+"""The form of a state: type and shape of everything in it, saved beside it, so that damage is found before loading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+FORM = "form"  # the key of what `sealed` adds
+NOTHING = "nothing"
+WHOLE = "load what state_dict() returned, whole"
+
+
+def sealed(state: dict[str, Any]) -> dict[str, Any]:
+    """Return ``state`` with its form, by which `check_form` finds what was changed."""
+    return state | {FORM: dict(_nodes(state, ""))}
+
+
+def check_form(state: Any, argument: str = "state") -> None:
+    """Raise TypeError or ValueError unless ``state`` is a dict whose content has the form that it was saved with.
+
+    Releases up to 0.2 saved no form; of such a state nothing is known. Keys that the form does not have are ignored.
+    """
+    check_mapping(state, argument)
+    expected = state.get(FORM, {})
+    if not isinstance(expected, Mapping) or not all(isinstance(form, str) for form in expected.values()):
+        raise TypeError(f"{argument}[{FORM!r}] must be a dict of texts, got {expected!r}; {WHOLE}")
+    found = dict(_nodes(state, ""))
+    for path, form in expected.items():
+        if found.get(path, NOTHING) != form:
+            raise ValueError(
+                f"{argument}{path} must be {form} as it was saved, got {found.get(path, NOTHING)}; {WHOLE}"
+            )
+
+
+def check_mapping(value: Any, argument: str) -> None:
+    """Raise TypeError unless ``value`` is a dict."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{argument} must be a dict, got {_kind(value)}; {WHOLE}")
+
+
+def check_list(value: Any, argument: str) -> None:
+    """Raise TypeError unless ``value`` is a list or a tuple."""
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{argument} must be a list, got {_kind(value)}; {WHOLE}")
+
+
+def check_array(value: Any, argument: str, size: int | None = None, kinds: Sequence[str] = ()) -> None:
+    """Raise TypeError or ValueError unless ``value`` is a NumPy array ``(size,)`` of one of the dtypes ``kinds``."""
+    if not isinstance(value, np.ndarray) or value.dtype.name not in kinds:
+        raise TypeError(f"{argument} must be an array of {' or '.join(kinds)}, got {_kind(value)}; {WHOLE}")
+    if value.ndim != 1 or (size is not None and len(value) != size):
+        expected = "elements" if size is None else f"{size} elements"
+        raise ValueError(f"{argument} must be a vector of {expected}, got the shape {value.shape}; {WHOLE}")
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Return True if two nodes without arrays are equal; damage may have put one anywhere."""
+    try:
+        return bool(a == b)
+    except ValueError:  # what a comparison with an array, which is one of many, raises
+        return False
+
+
+def _nodes(node: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Return the path and the form of each node of a tree but its root; dicts and lists come before what they hold."""
+    if path:
+        yield path, _kind(node)
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            if key != FORM:
+                yield from _nodes(value, f"{path}[{key!r}]")
+    elif isinstance(node, (list, tuple)):
+        for number, value in enumerate(node):
+            yield from _nodes(value, f"{path}[{number}]")
+
+
+def _kind(node: Any) -> str:
+    """Return what a node of a tree is, in words."""
+    if isinstance(node, (np.ndarray, np.generic)):
+        return f"{node.dtype} {node.shape}"
+    if isinstance(node, (list, tuple)):
+        return f"{type(node).__name__} of {len(node)}"
+    return type(node).__name__
