@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
+from sparse_mpi.arrays import as_arrays, as_tensors
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic import Team
@@ -58,10 +59,11 @@ class Resumable:
         return self.comm if self.team is None else self.team.comm
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this rank needs to go on: numbers, strings and NumPy arrays; between steps.
+        """Return all that this rank needs to go on: plain values and tensors; between steps.
 
         That is both optimizers, global and own parameters, residuals, and an outer gradient that is under way, for
-        which this waits. What is the same on all ranks is in rank 0's. The model's buffers are not in it.
+        which this waits. What is the same on all ranks is in rank 0's. The model's buffers are not in it. `torch.save`
+        writes it, and `torch.load` reads it.
         """
         own = {
             "parameters": [fragment.local() for fragment in self.fragments],
@@ -78,9 +80,9 @@ class Resumable:
         }
         return {
             "schedule": self._schedule(),
-            "reducers": [fragment.reducer.state_dict() for fragment in self.fragments],
-            "own": packed(own),
-            "common": packed(common if self._ranks.rank == 0 else None),
+            "reducers": [as_tensors(fragment.reducer.state_dict()) for fragment in self.fragments],
+            "own": as_tensors(packed(own)),
+            "common": as_tensors(packed(common if self._ranks.rank == 0 else None)),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -108,7 +110,7 @@ class Resumable:
         """
         for fragment in self.fragments:  # nothing else may use the communicator while something is under way
             fragment.arrive()
-        comm, expected = self._ranks, self._schedule()
+        comm, expected, states = self._ranks, self._schedule(), as_arrays(list(states))
         with same_on_all_ranks(comm) as say:
             if len(states) != len(range(comm.rank, ranks, comm.size)):
                 raise ValueError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import Array, to_host
+from sparse_mpi.arrays import Array, as_arrays, to_host
 from sparse_mpi.budget import Keeper
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
@@ -77,7 +77,11 @@ class Resumable(Preparing):
     _keeper: Keeper | None  # of a budget
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays."""
+        """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays.
+
+        `load_state_dict` takes tensors as well: ``torch.save(as_tensors(state), file)`` of `sparse_mpi.arrays` makes
+        what `torch.load` reads.
+        """
         self._finish_preparing()
         synchronize((self.feedback.residual, self._state))
         remembered = self.feedback.state() | self.feedback.common()
@@ -94,6 +98,7 @@ class Resumable(Preparing):
             ValueError: it was saved by another algorithm, feedback, layout, k or rank; raised on every rank.
         """
         self._finish_preparing()
+        state = as_arrays(state)
         with same_on_all_ranks(self.comm) as say:
             check_identity(state, self._identity())
             if "state" not in state:
@@ -123,6 +128,7 @@ class Resumable(Preparing):
                 rank.
         """
         self._finish_preparing()
+        states = as_arrays(list(states))
         with same_on_all_ranks(self.comm) as say:
             expected = list(range(self.comm.rank, ranks, self.comm.size))
             if [state.get("rank") for state in states] != expected:
