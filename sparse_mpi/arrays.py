@@ -7,7 +7,7 @@ results leave as tensors on the same device. CuPy and torch are looked up only i
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -222,3 +222,34 @@ def leave(a: Array, caller: Any) -> Any:
         return a
     torch = sys.modules["torch"]
     return torch.from_dlpack(a) if is_device(a) else torch.from_numpy(a)
+
+
+def as_tensors(state: Any) -> Any:
+    """Return a nested state of dicts, lists and tuples with torch tensors in place of NumPy arrays, which they share.
+
+    `torch.load` takes tensors by default, ``weights_only=True``, and refuses arrays. NumPy's scalars become Python's.
+    """
+    import torch
+
+    if isinstance(state, dict):
+        return {key: as_tensors(value) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(map(as_tensors, state))
+    if isinstance(state, np.ndarray):
+        return torch.from_numpy(state if state.flags.writeable else state.copy())
+    return state.item() if isinstance(state, np.generic) else state
+
+
+def as_arrays(state: Any) -> Any:
+    """Return a nested state with NumPy arrays in place of torch tensors: the inverse of `as_tensors`.
+
+    Tensors of a dtype that NumPy lacks, which no state has, stay tensors.
+    """
+    if isinstance(state, Mapping):
+        return {key: as_arrays(value) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(map(as_arrays, state))
+    try:
+        return state.detach().cpu().numpy() if _is_torch(state) else state
+    except TypeError:
+        return state

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import describe
+from sparse_mpi.arrays import as_arrays, as_tensors, describe
 from sparse_mpi.buckets.ddp import DDPBuckets, Names, names_of
 from sparse_mpi.buckets.rows import RowSum, mean_of, staged, summed
 from sparse_mpi.checks import check_whole
@@ -29,9 +29,11 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import check_together, make_algorithm, make_feedback, resolve_k
 from sparse_mpi.reducer.deprecated import accepts_former
 from sparse_mpi.reducer.forms import WHOLE, check_form, sealed
+from sparse_mpi.reducer.report import StepReport, combined
 from sparse_mpi.sparse import SparseVector
 
 __all__ = ["SparseState", "sparse_hook"]
@@ -48,6 +50,9 @@ class SparseState:
             None: all ranks of the job, see `as_comm`.
         dense_steps: the number of steps at the beginning that are dense.
         check_every: assert both laws in one step out of this many, 0 for never; costs two dense allreduces.
+
+    Attributes:
+        report: what the last step did on this rank, all buckets together, as `GradientReduction.report`; at first None.
 
     Raises:
         TypeError, ValueError: bad arguments, arguments that differ between ranks, or a process group that is not
@@ -93,11 +98,12 @@ class SparseState:
         self.dense_steps: int = dense_steps
         self.check_every: int = check_every
         self.steps: int = 0  # steps made so far
+        self.report: StepReport | None = None
         shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
         self._buckets = DDPBuckets(shapes, density=density, comm=self.comm, algorithm=self.algorithm, feedback=rule)
         self._before: set[Names] = set()  # the buckets that DDP had in the last step
         self._now: list[_Arrival] = []  # the buckets of this step that have arrived
-        self._under_way: list[tuple[Handle[Any], torch.Tensor]] = []
+        self._under_way: list[tuple[Handle[Any], torch.Tensor, SparseAllreduce]] = []
         self._sparse: list[_Arrival] = []  # of this step, the buckets of a single sparse tensor each
         self._tables: set[str] = set()  # the names of their parameters, of which nothing is ever owed
 
@@ -132,8 +138,11 @@ class SparseState:
                 parameter.grad = mean if parameter.grad is None else parameter.grad.copy_(mean)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this rank needs to continue bit for bit: numbers, strings and NumPy arrays; between steps."""
-        return sealed({"steps": self.steps} | self._buckets.state_dict())
+        """Return all that this rank needs to continue bit for bit: plain values and tensors; between steps.
+
+        `torch.save` writes it, and `torch.load` reads it.
+        """
+        return dict(as_tensors(sealed({"steps": self.steps} | self._buckets.state_dict())))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks, before the first step. Collective.
@@ -145,6 +154,7 @@ class SparseState:
             ValueError: it is of other parameters, or was saved with other arguments; raised on every rank.
         """
         with same_on_all_ranks(self.comm) as say:
+            state = as_arrays(state)
             check_form(state)
             check_whole("state['steps']", state.get("steps"), 0, "steps", WHOLE)
             self._buckets.check_state(state)
@@ -188,7 +198,7 @@ class SparseState:
         bucket = self._buckets.known[names]
         reducer = bucket.dense if self.steps < self.dense_steps else bucket.sparse
         asserting = self.check_every > 0 and self.steps % self.check_every == 0
-        self._under_way.append((reducer.start(gradient, check=asserting), gradient))
+        self._under_way.append((reducer.start(gradient, check=asserting), gradient, reducer))
 
     def _regroup(self, late: list["_Arrival"]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Reduce the gradients that arrived in buckets not adopted yet.
@@ -219,15 +229,17 @@ class SparseState:
         sparse, self._sparse = self._sparse, []
         under_way, arrivals = self._under_way, self._now
         self._under_way, self._now = [], []
-        for handle, gradient in under_way:
+        for handle, gradient, _ in under_way:
             _write_mean(handle.wait(), self.comm.size, gradient)
         for part, place in moves:
             place.copy_(part)
+        tables = rows.wait() if rows is not None else None
+        self.report = combined([*(reducer.report for _, _, reducer in under_way), tables and tables.report])
         self.steps += 1
         self._before = {arrival.names for arrival in arrivals}
         for arrival in arrivals:
             arrival.future.set_result(arrival.buffer)
-        for arrival, found in zip(sparse, rows.wait().sums if rows is not None else (), strict=True):
+        for arrival, found in zip(sparse, tables.sums if tables is not None else (), strict=True):
             arrival.future.set_result(mean_of(found, arrival.buffer, self.comm.size))
 
     def _names_in(self, bucket: GradBucket) -> Names:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from sparse_mpi.arrays import as_arrays, as_tensors
 from sparse_mpi.buckets.bucket import Bucket
 from sparse_mpi.buckets.rows import SparseGradients
 from sparse_mpi.budget import Keeper
@@ -32,12 +33,15 @@ class ResumableReduction(ABC):
     _average: bool
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank's reducers need to continue, see `SparseAllreduce.state_dict`; between steps."""
+        """Return what this rank's reducers need to continue, in tensors and plain values; between steps.
+
+        See `SparseAllreduce.state_dict`. `torch.save` writes it, and `torch.load` reads it.
+        """
         with self._while_sparse() as keeper:
             buckets = [bucket.reducer.state_dict() for bucket in self.buckets]
             kinds = [home.kind(parameter) for parameter, home in self._home.items()]
             kept = {} if keeper is None else {BUDGET: keeper.state(), **self._picked()}
-            return sealed({"buckets": buckets, "kinds": kinds, **kept})
+            return dict(as_tensors(sealed({"buckets": buckets, "kinds": kinds, **kept})))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks, for the same parameters. Collective.
@@ -46,6 +50,7 @@ class ResumableReduction(ABC):
             ValueError: it is of other buckets, or as for `SparseAllreduce.load_state_dict`; raised on every rank.
         """
         self._begin(lambda comm: None).wait()  # nothing else may use the communicator while something is under way
+        state = as_arrays(state)
         self._load_kinds([state])
         with self._while_sparse() as keeper:
             self._follow([state], self._ranks_now)
@@ -90,6 +95,7 @@ class ResumableReduction(ABC):
             ValueError: a state is of other buckets, or as for `SparseAllreduce.take_over`; raised on every rank.
         """
         self._begin(lambda comm: None).wait()  # nothing else may use the communicator while something is under way
+        states = as_arrays(states)
         self._load_kinds(states)
         divisor, ranks_now = ranks if self._average else 1, self._ranks_now
         with self._while_sparse() as keeper:

@@ -12,12 +12,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from sparse_mpi.arrays import as_arrays
+
 TREE = "tree"  # the member that holds the JSON
 PLAIN = (bool, int, float, str, type(None))
 
 
 def dump_tree(tree: Any, file: BinaryIO) -> None:
-    """Write ``tree`` to an open file.
+    """Write ``tree`` to an open file; torch tensors in it as arrays.
 
     Raises:
         TypeError: something in it is none of None, bool, int, float, str, list, tuple, dict and NumPy arrays or scalars
@@ -25,7 +27,7 @@ def dump_tree(tree: Any, file: BinaryIO) -> None:
         OSError: the file cannot be written.
     """
     members: dict[str, Any] = {}
-    text = json.dumps(_encode(tree, members, "state"))
+    text = json.dumps(_encode(as_arrays(tree), members, "state"))
     members[TREE] = np.frombuffer(text.encode(), np.uint8)
     np.savez(file, **members)
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial, reduce
-from operator import add
+from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -33,7 +32,7 @@ from sparse_mpi.local.fragment import Fragment
 from sparse_mpi.local.states import Resumable
 from sparse_mpi.reducer import SparseAllreduce
 from sparse_mpi.reducer.arguments import resolve_k
-from sparse_mpi.reducer.report import StepReport
+from sparse_mpi.reducer.report import StepReport, combined
 
 
 class DiLoCo(Resumable):
@@ -176,7 +175,7 @@ class DiLoCo(Resumable):
     @property
     def report(self) -> StepReport | None:
         """Return what the synchronisations in the last inner step, or in the last call, did on this rank, if any."""
-        return reduce(lambda a, b: StepReport(*map(add, a, b)), self._reports) if self._reports else None
+        return combined(self._reports)
 
     @contextmanager
     def globally(self) -> Iterator[None]:

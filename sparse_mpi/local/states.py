@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
+from sparse_mpi.arrays import as_arrays, as_tensors
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic import Team
@@ -61,10 +62,11 @@ class Resumable:
         return self.comm if self.team is None else self.team.comm
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this rank needs to go on: numbers, strings and NumPy arrays; between steps.
+        """Return all that this rank needs to go on: plain values and tensors; between steps.
 
         That is both optimizers, global and own parameters, residuals, and an outer gradient that is under way, for
-        which this waits. What is the same on all ranks is in rank 0's. The model's buffers are not in it.
+        which this waits. What is the same on all ranks is in rank 0's. The model's buffers are not in it. `torch.save`
+        writes it, and `torch.load` reads it.
         """
         own = {
             "parameters": [fragment.local() for fragment in self.fragments],
@@ -79,13 +81,17 @@ class Resumable:
             "outer": self.outer.state_dict(),
             "means": [fragment.arrive() for fragment in self.fragments],
         }
-        return sealed(
-            {
-                "schedule": self._schedule(),
-                "reducers": [fragment.reducer.state_dict() for fragment in self.fragments],
-                "own": packed(own),
-                "common": packed(common if self._ranks.rank == 0 else None),
-            }
+        return dict(
+            as_tensors(
+                sealed(
+                    {
+                        "schedule": self._schedule(),
+                        "reducers": [fragment.reducer.state_dict() for fragment in self.fragments],
+                        "own": packed(own),
+                        "common": packed(common if self._ranks.rank == 0 else None),
+                    }
+                )
+            )
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -113,7 +119,7 @@ class Resumable:
         """
         for fragment in self.fragments:  # nothing else may use the communicator while something is under way
             fragment.arrive()
-        comm, expected = self._ranks, self._schedule()
+        comm, expected, states = self._ranks, self._schedule(), as_arrays(states)
         with same_on_all_ranks(comm) as say:
             check_ranks(ranks)
             check_list(states, "states")

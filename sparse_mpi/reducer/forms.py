@@ -78,8 +78,8 @@ def _nodes(node: Any, path: str) -> Iterator[tuple[str, str]]:
 
 def _kind(node: Any) -> str:
     """Return what a node of a tree is, in words."""
-    if isinstance(node, (np.ndarray, np.generic)):
+    if isinstance(node, np.ndarray):
         return f"{node.dtype} {node.shape}"
     if isinstance(node, (list, tuple)):
         return f"{type(node).__name__} of {len(node)}"
-    return type(node).__name__
+    return type(node.item() if isinstance(node, np.generic) else node).__name__

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 from sparse_mpi.algorithms import Reduction
@@ -20,6 +22,12 @@ class StepReport(NamedTuple):
     exchange_seconds: float  #: time in communication calls, which includes waiting for slower ranks
     merge_seconds: float  #: all other time, for encoding, adding, error feedback
     traffic: Traffic  #: includes the consistency check of the step
+
+
+def combined(reports: Iterable[StepReport | None]) -> StepReport | None:
+    """Return the sums of what several reducers did in a step; None if none did anything."""
+    done = [report for report in reports if report is not None]
+    return reduce(lambda a, b: StepReport(*map(add, a, b)), done) if done else None
 
 
 def summarise(

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import Array, to_host
+from sparse_mpi.arrays import Array, as_arrays, to_host
 from sparse_mpi.budget import Keeper
 from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -103,7 +103,11 @@ class Resumable(Preparing):
     _keeper: Keeper | None  # of a budget
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays."""
+        """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays.
+
+        `load_state_dict` takes tensors as well: ``torch.save(as_tensors(state), file)`` of `sparse_mpi.arrays` makes
+        what `torch.load` reads.
+        """
         self._finish_preparing()
         synchronize((self.feedback.residual, self._state))
         remembered = self.feedback.state() | self.feedback.common()
@@ -124,6 +128,7 @@ class Resumable(Preparing):
         self._finish_preparing()
         agreement = same_on_all_ranks(self.comm, 1)
         with agreement as say:
+            state = as_arrays(state)
             self._check_state(state, self._identity())
             restored = restore(self._state, state.get("state"), "state['state']")
             remembered = {name: state[name] for name in [*self.feedback.state(), *self.feedback.common()]}
@@ -165,6 +170,7 @@ class Resumable(Preparing):
         with agreement as say:
             check_ranks(ranks)
             check_list(states, "states")
+            states = as_arrays(states)
             for number, state in enumerate(states):
                 check_form(state, f"states[{number}]")
             expected = list(range(self.comm.rank, ranks, self.comm.size))

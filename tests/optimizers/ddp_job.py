@@ -8,12 +8,15 @@ Every rank saves what it saw of a run in FOLDER/RUN-rank.pt.
 
 from __future__ import annotations
 
+import io
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint_files
 from ddp_mistakes import mistakes, refused  # it lies beside this script
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -68,6 +71,8 @@ class Run:
             kept += parameter.grad
         self.optimizer.step()
         self.saw["losses"].append(loss.item())
+        if self.options is not None:
+            self.saw.setdefault("reports", []).append(told(self.state))
 
     def save(self) -> dict:
         """All that the run came to on this rank, each list flattened into one vector."""
@@ -84,6 +89,11 @@ def straight(options: dict | None, dtype: torch.dtype = torch.float32, bucket_ca
     for number in range(STEPS):
         run.step(number)
     return run.save()
+
+
+def told(state: SparseState) -> dict:
+    """The report of a step, in plain values."""
+    return state.report._asdict() | vars(state.report.traffic)
 
 
 class Tables(torch.nn.Module):
@@ -107,12 +117,15 @@ def embeddings(options: dict | None, make=torch.optim.Adagrad) -> dict:
     state = SparseState(net.named_parameters(), **options) if options is not None else None
     if state is not None:
         model.register_comm_hook(state, sparse_hook)
+    assert state is None or state.report is None
+    saw: dict = {"reports": []}
     for number in range(STEPS):
         draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
         optimizer.zero_grad()
         cross_entropy(model(torch.randint(1000, (6, 3), generator=draw)), torch.arange(6) % 4).backward()
         optimizer.step()
-    saw: dict = {"parameters": torch.cat([p.detach().flatten() for p in net.parameters()])}
+        saw["reports"] += [told(state)] if state is not None else []
+    saw["parameters"] = torch.cat([p.detach().flatten() for p in net.parameters()])
     saw["sparse"] = [p.grad.is_sparse for p in net.parameters()]
     if state is not None:
         saw |= {"sent": state.comm.traffic.sent, "residuals": sorted(state.residuals())}
@@ -170,12 +183,24 @@ def flushed(options: dict) -> dict:
     return run.save()
 
 
+def filed(state: dict) -> dict:
+    """``state`` as it comes back from `torch.load`, out of a checkpoint of torch.distributed that all ranks share."""
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    file, key = io.BytesIO(), f"hook of rank {dist.get_rank()}"
+    torch.save(state, file)
+    checkpoint_files.save({key: file.getvalue()}, checkpoint_id=folder[0])
+    found = {key: b""}
+    checkpoint_files.load(found, checkpoint_id=folder[0])
+    return torch.load(io.BytesIO(found[key]))
+
+
 def resumed(options: dict, at: int = 3, bucket_cap_mb: float = SMALL) -> dict:
     """Stopped after ``at`` steps; what follows knows nothing but what was saved. DDP has its first buckets again."""
     before = Run(options)
     for number in range(at):
         before.step(number)
-    saved = [before.net.state_dict(), before.optimizer.state_dict(), before.state.state_dict()]
+    saved = [before.net.state_dict(), before.optimizer.state_dict(), filed(before.state.state_dict())]
     after = Run(options)
     after.given, after.applied = before.given, before.applied
     after.wrap(bucket_cap_mb)

@@ -101,6 +101,18 @@ def test_steps_are_dense_at_first_and_then_sparse(by_torchrun):
         assert rank["residual"].count_nonzero() > len(rank["residual"]) / 2
 
 
+@pytest.mark.parametrize("run", ["exact", "tables-sparse"])
+def test_reports_tell_what_each_step_sent(by_torchrun, run):
+    """Of all buckets and tables together; in the steps that are dense at first, as many entries as there are."""
+    for rank in by_torchrun[run]:
+        reports = rank["reports"]
+        assert len(reports) == 6 and sum(report["sent"] for report in reports) == rank["sent"] > 0
+        assert all(0 < r["selected"] and 0 < r["total"] and 0 < r["exchange_seconds"] == r["seconds"] for r in reports)
+    size = len(by_torchrun["oktopk"][0]["parameters"])
+    totals = [report["total"] for report in by_torchrun["oktopk"][0]["reports"]]
+    assert totals[:2] == [size, size] and max(totals[2:]) < size / 4
+
+
 @pytest.mark.parametrize("run", ["oktopk", "dgc", "ef21", "leaky"])
 def test_a_resumed_job_goes_on_to_the_same_bits(by_torchrun, run):
     """Though DDP begins it with its first buckets again: one, where later there are three."""
