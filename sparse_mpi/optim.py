@@ -73,7 +73,7 @@ class _Reducing:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduce the gradients unless `synchronize` has done so, and step along them.
 
-        With a closure, gradients are reduced after each call of it, and so is the loss that LBFGS searches and stops by.
+        With a closure, gradients are reduced after each call of it, and for LBFGS, which decides by it, the loss.
         """
         with without_momentum(self, self._momentum, self._looks_ahead) as finish:  # type: ignore[arg-type]
 
