@@ -79,7 +79,7 @@ class _Reducing:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduce the gradients unless `synchronize` has done so, and step along them.
 
-        With a closure, gradients are reduced after each call of it, and so is the loss that LBFGS searches and stops by.
+        With a closure, gradients are reduced after each call of it, and for LBFGS, which decides by it, the loss.
         """
         with without_momentum(
             self,  # type: ignore[arg-type]

@@ -131,8 +131,8 @@ class MiCRO(Algorithm):
         return truncate(merge(concatenate([chosen, spoilt])), chosen.nnz) if spoilt.nnz else chosen
 
     def _largest(self, part: Array, share: int, most: int, threshold: int) -> SparseVector:
-        """Return what reaches the threshold, within what `slack` allows; ``share`` entries where there is none."""
-        if not threshold:
+        """Return what reaches the threshold, within what `slack` allows; ``share`` entries if all, or without one."""
+        if not threshold or share == len(part):
             return top_k(part, share)
         reached = at_least(part, threshold, most)
         if reached is None:

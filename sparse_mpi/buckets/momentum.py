@@ -145,17 +145,20 @@ def without_momentum(
         of the weights.
 
     Raises:
-        ValueError: somebody has changed the optimizer's momentum, which was taken over, from ``momentum``.
+        ValueError: somebody has changed the optimizer's momentum, which was taken over, from ``momentum``, or its kind.
     """
     if momentum is None:
         yield lambda: None
         return
+    first = optimizer.param_groups[0]
+    fixed = {"momentum": momentum, "dampening": 0} | ({} if look_ahead else {"nesterov": first["nesterov"]})
     for group in optimizer.param_groups:
-        if group["momentum"] != momentum:
-            raise ValueError(
-                f"momentum must stay {momentum}, which the error feedback has taken over, got {group['momentum']} in "
-                "the optimizer; make the optimizer anew, or use momentum='local'"
-            )
+        for option, value in fixed.items():
+            if group[option] != value:
+                raise ValueError(
+                    f"{option} must stay {value}, as the error feedback has taken momentum over, got {group[option]} "
+                    "in the optimizer; make the optimizer anew, or use momentum='local'"
+                )
     decays = [group["weight_decay"] for group in optimizer.param_groups]
 
     def finish() -> None:

@@ -269,6 +269,7 @@ class GradientReduction(
         self._check_ahead(self._is_ahead)
         self._home[parameter].arrive(parameter, self._current_scale())
         while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].ready:
+            self.buckets[self._next].take_missing(self._current_scale())  # those that need no gradient any more
             self._start(self.buckets[self._next])
 
     def _start(self, bucket: Bucket, factor: float = 1.0) -> None:

@@ -110,7 +110,7 @@ def _finite(total: SparseVector | Array, dtype: Any) -> SparseVector | Array:
     values = total.values if isinstance(total, SparseVector) else total
     xp = namespace(values)
     finite = xp.where(xp.isfinite(values), values, 0).astype(dtype, copy=False)
-    return SparseVector(total.indices, finite, total.size) if isinstance(total, SparseVector) else finite
+    return SparseVector(total.indices.copy(), finite, total.size) if isinstance(total, SparseVector) else finite
 
 
 def _times(x: SparseVector | Array, factor: float) -> SparseVector | Array:

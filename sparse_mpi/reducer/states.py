@@ -195,7 +195,9 @@ class Resumable(Preparing):
 
     def _from_first(self, states: Sequence[Mapping[str, Any]], name: str) -> Array:
         """Return the array ``(n,)`` called ``name`` of the first of rank 0's states, on all ranks. Collective."""
-        own = np.ascontiguousarray(states[0][name]).view(np.uint8) if self.comm.rank == 0 else np.zeros(0, np.uint8)
+        missing = np.zeros(self.layout.size, np.float32)  # earlier versions did not save all
+        array = states[0].get(name, missing) if self.comm.rank == 0 else missing[:0]
+        own = np.ascontiguousarray(array).view(np.uint8)
         received = self.comm.bcast(own, control=True)
         return received.view(f"f{len(received) // self.layout.size}")
 

@@ -5,17 +5,16 @@ Among the gradients are zeros, layers that a rank or all ranks skip, and embeddi
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 from torch import nn, optim
 
+from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.optim import DistributedOptimizer
 
-STEPS = 20
+EXACT = [name for name in ALGORITHMS if name not in ("dense-bf16", "powersgd", "acpsgd")]  # rounded, or of low rank
 OPTIMIZERS = {
     "SGD": (optim.SGD, {"lr": 0.1}),
     "SGD decay": (optim.SGD, {"lr": 0.1, "weight_decay": 0.02}),
@@ -76,30 +75,34 @@ class Net(nn.Module):
     def __init__(self, name: str, habit: str) -> None:
         super().__init__()
         torch.manual_seed(0)
-        sparse, mixed = habit == "sparse table" or name == "SparseAdam", habit == "mixed dtypes"
-        self.table = nn.Embedding(6, 3, sparse=sparse, dtype=torch.float64 if mixed else torch.float32)
-        self.used = nn.Parameter(torch.randn(4, 3))
-        self.sometimes = nn.Parameter(torch.randn(4, 3))
-        self.bias = nn.Parameter(torch.randn(3).to(torch.bfloat16 if mixed else torch.float32))
-        self.scale = nn.Parameter(torch.tensor(1.5))
-        self.dead = nn.Parameter(torch.randn(3))
+        dtype = torch.float32 if habit == "mixed dtypes" else torch.float64
+        sparse, self.mixed = habit == "sparse table" or name == "SparseAdam", habit == "mixed dtypes"
+        self.table = nn.Embedding(6, 3, sparse=sparse, dtype=torch.float64)
+        self.used = nn.Parameter(torch.randn(4, 3, dtype=dtype))
+        self.sometimes = nn.Parameter(torch.randn(4, 3, dtype=dtype))
+        self.bias = nn.Parameter(torch.randn(3).to(torch.bfloat16 if self.mixed else dtype))
+        self.scale = nn.Parameter(torch.tensor(1.5, dtype=dtype))
+        self.dead = nn.Parameter(torch.randn(3, dtype=dtype))
         self.again = self.used if habit == "tied" else None
-        self.head = nn.Parameter(torch.randn(3, 3))
+        self.head = nn.Parameter(torch.randn(3, 3, dtype=dtype))
         self.late = habit == "late group"
 
     def loss(self, step: int, rank: int, head: bool) -> torch.Tensor:
         """Return the loss of a rank in a step; all ranks, the last alone, or none have a gradient of ``sometimes``."""
         made = torch.Generator().manual_seed(97 * step + rank)
-        x = torch.randn(2, 4, generator=made)
+        x = torch.randn(2, 4, generator=made).to(self.used)
         x[:, (step + rank) % 4] = x[:, step % 4] = 0
-        out = x @ self.used * self.scale + self.bias.float() + self.dead * 0
+        out = x @ self.used * self.scale + self.dead * 0 + (0 if self.mixed else self.bias)
         if step > 2 and step % 4 in (0, 1):
             out = out + (x @ self.sometimes if step % 4 == 0 or rank else 0)
         if step % 5:
-            out = out + self.table(torch.tensor([step % 6, (step + 2 * rank) % 3])).float()
+            out = out + self.table(torch.tensor([step % 6, (step + 2 * rank) % 3])).to(x)
         if self.again is not None:
             out = out + x.flip(1) @ self.again
-        return (out @ self.head if head else out).tanh().pow(2).mean()
+        loss = (out @ self.head if head else out).tanh().pow(2).mean()
+        return (
+            loss + (self.bias.float() - x.mean()).pow(2).mean() if self.mixed else loss
+        )  # what bfloat16 rounds stays apart
 
     def trained(self, name: str) -> list[nn.Parameter]:
         """Return the parameters that an optimizer takes from the start."""
@@ -137,7 +140,7 @@ def train(name: str, habit: str, steps: int, distribute, ranks: list[int], total
                         loss.backward()
                 else:
                     mean_backward([p for group in optimizer.param_groups for p in group["params"]], losses, total)
-                return sum(loss.detach() for loss in losses) / len(ranks)
+                return sum(loss.item() for loss in losses) / len(ranks)
 
             if habit == "closure" or name.startswith("LBFGS"):
                 optimizer.step(closure)
@@ -166,10 +169,10 @@ def mean_backward(parameters: list[torch.Tensor], losses: list[torch.Tensor], to
             parameter.grad = mean if parameter.grad is None else parameter.grad + mean
 
 
-def check(ranks, name: str, habit: str, steps: int, **options) -> None:
+def check(ranks, name: str, habit: str, steps: int = 20, **options) -> None:
     def body(comm):
         def distribute(plain, passes):
-            more = {"momentum": MODES.get(name), "backward_passes_per_step": passes, "bucket_cap_mb": 1e-4}
+            more = {"momentum": MODES.get(name), "backward_passes_per_step": passes}
             return DistributedOptimizer(plain, comm=comm, density=1.0, **more | options)
 
         return train(name, habit, steps, distribute, [comm.rank], comm.size)
@@ -177,21 +180,53 @@ def check(ranks, name: str, habit: str, steps: int, **options) -> None:
     expected = train(name, habit, steps, lambda plain, passes: plain, list(range(ranks.size)), ranks.size)
     for trained in ranks.run(body):
         if isinstance(expected, str) or isinstance(trained, str):
-            assert trained == expected
+            assert isinstance(expected, str) and isinstance(trained, str), (expected, trained)
             continue
         for part, weights in expected.items():
-            close = (
-                {"rtol": 2e-2, "atol": 3e-2}
-                if part == "bias" and habit == "mixed dtypes"
-                else {"rtol": 2e-4, "atol": 2e-5}
-            )
-            np.testing.assert_allclose(trained[part], weights, err_msg=part, **close)
+            tolerance = 1e-6 if habit != "mixed dtypes" else 3e-2 if part == "bias" else 1e-4
+            np.testing.assert_allclose(trained[part], weights, tolerance, tolerance, err_msg=part)
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.thin(1)
-@pytest.mark.parametrize("algorithm", ["dense", "elect"])
+@pytest.mark.parametrize("algorithm", ["dense", "topka"])
 @pytest.mark.parametrize("habit", HABITS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_is_that_of_torch(ranks, name, habit, algorithm):
-    check(ranks, name, habit, STEPS, algorithm=algorithm)
+    """880 cases: with several buckets, and with one that leaves zeros out of its results."""
+    check(ranks, name, habit, algorithm=algorithm, bucket_cap_mb=1e-4 if algorithm == "dense" else None)
+
+
+@pytest.mark.ranks(2, 3, 5)
+@pytest.mark.parametrize("algorithm", EXACT)
+def test_nothing_is_owed(ranks, algorithm):
+    """Whoever has zeros where, so that all entries have arrived, also those that are not in the result."""
+
+    def body(comm):
+        reducer = SparseAllreduce([(6, 8), (12,)], density=1.0, comm=comm, algorithm=algorithm)
+        for step in range(20):
+            made = np.random.default_rng([step, comm.rank])
+            gradient = (
+                made.standard_normal(60) * 10.0 ** -made.integers(8) * (made.random(60) < made.choice([0, 0.3, 1]))
+            )
+            reducer.step(gradient if step else np.arange(1.0, 61))
+            assert not reducer.residual.any(), step
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("name", ["SGD nesterov, decay", "SGD corrected", "Adam", "Adamax"])
+@pytest.mark.parametrize("algorithm", EXACT)
+def test_it_is_with_every_algorithm(ranks, algorithm, name):
+    check(ranks, name, "groups", algorithm=algorithm)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize(
+    "options", [{"in_place": True}, {"overlap": False}, {"in_place": True, "overlap": False}], ids=str
+)
+@pytest.mark.parametrize("name", ["SGD momentum, decay", "AdamW", "RMSprop momentum"])
+def test_it_is_in_place_and_without_overlap(ranks, name, options):
+    check(ranks, name, "plain", algorithm="topka", bucket_cap_mb=1e-4, **options)

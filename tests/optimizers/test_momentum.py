@@ -172,6 +172,18 @@ def test_a_momentum_that_changes_later_is_refused_before_anything_is_reduced():
     assert optimizer.param_groups[0]["momentum"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("mode", "option"),
+    [("global", {"dampening": 0.5}), ("corrected", {"dampening": 0.5}), ("corrected", {"nesterov": True})],
+)
+def test_another_kind_of_momentum_that_comes_with_a_later_group_is_refused(mode, option):
+    optimizer = optimizer_of({"momentum": mode}, momentum=0.9)
+    optimizer.add_param_group({"params": [torch.ones(3, requires_grad=True)], **option})
+    ((name, value),) = option.items()
+    with pytest.raises(ValueError, match=f"{name} must stay .* got {value} in the optimizer"):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("rule", [ErrorFeedback(), MomentumCorrection(0.0), GlobalMomentum(0.0)], ids=repr)
 def test_a_rule_without_momentum_leaves_the_optimizers_own(rule):
     assert optimizer_of({"feedback": rule}, momentum=0.9).param_groups[0]["momentum"] == 0.9

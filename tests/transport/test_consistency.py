@@ -32,6 +32,29 @@ def test_a_block_on_which_all_ranks_agree_costs_one_small_allreduce(ranks):
     assert ranks.run(body) == [(rank, 0, control, 2 * rounds) for rank in range(ranks.size)]
 
 
+@pytest.mark.parametrize("words", [0, 1])
+@pytest.mark.parametrize("raised", [[], [0], [1, 2]], ids=str)
+def test_a_flag_that_any_rank_raises_is_seen_by_all_at_no_cost(ranks, raised, words):
+    def body(comm):
+        costs = []
+        for flag in (False, comm.rank in raised):
+            before = comm.traffic.copy()
+            agreement = same_on_all_ranks(comm, words)
+            with agreement as say:
+                say(k=4)
+                agreement.flag = flag
+            costs.append((comm.traffic - before).control)
+        assert costs[0] == costs[1] and agreement.flag == any(rank in raised for rank in range(comm.size))
+        if comm.size > 1:
+            with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
+                agreement = same_on_all_ranks(comm, words)
+                with agreement as say:
+                    say(k=comm.rank)
+                    agreement.flag = comm.rank in raised
+
+    ranks.run(body)
+
+
 @pytest.mark.ranks(least=2)
 def test_statements_that_differ_raise_everywhere_and_are_quoted(ranks):
     def body(comm):

@@ -1,0 +1,126 @@
+"""Tensors without a gradient on any rank: who asks, and what becomes of their momentum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce, World
+from sparse_mpi.sparse import Layout
+
+from ..algorithms.conformance import dense_of, same_bytes
+from .rules import KINDS
+
+LAYOUT = Layout.of([(6, 5), (7,), (9, 8)])
+N, SKIPPED = LAYOUT.size, LAYOUT.parts[1]
+PUSHING = [kind for kind, rule in KINDS.items() if rule.momentum and "ef21" not in kind]
+
+
+def vector(rank: int, step: int, absent: bool) -> np.ndarray:
+    made = np.random.default_rng([step, rank]).standard_normal(N).astype(np.float32)
+    if absent:
+        made[SKIPPED] = 0
+    return made
+
+
+@pytest.mark.ranks(1, 3, 4)
+def test_ranks_ask_each_other_only_when_what_is_absent_changes(ranks):
+    """In steps 1 and 2 no rank has tensor 1, from step 4 on rank 0 alone lacks it, so that it must ask each time."""
+
+    def body(comm):
+        reducer = SparseAllreduce(LAYOUT, k=12, comm=comm, algorithm="dense")
+        control, everywhere = [], []
+        for step in range(6):
+            absent = step in (1, 2) or (step > 3 and comm.rank == 0)
+            reducer.absence.here = [1] if absent else []
+            reducer.step(vector(comm.rank, step, absent))
+            control.append(reducer.report.traffic.control)
+            everywhere.append(reducer.absence.everywhere)
+        return np.array(control) - control[0], everywhere
+
+    last = [] if ranks.size > 1 else [1]
+    asks = 2 * len(LAYOUT.shapes) * (ranks.size - 1) // ranks.size
+    expected = [0, asks, 0, asks, asks, asks if ranks.size > 1 else 0]
+    for control, everywhere in ranks.run(body):
+        assert control.tolist() == expected and everywhere == [[], [1], [1], [], last, last]
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("algorithm", ["dense", "topka", "elect"])
+@pytest.mark.parametrize("kind", PUSHING)
+def test_momentum_rests_where_no_rank_has_a_gradient(ranks, kind, algorithm):
+    """With everything sent the velocity is that of SGD, to which such a step does nothing."""
+
+    def body(comm):
+        reducer = SparseAllreduce(LAYOUT, density=1.0, comm=comm, algorithm=algorithm, feedback=KINDS[kind])
+        velocity, m = np.zeros(N), KINDS[kind].momentum
+        for step in range(6):
+            absent = step in (2, 3)
+            mean = np.mean([vector(rank, step, absent) for rank in range(comm.size)], axis=0)
+            reducer.absence.here = [1] if absent else []
+            total = dense_of(reducer.step(vector(comm.rank, step, absent), check=True)) / comm.size
+            rested = velocity[SKIPPED].copy()
+            velocity = m * velocity + mean
+            expected = mean + m * velocity if "nesterov" in kind else velocity.copy()
+            if absent:
+                velocity[SKIPPED], expected[SKIPPED] = rested, 0
+            np.testing.assert_allclose(total, expected, rtol=1e-4, atol=1e-5)
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize(
+    ("kind", "in_place"),
+    [(kind, shared) for kind in PUSHING for shared in (False, True) if KINDS[kind].works_in_place or not shared],
+)
+def test_a_run_that_is_resumed_before_such_a_step_ends_in_the_same_bits(ranks, kind, in_place):
+    def body(comm):
+        def made():
+            reducer = SparseAllreduce(
+                LAYOUT, k=12, comm=comm, algorithm="oktopk", feedback=KINDS[kind], in_place=in_place
+            )
+            buffer = np.zeros(N, np.float32)
+            if in_place:
+                reducer.adopt(buffer)
+            return reducer, buffer
+
+        def step(reducer, buffer, number):
+            reducer.absence.here = [1] if number in (3, 4) else []
+            gradient = vector(comm.rank, number, number in (3, 4))
+            if in_place:
+                buffer += gradient
+            return reducer.step(buffer if in_place else gradient, check=True)
+
+        straight, buffer = made()
+        for number in range(3):
+            step(straight, buffer, number)
+        resumed, other = made()
+        resumed.load_state_dict(straight.state_dict())
+        for number in range(3, 7):
+            assert same_bytes(step(straight, buffer, number), step(resumed, other, number))
+        assert straight.residual.tobytes() == resumed.residual.tobytes()
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(1, 3)
+def test_a_state_of_an_earlier_version_has_no_last_result(ranks):
+    def made(comm):
+        return SparseAllreduce(LAYOUT, k=12, comm=comm, algorithm="topka", feedback="gmc")
+
+    def saved(comm):
+        reducer = made(comm)
+        reducer.step(vector(comm.rank, 0, False))
+        return {name: value for name, value in reducer.state_dict().items() if name != "last"}
+
+    states = World(2).run(saved)
+
+    def body(comm):
+        reducer = made(comm)
+        reducer.take_over(states[comm.rank :: comm.size], 2)
+        reducer.absence.here = [1]
+        return reducer.step(vector(comm.rank, 1, True), check=True)
+
+    totals = ranks.run(body)
+    assert all(same_bytes(total, totals[0]) for total in totals)
