@@ -55,10 +55,7 @@ def _generic() -> Kernels:
 
 def accumulate(residual: Array, gradient: Array) -> None:
     """Add ``gradient``, of any precision, to the contiguous ``residual`` in place; half precision is widened first."""
-    if gradient.dtype.itemsize == 2:
-        of(residual).accumulate_select(residual, gradient, np.iinfo(bits_type(residual)).max, 0)
-    else:
-        residual += gradient
+    of(residual).accumulate(residual, gradient)
 
 
 def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None]:

@@ -12,6 +12,7 @@ from sparse_mpi.kernels.bits import lay_out, read_messages, write_messages
 from sparse_mpi.kernels.levels import from_int8, from_levels, mixed, to_int2, to_int4, to_int8
 
 __all__ = [
+    "accumulate",
     "accumulate_select",
     "add",
     "clear",
@@ -82,9 +83,14 @@ def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
     return positions.astype(index_dtype(len(x))), x[positions]
 
 
+def accumulate(residual: Array, gradient: Array) -> None:
+    """See `base.Kernels.accumulate`."""
+    residual += widened(gradient)
+
+
 def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
     """See `base.Kernels.accumulate_select`."""
-    residual += widened(gradient)
+    accumulate(residual, gradient)
     return select(residual, threshold, most)
 
 

@@ -113,6 +113,9 @@ class Kernels(Protocol):
         None if there are more than ``most`` of them.
         """
 
+    def accumulate(self, residual: Array, gradient: Array) -> None:
+        """Add ``gradient``, of any precision, to the contiguous ``residual`` in place; half precision is widened."""
+
     def accumulate_select(
         self, residual: Array, gradient: Array, threshold: int, most: int
     ) -> tuple[Array, Array] | None:

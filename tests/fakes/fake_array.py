@@ -283,8 +283,11 @@ def install(monkeypatch) -> Device:
     for name in FUNCTIONS:
         setattr(cupy, name, _function(name))
     cupy.linalg = SimpleNamespace(qr=lambda a: wrap(tuple(np.linalg.qr(host_of(a)))))
+    cupy.__version__ = "14.2.0"
     cupy.RawModule = fake_cuda.RawModule
     cupy.cuda = CUDA
+    CUDA.compiler = SimpleNamespace(compile_using_nvrtc=fake_cuda.compile_using_nvrtc)
+    CUDA.nvrtc = SimpleNamespace(getVersion=fake_cuda.compiler)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", SimpleNamespace(available=False))
     monkeypatch.setattr(torch, "from_dlpack", to_torch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
 import re
 import shutil
@@ -24,6 +23,7 @@ from .fake_device import DEVICE, SelectedDevice
 HEADER = Path(__file__).with_name("cuda_emulation.h")
 COMPILER = shutil.which("g++")
 RESIDENT, SEED = 3, 1  # blocks that run at a time; of the order of threads
+FLUSH = False  # whether the processor takes subnormal numbers for zero
 
 
 @functools.cache
@@ -46,45 +46,35 @@ def compiler() -> tuple[str, str]:
     return HEADER.read_text(), version.stdout
 
 
-@functools.cache
-def compiled(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
-    """Return a library with a function ``run_KERNEL`` for every kernel, compiled once for all processes and runs."""
+def compile_using_nvrtc(code: str, options: tuple[str, ...] = (), arch=None, filename="kern.cu"):
+    """``cupy.cuda.compiler``'s: the bytes of a library with a function ``run_KERNEL`` for every kernel."""
     kernels = re.findall(
         r'extern "C" __global__.*?(\w+)\s*\(', re.sub(r"__launch_bounds__\(\w+\)", "", code), re.DOTALL
     )
     code = re.sub(r"extern __shared__ (\w+) (\w+)\[\]", r"static thread_local \1 \2[1 << 16]", code)
     for name in kernels:
         code += f"""
-extern "C" void run_{name}(unsigned blocks, int threads, unsigned resident, unsigned seed, void** arguments) {{
-    emulated::launch(blocks, threads, resident, seed, [=] {{ emulated::call(&{name}, arguments); }});
+extern "C" void run_{name}(unsigned blocks, int threads, unsigned resident, unsigned seed, bool flush, void** given) {{
+    emulated::launch(blocks, threads, resident, seed, flush, [=] {{ emulated::call(&{name}, given); }});
 }}
 """
     flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-pthread"]
     flags += ["-fno-gnu-unique"]  # or shared memory of inline functions would be one variable in all libraries
     flags += [option for option in options if option.startswith("-D")]
-    content = repr((code, flags, compiler()))
-    library = folder() / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.so"
-    if not library.exists():
-        compile_into(library, code, flags)
-    return ctypes.CDLL(str(library))
-
-
-def compile_into(library: Path, code: str, flags: list[str]) -> None:
-    """Compile ``code``; processes that do so at the same time replace each other's finished files."""
-    with tempfile.TemporaryDirectory(dir=library.parent) as own:
+    with tempfile.TemporaryDirectory(dir=folder()) as own:
         source, made = Path(own) / "kernels.cpp", Path(own) / "kernels.so"
         source.write_text(code)
         command = [COMPILER, *flags, "-include", str(HEADER), "-o", str(made), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
-        made.replace(library)
+        return made.read_bytes(), None
 
 
 class Kernel:
     """``cupy.RawKernel``: called with grid, block and arguments."""
 
-    def __init__(self, function, code: str) -> None:
-        self.function, self.code = function, code
+    def __init__(self, function, flush: bool) -> None:
+        self.function, self.flush = function, flush
         self.max_dynamic_shared_size_bytes = 48 << 10
 
     def __call__(self, grid, block, arguments, *, shared_mem=0):
@@ -102,21 +92,29 @@ class Kernel:
             for argument in arguments
         ]
         pointers = (ctypes.c_void_p * len(words))(*(word.ctypes.data for word in words))
-        self.function(grid[0], block[0], RESIDENT, SEED, pointers)
+        self.function(grid[0], block[0], RESIDENT, SEED, self.flush or FLUSH, pointers)
 
 
 class RawModule:
-    """``cupy.RawModule``."""
+    """``cupy.RawModule``. Of source code, CuPy makes one that flushes subnormal numbers, whatever the options say."""
 
-    def __init__(self, *, code: str, options: tuple[str, ...] = ()) -> None:
-        self.code, self.library = code, compiled(code, options)
+    def __init__(self, *, code: str | None = None, path: str | None = None, options: tuple[str, ...] = ()) -> None:
+        assert (code is None) != (path is None)
+        self.flush = code is not None
+        with tempfile.NamedTemporaryFile() as made:
+            if code is not None:
+                made.write(compile_using_nvrtc(code, options)[0])
+                made.flush()
+            self.library = ctypes.CDLL(path or made.name)
 
     def get_function(self, name: str) -> Kernel:
-        return Kernel(getattr(self.library, f"run_{name}"), self.code)
+        return Kernel(getattr(self.library, f"run_{name}"), self.flush)
 
 
 def install_kernels(monkeypatch):
     """On top of `fake_array.install`: return the CUDA kernels, imported anew, for they keep the CuPy that they find."""
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(folder()))  # what is compiled serves all processes and runs
+    monkeypatch.delenv("CUPY_CACHE_IN_MEMORY", raising=False)
     name = "sparse_mpi.kernels.cuda"
     for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
         monkeypatch.delitem(sys.modules, module)

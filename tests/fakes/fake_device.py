@@ -207,6 +207,7 @@ def memory_of(a: np.ndarray) -> np.ndarray:
 class SelectedDevice:
     """``cupy.cuda.Device``."""
 
+    compute_capability = "90"
     attributes: ClassVar = {"MaxSharedMemoryPerBlockOptin": 227 << 10, "MultiProcessorCount": 2}
 
     def __init__(self, number: int = 0) -> None:

@@ -10,7 +10,13 @@ from ..fakes import fake_cuda
 from ..fakes.fake_array import install
 
 
-@pytest.fixture(params=["emulated", pytest.param("device", marks=pytest.mark.gpu)])
+@pytest.fixture(
+    params=[
+        "emulated",
+        pytest.param("flushing", marks=pytest.mark.full("emulated, and subnormal numbers count as zero")),
+        pytest.param("device", marks=pytest.mark.gpu),
+    ]
+)
 def cuda(request, monkeypatch):
     """The kernels; `put` takes an array to where they work."""
     if request.param == "device":
@@ -28,6 +34,7 @@ def cuda(request, monkeypatch):
     if fake_cuda.COMPILER is None:
         pytest.skip("emulating CUDA needs g++")
     install(monkeypatch)
+    monkeypatch.setattr(fake_cuda, "FLUSH", request.param == "flushing")
     return fake_cuda.install_kernels(monkeypatch)
 
 

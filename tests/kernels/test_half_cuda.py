@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sparse_mpi import kernels
 from sparse_mpi.arrays import widened
 from sparse_mpi.kernels import array
 
-from .on_cuda import N, put, same, thresholds
+from ..fakes.fake_device import DEVICE
+from .on_cuda import N, flushed, put, same, thresholds
 
+as_compiled = pytest.mark.parametrize(
+    "cuda", ["emulated", "flushing", pytest.param("device", marks=pytest.mark.gpu)], indirect=True
+)
 pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 
 
@@ -25,7 +30,7 @@ def test_half_precision_is_read_as_it_is(cuda, n, half, monkeypatch):
         for threshold in thresholds(wide, 0.5, 0.99) if n else [0]:
             for most in (max(n, 1), max(n // 3, 1)):
                 assert same(cuda.select(on_device, threshold, most), array.select(wide, threshold, most))
-        numbers = np.where(np.isfinite(wide), wide, 0).astype(np.float32)
+        numbers = flushed(np.where(np.isfinite(wide), wide, 0).astype(np.float32))
         assert cuda.histogram(on_device, 31, 0, 12).get().tolist() == array.histogram(wide, 31, 0, 12).tolist()
         if half is np.uint16:  # whose numbers are exact in half precision
             narrow = array.to_bfloat16(numbers)
@@ -33,12 +38,61 @@ def test_half_precision_is_read_as_it_is(cuda, n, half, monkeypatch):
     assert reals == {np.dtype(half).name}
 
 
+def every_pattern(name):
+    """All numbers of half precision, and what they are in single precision."""
+    bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+    gradient = bits.view(np.float16) if name == "float16" else bits
+    return gradient, widened(gradient)
+
+
+@as_compiled
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_every_half_precision_number_is_widened_exactly(cuda, name):
-    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
-    gradient = every.view(np.float16) if name == "float16" else every
-    residual = put(cuda, np.full(len(every), -0.0, np.float32))
-    cuda.accumulate_select(residual, put(cuda, gradient), 0, 1)
-    expected, found = widened(gradient), residual.get()
-    finite = ~np.isnan(expected)
-    assert found[finite].tobytes() == expected[finite].tobytes() and np.isnan(found[~finite]).all()
+    """As values that are selected, and as sums with -0, which changes no number."""
+    gradient, expected = every_pattern(name)
+    finite, here = ~np.isnan(expected), put(cuda, gradient)
+    residuals = [put(cuda, np.full(len(gradient), -0.0, np.float32)) for _ in range(2)]
+    cuda.accumulate_select(residuals[0], here, 0, 1)
+    cuda.accumulate(residuals[1], here)
+    for found, wanted in (
+        (cuda.select(here, 0, len(gradient))[1], expected),
+        *((residual, flushed(expected)) for residual in residuals),
+    ):
+        values = found.get()
+        assert values[finite].tobytes() == wanted[finite].tobytes() and np.isnan(values[~finite]).all()
+
+
+@as_compiled
+def test_small_gradients_are_found_and_kept(cuda):
+    """Below 6.1e-5, where half precision has fewer bits; a step leaves or sends all of it."""
+    gradient = (np.random.default_rng(0).standard_normal(5000) * 1e-5).astype(np.float16)
+    residual, expected = put(cuda, np.zeros(5000, np.float32)), widened(gradient)
+    limit = thresholds(expected, 0.99)[1]
+    found = cuda.accumulate_select(residual, put(cuda, gradient), limit, 5000)
+    assert same(found, array.select(expected, limit, 5000)) and (residual.get() == expected).all()
+
+
+@pytest.mark.parametrize("gradient_type", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [0, 1, 4097])
+def test_sums_of_subnormal_numbers_are_those_of_the_host(cuda, n, dtype, gradient_type):
+    """Which CuPy's own kernels take for zero."""
+    tiny = flushed((np.random.default_rng(n).standard_normal((2, n)) * 1e-39).astype(np.float32))
+    x = tiny[0].astype(dtype)
+    if gradient_type == "bfloat16":
+        gradient = array.to_bfloat16(tiny[1])
+    else:
+        gradient = (tiny[1] * np.float32(1e33 if gradient_type == "float16" else 1)).astype(gradient_type)
+    a, b = put(cuda, x), x.copy()
+    kernels.accumulate(a, put(cuda, gradient))
+    kernels.accumulate(b, gradient)
+    assert a.get().tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("cuda", ["emulated"], indirect=True)
+@pytest.mark.parametrize("gradient_type", [np.float16, np.uint16, np.float32])
+def test_accumulating_is_one_launch_and_nobody_waits(cuda, launches, gradient_type):
+    residual, gradient = put(cuda, np.zeros(N, np.float32)), put(cuda, np.zeros(N, gradient_type))
+    DEVICE.synchronised.clear()
+    kernels.accumulate(residual, gradient)
+    assert len(launches) == 1 and not DEVICE.synchronised

@@ -8,7 +8,7 @@ import pytest
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import SCALED, code_places
 
-from .on_cuda import inputs, put, same
+from .on_cuda import flushed, inputs, put, same
 
 COUNTS = [0, 1, 2, 3, 5, 127, 128, 129, 700]
 pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
@@ -49,7 +49,7 @@ def test_the_compiled_kernels_have_the_same_bits(bits):
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("bits", [4, 2])
 def test_the_kernels_of_a_device_have_the_same_bits(cuda, bits):
-    for x, edges in cases():
+    for x, edges in ((flushed(x), edges) for x, edges in cases()):
         expected = quantised(array, x, edges, bits)
         found = quantised(cuda, put(cuda, x), edges, bits)
         assert same(found, expected)

@@ -1,4 +1,4 @@
-"""NVIDIA's runtime compiler takes the CUDA sources, for every GPU since Volta; it needs none for that."""
+"""NVIDIA's runtime compiler takes the CUDA sources as the product has them compiled, for every GPU since Volta."""
 
 from __future__ import annotations
 
@@ -7,28 +7,36 @@ import ctypes.util
 import importlib.util
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sparse_mpi.kernels.base import SCALED
 
+from ..fakes import fake_cuda
+from ..fakes.fake_array import install
+
 SOURCES = Path(importlib.util.find_spec("sparse_mpi.kernels").origin).parent / "cuda"
-CAPABILITIES = (70, 75, 80, 86, 89, 90, 100)  # Volta, Turing, Ampere, Ada, Hopper, Blackwell
+CAPABILITIES = (70, 75, 80, 86, 89, 90, 100, 120)  # Volta, Turing, Ampere, Ada, Hopper, Blackwell and its small one
 DAILY = (80, 90)
+ADDED = "--device-as-default-execution-space"  # to every compilation, by CuPy
+ONLY_SO = "rcp.approx.ftz.f64"  # within `log` of float64, of a number near 2; PTX has it in no other form
+FLUSHING = "-ftz=true"  # by CuPy, to every RawModule of source code
 # What each source is compiled with besides, by those who start its kernels
 VARIANTS = {
     "select.cu": [{"INDEX": "int32", "ROUNDS": 8}, {"INDEX": "int64", "ROUNDS": 8}]
     + [{"INDEX": "int32", "ROUNDS": 8, "GRADIENT": gradient} for gradient in ("float32", "float16", "uint16")],
-    "histogram.cu": [{"THREADS": 1024}, {"THREADS": 1024, "IN_SHARED": 1}],
+    "histogram.cu": [{"threads": 1024}, {"threads": 1024, "IN_SHARED": 1}],
     "count.cu": [{}],
     "largest.cu": [{"INDEX": "int32", "DIGIT": 11}]
-    + [{"INDEX": index, "DIGIT": 11, "THREADS": 1024} for index in ("int32", "int64")],
+    + [{"INDEX": index, "DIGIT": 11, "threads": 1024} for index in ("int32", "int64")],
     "moments.cu": [{}],
     "dense.cu": [{}],
-    "sketch.cu": [{"THREADS": 1024, "ROWS": 128}],
+    "accumulate.cu": [{"GRADIENT": gradient} for gradient in ("float32", "float64", "float16", "uint16")],
+    "sketch.cu": [{"threads": 1024, "ROWS": 128}],
     "sparse.cu": [{"INDEX": "int32"}, {"INDEX": "int64"}],
     "bits.cu": [{"INDEX": index, "SCALED": SCALED} for index in ("int32", "int64")],
-    "levels.cu": [{"INDEX": index, "THREADS": SCALED} for index in ("int32", "int64")],
+    "levels.cu": [{"INDEX": index, "threads": SCALED} for index in ("int32", "int64")],
 }
 HALF_TOO, HALVES = ("select.cu", "count.cu", "histogram.cu", "moments.cu"), ("float16", "uint16")
 SINGLE_ONLY = ("bits.cu", "levels.cu")
@@ -36,12 +44,20 @@ SINGLE_ONLY = ("bits.cu", "levels.cu")
 
 @cache
 def nvrtc() -> ctypes.CDLL | None:
-    """Return NVIDIA's compiler; None where it is not installed."""
-    spec = importlib.util.find_spec("nvidia.cuda_nvrtc") if importlib.util.find_spec("nvidia") else None
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    found = [str(file) for folder in folders for file in sorted(Path(folder, "lib").glob("libnvrtc.so*"))]
-    name = ctypes.util.find_library("nvrtc") or (found[0] if found else None)
-    return ctypes.CDLL(name) if name else None
+    """Return NVIDIA's compiler, of the system or of a wheel for CUDA 12 or 13; None where it is not installed."""
+    name = ctypes.util.find_library("nvrtc")
+    if name is None:
+        parent = importlib.util.find_spec("nvidia")
+        roots = [Path(root) for root in parent.submodule_search_locations] if parent else []
+        folders = [root / part / "lib" for root in roots for part in ("cu13", "cuda_nvrtc")]
+        found = [file for folder in folders for file in sorted(folder.glob("libnvrtc.so*"))]
+        if not found:
+            return None
+        name = str(found[0])
+        # The compiler asks for it by its bare name, which finds what is loaded already
+        for builtins in sorted(found[0].parent.glob("libnvrtc-builtins.so*")):
+            ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(name)
 
 
 def architectures(library: ctypes.CDLL) -> set[int]:
@@ -53,19 +69,62 @@ def architectures(library: ctypes.CDLL) -> set[int]:
     return set(found)
 
 
-def compile_for(library: ctypes.CDLL, capability: int, source: str, macros: dict[str, object]) -> None:
+def text_of(program: ctypes.c_void_p, size_of, read) -> str:
+    """Return a text that NVRTC has of a program."""
+    size = ctypes.c_size_t()
+    assert size_of(program, ctypes.byref(size)) == 0
+    text = ctypes.create_string_buffer(size.value)
+    assert read(program, text) == 0
+    return text.value.decode()
+
+
+def ptx_of(library: ctypes.CDLL, code: str, options: tuple[str, ...]) -> str:
     """Compile a source, and raise with NVRTC's log if that fails."""
-    code = (SOURCES / "types.cu").read_text() + (SOURCES / source).read_text()
-    options = [f"--gpu-architecture=compute_{capability}", "--std=c++17", *(f"-D{k}={v}" for k, v in macros.items())]
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    program = ctypes.c_void_p()
     assert library.nvrtcCreateProgram(ctypes.byref(program), code.encode(), b"kernels.cu", 0, None, None) == 0
     encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     status = library.nvrtcCompileProgram(program, len(options), encoded)
-    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    library.nvrtcGetProgramLog(program, log)
+    assert status == 0, text_of(program, library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog)
+    ptx = text_of(program, library.nvrtcGetPTXSize, library.nvrtcGetPTX)
     library.nvrtcDestroyProgram(ctypes.byref(program))
-    assert status == 0, log.value.decode()
+    return ptx
+
+
+class Compiling:
+    """CuPy that compiles for a device of a capability, and loads nothing; ``ptx`` has what came of each source."""
+
+    def __init__(self, library: ctypes.CDLL, capability: int) -> None:
+        self.library, self.target, self.ptx = library, f"-arch=compute_{capability}", []
+
+    def compile_using_nvrtc(self, code, options=(), arch=None, filename="kern.cu"):
+        """``cupy.cuda.compiler``'s."""
+        assert arch is None  # that of the current device
+        self.ptx.append(ptx_of(self.library, code, (*options, self.target, ADDED)))
+        return self.ptx[-1].encode(), None
+
+    def RawModule(self, *, code=None, path=None, options=()):
+        """``cupy.RawModule``, which loads what it is given or compiles it in its own way."""
+        if code is not None:
+            self.compile_using_nvrtc(code, (*options, FLUSHING))
+        return SimpleNamespace(get_function=lambda name: path)
+
+
+@pytest.fixture
+def compiling(request, monkeypatch, tmp_path):
+    """The product's way from a source to a kernel, with `Compiling` at its end."""
+    library, capability = nvrtc(), request.param
+    if library is None:
+        pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc-cu12")
+    if capability not in architectures(library):
+        pytest.skip(f"this NVRTC compiles for {sorted(architectures(library))}, not for {capability}")
+    made = Compiling(library, capability)
+    install(monkeypatch)
+    cuda = fake_cuda.install_kernels(monkeypatch)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cuda.cupy.cuda, "compiler", made)
+    monkeypatch.setattr(cuda.cupy, "RawModule", made.RawModule)
+    made.kernel = cuda.kernel
+    return made
 
 
 def test_every_source_is_compiled_here():
@@ -73,17 +132,25 @@ def test_every_source_is_compiled_here():
 
 
 @pytest.mark.parametrize(
-    "capability",
+    "compiling",
     [c if c in DAILY else pytest.param(c, marks=pytest.mark.full("as the others")) for c in CAPABILITIES],
+    indirect=True,
 )
 @pytest.mark.parametrize("source", VARIANTS)
-def test_nvrtc_takes_the_sources(source, capability):
-    library = nvrtc()
-    if library is None:
-        pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc-cu12")
-    if capability not in architectures(library):
-        pytest.skip(f"this NVRTC compiles for {sorted(architectures(library))}, not for {capability}")
+def test_nvrtc_takes_the_sources_and_flushes_no_subnormal_numbers(source, compiling):
     for macros in VARIANTS[source]:
         halves = HALVES if source in HALF_TOO and "GRADIENT" not in macros else ()
         for real in ("float32",) if source in SINGLE_ONLY else ("float32", "float64", *halves):
-            compile_for(library, capability, source, {"THREADS": 256, "REAL": real, **macros})
+            compiling.kernel("", source, **{"REAL": real, **macros})
+            assert ".ftz" not in compiling.ptx[-1].replace(ONLY_SO, "")
+            assert Path(compiling.kernel("", source, **{"REAL": real, **macros})).read_text() == compiling.ptx[-1]
+    assert ".target" in compiling.ptx[-1]
+
+
+@pytest.mark.parametrize("compiling", [90], indirect=True)
+def test_what_cupy_compiles_from_source_does_flush_them(compiling):
+    """So that looking for ``.ftz`` tells something."""
+    macros = {"REAL": "float32", "GRADIENT": "float32", "THREADS": 256}
+    code = (SOURCES / "types.cu").read_text() + (SOURCES / "accumulate.cu").read_text()
+    compiling.RawModule(code=code, options=tuple(f"-D{macro}={value}" for macro, value in macros.items()))
+    assert ".ftz" in compiling.ptx[-1]

@@ -13,10 +13,11 @@ from sparse_mpi.kernels.cpu.merging import merge, merge_runs
 from sparse_mpi.kernels.cpu.pairs import add, clear, contains, gather, mark, subtract, truncate
 from sparse_mpi.kernels.cpu.rounding import subtract_dense, to_bfloat16, to_float16
 from sparse_mpi.kernels.cpu.rows import top_k_rows
-from sparse_mpi.kernels.cpu.select import accumulate_select, select
+from sparse_mpi.kernels.cpu.select import accumulate, accumulate_select, select
 from sparse_mpi.kernels.cpu.sketch import sketch
 
 __all__ = [
+    "accumulate",
     "accumulate_select",
     "add",
     "clear",

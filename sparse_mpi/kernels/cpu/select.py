@@ -41,6 +41,14 @@ def select(x: Array, threshold: int, most: int) -> Found | None:
     return _compacted(scan, scan, x, most)
 
 
+def accumulate(residual: Array, gradient: Array) -> None:
+    """See `base.Kernels.accumulate`."""
+    if gradient.dtype.itemsize == 2:
+        accumulate_select(residual, gradient, np.iinfo(bits_type(residual)).max, 0)
+    else:
+        residual += gradient
+
+
 def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> Found | None:
     """See `base.Kernels.accumulate_select`."""
     if not residual.flags.c_contiguous:
@@ -48,14 +56,14 @@ def accumulate_select(residual: Array, gradient: Array, threshold: int, most: in
     gradient = readable(gradient)
     limit = bits_type(residual).type(threshold)
 
-    def accumulate(lo: int, hi: int, room: int, most: int, indices: Array, values: Array) -> int:
+    def accumulated(lo: int, hi: int, room: int, most: int, indices: Array, values: Array) -> int:
         acc, part = residual[lo:hi], gradient[lo:hi]
         return _accumulate_select(acc, part, scratch_for(gradient), limit, room, most, lo, indices, values)
 
     def scan(lo: int, hi: int, room: int, most: int, indices: Array, values: Array) -> int:
         return _select(residual[lo:hi], scratch_for(residual), limit, room, most, lo, indices, values)
 
-    return _compacted(accumulate, scan, residual, most)
+    return _compacted(accumulated, scan, residual, most)
 
 
 def _compacted(first: Scan, again: Scan, x: np.ndarray, most: int) -> Found | None:

@@ -1,28 +1,70 @@
-"""Compile CUDA sources for given types, and start their kernels on CuPy's current stream."""
+"""Compile CUDA sources for given types, and start their kernels on CuPy's current stream.
+
+CuPy compiles a `RawModule` of source code with ``-ftz=true``: subnormal float32 numbers would count as zero, and sums
+have other bits than the host's. So NVRTC is called without that option, and CuPy loads the file that this makes.
+"""
 
 from __future__ import annotations
 
+import os
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Any
 
 import cupy
 import numpy as np
 
 THREADS = 256
+FOLDER = "~/.cupy/kernel_cache"  # where CuPy keeps its kernels, unless CUPY_CACHE_DIR says otherwise
 
 
-@cache
 def kernel(name: str, source: str, threads: int = THREADS, **macros: Any) -> Any:
     """Return the kernel ``name`` of ``source``, a file in this folder, compiled with ``macros`` defined.
 
-    It is compiled on the first call; CuPy caches the result on disk for later processes.
+    It is compiled for the current device on the first call, and kept on disk for later processes, where CuPy keeps its
+    own.
     """
+    return _kernel(cupy.cuda.Device().compute_capability, name, source, THREADS=threads, **macros)
+
+
+@cache
+def _kernel(capability: str, name: str, source: str, **macros: Any) -> Any:
+    """Return a kernel for devices of a compute capability, which that of the current one is."""
     folder = Path(__file__).parent
     code = (folder / "types.cu").read_text() + (folder / source).read_text()
-    defined = {"THREADS": threads, **macros}
-    options = ("--std=c++17", *(f"-D{macro}={value}" for macro, value in defined.items()))
-    return cupy.RawModule(code=code, options=options).get_function(name)
+    options = ("--std=c++17", "-ftz=false", *(f"-D{macro}={value}" for macro, value in macros.items()))
+    file = _compiled(code, options, (capability, cupy.cuda.nvrtc.getVersion(), cupy.__version__))
+    return cupy.RawModule(path=str(file)).get_function(name)
+
+
+def _compiled(code: str, options: tuple[str, ...], versions: tuple[Any, ...]) -> Path:
+    """Return the file of what NVRTC makes of ``code``, which is written once for all processes with these versions."""
+    digest = blake2b(repr((code, options, versions)).encode(), digest_size=16).hexdigest()
+    file = _folder() / f"sparse_mpi-{digest}.cubin"
+    if not file.exists():
+        image, _ = cupy.cuda.compiler.compile_using_nvrtc(code, options, None, file.with_suffix(".cu").name)
+        with NamedTemporaryFile(dir=file.parent, delete=False) as written:
+            written.write(image)
+        os.replace(written.name, file)  # whole files only, whoever else writes or reads it
+    return file
+
+
+@cache
+def _folder() -> Path:
+    """Return the folder of compiled kernels; one of this process where CuPy is to keep kernels in memory."""
+    if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
+        return Path(_temporary().name)
+    folder = Path(os.environ.get("CUPY_CACHE_DIR") or FOLDER).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@cache
+def _temporary() -> TemporaryDirectory[str]:
+    """Return a folder that is removed when the process ends."""
+    return TemporaryDirectory(prefix="sparse_mpi-kernels-")
 
 
 def start(function: Any, blocks: int, *arguments: Any, threads: int = THREADS, shared_bytes: int = 0) -> None:

@@ -21,11 +21,16 @@ __device__ inline float64 real_of(int64 bits) { return __longlong_as_double(bits
 __device__ inline float32 widen(float32 x) { return x; }
 __device__ inline float64 widen(float64 x) { return x; }
 __device__ inline float32 widen(uint16 x) { return __int_as_float((int32)((uint32)x.bits << 16)); }
+// By integers alone, so that subnormal numbers stay what they are even where arithmetic takes them for zero.
 __device__ inline float32 widen(float16 x) {
     const uint32 sign = (uint32)(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
-    const float32 scaled = __int_as_float((int32)(rest << 13)) * 5.192296858534828e+33f;  // 2^112, exact
-    const uint32 number = (uint32)__float_as_int(scaled);
-    return __int_as_float((int32)(sign | (rest < 0x7c00u ? number : 0x7f800000u | rest << 13)));
+    uint32 wide = (rest << 13) + (112u << 23);
+    if (rest >= 0x7c00u) wide = 0x7f800000u | rest << 13;  // Inf and NaN
+    if (rest < 0x400u) {  // its highest bit is the one that a normal number does not store
+        const int zeros = __clz((int)rest);
+        wide = rest ? ((uint32)(133 - zeros) << 23) + (rest << (zeros - 8)) : 0;
+    }
+    return real_of((int32)(sign | wide));
 }
 
 typedef decltype(widen(REAL())) Real;
