@@ -19,6 +19,7 @@ from sparse_mpi.sparse import Layout
 
 MOST_RANKS = 64
 SHOWN = 6  # offers
+TRAINING = "elect"  # the default of the programs
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -138,6 +139,8 @@ def _text(found: Advice, job: Job, args: argparse.Namespace, fit: Fit | None) ->
     ]
     lines += [_row(of, job, wide) for of in shown]
     lines += ["", _taken(found)]
+    if not (found.best.dense or found.best.way.startswith(TRAINING)):
+        lines.append(f"this is about speed; {TRAINING}, the default of training, is as accurate as dense: which-one.md")
     if fit is None:
         lines.append("no error bar without --from: these are the costs of messages that emulated hosts were fitted to")
     return "\n".join(lines)

@@ -51,7 +51,7 @@ class GlobalMomentum(LeakyFeedback):
         super().__post_init__()
         check_momentum(self.momentum)
         if self.late is not None:
-            check_momentum(self.late)
+            check_momentum(self.late, "late")
 
     def withhold(self, parts: Sequence[slice]) -> None:
         """Take the momentum of these parts out of the residual until `consume` puts it back, as it was."""

@@ -135,6 +135,6 @@ class MomentumCorrection(ErrorFeedback):
         self._velocity = state["velocity"].copy()
 
 
-def check_momentum(momentum: float) -> None:
-    """Raise TypeError or ValueError unless ``momentum`` is a number in [0, 1)."""
-    check_range("momentum", momentum, "[0, 1)", "0.9 is usual")
+def check_momentum(momentum: float, name: str = "momentum") -> None:
+    """Raise TypeError or ValueError unless ``momentum``, the argument ``name``, is a number in [0, 1)."""
+    check_range(name, momentum, "[0, 1)", "0.9 is usual")

@@ -34,7 +34,8 @@ def sparse_allreduce(
             with elect.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
         algorithm: a name in `ALGORITHMS`, an instance such as ``OkTopk(period=32)``, or ``"auto"``, which picks the
-            algorithm that is fastest on this network by a few trial steps.
+            algorithm that is fastest on this network by a few trial steps. The default rounds nothing, and its first
+            sum is as good as any. Training has another, elect, see `sparse_mpi.optim.DistributedOptimizer`.
         options: hyperparameters of a named algorithm; ``selector`` is a name in `SELECTORS` or an instance such as
             ``DGC(seed=1)``.
 

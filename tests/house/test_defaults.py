@@ -1,0 +1,54 @@
+"""One answer to "which algorithm": training has one default, bare sums another, and whatever names them agrees."""
+
+from __future__ import annotations
+
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sparse_mpi
+import vgg
+from options.arguments import parse
+from sparse_mpi.buckets.reduction import GradientReduction
+from sparse_mpi.cli import predict_advise
+from sparse_mpi.ddp import SparseState
+from sparse_mpi.local import DiLoCo
+from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.reducer.arguments import usual_density
+
+ROOT = Path(__file__).parents[2]
+TRAINING = [DistributedOptimizer, SparseState, GradientReduction, DiLoCo]
+SUMS = [sparse_mpi.SparseAllreduce, sparse_mpi.sparse_allreduce]
+
+
+def default_of(function: Any) -> Any:
+    return signature(function).parameters["algorithm"].default
+
+
+@pytest.mark.parametrize("function", TRAINING, ids=lambda function: function.__name__)
+def test_all_that_trains_has_one_default(function):
+    folders = dict.fromkeys([*vgg.SETTINGS, vgg.TINY.data], "here")
+    program = parse("vgg", "", vgg.SETTINGS, folders, vgg.TINY, lambda parser: None, lambda args: None, [])
+    assert default_of(function) == predict_advise.TRAINING == program.algo
+    assert program.density == usual_density(program.algo)
+
+
+@pytest.mark.parametrize("function", SUMS, ids=lambda function: function.__name__)
+def test_sums_have_another(function):
+    assert default_of(function) == "oktopk"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/which-one.md"])
+def test_pages_name_both_and_say_why(page):
+    text = " ".join((ROOT / page).read_text().split())
+    training, sums = default_of(DistributedOptimizer), default_of(sparse_mpi.SparseAllreduce)
+    assert f"`{training}`" in text and f"`{sums}`" in text and "its first sum is as good as any" in text
+    assert f"{usual_density(training):.2%}".rstrip("%") in text or page == "README.md"
+
+
+@pytest.mark.parametrize("function", [DistributedOptimizer, sparse_mpi.sparse_allreduce], ids=lambda one: one.__name__)
+def test_docstrings_name_the_other_one(function):
+    text = " ".join(function.__doc__.split())
+    assert "The default" in text and ("elect" in text) and ("oktopk" in text or default_of(function) == "oktopk")
