@@ -1,11 +1,13 @@
-"""Processes of other ranks, and the end of one that is stopped, from another process of its machine."""
+"""Processes of other ranks, as another process of their machine sees them: stopped, or ended."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +51,56 @@ def end(process: np.ndarray) -> None:
             os.kill(number, signal.SIGKILL)
     except OSError:  # it has ended
         return
+
+
+def ended(process: np.ndarray) -> bool:
+    """Tell if a process of this machine, see `identity`, has ended."""
+    _, number, began = process.tolist()
+    try:
+        fields = _fields(number)
+    except OSError:
+        return True
+    return fields[STATE] in "ZX" or int(fields[BEGAN]) != began
+
+
+class Neighbours:
+    """The processes of other ranks on this machine.
+
+    Args:
+        processes: the identities of all ranks ``(P, 3)``, see `identity`.
+        rank: this one.
+    """
+
+    def __init__(self, processes: np.ndarray, rank: int) -> None:
+        self._processes = {
+            other: process
+            for other, process in enumerate(processes)
+            if other != rank and within_reach(process, processes[rank])
+        }
+        self._missing: dict[int, float] = {}  # rank -> when it was first seen that its process has ended
+
+    @classmethod
+    def of(cls, comm: Any) -> Neighbours:
+        """Return those of an mpi4py communicator. Collective."""
+        processes = np.empty((comm.size, 3), np.int64)
+        comm.Allgather(identity(), processes)
+        return cls(processes, comm.rank)
+
+    def stopped(self) -> list[int]:
+        """Return the ranks that are stopped."""
+        return [rank for rank, process in self._processes.items() if stopped(process)]
+
+    def end(self, rank: int) -> None:
+        """Kill the process of a rank."""
+        end(self._processes[rank])
+
+    def ended(self, seconds: float) -> list[int]:
+        """Return the ranks of which an earlier call, so many seconds ago or more, knew that they have ended."""
+        now = time.monotonic()
+        for rank, process in self._processes.items():
+            if ended(process):
+                self._missing.setdefault(rank, now)
+        return [rank for rank, since in self._missing.items() if now - since >= seconds]
 
 
 def _began(number: int) -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TextIO
 
 TIMEOUT = "SPARSE_MPI_TIMEOUT"
@@ -177,20 +178,50 @@ def time_limit(timeout: float | None) -> float:
     return seconds
 
 
+class _Uncaught:
+    """What is done about an exception that nothing catches, after what was done about it before."""
+
+    def __init__(self) -> None:
+        self.end: Callable[[BaseException], Any] | None = None
+        self._hook, self._thread_hook = sys.excepthook, threading.excepthook  # the former ones
+
+    def install(self) -> None:
+        """Have this called for exceptions from now on."""
+        self._hook, sys.excepthook = sys.excepthook, self._in_main
+        self._thread_hook, threading.excepthook = threading.excepthook, self._in_thread
+
+    def _in_main(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:
+            if self._hook is not sys.__excepthook__:  # which prints what `end` prints
+                self._hook(kind, error, trace)
+        finally:
+            self._end(error)
+
+    def _in_thread(self, failed: threading.ExceptHookArgs) -> None:
+        thread, error = failed.thread, failed.exc_value
+        ends = error is not None and (thread is None or not thread.daemon or thread.name.startswith(OURS))
+        try:
+            if not ends or self._thread_hook is not threading.__excepthook__:
+                self._thread_hook(failed)
+        finally:
+            if ends:
+                self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self.end is not None and error is not None:
+            self.end(error)
+
+
+_UNCAUGHT = _Uncaught()
+
+
 def on_uncaught(end: Callable[[BaseException], Any]) -> None:
-    """Have ``end(error)`` called for an exception that nothing catches.
+    """Have ``end(error)``, which prints it, called for an exception that nothing catches; the last one given counts.
 
-    Python itself would wait in MPI_Finalize for ranks that wait for this one. The daemon thread of a library may fail,
-    as TensorBoard's does where the disk is full: no other rank waits for it. Threads that make calls of ours must be
-    no daemons.
+    Python itself would wait in MPI_Finalize for ranks that wait for this one. Hooks that were there before are called
+    first. The daemon thread of a library may fail, as TensorBoard's does where the disk is full: no other rank waits
+    for it. Threads that make calls of ours must be no daemons.
     """
-
-    def in_thread(failed: threading.ExceptHookArgs) -> None:
-        thread = failed.thread
-        if thread is not None and thread.daemon and not thread.name.startswith(OURS):
-            threading.__excepthook__(failed)
-        elif failed.exc_value is not None:
-            end(failed.exc_value)
-
-    sys.excepthook = lambda kind, error, trace: end(error)
-    threading.excepthook = in_thread
+    if _UNCAUGHT.end is None:
+        _UNCAUGHT.install()
+    _UNCAUGHT.end = end

@@ -6,6 +6,7 @@ Open MPI 5 has it where it was started with ``mpirun --with-ft ulfm``; MPICH has
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.comm.kennel import KENNEL
@@ -32,69 +33,57 @@ def available(MPI: Any) -> bool:
 
 
 class _End:
-    """The end of a process whose job survives: alone, and without MPI_Finalize, which may wait for the dead for ever.
+    """The end of a process whose job survives it: with Python's own exit status, and with MPI_Finalize.
 
-    Open MPI hears of a process that is killed at once, but never of one that exits: so this one is killed.
+    An exception that nothing catches is the loss of this rank. Open MPI's mpirun tells the others of a process that a
+    signal has ended, and of none that ends with a status other than 0: so this one is killed. Only where no other rank
+    goes on does it end with the status 1, which is the job's then; that of a killed process is not.
     """
 
     def __init__(self) -> None:
-        self._exit, self._leave = os._exit, sys.exit
-        self._status: Any = None
         self.comm: UlfmComm | None = None  # of the ranks that are left
         self._process = 0  # that ends alone; a child that it forks does not
-        self.skips_finalize = False  # some rank has failed
 
     @property
     def alone(self) -> bool:
         """Tell if an exception that nothing catches ends this process only."""
         return self._process == os.getpid()
 
-    def be_alone(self, close: Callable[[], None]) -> None:
-        """Have an exception that nothing catches, and `os._exit`, end this process only, and ``close()`` called."""
+    def be_alone(self, MPI: Any, close: Callable[[], None]) -> None:
+        """Have an exception that nothing catches end this process only, and ``close()`` called at the end."""
         if not self.alone:
             self._process = os.getpid()
+            _finalize_without_fence(MPI)
             on_uncaught(self._die)
-            os._exit = lambda status: self._kill() if self.alone else self._exit(status)
-            sys.exit = self._note
-            # Last of all: what is registered runs in reverse order
-            atexit.register(self.end)
         atexit.register(close)
 
     def _die(self, error: BaseException) -> None:
-        """End this process; or the job, if all ranks have an exception: mpirun would call it a success."""
+        """End this process because of an exception."""
+        if not self.alone:
+            return
         traceback.print_exception(type(error), error, error.__traceback__)
         sys.stderr.flush()
         if self.comm is not None and self.comm.all_die(WAIT):
-            self.comm.abort(error)
-        self._kill()
+            sys.stdout.flush()
+            os._exit(1)
+        self.kill()
 
-    def _kill(self) -> NoReturn:
+    def kill(self) -> None:
+        """Kill this process: it is lost to the others."""
         sys.stdout.flush()
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)
-        raise SystemExit  # never reached
 
-    def _note(self, status: Any = None) -> NoReturn:
-        self._status = status
-        self._leave(status)
 
-    def end(self) -> None:
-        """End the process with the status that `sys.exit` was given, without MPI_Finalize, if some rank has failed."""
-        if not (self.alone and self.skips_finalize):
-            return
-        atexit.unregister(self.end)
-        atexit.unregister(KENNEL.rest)
-        atexit._run_exitfuncs()
-        self.now()
+def _finalize_without_fence(MPI: Any) -> None:
+    """Have MPI_Finalize wait for the ranks that are left, as it does, and not for all of the job as well.
 
-    def now(self) -> NoReturn:
-        """End the process at once, with that status."""
-        status = self._status
-        if status is not None and not isinstance(status, int):
-            print(status, file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._exit(status if isinstance(status, int) else status is not None)
+    Open MPI's fence there may wait for ranks that were lost for ever. Its option async_mpi_finalize leaves the fence
+    out, but is read from the environment in MPI_Init, which has been called by now.
+    """
+    library = ctypes.CDLL(MPI.__file__)
+    if hasattr(library, "ompi_async_mpi_finalize"):
+        ctypes.c_bool.in_dll(library, "ompi_async_mpi_finalize").value = True
 
 
 _END = _End()
@@ -143,16 +132,24 @@ class UlfmComm(MPIComm):
             return self.size == 1
         dog.tell(dying=True)
         until = time.monotonic() + seconds
-        while len(dog.dying) + self._comm.Get_failed().size < self.size - 1:
-            if time.monotonic() > until:
-                return False
-            time.sleep(seconds / 20)
+        while not self._comm.Is_revoked():  # otherwise a rank goes on
+            self._comm.Ack_failed()  # or else messages of any rank are not received
             dog.read()
-        return True
+            if len(dog.dying.union(self._failed())) == self.size - 1:
+                return True
+            if time.monotonic() > until:
+                break
+            time.sleep(seconds / 20)
+        return False
+
+    def _failed(self) -> list[int]:
+        """Return the ranks that have failed, as far as this one knows."""
+        failed = self._comm.Get_failed()
+        return failed.Translate_ranks(None, self._comm.Get_group())
 
     def fail_alone(self, close: Callable[[], None]) -> None:
         _END.comm = self
-        _END.be_alone(close)
+        _END.be_alone(self._mpi, close)
 
     def wait_for_end(self) -> None:
         if self._dog is not None:
@@ -161,7 +158,7 @@ class UlfmComm(MPIComm):
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        timer = threading.Timer(seconds, _END.now)
+        timer = threading.Timer(seconds, _END.kill)
         timer.daemon = True
         timer.start()
         yield
@@ -186,7 +183,6 @@ class UlfmComm(MPIComm):
             self._comm.Revoke()
 
     def shrink(self) -> UlfmComm:
-        _END.skips_finalize = True
         if self._dog is None:
             return self._shrunk(0.0)
         timeout = self._dog.timeout

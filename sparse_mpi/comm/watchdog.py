@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.comm import frozen
 from sparse_mpi.comm.call_log import CallLog, Watched
+from sparse_mpi.comm.frozen import Neighbours
 from sparse_mpi.comm.kennel import KENNEL, LOOK
 from sparse_mpi.comm.place import CLOSE, NOBODY, SHRINK, Place, now
 
@@ -34,6 +34,7 @@ ANSWER = 1.0  # seconds in which a watchdog must answer
 SETTLED = 3.0  # seconds in or after a call from which on a watchdog whose ranks survive failures asks MPI
 RECOVERY = 30.0  # seconds that ranks may take to go on without one that has failed
 SPEAKING, LATE = 1.0, 2.5  # seconds between a report and the end of the job, for others to report too; of a time limit
+VANISHED = "the process of rank {} has ended by itself, which mpirun tells nobody: end it by an exception, or sys.exit"
 # Tags, none of which is one of `MPIComm`: calls of a rank that has ended, a question, its answer, an exception
 ENDED, WHERE, HERE, DYING = TAGS = range(11, 15)
 
@@ -50,7 +51,7 @@ class Watchdog:
 
     def __init__(self, MPI: Any, comm: Any, timeout: float = 0.0, survives: bool = False) -> None:
         # Where ranks may fail, share their communicator: it is revoked then, and MPI may crash if one fails in a Dup.
-        self._processes = _processes(comm) if survives else None
+        self._neighbours = Neighbours.of(comm) if survives else None
         self._mpi, self._comm = MPI, comm if survives else comm.Dup()
         self.timeout: float = timeout
         self.rank: int = self._comm.rank
@@ -70,7 +71,7 @@ class Watchdog:
 
     def free(self) -> None:
         """Stop watching. Collective, unless the program has ended."""
-        if KENNEL.remove(self) and self._processes is None:
+        if KENNEL.remove(self) and self._neighbours is None:
             self._comm.Free()
 
     def retire(self) -> None:
@@ -96,8 +97,8 @@ class Watchdog:
     def _look(self) -> None:
         """Carry out `look`."""
         places = self.log.places()
-        if self._processes is not None:
-            self._look_for_stopped(places, self._processes)
+        if self._neighbours is not None:
+            self._look_at(self._neighbours, places)
             # A failure of which MPI hears in two threads at once may crash it, or have it wait for ever. So leave MPI
             # alone where a call may hear of one soon, be it of a rank that has just been killed for being stopped.
             settled = max(SETTLED, self.timeout + ANSWER if self.timeout else 0.0)
@@ -111,17 +112,25 @@ class Watchdog:
             if self.timeout and place.inside and place.seconds > self.timeout:
                 self._report(place)
 
-    def _look_for_stopped(self, places: list[Place], processes: np.ndarray) -> None:
-        """Kill stopped processes of this machine for which this rank has waited too long; no message is needed."""
-        waited = [place for place in places if place.inside and self.timeout and place.seconds > self.timeout]
-        for rank in range(self.size) if waited else ():
-            if frozen.within_reach(processes[rank], processes[self.rank]) and frozen.stopped(processes[rank]):
-                text = f"rank {rank} of {self.size} does not come to a call, for it is stopped: it is killed"
-                print(f"sparse_mpi: {text}", file=sys.stderr, flush=True)
-                frozen.end(processes[rank])
-        for place in waited:
-            if place.call == SHRINK and place.seconds > max(RECOVERY, 2 * self.timeout):
+    def _look_at(self, neighbours: Neighbours, places: list[Place]) -> None:
+        """Look at the processes of this machine if this rank waits for long; no message is needed.
+
+        A stopped one is killed if that is longer than the time limit. One that has ended, which no call has told by
+        now, will not be told: it ends the job, or else its ranks would wait for ever.
+        """
+        inside = [place for place in places if place.inside]
+        waited = [place for place in inside if self.timeout and place.seconds > self.timeout]
+        for rank in neighbours.stopped() if waited else ():
+            text = f"rank {rank} of {self.size} does not come to a call, for it is stopped: it is killed"
+            print(f"sparse_mpi: {text}", file=sys.stderr, flush=True)
+            neighbours.end(rank)
+        recovery = max(RECOVERY, 2 * self.timeout)
+        for place in inside:
+            if place.call == SHRINK and place.seconds > recovery and self.timeout:
                 self._give_up(f"cannot go on without the ranks that have failed: it {place}")
+            if place.seconds > (recovery if place.call == SHRINK else SETTLED):
+                for rank in neighbours.ended(SETTLED):
+                    self._give_up(f"{place}; {VANISHED.format(rank)}")
 
     def read(self) -> None:
         """Take in all messages there are, and answer questions."""
@@ -210,10 +219,3 @@ class Watchdog:
                 return True
 
         return passed
-
-
-def _processes(comm: Any) -> np.ndarray:
-    """Return the processes of all ranks ``(P, 3)``, see `frozen.identity`. Collective."""
-    found = np.empty((comm.size, 3), np.int64)
-    comm.Allgather(frozen.identity(), found)
-    return found

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 
 import pytest
 
-from ..launch import ROOT, launch, needs_mpi
+from ..launch import launch, needs_mpi
 from .chaos import draw, facts_in, lose
 
-pytestmark = [needs_mpi, pytest.mark.jobs]
+pytestmark = [needs_mpi, pytest.mark.jobs, pytest.mark.usefixtures("survival")]
 DRAWN = random.Random(14)
 BASE = {"ranks": 4, "spares": 0, "kind": "reducer", "algorithm": "oktopk"}
 JOBS = [BASE | {"spares": 1, "faults": ["kill"], "victims": [0], "after": [0.1]}]
@@ -25,16 +23,6 @@ except ValueError as error:
     print(str(error)[:31])
 """
 MORE = [draw(DRAWN) for _ in range(47)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def survival():
-    """Skip where MPI has no such thing."""
-    command = (sys.executable, "-m", "sparse_mpi", "run", "--elastic", "--dry-run", "-n", "2", __file__)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode:
-        assert "--elastic needs an MPI whose ranks survive" in done.stderr
-        pytest.skip(done.stderr.strip())
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def disk() -> None:
 
 FAULTS = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "exit": lambda: os._exit(3),
+    "exit": lambda: os._exit(0),  # of another status mpirun tells nobody
     "raise": lambda: DUE.append(True),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "pause": pause,
