@@ -13,6 +13,7 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import widened
 from sparse_mpi.kernels import array, threads
 from sparse_mpi.kernels.base import magnitude_bits
+from sparse_mpi.kernels.cpu.tiles import TILE
 
 cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
 
@@ -99,6 +100,15 @@ def test_one_thread_may_find_everything(dtype, skew, many_threads):
             cpu.accumulate_select(a, gradient, threshold, most), array.accumulate_select(b, gradient, threshold, most)
         )
         assert a.tobytes() == b.tobytes()
+
+
+def test_far_more_than_wanted_in_the_first_part(many_threads):
+    """The first part alone has more than the result has room for, and the next ones have some that would fit."""
+    x = np.zeros(60 * TILE, np.float32)
+    x[: 21 * TILE] = x[-8 * TILE :] = 1
+    for most in (40, 20 * TILE):
+        assert cpu.select(x, 1, most) is None
+    assert same(cpu.select(x, 1, 29 * TILE), array.select(x, 1, 29 * TILE))
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.float16])

@@ -162,7 +162,7 @@ def survived(name: str, folder: Path) -> dict[str, Any]:
     steps = expected["steps"]
     same = [resumed[key] == expected[key] for key in ("digest", "loss", "score", "steps")]
     shows = {
-        "bar": re.search(rf"epoch \d+/\d+: .*\b{steps}/{steps} \[.*selected", done.stderr) is not None,
+        "bar": re.search(rf"epoch \d+/\d+: {steps}/{steps} after .*loss", done.stderr) is not None,
         "scalars": {*SCALARS, f"epoch/test_{expected['headline']}"} <= scalars(straight),
         "plot": is_picture(straight / "plot.png"),
         "timeline": is_picture(folder / "timeline.png"),

@@ -96,8 +96,8 @@ def _scanned(
 
     counts = threads.each(work, pieces)
     # Close the gaps between these parts.
-    total = counts[0]
-    for piece, room, count in zip(pieces[1:], rooms[1:], counts[1:], strict=True):
+    total = 0
+    for piece, room, count in zip(pieces, rooms, counts, strict=True):
         if count > room:
             break
         for column in (indices, values):
