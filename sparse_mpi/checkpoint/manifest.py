@@ -9,6 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparse_mpi.checks import check_instance, check_whole
+
 FORMAT, VERSION = "sparse_mpi checkpoint", 1
 MANIFEST, MODEL = "checkpoint.json", "model.bin"
 NAME = re.compile(r"step-\d{8,}")
@@ -23,6 +25,10 @@ class OtherVersion(ValueError):
     def __init__(self, message: str, number: Any) -> None:
         super().__init__(message)
         self.number = number if isinstance(number, int) else math.inf
+
+
+class Altered(ValueError):
+    """Raised for a manifest that has another hash."""
 
 
 class Entry(NamedTuple):
@@ -93,14 +99,28 @@ def loads(text: str, path: Path) -> Manifest:
                 "use the sparse_mpi that wrote it",
                 data.get("number"),
             )
-        known = data.pop("hash")
-    except OtherVersion:
+        if data.pop("hash") != _hash(data):
+            raise Altered(f"{path} was altered after it was written")
+        return _checked(Manifest(**data | {"files": {name: Entry(**entry) for name, entry in data["files"].items()}}))
+    except (OtherVersion, Altered):
         raise
-    except (ValueError, KeyError, AttributeError, TypeError):
-        raise ValueError(f"{path} is damaged") from None
-    if known != _hash(data):
-        raise ValueError(f"{path} was altered after it was written")
-    return Manifest(**data | {"files": {name: Entry(**entry) for name, entry in data["files"].items()}})
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as problem:
+        raise ValueError(f"{path} is damaged: {problem}") from None
+
+
+def _checked(manifest: Manifest) -> Manifest:
+    """Return ``manifest``, whose hash may be right and its content none that `dumps` was given.
+
+    Raises:
+        TypeError, ValueError: a number or a file is not what it must be.
+    """
+    for name, least in (("number", 1), ("step", 0), ("ranks", 1)):
+        check_whole(name, getattr(manifest, name), least)
+    check_instance("identity", manifest.identity, dict)
+    shards = min(manifest.ranks, len(manifest.files))  # as many names are worth comparing
+    if manifest.files.keys() != {MODEL, *(rank_name(rank, manifest.ranks) for rank in range(shards))}:
+        raise ValueError(f"files must be {MODEL} and those of {manifest.ranks} ranks, got {sorted(manifest.files)}")
+    return manifest
 
 
 def read(checkpoint: Path) -> Manifest:

@@ -37,10 +37,10 @@ def load(place: Path | str, comm: Comm) -> Checkpoint:
         CheckpointError: there is none, or a file is missing, truncated, altered or of another format; names the file
             and the checkpoint before.
     """
-    lead, path, text, advice = comm.rank == 0, Path(place), "", ""
-    with together(comm, f"no checkpoint can be read from {place}", "look at that folder"):
+    lead, path, text, advice = comm.rank == 0, Path(), "", ""
+    with together(comm, "no checkpoint can be read", "look at that folder"):
         if lead:
-            path, advice = _chosen(path)
+            path, advice = _chosen(Path(place))
     path, advice = Path(tell(comm, str(path))), tell(comm, advice)
     words = f"checkpoint {path} cannot be used", advice
     with together(comm, *words):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -42,7 +43,7 @@ def load_tree(path: Path) -> Any:
     try:
         with np.load(path, allow_pickle=False) as members:
             return _decode(json.loads(members[TREE].tobytes()), members)
-    except (KeyError, TypeError, EOFError, zipfile.BadZipFile) as problem:
+    except (KeyError, TypeError, ValueError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error) as problem:
         raise ValueError(f"{path} must be a tree of arrays, but {problem}") from None
 
 
@@ -72,7 +73,11 @@ def _encode(node: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
 
 
 def _decode(node: Any, arrays: Any) -> Any:
-    """Return the tree that `_encode` made ``node`` from."""
+    """Return the tree that `_encode` made ``node`` from.
+
+    Raises:
+        KeyError, TypeError, ValueError: it made no such node.
+    """
     if isinstance(node, list):
         return [_decode(each, arrays) for each in node]
     if not isinstance(node, dict):
@@ -81,5 +86,8 @@ def _decode(node: Any, arrays: Any) -> Any:
     if kind == "dict":
         return {key: _decode(value, arrays) for key, value in content}
     if kind == "tuple":
-        return tuple(_decode(each, arrays) for each in content)
-    return arrays[content][()] if kind == "scalar" else arrays[content]
+        return tuple(_decode(content, arrays))
+    array = arrays[content]
+    if kind not in ("array", "scalar") or content == TREE or (kind == "scalar" and array.ndim):
+        raise ValueError(f"{kind} {content} is none")
+    return array[()] if kind == "scalar" else array

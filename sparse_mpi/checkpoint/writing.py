@@ -15,8 +15,9 @@ from sparse_mpi.checkpoint import manifest
 from sparse_mpi.checkpoint.manifest import MANIFEST, MODEL, REPLACED, UNFINISHED, Entry, Manifest, OtherVersion
 from sparse_mpi.checkpoint.together import CheckpointError, together
 from sparse_mpi.checkpoint.trees import dump_tree
+from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.consistency import tell
+from sparse_mpi.comm.consistency import same_on_all_ranks, tell
 
 
 def save(
@@ -37,13 +38,19 @@ def save(
         The folder of this checkpoint.
 
     Raises:
-        ValueError: step is below 0 or keep below 1.
+        TypeError, ValueError: step or keep is no number, or below 0 or 1, or another one on another rank; or the folder
+            is none. Raised on every rank.
         CheckpointError: a rank could not write; names rank, file and cause. Older checkpoints are as they were.
     """
-    if step < 0 or keep < 1:
-        raise ValueError(f"step must be at least 0 and keep at least 1, got step={step} and keep={keep}")
-    folder, lead = Path(tell(comm, str(folder))), comm.rank == 0
-    before = _before(folder) if lead else []
+    lead, before = comm.rank == 0, []
+    with same_on_all_ranks(comm) as say:
+        check_whole("step", step, 0)
+        check_whole("keep", keep, 1)
+        if lead:
+            folder = Path(folder)
+            before = _before(folder)
+        say(call="save", step=step, keep=keep)
+    folder, step = Path(tell(comm, str(folder))), int(step)
     partial, place = folder / f"{UNFINISHED}{manifest.folder_name(step)}", folder / manifest.folder_name(step)
     intact = tell(comm, f"{before[-1]} is intact" if before else "there is no earlier one")
     words = f"the checkpoint of step {step} was not written", f"{intact}; make room, or choose another folder"
@@ -90,7 +97,10 @@ def _begin(folder: Path, partial: Path) -> None:
     """Make the folder to write into, and remove what jobs left that were killed while they wrote."""
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{UNFINISHED}*"):
-        shutil.rmtree(leftover)
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:  # no job's
+            leftover.unlink()
     partial.mkdir()
 
 

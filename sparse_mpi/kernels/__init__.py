@@ -13,6 +13,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, namespace
 from sparse_mpi.kernels.base import Kernels, bits_type, magnitude_bits
+from sparse_mpi.kernels.malformed import HostKernels
 
 SMALL = 1 << 14  # entries up to which partitioning all of them is cheaper than a histogram and its bins
 SAMPLED = 1 << 20  # entries from which on a sample is precise enough to be worth taking
@@ -36,7 +37,7 @@ def _device() -> Kernels:
 
 
 @cache
-def _host() -> Kernels:
+def _host() -> HostKernels:
     """Return Numba's kernels, or those of whole-array functions where Numba is not installed."""
     if importlib.util.find_spec("numba") is None:
         return _generic()
@@ -46,11 +47,16 @@ def _host() -> Kernels:
 
 
 @cache
-def _generic() -> Kernels:
+def _generic() -> HostKernels:
     """Return the kernels made of whole-array functions."""
     from sparse_mpi.kernels import array
 
     return array
+
+
+def misplaced(indices: Array, counts: np.ndarray, low: int, high: int) -> int:
+    """Return what `malformed.HostKernels.misplaced` does; -1 on a device, for which the host would have to wait."""
+    return -1 if is_device(indices) else _host().misplaced(indices, counts, low, high)
 
 
 def accumulate(residual: Array, gradient: Array) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, to_host, widened
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments, index_dtype, magnitude_bits
-from sparse_mpi.kernels.bits import lay_out, read_messages, write_messages
+from sparse_mpi.kernels.bits import lay_out, misplaced, read_messages, write_messages
 from sparse_mpi.kernels.levels import from_int8, from_levels, mixed, to_int2, to_int4, to_int8
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "mark",
     "merge",
     "merge_runs",
+    "misplaced",
     "moments",
     "read_messages",
     "select",

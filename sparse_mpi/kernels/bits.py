@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, like, namespace
+from sparse_mpi.arrays import Array, is_device, like, namespace
 from sparse_mpi.kernels.base import FIELDS, MESSAGE, index_dtype
+from sparse_mpi.kernels.malformed import MISCOUNTED, MalformedMessage
 
 NUMBER_LIMITS, NUMBER_BYTES = np.array([1 << 8, 1 << 16, 1 << 32]), np.array([1, 2, 4, 8])  # see `count_bytes`
 
@@ -104,6 +105,9 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     # High bits: the i-th set bit of a message is that of its i-th entry, and its position gives the high part back.
     offsets, sparse = m.numbers.copy(), xp.flatnonzero(m.of("span") > 0)
     flags = bits[like(_span(8 * messages["highs"], 8 * messages["highs"] + messages["span"]), buffer)]
+    miscounted = _miscounted(flags, messages) if not is_device(flags) else np.zeros(0, np.int64)
+    if len(miscounted):
+        raise MalformedMessage(int(miscounted[0]), len(messages), MISCOUNTED)
     before = like(np.cumsum(messages["span"]) - messages["span"], buffer)[m.owners]
     highs = (xp.flatnonzero(flags) - before[sparse]) - (m.of("spread") * m.numbers)[sparse]
     offsets[sparse] = highs << m.of("shift")[sparse]
@@ -113,6 +117,24 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     indices = (offsets + m.of("start")).astype(index_dtype(size))
     codes = buffer[like(_span(messages["values"], messages["scales"]), buffer)]
     return indices, codes, buffer[like(_span(messages["scales"], messages["lows"]), buffer)].view(np.float32)
+
+
+def _miscounted(flags: np.ndarray, messages: np.ndarray) -> np.ndarray:
+    """Return the numbers of the messages that have other than as many set bits, of ``flags``, as entries."""
+    owners, sparse = np.repeat(np.arange(len(messages)), messages["span"]), messages["span"] > 0
+    counts = np.bincount(owners[flags != 0], minlength=len(messages))
+    return np.flatnonzero(sparse & (counts != messages["entries"]))
+
+
+def misplaced(indices: Array, counts: np.ndarray, low: int, high: int) -> int:
+    """See `malformed.HostKernels.misplaced`."""
+    ends = counts.cumsum()
+    rises = np.empty(len(indices), bool)
+    rises[1:] = indices[1:] > indices[:-1]
+    there = np.flatnonzero(counts)
+    rises[(ends - counts)[there]] = indices[(ends - counts)[there]] >= low
+    rises[ends[there] - 1] &= indices[ends[there] - 1] <= high
+    return -1 if rises.all() else int(ends.searchsorted(rises.argmin(), side="right"))
 
 
 class _Entries:

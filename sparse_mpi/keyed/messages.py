@@ -16,8 +16,10 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.kernels.bits import count_bytes
+from sparse_mpi.kernels.malformed import MalformedMessage
 from sparse_mpi.keyed.entries import Entries
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.wire.checking import check_keys, check_lengths
 from sparse_mpi.wire.codecs import Codec, Unrounded
 from sparse_mpi.wire.packed import entries_of
 from sparse_mpi.wire.positions import Complete
@@ -84,13 +86,21 @@ class Format:
         widths = np.full(len(lengths), self.dtype.itemsize)
         if self._whole:
             widths[there] = buffer[ends[there] - 1]
+            known = np.isin(widths, [width for width in (1, 2, 4, 8) if width <= self.dtype.itemsize])
+            if not known.all():
+                number = int(known.argmin())
+                raise MalformedMessage(number, len(lengths), f"its numbers have {widths[number]} bytes each")
         if self.wide:
             keys, values, counts, of_values = _read(buffer, lengths, self._whole)
+            check_lengths(of_values, self._of_values(counts, widths))
         else:
             counts = entries_of(buffer, lengths, _halfopen(regions))
             of_values = self._of_values(counts, widths)
             messages = _laid_out(counts, regions, of_values, self._whole)
+            check_lengths(lengths, messages["end"] - messages["head"])
             keys, values, _ = kernels.of(buffer).read_messages(messages, buffer, WIDE)
+        if len(keys):
+            check_keys(keys, counts, int(regions[:, 0].min()), int(regions[:, 1].max()))
         return Entries(keys, self._values(values, of_values, widths[there], counts).reshape(-1, *self.shape)), counts
 
     def width(self, values: np.ndarray) -> int:
@@ -193,7 +203,10 @@ def _read(
     for message, (end, length) in enumerate(zip(lengths.cumsum().tolist(), lengths.tolist(), strict=True)):
         if length:
             start = end - length + 8
-            counts[message] = count = int(buffer[start - 8 : start].view(np.int64)[0])
+            count = int(buffer[start - 8 : start].view(np.int64)[0]) if length >= 8 + marked else 0
+            if not 0 < count <= (length - 8 - marked) // 8:
+                raise MalformedMessage(message, len(lengths), f"it tells of {count} entries in {length} bytes")
+            counts[message] = count
             keys.append(buffer[start : start + 8 * count])
             values.append(buffer[start + 8 * count : end - marked])
     of_values = lengths - (8 * counts + 8 + marked) * (lengths > 0)

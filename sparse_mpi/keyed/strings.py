@@ -20,6 +20,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import check_consistency
 from sparse_mpi.comm.quantiles import Pool, told
 from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.kernels.malformed import MalformedMessage
 
 UNKNOWN, INTEGERS, STR, BYTES = range(4)  # types of keys; a rank without keys may not know
 STRINGS = (STR, BYTES)
@@ -140,7 +141,11 @@ def _unpacked(buffer: np.ndarray, lengths: np.ndarray) -> list[list[bytes]]:
             found.append([])
             continue
         count, width = int(np.frombuffer(message, np.int64, 1)[0]), message[_HEAD - 1]
-        sizes = np.frombuffer(message, f"u{width}", count, _HEAD).astype(np.int64)
+        sizes = np.zeros(0, np.int64)
+        if width in (1, 2, 4, 8) and 0 < count <= (len(message) - _HEAD) // width:
+            sizes = np.frombuffer(message, f"u{width}", count, _HEAD).astype(np.int64)
+        if not len(sizes) or (sizes < 0).any() or sizes.sum() != len(message) - _HEAD - count * width:
+            raise MalformedMessage(len(found), len(lengths), f"it tells of {count} strings in {len(message)} bytes")
         ends = (np.cumsum(sizes) + _HEAD + count * width).tolist()
         found.append([message[start:end] for start, end in pairwise([_HEAD + count * width, *ends])])
     return found

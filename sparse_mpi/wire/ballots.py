@@ -19,6 +19,7 @@ from sparse_mpi.arrays import Array, namespace, to_host
 from sparse_mpi.kernels.base import SCALED, index_dtype, magnitude_bits
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire.base import Most, Packed
+from sparse_mpi.wire.checking import check_indices, check_lengths
 from sparse_mpi.wire.codecs import single
 from sparse_mpi.wire.packed import BitPacked, entries_of
 from sparse_mpi.wire.positions import NoValues
@@ -71,8 +72,11 @@ class Ballots:
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """See `Wire.unpack`."""
         xp = namespace(buffer)
-        messages = LAYOUT.lay_out(entries_of(buffer, lengths, regions), CODES * regions, None)
+        entries = entries_of(buffer, lengths, regions)
+        messages = LAYOUT.lay_out(entries, CODES * regions, None)
+        check_lengths(lengths, messages["end"] - messages["head"])
         coded, _, scales = kernels.of(buffer).read_messages(messages, buffer, CODES * size)
+        check_indices(coded, entries, CODES * regions)
         lows = kernels.of(buffer).from_int8(xp.ones(len(coded), np.int8), scales, LAYOUT.edges(messages))
         indices = (coded // CODES).astype(index_dtype(size))
         values = _decoded(indices, coded & (CODES - 1), lows.view(np.int32))

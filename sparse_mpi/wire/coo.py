@@ -17,6 +17,7 @@ from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, concatenate
 from sparse_mpi.wire.base import Most, Packed
+from sparse_mpi.wire.checking import check_indices
 from sparse_mpi.wire.codecs import Codec
 from sparse_mpi.wire.patterns import column_bytes, decode_rows, encode_rows
 
@@ -33,8 +34,10 @@ class Coo:
         return Packed(encode(vector), counts, vector)
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
-        """See `Wire.unpack`; neither lengths nor regions are needed."""
-        return decode(buffer, size, dtype)
+        """See `Wire.unpack`."""
+        vector = decode(buffer, size, dtype)
+        check_indices(vector.indices, lengths, regions)
+        return vector
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
         """See `Wire.pack_sum`. The buffer is flat: an item is an integer of the type that `_unit` gives.
@@ -60,17 +63,18 @@ class Coo:
         xp, units = namespace(buffer), pair_bytes(size, dtype) // buffer.itemsize
         is_dense = lengths * buffer.itemsize == (regions[:, 1] - regions[:, 0]) * np.dtype(dtype).itemsize
         if not is_dense.any():
-            return decode(buffer.reshape(-1, units), size, dtype)
+            return self.unpack(buffer.reshape(-1, units), lengths // units, regions, size, dtype)
         parts, at = [], 0
-        for (start, _), length, dense in zip(regions, lengths, is_dense, strict=True):
+        for region, length, dense in zip(regions, lengths, is_dense, strict=True):
             message = buffer[at : at + length]
             at += length
             if dense:
                 values = xp.ascontiguousarray(message).view(dtype)
                 nonzero = xp.flatnonzero(values)
-                parts.append(SparseVector((nonzero + start).astype(index_dtype(size)), values[nonzero], size))
+                parts.append(SparseVector((nonzero + region[0]).astype(index_dtype(size)), values[nonzero], size))
             else:
-                parts.append(decode(message.reshape(-1, units), size, dtype))
+                pairs = message.reshape(-1, units)
+                parts.append(self.unpack(pairs, np.array([len(pairs)]), region[None], size, dtype))
         return concatenate(parts)
 
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:

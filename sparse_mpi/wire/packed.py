@@ -39,6 +39,7 @@ from sparse_mpi.kernels.bits import before, count_bytes
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
 from sparse_mpi.wire.base import Most, Packed
+from sparse_mpi.wire.checking import check_entries, check_indices, check_lengths
 from sparse_mpi.wire.codecs import Codec, Unrounded
 
 
@@ -73,12 +74,16 @@ class BitPacked:
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """See `Wire.unpack`."""
-        return self._unpack(buffer, entries_of(buffer, lengths, regions), regions, size, dtype)
+        return self._unpack(buffer, entries_of(buffer, lengths, regions), lengths, regions, size, dtype)
 
-    def _unpack(self, buffer: Array, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
-        """Decode messages of so many entries each."""
+    def _unpack(
+        self, buffer: Array, entries: np.ndarray, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
+    ) -> SparseVector:
+        """Decode messages of these ``lengths`` with so many entries each."""
         messages = self.lay_out(entries, regions, dtype)
+        check_lengths(lengths, messages["end"] - messages["head"])
         indices, codes, scales = kernels.of(buffer).read_messages(messages, buffer, size)
+        check_indices(indices, messages["entries"], regions)
         codes = codes.view(self.codec.code_type(dtype))
         return SparseVector(indices, self.codec.decode(codes, scales, self.edges(messages), dtype), size)
 
@@ -103,7 +108,7 @@ class BitPacked:
     ) -> SparseVector:
         """See `Wire.unpack_sums`. A message is dense if it has all indices of its region."""
         entries = entries_of(buffer, lengths, regions)
-        vector = self._unpack(buffer, entries, regions, size, dtype)
+        vector = self._unpack(buffer, entries, lengths, regions, size, dtype)
         dense = entries == regions[:, 1] - regions[:, 0]
         return _nonzero(vector, like(np.repeat(~dense, entries), buffer)) if dense.any() else vector
 
@@ -152,7 +157,9 @@ class BitPacked:
         """See `Wire.unpack_rows`."""
         entries, regions = _tensors(pattern)
         ranks = len(messages)
-        return self._unpack(messages.reshape(-1), np.tile(entries, ranks), np.tile(regions, (ranks, 1)), size, dtype)
+        lengths = np.tile(self.lengths_of(entries, regions, size, dtype), ranks)
+        entries, regions = np.tile(entries, ranks), np.tile(regions, (ranks, 1))
+        return self._unpack(messages.reshape(-1), entries, lengths, regions, size, dtype)
 
     def row_overhead(self, pattern: Pattern) -> int:
         """See `Wire.row_overhead`."""
@@ -194,12 +201,19 @@ def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.nd
     """Read from the buffer how many entries ``(m,)`` each message has; an empty message has none.
 
     All counts are gathered first, so that a device is read only once.
+
+    Raises:
+        MalformedMessage: a message has no room for its number, or tells of more entries than its region has.
     """
     lengths = np.asarray(lengths, np.int64)
-    digits = np.arange(8) < (count_bytes(regions[:, 1] - regions[:, 0]) * (lengths > 0))[:, None]
+    numbers_bytes = count_bytes(regions[:, 1] - regions[:, 0]) * (lengths > 0)
+    check_lengths(np.minimum(lengths, numbers_bytes), numbers_bytes)
+    digits = np.arange(8) < numbers_bytes[:, None]
     numbers = np.zeros((len(lengths), 8), np.uint8)
     numbers[digits] = to_host(buffer[like((before(lengths)[:, None] + np.arange(8))[digits], buffer)])
-    return numbers.view("<i8")[:, 0] + (lengths > 0)
+    entries: np.ndarray = numbers.view("<i8")[:, 0] + (lengths > 0)
+    check_entries(entries, regions)
+    return entries
 
 
 def _tensors(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:

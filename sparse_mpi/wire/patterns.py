@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array, is_device, namespace
 from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.kernels.malformed import MalformedMessage
 from sparse_mpi.rows import Pattern, row_starts, spans
 from sparse_mpi.sparse import SparseVector
 
@@ -71,7 +72,12 @@ def decode_rows(messages: Array, pattern: Pattern, size: int, dtype: Any) -> Spa
             width = (part.stop - part.start) * kind.itemsize
             indices[:, part] = xp.array(messages[:, at : at + width], order="C").view(kind)
             at += width
-    # Turn columns into indices.
+    # Turn columns into indices, if they are of their rows.
+    for tensor, part in () if is_device(indices) else spans(pattern):
+        outside = ((indices[:, part] < 0) | (indices[:, part] >= tensor.length)).any(axis=1)
+        if outside.any():
+            problem = f"it has a column that is not in [0, {tensor.length})"
+            raise MalformedMessage(int(outside.argmax()), len(messages), problem)
     for tensor, part in spans(pattern):
         if tensor.stride > 1:
             indices[:, part] *= tensor.stride

@@ -14,6 +14,7 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire.base import Most
+from sparse_mpi.wire.checking import check_indices
 from sparse_mpi.wire.codecs import Unrounded
 from sparse_mpi.wire.packed import BitPacked
 
@@ -40,7 +41,7 @@ class Complete(KnownCounts):
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """See `Wire.unpack`."""
-        return self._unpack(buffer, regions[:, 1] - regions[:, 0], regions, size, dtype)
+        return self._unpack(buffer, regions[:, 1] - regions[:, 0], lengths, regions, size, dtype)
 
     def most(self, entries: float, width: float, messages: int = 1) -> Most:
         """See `Wire.most`: codes and scales."""
@@ -67,7 +68,9 @@ def pack_positions(indices: Array, counts: np.ndarray, regions: np.ndarray) -> A
 
 def unpack_positions(buffer: Array, counts: np.ndarray, regions: np.ndarray, size: int) -> Array:
     """Invert `pack_positions`; ``size`` is the length of the vector that the indices are of."""
-    return kernels.of(buffer).read_messages(POSITIONS.lay_out(counts, regions, None), buffer, size)[0]
+    indices = kernels.of(buffer).read_messages(POSITIONS.lay_out(counts, regions, None), buffer, size)[0]
+    check_indices(indices, counts, regions)
+    return indices
 
 
 def positions_lengths(counts: np.ndarray, regions: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from configparser import ConfigParser
 
 import pytest
 
@@ -36,6 +37,15 @@ def test_files_that_are_named_exist(page):
         r"\b(?:sparse_mpi|train|tests|docs|slurm|pbs|examples)/[a-z_][\w/-]*(?:\.\w+)?", PAGES[page]
     ):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_pip_is_to_install_is_the_checkout_and_its_extras(page):
+    """The package is on no index yet."""
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    for place, extras in re.findall(r"pip install .*?'([^'\[]+)\[(.*?)\]'", PAGES[page]):
+        assert place == "." and set(extras.split(",")) <= set(setup["options.extras_require"]), (place, extras)
 
 
 @pytest.mark.parametrize("page", [*PAGES, *RECORDS])

@@ -1,4 +1,4 @@
-"""Results of longdouble are the same bytes on every rank, although six of the 16 bytes of each hold nothing."""
+"""Results of longdouble are the same bytes on every rank, although six of the bytes of an 80-bit one hold nothing."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ Inner loops run over slices (``part = bits[lo:hi]``), which Numba vectorises, no
 from __future__ import annotations
 
 from sparse_mpi.kernels.array import kth_bin
-from sparse_mpi.kernels.cpu.bits import lay_out, read_messages, write_messages
+from sparse_mpi.kernels.cpu.bits import lay_out, misplaced, read_messages, write_messages
 from sparse_mpi.kernels.cpu.counts import count, histogram, moments
 from sparse_mpi.kernels.cpu.levels import from_int8, from_levels, to_int2, to_int4, to_int8
 from sparse_mpi.kernels.cpu.merging import merge, merge_runs
@@ -32,6 +32,7 @@ __all__ = [
     "mark",
     "merge",
     "merge_runs",
+    "misplaced",
     "moments",
     "read_messages",
     "select",

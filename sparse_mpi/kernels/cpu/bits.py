@@ -14,6 +14,7 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.kernels.base import FIELDS, MESSAGE, index_dtype
 from sparse_mpi.kernels.cpu.tiles import compiled
 from sparse_mpi.kernels.lanes import copy_bytes, load_word, lowest, store_word
+from sparse_mpi.kernels.malformed import MISCOUNTED, MalformedMessage
 
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
 
@@ -147,13 +148,18 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     indices = np.empty(messages["entries"].sum(), index_dtype(size))
     codes = np.empty((messages["scales"] - messages["values"]).sum(), np.uint8)
     scales = np.empty((messages["lows"] - messages["scales"]).sum(), np.uint8)
-    _read(messages, np.ascontiguousarray(buffer), indices, codes, scales)
+    bad = _read(messages, np.ascontiguousarray(buffer), indices, codes, scales)
+    if bad >= 0:
+        raise MalformedMessage(bad, len(messages), MISCOUNTED)
     return indices, codes, scales.view(np.float32)
 
 
 @compiled
 def _read(messages, buffer, indices, codes, scales):
-    """Invert `_write`: high parts are written to ``indices`` first, and low bits added to them."""
+    """Invert `_write`: high parts are written to ``indices`` first, and low bits added to them.
+
+    Return the first message that does not have as many indices as entries, or -1.
+    """
     code = scale = 0
     for m in range(messages.size):
         one = messages[m]
@@ -163,12 +169,36 @@ def _read(messages, buffer, indices, codes, scales):
         scale += one.lows - one.scales
         part, start, shift = indices[one.first : one.first + one.entries], one.start, one.shift
         if one.span:
-            _read_highs(buffer[one.highs : one.end], part, start, shift, one.spread)
+            if not _read_highs(buffer[one.highs : one.highs + _bytes(one.span)], part, start, shift, one.spread):
+                return m
         else:
             for i in range(part.size):
                 part[i] = start + i
         if shift:
             _read_lows(buffer[one.lows :], part, shift)
+    return -1
+
+
+def misplaced(indices: Array, counts: np.ndarray, low: int, high: int) -> int:
+    """See `malformed.HostKernels.misplaced`."""
+    return _misplaced(np.ascontiguousarray(indices), counts, low, high)
+
+
+@compiled
+def _misplaced(indices, counts, low, high):
+    """Look at the first and the last index of each message, and at whether all between them ascend."""
+    first = 0
+    for m in range(counts.size):
+        part = indices[first : first + counts[m]]
+        first += counts[m]
+        if part.size and (part[0] < low or part[-1] > high):
+            return m
+        fall = False
+        for i in range(1, part.size):
+            fall |= part[i] <= part[i - 1]
+        if fall:
+            return m
+    return -1
 
 
 @compiled
@@ -182,8 +212,12 @@ def _last_word(buffer, at):
 
 @compiled
 def _read_highs(highs, part, start, shift, spread):
-    """Turn the position of each set bit into an index whose low bits are zero, eight bytes at a time."""
+    """Turn the position of each set bit into an index whose low bits are zero, eight bytes at a time.
+
+    Return whether there are as many bits as indices.
+    """
     i = 0
+    more = False  # bits than entries
     for at in range(0, highs.size, 8):
         mask = load_word(highs, at) if at + 8 <= highs.size else _last_word(highs, at)
         while mask != 0 and i < part.size:
@@ -191,6 +225,8 @@ def _read_highs(highs, part, start, shift, spread):
             part[i] = start + (place << shift)
             i += 1
             mask &= mask - ONE
+        more |= mask != 0
+    return i == part.size and not more
 
 
 @compiled
