@@ -75,7 +75,15 @@ class Stream:
             self.pending.remove(job)
             np.copyto(job[1], job[2])
 
+    @property
+    def done(self) -> bool:
+        """Whether all is done, which is then known; not while the device is said to be at it for ever."""
+        if self.ptr not in self.log.stuck:
+            self.synchronize()
+        return self.ptr not in self.log.stuck
+
     def synchronize(self) -> None:
+        assert self.ptr not in self.log.stuck, "waits for ever"
         self.flush("device")
         self.flush("host")
         for key in [key for key, (_, stream) in list(self.log.written.items()) if stream is self]:
@@ -112,6 +120,7 @@ class Log:
         self.early: list[int] = []  # bytes handed out before they were there
         self.races: list[str] = []  # memory that was touched on two streams, and neither waited for the other
         self.streams: dict[int, Stream] = {}
+        self.stuck: set[int] = set()  # streams whose work does not end
         self._touched: dict[int, Touched] = {}
 
     def stream(self, ptr: int) -> Stream:

@@ -205,6 +205,8 @@ def test_nccl_carries_what_mpi_does_not_take_from_gpus(monkeypatch):
     assert carried("auto") == carried("nccl") == ["nccl of 2"] * 2
     assert carried("mpi") == carried("auto", kind="cpu") == ["mpi"] * 2
     assert all("--transport nccl: gradients are not on a GPU" in text for text in carried("nccl", kind="cpu"))
+    with_nccl(monkeypatch, ["a"])
+    assert carried("auto", "a") == ["mpi"] and carried("nccl", "a") == ["nccl of 1"]
     with_nccl(monkeypatch, ["a", "a"])
     assert carried("auto") == ["mpi"] * 2
     assert all("another rank has the same GPU" in text for text in carried("nccl"))

@@ -20,8 +20,8 @@ def extend(parser: ArgumentParser) -> None:
     )
     add("--device", choices=DEVICES, default="auto", help=text)
     text = (
-        "what carries reductions of GPUs; auto takes NCCL where MPI takes no device pointers and each rank has its own "
-        "GPU (default: auto)"
+        "what carries reductions of GPUs; auto takes NCCL where MPI takes no device pointers and each of several ranks "
+        "has its own GPU (default: auto)"
     )
     add("--transport", choices=TRANSPORTS, default="auto", help=text)
     text = "of the forward and backward passes; bf16 keeps weights and gradients in float32 (default: float32)"

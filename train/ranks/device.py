@@ -50,14 +50,15 @@ def transport(wanted: str, device: torch.device, comm: Comm) -> Comm:
     """Return what carries reductions of gradients: ``comm``, or NCCL between the same ranks. Collective.
 
     Args:
-        wanted: ``"mpi"``; ``"nccl"``; or ``"auto"``, which is NCCL where it can and MPI takes no device pointers.
+        wanted: ``"mpi"``; ``"nccl"``; or ``"auto"``, which is NCCL between ranks that can, where MPI takes no device
+            pointers.
         device: of this rank, a GPU on all or on none.
         comm: between the ranks.
 
     Raises:
         JobError: on all ranks, where ``"nccl"`` is wanted and some rank cannot; it says why.
     """
-    direct = device.type == "cpu" or not comm.staged
+    direct = device.type == "cpu" or comm.size == 1 or not comm.staged
     if wanted == "mpi" or (wanted == "auto" and direct):
         return comm
     reason = _without_nccl(device, comm)
