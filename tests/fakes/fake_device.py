@@ -121,6 +121,7 @@ class Log:
         self.races: list[str] = []  # memory that was touched on two streams, and neither waited for the other
         self.streams: dict[int, Stream] = {}
         self.stuck: set[int] = set()  # streams whose work does not end
+        self.wrapped: list[int] = []  # streams of torch for which CuPy has made one
         self._touched: dict[int, Touched] = {}
 
     def stream(self, ptr: int) -> Stream:
@@ -248,11 +249,31 @@ def new_stream(*, non_blocking: bool) -> Stream:
     return DEVICE.stream(FIRST + len(DEVICE.streams))
 
 
-CUDA = SimpleNamespace(  # ``cupy.cuda``
+class ForeignStream:
+    """A stream over one of torch's; whichever thread enters it does so on the device that it works on."""
+
+    def __init__(self, ptr: int) -> None:
+        self.ptr = ptr
+
+    @classmethod
+    def from_external(cls, stream) -> ForeignStream:
+        version, ptr = stream.__cuda_stream__()
+        assert version == 0
+        DEVICE.wrapped.append(ptr)
+        return cls(ptr)
+
+    def __enter__(self):
+        return DEVICE.stream(self.ptr).__enter__()
+
+    def __exit__(self, *error):
+        DEVICE.stack[-1].__exit__(*error)
+
+
+new_stream.from_external = ForeignStream.from_external
+CUDA = SimpleNamespace(  # ``cupy.cuda``, of CuPy 14
     Device=SelectedDevice,
     Event=Event,
     Stream=new_stream,
-    ExternalStream=lambda ptr: DEVICE.stream(ptr),
     get_current_stream=lambda: DEVICE.stack[-1],
     get_elapsed_time=lambda first, later: float(later.time - first.time),
     alloc_pinned_memory=pin,
