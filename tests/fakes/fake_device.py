@@ -35,6 +35,11 @@ class Event:
     def __init__(self, **_) -> None:
         self.ptr, self.clock, self.time = None, {}, None
 
+    @property
+    def done(self) -> bool:
+        """Whether it has come; not on a stream that is stuck, and always on others."""
+        return self.ptr not in DEVICE.log.stuck
+
     def synchronize(self) -> None:
         DEVICE.events.append(self)
         later(DEVICE.known, self.clock)
