@@ -17,7 +17,6 @@ import torch
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms import OkTopk
-from sparse_mpi.arrays import on_stream_of
 from sparse_mpi.buckets.ddp import DDPBuckets
 from sparse_mpi.buckets.trace import Tracer
 from sparse_mpi.comm import NullComm
@@ -27,7 +26,7 @@ from sparse_mpi.feedback import ErrorFeedback
 from sparse_mpi.optim import DistributedOptimizer
 
 from ..fakes.fake_array import to_torch
-from ..fakes.fake_device import FIRST, TORCH_STREAM, ForeignStream
+from ..fakes.fake_device import FIRST, TORCH_STREAM
 from ..fakes.fake_torch import CudaTensor
 from .test_background import Threaded
 from .test_device_arrays import bytes_of, parts_of
@@ -97,21 +96,6 @@ def test_tensors_are_worked_on_beside_torchs_stream(device):
     (side,) = device.worked - {0}  # where the gradients were made
     assert device.waits[:2] == [(side, TORCH_STREAM), (TORCH_STREAM, side)]
     assert {copy.stream for copy in device.copies if copy.to == "host"} - {0} == {side}
-
-
-@pytest.mark.parametrize("version", [14, 13])
-def test_torchs_stream_is_wrapped_once(device, monkeypatch, version):
-    """CuPy 14 warns of ExternalStream each time, and knows another way."""
-    cuda = sys.modules["cupy"].cuda
-    if version < 14:
-        monkeypatch.setattr(cuda, "Stream", lambda *, non_blocking: None)
-        monkeypatch.setattr(cuda, "ExternalStream", ForeignStream, raising=False)
-    x = to_torch(sys.modules["cupy"].zeros(3))
-    for _ in range(3):
-        with on_stream_of(x):
-            assert device.stack[-1].ptr == TORCH_STREAM
-        assert device.stack[-1].ptr == 0
-    assert device.wrapped == [TORCH_STREAM] * (version == 14)
 
 
 def test_work_is_on_the_progress_thread_and_its_stream_between_two_waits(device, here):

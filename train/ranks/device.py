@@ -90,6 +90,16 @@ def _gpu(device: torch.device) -> str:
     return "" if device.type != "cuda" else import_module("cupy").cuda.runtime.deviceGetPCIBusId(device.index)
 
 
+def compute_deterministically() -> None:
+    """Have torch choose kernels that give the same bits each time, for the rest of the process, and warn of others.
+
+    To be called before anything is computed: cuBLAS looks at its variable once.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
 def finish(device: torch.device) -> None:
     """Wait until the device has done all that it was told to, so that a clock tells how long it took."""
     if device.type == "cuda":
