@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,8 +80,26 @@ def on_stream_of(x: Any) -> Iterator[None]:
         return
     cupy = sys.modules["cupy"]
     stream = sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
-    with cupy.cuda.Device(x.device.index), cupy.cuda.ExternalStream(stream):
+    with cupy.cuda.Device(x.device.index), _stream_over(cupy, x.device.index, stream):
         yield
+
+
+class _Foreign(NamedTuple):
+    """A stream of another library, in the protocol by which CuPy takes it."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the version of the protocol, and the address."""
+        return 0, self.pointer
+
+
+@cache
+def _stream_over(cupy: ModuleType, device: int | None, pointer: int) -> Any:
+    """Return CuPy's stream over one of another library, on the device that is current; kept for the next time."""
+    if hasattr(cupy.cuda.Stream, "from_external"):  # from CuPy 14 on
+        return cupy.cuda.Stream.from_external(_Foreign(pointer))
+    return cupy.cuda.ExternalStream(pointer)
 
 
 def _cupy() -> ModuleType | None:

@@ -171,7 +171,7 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
     train = ("-m", "tests.train.every_algorithm")
     everything = ",".join(ALGORITHMS)
     for model, algorithms, seconds in (("vgg", everything, 60), ("resnet", "elect", 20), ("bert", "elect", 25)):
-        command = (*train, str(out / model), algorithms, model, "--device", "cuda")
+        command = (*train, str(out / model), algorithms, model, "--device", "cuda", "--deterministic")
         found.append(Stage(f"train-{model}", seconds, ranks(2, *command), checkout))
     least = ("--batch-size", "2", "--warmup", "1", "--rounds", "2", "--iterations", "1") if pretend else ("--overlap",)
     images = (str(ROOT / "train" / "throughput.py"), "--algos", "dense", "elect", "--device", "cuda", *least)

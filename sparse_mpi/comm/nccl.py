@@ -7,7 +7,8 @@ NCCL has neither messages of unknown length nor a barrier, and knows no tags. Wh
 can be queued on the device is told on the host: NCCL's unique id, and how many rows come where nobody said so before.
 So a `sendrecv`, a `bcast`, and an `allgatherv` or `alltoallv` of unknown counts wait for one small exchange there; with
 counts, or ``expected``, there is none. Rows are bytes to NCCL; an alltoallv is one group of sends and receives. As with
-every transport, a call returns when its result is there, so that times are those of the exchange.
+every transport, a call returns when its result is there, so that times are those of the exchange. Meanwhile NCCL is
+asked whether it has failed: a call then raises, and so do all later ones.
 
 Sums are added in an order of NCCL's choice, which it does not promise to be the same on all ranks.
 
@@ -17,17 +18,22 @@ with one rank; sends and receives between GPUs are untried, and so is the speed 
 
 from __future__ import annotations
 
+from time import perf_counter
 from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, is_device, namespace, synchronize
+from sparse_mpi.arrays import Array, is_device, namespace
 from sparse_mpi.comm.base import Counts
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.conversion import as_comm
 from sparse_mpi.comm.counting import CountingComm
+from sparse_mpi.comm.patience import until
+from sparse_mpi.comm.runtime import TIMEOUT, time_limit
+
+ID_BYTES = 128  # of the number by which NCCL's ranks find each other
 
 
 class NcclComm(CountingComm):
@@ -39,8 +45,9 @@ class NcclComm(CountingComm):
 
     Raises:
         ImportError: CuPy is not installed on some rank.
-        RuntimeError: CuPy finds no NCCL there, or NCCL fails, for instance because two ranks have the same GPU.
-        ValueError: the ranks have different versions of NCCL.
+        RuntimeError: CuPy finds no NCCL there, or NCCL fails, for instance because two ranks have the same GPU. So do
+            calls, where NCCL has failed or takes longer than SPARSE_MPI_TIMEOUT.
+        ValueError: the ranks have different versions of NCCL, or SPARSE_MPI_TIMEOUT is no number of seconds.
     """
 
     staged = False
@@ -50,9 +57,13 @@ class NcclComm(CountingComm):
         self._host = as_comm(comm).duplicate(patient)
         self._patient = patient
         super().__init__(self._host.rank, self._host.size)
-        with same_on_all_ranks(self._host) as say:
-            self._nccl = _library()
+        check = same_on_all_ranks(self._host, words=ID_BYTES // 8)
+        with check as say:
+            self._nccl, self._limit = _library(), time_limit(None)
             say(NCCL=self._nccl.get_version())
+            if self.rank == 0:
+                made = self._nccl.get_unique_id()  # bytes, and before CuPy 14 numbers
+                check.words[:] = np.frombuffer(made if isinstance(made, bytes) else np.array(made, np.int8), np.int64)
         self._kinds = {
             "int8": self._nccl.NCCL_INT8,
             "uint8": self._nccl.NCCL_UINT8,
@@ -64,9 +75,11 @@ class NcclComm(CountingComm):
             "float64": self._nccl.NCCL_FLOAT64,
         }
         self._ops = {"sum": self._nccl.NCCL_SUM, "max": self._nccl.NCCL_MAX}
-        made = np.array(self._nccl.get_unique_id() if self.rank == 0 else (), np.int8)
-        unique_id = tuple(self._host.bcast(made).tolist())
-        self._comm = self._nccl.NcclCommunicator(self.size, unique_id, self.rank)
+        self._comm = _communicator(self._nccl, self.size, check.rows[0].tobytes(), self.rank)
+
+    def free(self) -> None:
+        """Free NCCL's communicator and its memory on the device; the last call. Collective."""
+        self._comm.destroy()
 
     def duplicate(self, patient: bool = False) -> NcclComm:
         return NcclComm(self._host, patient)
@@ -102,7 +115,7 @@ class NcclComm(CountingComm):
         out = namespace(send).empty((self.size, *send.shape), send.dtype)
         if send.nbytes:
             self._comm.allGather(send.data.ptr, out.data.ptr, send.nbytes, self._nccl.NCCL_UINT8, _stream(send))
-        synchronize(out)
+        self._finish()
         return out
 
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
@@ -140,7 +153,7 @@ class NcclComm(CountingComm):
             at, kind = carried.data.ptr, self._kinds[carried.dtype.name]
             self._comm.allReduce(at, at, carried.size, kind, self._ops[op], _stream(send))
         total = carried.astype(send.dtype, copy=False)
-        synchronize(total)
+        self._finish()
         return total
 
     def _bcast(self, send: Array, root: int) -> Array:
@@ -151,7 +164,7 @@ class NcclComm(CountingComm):
         if out.nbytes:
             at = out.data.ptr
             self._comm.broadcast(at, at, out.nbytes, self._nccl.NCCL_UINT8, root, _stream(send))
-        synchronize(out)
+        self._finish()
         return out
 
     def _barrier(self) -> None:
@@ -163,17 +176,46 @@ class NcclComm(CountingComm):
         Empty ones are left out on both sides.
         """
         self._nccl.groupStart()
-        for step in range(1, self.size):
-            source, dest = (self.rank - step) % self.size, (self.rank + step) % self.size
-            for move, peer, rows in (
-                (self._comm.recv, source, arriving.get(source)),
-                (self._comm.send, dest, leaving.get(dest)),
-            ):
-                if rows is not None and rows.nbytes:
-                    move(rows.data.ptr, rows.nbytes, self._nccl.NCCL_UINT8, peer, _stream(rows))
-        self._nccl.groupEnd()
-        for rows in (*leaving.values(), *arriving.values()):
-            synchronize(rows)
+        try:
+            for step in range(1, self.size):
+                source, dest = (self.rank - step) % self.size, (self.rank + step) % self.size
+                for move, peer, rows in (
+                    (self._comm.recv, source, arriving.get(source)),
+                    (self._comm.send, dest, leaving.get(dest)),
+                ):
+                    if rows is not None and rows.nbytes:
+                        move(rows.data.ptr, rows.nbytes, self._nccl.NCCL_UINT8, peer, _stream(rows))
+        finally:  # all that this thread calls later would be of the same group
+            self._nccl.groupEnd()
+        self._finish()
+
+    def _finish(self) -> None:
+        """Wait until the current stream has done its work, or NCCL has failed.
+
+        Raises:
+            RuntimeError: NCCL has failed, or the work does not end in time; what is queued is given up.
+        """
+        from cupy import cuda
+
+        stream, begun = cuda.get_current_stream(), perf_counter()
+
+        def ended() -> bool:
+            if stream.done:
+                return True
+            self._comm.check_async_error()
+            if self._limit and perf_counter() - begun > self._limit:
+                raise RuntimeError(f"a call over NCCL must end within {TIMEOUT}={self._limit:g} seconds, it did not")
+            return False
+
+        try:
+            if self._patient:
+                until(ended)
+            else:
+                while not ended():
+                    pass
+        except BaseException:
+            self._comm.abort()
+            raise
 
 
 def _library() -> ModuleType:
@@ -186,6 +228,14 @@ def _library() -> ModuleType:
             "CUDA 12), or use the communicator without NcclComm"
         )
     return nccl
+
+
+def _communicator(nccl: ModuleType, ranks: int, number: bytes, rank: int) -> Any:
+    """Return NCCL's communicator of the ranks that give the same ``number``."""
+    try:
+        return nccl.NcclCommunicator(ranks, number, rank)
+    except TypeError:  # before CuPy 14
+        return nccl.NcclCommunicator(ranks, tuple(np.frombuffer(number, np.int8).tolist()), rank)
 
 
 def _stream(x: Array) -> int:

@@ -51,9 +51,12 @@ class PointToPoint(CountingComm):
         requests += self._start_sending(send, dest, STARTED)
         # Where a rank fails before the end, MPI may still use this memory
         self._started = send, out, requests
+        take_back = self._staging.set_aside() if self._staging.holds(send) else None
 
         def end() -> Array:
             self._wait(requests)
+            if take_back is not None:
+                take_back()
             return out
 
         return end

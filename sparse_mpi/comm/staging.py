@@ -6,6 +6,7 @@ ordinary memory goes through a pinned buffer of the driver first. Pinning is slo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from types import ModuleType
 
@@ -21,11 +22,12 @@ class Staging:
     """The pinned memory that one communicator keeps: one piece for what it sends, another for what it receives.
 
     `download` begins a call and frees the memory of the last one; `upload` ends it. In between, MPI receives into
-    arrays that `empty` returns.
+    arrays that `empty` returns. A message that is on its way during other calls has memory of its own: `set_aside`.
     """
 
     def __init__(self) -> None:
         self._leaving, self._arriving = _Pinned(), _Pinned()
+        self._spare: list[tuple[_Pinned, _Pinned]] = []
 
     def download(self, x: Array) -> np.ndarray:
         """Copy the device array ``x`` to pinned memory, and wait until the current stream has done so."""
@@ -38,6 +40,20 @@ class Staging:
             x.get(stream=stream, out=host, blocking=False)
         stream.synchronize()
         return host
+
+    def set_aside(self) -> Callable[[], None]:
+        """Keep the memory of this call as it is, and take other memory for the next ones.
+
+        Call what is returned for the memory to be used again, first of all by an `upload` of what is in it.
+        """
+        busy = self._leaving, self._arriving
+        self._leaving, self._arriving = self._spare.pop() if self._spare else (_Pinned(), _Pinned())
+
+        def take_back() -> None:
+            self._spare.append((self._leaving, self._arriving))
+            self._leaving, self._arriving = busy
+
+        return take_back
 
     def holds(self, x: Array) -> bool:
         """Say whether ``x`` is in the memory that `download` fills."""

@@ -29,10 +29,24 @@ class Side:
     def __init__(self, stream: Any) -> None:
         self.stream = stream
         self._lent: deque[tuple[Any, Any]] = deque()
+        self._borrowed: dict[Any, Any] = {}  # by the event from which on it is not read any more
 
     def lend(self, result: Any, copied: Any) -> None:
         """Keep ``result`` whole until the event ``copied``."""
         self._lent.append((copied, result))
+
+    def borrow(self, x: Any, ended: Any) -> None:
+        """Keep ``x``, memory of another stream, until that has waited for the event ``ended``, or that has come.
+
+        Whoever drops it before would have its memory written again while this stream reads it.
+        """
+        for event in [event for event in list(self._borrowed) if event.done]:
+            self.give_back(event)
+        self._borrowed[ended] = x
+
+    def give_back(self, ended: Any) -> None:
+        """Keep no longer what was borrowed until ``ended``."""
+        self._borrowed.pop(ended, None)
 
     def come_after(self, event: Any) -> None:
         """Have what follows on the stream wait for ``event`` and for the copies of all that was lent.
@@ -87,6 +101,7 @@ class Branch:
                 yield
             finally:
                 self._ended = side.record()
+                self._side.borrow(self._x, self._ended)
 
     @property
     def marks(self) -> Marks:
@@ -98,6 +113,7 @@ class Branch:
         if self._ended is not None:
             with arrays.on_stream_of(self._x):
                 self._cupy.cuda.get_current_stream().wait_event(self._ended)
+            self._side.give_back(self._ended)
 
     def own(self, result: Any) -> Any:
         """Return a copy of ``result`` (array, tensor or `SparseVector`) in memory of the stream that first asks for it.

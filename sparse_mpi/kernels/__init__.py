@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import warnings
 from functools import cache
 
 import numpy as np
@@ -38,11 +39,15 @@ def _device() -> Kernels:
 
 @cache
 def _host() -> HostKernels:
-    """Return Numba's kernels, or those of whole-array functions where Numba is not installed."""
+    """Return Numba's kernels, or those of whole-array functions where Numba is not installed or cannot be imported."""
     if importlib.util.find_spec("numba") is None:
         return _generic()
-    from sparse_mpi.kernels import cpu
-
+    try:
+        from sparse_mpi.kernels import cpu
+    except ImportError as error:  # above all a Numba that does not know this NumPy yet
+        text = f"Numba cannot be imported, NumPy is used instead and is slower: {error}; install one that fits NumPy"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        return _generic()
     return cpu
 
 

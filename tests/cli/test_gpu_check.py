@@ -52,6 +52,11 @@ def test_all_stages_together_take_less_than_ten_minutes(tmp_path):
         assert sum(stage.seconds for stage in found) <= 600 and len({stage.name for stage in found}) == len(found)
 
 
+def test_training_that_must_end_in_the_same_bits_again_is_deterministic(tmp_path):
+    training = [stage.command for stage in stages(tmp_path, False) if stage.name.startswith("train-")]
+    assert len(training) == 3 and all("--deterministic" in command for command in training)
+
+
 def test_the_page_says_when_all_was_pretended():
     facts = {"date": "today", "pretended": True, "gpu": None, "versions": {"python": "3", "cupy": None}}
     facts["mpi"] = {"library": "Open MPI v5", "launcher": "mpiexec"}

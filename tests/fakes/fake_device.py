@@ -35,6 +35,11 @@ class Event:
     def __init__(self, **_) -> None:
         self.ptr, self.clock, self.time = None, {}, None
 
+    @property
+    def done(self) -> bool:
+        """Whether it has come; not on a stream that is stuck, and always on others."""
+        return self.ptr not in DEVICE.log.stuck
+
     def synchronize(self) -> None:
         DEVICE.events.append(self)
         later(DEVICE.known, self.clock)
@@ -75,7 +80,15 @@ class Stream:
             self.pending.remove(job)
             np.copyto(job[1], job[2])
 
+    @property
+    def done(self) -> bool:
+        """Whether all is done, which is then known; not while the device is said to be at it for ever."""
+        if self.ptr not in self.log.stuck:
+            self.synchronize()
+        return self.ptr not in self.log.stuck
+
     def synchronize(self) -> None:
+        assert self.ptr not in self.log.stuck, "waits for ever"
         self.flush("device")
         self.flush("host")
         for key in [key for key, (_, stream) in list(self.log.written.items()) if stream is self]:
@@ -112,6 +125,8 @@ class Log:
         self.early: list[int] = []  # bytes handed out before they were there
         self.races: list[str] = []  # memory that was touched on two streams, and neither waited for the other
         self.streams: dict[int, Stream] = {}
+        self.stuck: set[int] = set()  # streams whose work does not end
+        self.wrapped: list[int] = []  # streams of torch for which CuPy has made one
         self._touched: dict[int, Touched] = {}
 
     def stream(self, ptr: int) -> Stream:
@@ -239,11 +254,31 @@ def new_stream(*, non_blocking: bool) -> Stream:
     return DEVICE.stream(FIRST + len(DEVICE.streams))
 
 
-CUDA = SimpleNamespace(  # ``cupy.cuda``
+class ForeignStream:
+    """A stream over one of torch's; whichever thread enters it does so on the device that it works on."""
+
+    def __init__(self, ptr: int) -> None:
+        self.ptr = ptr
+
+    @classmethod
+    def from_external(cls, stream) -> ForeignStream:
+        version, ptr = stream.__cuda_stream__()
+        assert version == 0
+        DEVICE.wrapped.append(ptr)
+        return cls(ptr)
+
+    def __enter__(self):
+        return DEVICE.stream(self.ptr).__enter__()
+
+    def __exit__(self, *error):
+        DEVICE.stack[-1].__exit__(*error)
+
+
+new_stream.from_external = ForeignStream.from_external
+CUDA = SimpleNamespace(  # ``cupy.cuda``, of CuPy 14
     Device=SelectedDevice,
     Event=Event,
     Stream=new_stream,
-    ExternalStream=lambda ptr: DEVICE.stream(ptr),
     get_current_stream=lambda: DEVICE.stack[-1],
     get_elapsed_time=lambda first, later: float(later.time - first.time),
     alloc_pinned_memory=pin,

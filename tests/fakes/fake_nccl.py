@@ -1,6 +1,8 @@
 """``cupy.cuda.nccl`` pretended: what its communicators move goes over the `Comm` of the rank that made them.
 
-As strict as NCCL: arrays must be as long as what comes, a group is moved as one, and a stream must be the current one.
+As strict as NCCL and CuPy's calls of it: arrays must be as long as what comes, a group is moved as one and must be
+ended, a stream must be the current one, identifiers have the type of CuPy 14 or the one before, and communicators that
+are gone are of no use.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ TYPES = "INT8 UINT8 INT32 UINT32 INT64 UINT64 FLOAT32 FLOAT64".split()
 UNIQUE_ID_BYTES = 128
 
 
+class NcclError(RuntimeError):
+    """``cupy.cuda.nccl.NcclError``."""
+
+
 class Nccl:
     """The module."""
 
@@ -28,6 +34,8 @@ class Nccl:
         for number, name in self.names.items():
             setattr(self, f"NCCL_{name}", number)
         self.calls: list[str] = []  # of all ranks of this process
+        self.id_type: type = bytes  # of CuPy 14; before it a tuple of signed bytes
+        self.failed = False  # the network, say
         self._numbers = itertools.count(1)
         self._rank = threading.local()
 
@@ -47,17 +55,23 @@ class Nccl:
     def get_version(self) -> int:
         return 22700
 
-    def get_unique_id(self) -> tuple[int, ...]:
-        """Bytes with a sign, as CuPy has them."""
-        number = next(self._numbers) + 100_000 * self._rank.comm.rank
-        return tuple(np.frombuffer(number.to_bytes(UNIQUE_ID_BYTES, "little"), np.int8).tolist())
+    def get_unique_id(self) -> bytes | tuple[int, ...]:
+        if self.failed:
+            raise NcclError("NCCL_ERROR_SYSTEM_ERROR: unhandled system error")
+        number = (next(self._numbers) + 100_000 * self._rank.comm.rank) * 251  # with bytes beyond 127
+        made = number.to_bytes(UNIQUE_ID_BYTES, "little")
+        return made if self.id_type is bytes else tuple(np.frombuffer(made, np.int8).tolist())
 
     def groupStart(self) -> None:
+        assert self._rank.group is None, "a group within a group"
         self._rank.group = []
 
     def groupEnd(self) -> None:
         """Move everything: what goes to the next rank, to the one after it, and so on."""
         moves, self._rank.group = self._rank.group, None
+        assert moves is not None, "no group was started"
+        if self.failed:
+            raise NcclError("NCCL_ERROR_INVALID_USAGE: invalid usage")
         if not moves:
             return
         self.calls.append("group")
@@ -73,10 +87,12 @@ class Nccl:
                 if came is not None:
                     arriving[source][:] = filling(came, arriving[source])
 
-    def NcclCommunicator(self, size: int, unique_id: tuple[int, ...], rank: int) -> Communicator:
-        assert len(unique_id) == UNIQUE_ID_BYTES
-        number = int.from_bytes(np.array(unique_id, np.int8).tobytes(), "little")
-        comm = self._rank.comm.split(number)
+    def NcclCommunicator(self, size: int, unique_id: bytes | tuple[int, ...], rank: int) -> Communicator:
+        if type(unique_id) is not self.id_type:
+            raise TypeError(f"Argument 'commId' has incorrect type (expected {self.id_type}, got {type(unique_id)})")
+        made = unique_id if isinstance(unique_id, bytes) else np.array(unique_id, np.int8).tobytes()
+        assert len(made) == UNIQUE_ID_BYTES
+        comm = self._rank.comm.split(int.from_bytes(made, "little"))
         assert (comm.rank, comm.size) == (rank, size)
         return Communicator(self, comm)
 
@@ -93,8 +109,28 @@ class Communicator:
 
     def __init__(self, nccl: Nccl, comm) -> None:
         self.nccl, self.comm = nccl, comm
+        self.gone = ""  # how it was given up
+
+    def __getattribute__(self, name: str):
+        """A communicator that is gone is a null pointer to NCCL."""
+        found = super().__getattribute__(name)
+        if callable(found) and name not in ("destroy", "abort") and super().__getattribute__("gone"):
+            raise NcclError("NCCL_ERROR_INVALID_ARGUMENT: invalid argument")
+        return found
+
+    def check_async_error(self) -> None:
+        if self.nccl.failed:
+            raise NcclError("NCCL_ERROR_UNHANDLED_CUDA_ERROR: remote process exited or there was a network error")
+
+    def abort(self) -> None:
+        self.gone = self.gone or "aborted"
+
+    def destroy(self) -> None:
+        self.gone = self.gone or "destroyed"
 
     def send(self, address, count, kind, peer, stream):
+        if self.nccl.failed:
+            raise NcclError("NCCL_ERROR_INVALID_ARGUMENT: invalid argument")
         self.nccl._rank.group.append((self, True, peer, self.nccl.memory(address, count, kind, stream)))
 
     def recv(self, address, count, kind, peer, stream):

@@ -1,6 +1,8 @@
-"""NumPy and torch in and out without copies. Device arrays: `test_device_arrays`, and for real `test_gpu`."""
+"""NumPy and torch in and out without copies. Device arrays: `test_device_arrays` too, and for real `test_gpu`."""
 
 from __future__ import annotations
+
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -8,6 +10,9 @@ import pytest
 import torch
 
 from sparse_mpi import arrays
+
+from ..fakes.fake_array import to_torch
+from ..fakes.fake_device import TORCH_STREAM, ForeignStream
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -65,3 +70,18 @@ def test_host_functions():
 def test_check_names_what_came(x, message):
     with pytest.raises(TypeError, match=message):
         arrays.check(x, "gradient")
+
+
+@pytest.mark.parametrize("version", [14, 13])
+def test_torchs_stream_is_wrapped_once(device, monkeypatch, version):
+    """CuPy 14 warns of ExternalStream each time, and knows another way."""
+    cuda = sys.modules["cupy"].cuda
+    if version < 14:
+        monkeypatch.setattr(cuda, "Stream", lambda *, non_blocking: None)
+        monkeypatch.setattr(cuda, "ExternalStream", ForeignStream, raising=False)
+    x = to_torch(sys.modules["cupy"].zeros(3))
+    for _ in range(3):
+        with arrays.on_stream_of(x):
+            assert device.stack[-1].ptr == TORCH_STREAM
+        assert device.stack[-1].ptr == 0
+    assert device.wrapped == [TORCH_STREAM] * (version == 14)

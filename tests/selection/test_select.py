@@ -251,11 +251,6 @@ def test_openmp_variable_limits_the_threads(monkeypatch, wanted, most):
     assert 1 <= threads.limit() <= most
 
 
-def test_without_numba_the_array_kernels_are_used(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert kernels._host.__wrapped__() is array
-
-
 @pytest.mark.parametrize("most", [400, 420, 500])
 def test_kth_magnitude_respects_its_slack(most):
     x = inputs(np.float64)["normal"]

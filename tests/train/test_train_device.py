@@ -6,6 +6,7 @@ nothing. Streams of CUDA are pretended.
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections import namedtuple
@@ -22,7 +23,7 @@ from sparse_mpi import World
 from sparse_mpi.comm.null import NullComm
 from tasks.placed import ahead, moved, placed
 
-from .small_program import LOG, PROGRAM
+from .small_program import LOG, PROGRAM, train
 
 PROGRAMS = {name: [] for name in ("vgg", "resnet", "vit", "lstm", "transformer", "gpt2")}
 PROGRAMS |= {"bert": ["--task", "pretrain"], "squad": ["--task", "squad"]}
@@ -205,12 +206,36 @@ def test_nccl_carries_what_mpi_does_not_take_from_gpus(monkeypatch):
     assert carried("auto") == carried("nccl") == ["nccl of 2"] * 2
     assert carried("mpi") == carried("auto", kind="cpu") == ["mpi"] * 2
     assert all("--transport nccl: gradients are not on a GPU" in text for text in carried("nccl", kind="cpu"))
+    with_nccl(monkeypatch, ["a"])
+    assert carried("auto", "a") == ["mpi"] and carried("nccl", "a") == ["nccl of 1"]
     with_nccl(monkeypatch, ["a", "a"])
     assert carried("auto") == ["mpi"] * 2
     assert all("another rank has the same GPU" in text for text in carried("nccl"))
     with_nccl(monkeypatch, ["a", "b"])
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", Namespace(available=False))
     assert all("CuPy finds no NCCL; pip install" in text for text in carried("nccl"))
+
+
+def test_a_program_chooses_deterministic_kernels_if_told_to(tmp_path, monkeypatch):
+    """Before anything is computed, and of its own accord it leaves them as they are."""
+    variable, cudnn, seen = "CUBLAS_WORKSPACE_CONFIG", torch.backends.cudnn, []
+    before = cudnn.deterministic, cudnn.benchmark, torch.are_deterministic_algorithms_enabled()
+    monkeypatch.setenv(variable, "")
+    monkeypatch.delenv(variable)
+
+    def chosen(wanted, comm):
+        state = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        seen.append((variable in os.environ, cudnn.deterministic, *state))
+        return torch.device("cpu")
+
+    monkeypatch.setattr("trainer.program.choose", chosen)
+    try:
+        train(1, tmp_path / "plain", "--max-steps", "1")
+        train(1, tmp_path / "told", "--max-steps", "1", "--deterministic")
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before[:2]
+        torch.use_deterministic_algorithms(before[2])
+    assert seen == [(False, False, False, False), (True, True, True, True)]
 
 
 def test_a_program_trains_in_half_precision_and_goes_on_in_whole(tmp_path):

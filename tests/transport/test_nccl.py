@@ -158,6 +158,92 @@ def test_where_one_rank_has_no_nccl_all_raise(ranks, nccl):
         assert "NCCL must be installed where CuPy finds it, it is not; install nvidia-nccl-cu13" in error
 
 
+def test_identifiers_are_bytes_or_before_cupy_14_tuples(ranks, nccl):
+    for kind in (bytes, tuple):
+        nccl.id_type = kind
+        totals = ranks.run(lambda comm: comm.allreduce(np.ones(3, np.int64)).tolist())
+        assert totals == [[ranks.size] * 3] * ranks.size
+
+
+def test_where_no_identifier_is_made_all_raise(ranks, nccl):
+    def body(comm):
+        nccl.failed = True
+        with pytest.raises(RuntimeError if comm.rank == 0 else ValueError, match="NCCL_ERROR_SYSTEM_ERROR"):
+            NcclComm(comm._host)
+
+    ranks.run(body, wrap=lambda comm: comm)
+
+
+def test_an_exchange_waits_for_the_device_once(ranks, device):
+    def body(comm):
+        own, each = sys.modules["cupy"].asarray(np.arange(ranks.size)), np.ones(ranks.size, int)
+        waits = []
+        for call in (lambda: comm.alltoallv(own, each, each), lambda: comm.allgatherv(own, each * ranks.size)):
+            before = len(device.synchronised)
+            call()
+            waits.append(len(device.synchronised) - before)
+        return waits
+
+    # the first one before it, for what is sent to be there
+    assert ranks.run(body, wrap=lambda comm: comm) == [[2, 2]] * ranks.size
+
+
+@pytest.mark.ranks(3)
+def test_a_group_is_ended_after_an_error_too(ranks, nccl):
+    def body(comm):
+        own, each = sys.modules["cupy"].asarray(np.arange(3)), np.ones(3, int)
+        nccl.failed = True
+        with pytest.raises(fake_nccl.NcclError):
+            comm.alltoallv(own, each, each)
+        comm._host.barrier()
+        nccl.failed = False
+        return comm.alltoallv(own, each, each)[0].tolist()
+
+    assert ranks.run(body, wrap=lambda comm: comm) == [[rank] * 3 for rank in range(3)]
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_a_failure_of_nccl_ends_a_call(ranks, nccl, device, patient):
+    """The stream never ends: another rank is gone. All later calls raise too."""
+
+    def body(comm):
+        over, x = comm.duplicate(patient), sys.modules["cupy"].ones(3)
+        nccl._rank.comm.barrier()
+        device.stuck.add(0)
+        nccl.failed = True
+        with pytest.raises(fake_nccl.NcclError, match="remote process exited"):
+            over._finish()
+        device.stuck.clear()
+        assert over._comm.gone == "aborted"
+        with pytest.raises(fake_nccl.NcclError, match="invalid argument"):
+            over.allreduce(x)
+
+    ranks.run(body, wrap=lambda comm: comm)
+
+
+def test_a_call_that_takes_too_long_ends(nccl, device, monkeypatch):
+    nccl.over(NullComm())
+    monkeypatch.setenv("SPARSE_MPI_TIMEOUT", "0.01")
+    comm = NcclComm(NullComm())
+    device.stuck.add(0)
+    with pytest.raises(RuntimeError, match=r"must end within SPARSE_MPI_TIMEOUT=0\.01 seconds, it did not"):
+        comm._finish()
+    assert comm._comm.gone == "aborted"
+    monkeypatch.setenv("SPARSE_MPI_TIMEOUT", "soon")
+    with pytest.raises(ValueError, match="SPARSE_MPI_TIMEOUT must be a number of seconds, got 'soon'"):
+        NcclComm(NullComm())
+
+
+def test_a_communicator_can_be_freed(ranks):
+    def body(comm):
+        twin = comm.duplicate()
+        twin.free()
+        comm.allreduce(sys.modules["cupy"].ones(3))
+        return twin._comm.gone, comm._comm.gone
+
+    assert ranks.run(body, wrap=lambda comm: comm) == [("destroyed", "")] * ranks.size
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(device_count() == 0, reason="needs CuPy and a CUDA device")
 def test_one_rank_for_real():
@@ -189,6 +275,7 @@ def test_one_rank_for_real():
         assert isinstance(result, cupy.ndarray) and result.get().tolist() == [[0, 1], [2, 3], [4, 5]]
     total = SparseAllreduce(1000, k=40, comm=comm).step(cupy.arange(1000, dtype=np.float32))
     assert total.indices.get().tolist() == list(range(960, 1000))
+    comm.free()
 
 
 def test_transports_have_names(nccl):

@@ -74,6 +74,20 @@ def test_what_arrives_in_parts_stays_whole_while_memory_grows(staging, device):
     assert staging.upload(np.concatenate(parts), x).tolist() == np.repeat(range(5), MIN_BYTES // 8).tolist()
 
 
+def test_memory_that_is_set_aside_stays_as_it_is(staging, device):
+    x, y = on_device(np.ones(4)), on_device(np.zeros(4))
+    for _ in range(3):
+        host = staging.download(x)
+        arriving = staging.empty((4,), host.dtype)
+        arriving[:] = 5
+        take_back = staging.set_aside()
+        staging.upload(staging.download(y), y)
+        assert (host == 1).all() and (arriving == 5).all() and not staging.holds(host)
+        take_back()
+        assert staging.holds(host) and staging.upload(arriving, x).tolist() == [5] * 4
+    assert len(device.pinned) == 4
+
+
 def test_other_host_memory_is_told_apart(staging):
     host = staging.download(on_device(np.zeros(4)))
     assert staging.holds(host[2:]) and not staging.holds(np.zeros(4)) and not staging.holds(np.zeros(0))

@@ -208,6 +208,24 @@ def test_memory_of_a_result_is_free_when_work_has_come_after_its_copy(here):
     assert there == [False]
 
 
+def test_a_gradient_whose_handle_is_dropped_stays_until_the_device_has_read_it(device, here):
+    """The progress thread is done; its stream is not, and nobody waits for it. CuPy would give the memory to others."""
+    worker = ProgressThread(Threaded(2))
+    finished(worker.start(lambda: None, gradients(1)[0]))
+    (side,) = worker._sides.values()
+    device.stuck.add(side.stream.ptr)
+    held = []
+    for _ in range(3):
+        x = gradients(1)[0]
+        held.append(ref(x))
+        finished(worker.start(lambda x=x: x.sum(), x))
+        del x
+    assert all(x() is not None for x in held)
+    device.stuck.clear()
+    finished(worker.start(lambda: None, gradients(1)[0]))
+    assert [x() for x in held] == [None] * 3
+
+
 def test_a_progress_thread_holds_nothing_of_what_was_waited_for(here):
     comm = Threaded(2)
     handle = SparseAllreduce(N, k=K, comm=comm).start(gradients(1)[0])

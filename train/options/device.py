@@ -20,9 +20,14 @@ def extend(parser: ArgumentParser) -> None:
     )
     add("--device", choices=DEVICES, default="auto", help=text)
     text = (
-        "what carries reductions of GPUs; auto takes NCCL where MPI takes no device pointers and each rank has its own "
-        "GPU (default: auto)"
+        "what carries reductions of GPUs; auto takes NCCL where MPI takes no device pointers and each of several ranks "
+        "has its own GPU (default: auto)"
     )
     add("--transport", choices=TRANSPORTS, default="auto", help=text)
     text = "of the forward and backward passes; bf16 keeps weights and gradients in float32 (default: float32)"
     add("--precision", choices=PRECISIONS, default="float32", help=text)
+    text = (
+        "choose kernels of cuDNN, cuBLAS and torch that give the same bits each time, where there are any; slower. "
+        "Without it runs on GPUs differ, and so does one that is resumed; on CPUs they do not"
+    )
+    add("--deterministic", action="store_true", help=text)

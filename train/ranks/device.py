@@ -50,14 +50,15 @@ def transport(wanted: str, device: torch.device, comm: Comm) -> Comm:
     """Return what carries reductions of gradients: ``comm``, or NCCL between the same ranks. Collective.
 
     Args:
-        wanted: ``"mpi"``; ``"nccl"``; or ``"auto"``, which is NCCL where it can and MPI takes no device pointers.
+        wanted: ``"mpi"``; ``"nccl"``; or ``"auto"``, which is NCCL between ranks that can, where MPI takes no device
+            pointers.
         device: of this rank, a GPU on all or on none.
         comm: between the ranks.
 
     Raises:
         JobError: on all ranks, where ``"nccl"`` is wanted and some rank cannot; it says why.
     """
-    direct = device.type == "cpu" or not comm.staged
+    direct = device.type == "cpu" or comm.size == 1 or not comm.staged
     if wanted == "mpi" or (wanted == "auto" and direct):
         return comm
     reason = _without_nccl(device, comm)
@@ -87,6 +88,16 @@ def _without_nccl(device: torch.device, comm: Comm) -> str:
 def _gpu(device: torch.device) -> str:
     """Return what tells this GPU from others of its machine; "" of a CPU."""
     return "" if device.type != "cuda" else import_module("cupy").cuda.runtime.deviceGetPCIBusId(device.index)
+
+
+def compute_deterministically() -> None:
+    """Have torch choose kernels that give the same bits each time, for the rest of the process, and warn of others.
+
+    To be called before anything is computed: cuBLAS looks at its variable once.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def finish(device: torch.device) -> None:

@@ -15,7 +15,7 @@ from options.arguments import Settings, Tiny
 from options.local import local_steps
 from options.optimizers import OPTIMIZERS
 from ranks import job
-from ranks.device import choose, transport
+from ranks.device import choose, compute_deterministically, transport
 from ranks.job import JobError
 from records.journal import Outcome, conclude
 from records.metrics import Metrics, record
@@ -127,6 +127,8 @@ class Program:
                 f"--spares must be at most {max(comm.size - found.ranks, 0)}, for {found.path} has the residuals of "
                 f"{found.ranks} ranks, got {args.spares}"
             )
+        if args.deterministic:
+            compute_deterministically()
         device = choose(args.device, comm)
         torch.manual_seed(args.seed)
         task = placed(job.agreed(comm, lambda: self.make(args, comm)), device, args.precision)
