@@ -34,6 +34,7 @@ from sparse_mpi.comm.patience import until
 from sparse_mpi.comm.runtime import TIMEOUT, time_limit
 
 ID_BYTES = 128  # of the number by which NCCL's ranks find each other
+NOT_READY = 600  # CUDA's status of a stream that is at work
 
 
 class NcclComm(CountingComm):
@@ -193,14 +194,17 @@ class NcclComm(CountingComm):
         """Wait until the current stream has done its work, or NCCL has failed.
 
         Raises:
-            RuntimeError: NCCL has failed, or the work does not end in time; what is queued is given up.
+            RuntimeError: NCCL or the device has failed, or the work does not end in time; what is queued is given up.
         """
         from cupy import cuda
 
         stream, begun = cuda.get_current_stream(), perf_counter()
 
         def ended() -> bool:
-            if stream.done:
+            status = cuda.runtime.streamQuery(stream.ptr)
+            if status != NOT_READY:
+                if status:
+                    stream.synchronize()  # which raises what has failed on the device
                 return True
             self._comm.check_async_error()
             if self._limit and perf_counter() - begun > self._limit:

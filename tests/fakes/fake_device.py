@@ -15,6 +15,7 @@ from weakref import ref
 
 import numpy as np
 
+NOT_READY = 600  # CUDA's status of a stream that is at work
 TORCH_STREAM, FIRST = 0x70C4, 1000  # the current stream of torch; the first that is made
 
 
@@ -80,15 +81,16 @@ class Stream:
             self.pending.remove(job)
             np.copyto(job[1], job[2])
 
-    @property
-    def done(self) -> bool:
-        """Whether all is done, which is then known; not while the device is said to be at it for ever."""
+    def query(self) -> int:
+        """CUDA's status: 0 if all is done, which is then known."""
         if self.ptr not in self.log.stuck:
             self.synchronize()
-        return self.ptr not in self.log.stuck
+        return self.log.stuck.get(self.ptr, 0)
 
     def synchronize(self) -> None:
-        assert self.ptr not in self.log.stuck, "waits for ever"
+        assert self.log.stuck.get(self.ptr) != NOT_READY, "waits for ever"
+        if self.ptr in self.log.stuck:
+            raise RuntimeError(f"CUDA's error {self.log.stuck[self.ptr]}")
         self.flush("device")
         self.flush("host")
         for key in [key for key, (_, stream) in list(self.log.written.items()) if stream is self]:
@@ -125,7 +127,7 @@ class Log:
         self.early: list[int] = []  # bytes handed out before they were there
         self.races: list[str] = []  # memory that was touched on two streams, and neither waited for the other
         self.streams: dict[int, Stream] = {}
-        self.stuck: set[int] = set()  # streams whose work does not end
+        self.stuck: dict[int, int] = {}  # streams whose work does not end, and their status
         self.wrapped: list[int] = []  # streams of torch for which CuPy has made one
         self._touched: dict[int, Touched] = {}
 
@@ -282,6 +284,10 @@ CUDA = SimpleNamespace(  # ``cupy.cuda``, of CuPy 14
     get_current_stream=lambda: DEVICE.stack[-1],
     get_elapsed_time=lambda first, later: float(later.time - first.time),
     alloc_pinned_memory=pin,
-    runtime=SimpleNamespace(deviceGetPCIBusId=lambda number: f"0000:0{number}:00.0", getDeviceCount=lambda: 1),
+    runtime=SimpleNamespace(
+        deviceGetPCIBusId=lambda number: f"0000:0{number}:00.0",
+        getDeviceCount=lambda: 1,
+        streamQuery=lambda ptr: DEVICE.stream(ptr).query(),
+    ),
 )
 DEVICE = Device()

@@ -33,7 +33,7 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "dense": Budget(1, 2),
-    "dense-bf16": Budget(6, 17),
+    "dense-bf16": Budget(2, 13),
     "topka": Budget(7, 23),
     "topkdsa": Budget(9, 28),
     "gtopk": Budget(13, 68),

@@ -14,6 +14,7 @@ from sparse_mpi.comm.world import World
 
 from ..algorithms.conformance import CASES, gradient
 from ..fakes import fake_nccl
+from ..fakes.fake_device import NOT_READY
 from ..kernels.test_gpu import device_count
 
 pytestmark = pytest.mark.ranks(1, 3)
@@ -209,7 +210,7 @@ def test_a_failure_of_nccl_ends_a_call(ranks, nccl, device, patient):
     def body(comm):
         over, x = comm.duplicate(patient), sys.modules["cupy"].ones(3)
         nccl._rank.comm.barrier()
-        device.stuck.add(0)
+        device.stuck[0] = NOT_READY
         nccl.failed = True
         with pytest.raises(fake_nccl.NcclError, match="remote process exited"):
             over._finish()
@@ -225,13 +226,21 @@ def test_a_call_that_takes_too_long_ends(nccl, device, monkeypatch):
     nccl.over(NullComm())
     monkeypatch.setenv("SPARSE_MPI_TIMEOUT", "0.01")
     comm = NcclComm(NullComm())
-    device.stuck.add(0)
+    device.stuck[0] = NOT_READY
     with pytest.raises(RuntimeError, match=r"must end within SPARSE_MPI_TIMEOUT=0\.01 seconds, it did not"):
         comm._finish()
     assert comm._comm.gone == "aborted"
     monkeypatch.setenv("SPARSE_MPI_TIMEOUT", "soon")
     with pytest.raises(ValueError, match="SPARSE_MPI_TIMEOUT must be a number of seconds, got 'soon'"):
         NcclComm(NullComm())
+
+
+def test_a_failure_of_the_device_ends_a_call(nccl, device):
+    nccl.over(NullComm())
+    comm = NcclComm(NullComm())
+    device.stuck[0] = 700
+    with pytest.raises(RuntimeError, match="CUDA's error 700"):
+        comm._finish()
 
 
 def test_a_communicator_can_be_freed(ranks):

@@ -26,7 +26,7 @@ from sparse_mpi.feedback import ErrorFeedback
 from sparse_mpi.optim import DistributedOptimizer
 
 from ..fakes.fake_array import to_torch
-from ..fakes.fake_device import FIRST, TORCH_STREAM
+from ..fakes.fake_device import FIRST, NOT_READY, TORCH_STREAM
 from ..fakes.fake_torch import CudaTensor
 from .test_background import Threaded
 from .test_device_arrays import bytes_of, parts_of
@@ -213,7 +213,7 @@ def test_a_gradient_whose_handle_is_dropped_stays_until_the_device_has_read_it(d
     worker = ProgressThread(Threaded(2))
     finished(worker.start(lambda: None, gradients(1)[0]))
     (side,) = worker._sides.values()
-    device.stuck.add(side.stream.ptr)
+    device.stuck[side.stream.ptr] = NOT_READY
     held = []
     for _ in range(3):
         x = gradients(1)[0]
