@@ -75,6 +75,10 @@ class Watchdog:
         self._numbers[family] = 0
         return Watched(self, family, self._mpi.Group.Translate_ranks(comm.Get_group(), None, self._group))
 
+    def forget(self, family: int) -> None:
+        """Forget a communicator, which is to be freed. Collective there."""
+        del self._numbers[family]
+
     def enter(self, call: int, family: int, awaited: int) -> None:
         """Note that this thread enters a call on the communicator ``family``; see `Place`."""
         if call not in UNCOUNTED:
@@ -212,8 +216,7 @@ class Watchdog:
 
     def _whereabouts(self) -> Place:
         """Return the call in which this rank has been for longest, or else the one that it left last."""
-        places = self._places() or [Place()]
-        return min(places, key=lambda place: (not place.inside, place.since if place.inside else -place.since))
+        return min(self._places() or [Place()], key=lambda at: (not at.inside, at.since if at.inside else -at.since))
 
     def _report(self, place: Place) -> None:
         """Ask where the others are, say for whom this rank waits, and end the job."""
@@ -253,7 +256,7 @@ class Watchdog:
 
     def tell(self, dying: bool = False) -> None:
         """Tell all other ranks that this one has ended, and which calls it took part in; or that it is ``dying``."""
-        words = [word for pair in self._numbers.items() for word in pair]
+        words = [word for pair in list(self._numbers.items()) for word in pair]
         for rank in range(self.size):
             if rank != self.rank:
                 with suppress(self._mpi.Exception):  # it has failed
