@@ -41,6 +41,7 @@ class Agreeing:
     _share_left: float | None = None  # the same, once parameters have left the buckets
     _average: bool  # gradients become their means
     _max_norm: float | None  # to which the mean of the whole gradient is clipped
+    _reducer: Any  # makes the reducer of a bucket of parameters of these shapes
 
     def _any(self, mine: np.ndarray) -> np.ndarray:
         """Return the largest value over the ranks of each entry of ``mine``."""
@@ -121,6 +122,6 @@ class Agreeing:
         self._elements = sum(p.numel() for p, home in self._home.items() if home is not self.sparse)
         if self._by_k:
             self._share = self._share_left = min(1.0, self._k / max(1, self._elements))
-        left = [bucket.without_sparse(self._scale or 1.0) for bucket in self.buckets]
+        left = [bucket.without_sparse(self._scale or 1.0, self._reducer) for bucket in self.buckets]
         self.buckets[:] = [bucket for bucket in left if bucket is not None]
         self._home |= {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}

@@ -21,6 +21,8 @@ from sparse_mpi.reducer.arguments import make_algorithm
 from sparse_mpi.reducer.watch import Watch
 from sparse_mpi.sparse import SparseVector
 
+MakeReducer = Callable[[list[tuple[int, ...]]], SparseAllreduce]
+
 
 class Bucket:
     """Some parameters and their gradients, which it collects as they become final, reduces, and hands back.
@@ -40,7 +42,7 @@ class Bucket:
     def __init__(
         self,
         parameters: Sequence[Tensor],
-        make_reducer: Callable[[list[tuple[int, ...]]], SparseAllreduce],
+        make_reducer: MakeReducer,
         *,
         passes: int,
         in_place: bool,
@@ -49,7 +51,7 @@ class Bucket:
         self.parameters = list(parameters)
         self.reducer = make_reducer([tuple(p.shape) for p in parameters])
         self.in_place, self._average = in_place, average
-        self._make_reducer, self._passes = make_reducer, passes
+        self._passes = passes
         self.handle: Handle[Any] | None = None
         self.watch: Watch | None = None  # of whichever reducer takes the next step
         self.sample: NormSample | None = None  # of the gradients, for a budget
@@ -111,7 +113,7 @@ class Bucket:
         own = np.array([kind_of(parameter.grad) for parameter in self.parameters], np.uint8)
         return np.where(self.kinds == UNSEEN, own, self.kinds)
 
-    def without_sparse(self, scale: float) -> Bucket | None:
+    def without_sparse(self, scale: float, make_reducer: MakeReducer) -> Bucket | None:
         """Return the bucket of those parameters whose gradients are no sparse tensors; None if there are none.
 
         It remembers what this one remembers of them. What is owed of the others, of which earlier versions have kept
@@ -126,7 +128,7 @@ class Bucket:
         if not stay:
             return None
         members = [self.parameters[number] for number in stay]
-        made = Bucket(members, self._make_reducer, passes=self._passes, in_place=self.in_place, average=self._average)
+        made = Bucket(members, make_reducer, passes=self._passes, in_place=self.in_place, average=self._average)
         made.kinds, made.watch, made.sparse = self.kinds[stay], self.watch, self.sparse
         made.use(self.reducer.algorithm)
         if arrays:

@@ -1,10 +1,12 @@
-"""Which gradients have arrived, and of what kind they are."""
+"""Which gradients have arrived, of what kind they are, and the hooks by which autograd tells."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from weakref import WeakMethod, finalize
 
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 UNSEEN, DENSE = 0, 1  # kinds of gradients: 1, and for a sparse tensor the number of its sparse dimensions more
 
@@ -64,3 +66,34 @@ class Arrivals:
     def reset(self) -> None:
         """Expect all backward passes anew."""
         self._awaited = dict.fromkeys(self._awaited, self._passes)
+
+
+class Hooks:
+    """What autograd calls when gradients are final: a method, whose object this does not keep alive."""
+
+    def __init__(self, arrived: Callable[[Tensor], None]) -> None:
+        self._arrived = WeakMethod(arrived)
+        self._handles: dict[Tensor, RemovableHandle] = {}
+        finalize(self, _remove, self._handles)
+
+    def add(self, parameter: Tensor) -> None:
+        """Have the method called with ``parameter`` from now on."""
+        if parameter not in self._handles:
+            weak = self._arrived
+
+            def hook(parameter: Tensor) -> None:
+                if (arrived := weak()) is not None:
+                    arrived(parameter)
+
+            self._handles[parameter] = parameter.register_post_accumulate_grad_hook(hook)
+
+    def remove(self) -> None:
+        """Have it called no more."""
+        _remove(self._handles)
+
+
+def _remove(handles: dict[Tensor, RemovableHandle]) -> None:
+    """Take hooks from their parameters."""
+    for handle in handles.values():
+        handle.remove()
+    handles.clear()

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.buckets.agreeing import Agreeing
@@ -19,6 +18,7 @@ from sparse_mpi.buckets.bucket import Bucket
 from sparse_mpi.buckets.choosing import Choosing
 from sparse_mpi.buckets.cutting import cut
 from sparse_mpi.buckets.flushing import Flushable
+from sparse_mpi.buckets.gradients import Hooks
 from sparse_mpi.buckets.options import check_options
 from sparse_mpi.buckets.rows import SparseGradients
 from sparse_mpi.buckets.spending import FIRST, SpendingReduction
@@ -125,7 +125,7 @@ class GradientReduction(
         begun = algorithm if self._picker is None else FIRST
         self._options: dict[str, Any] = {"algorithm": begun, "feedback": feedback, "in_place": in_place}
         self._options |= {"clip_norm": most if self._overlap else None, "nonfinite": nonfinite, **options}
-        self._hooks: dict[Tensor, RemovableHandle] = {}
+        self._hooks = Hooks(self._arrived)
         self._next = 0  # the bucket to be started next
         self._scale: float | None = None  # the loss scale of the gradients under way
         alone = most if self._overlap else None
@@ -148,15 +148,13 @@ class GradientReduction(
         """Take part in the backward passes that follow, until `close`."""
         self._open = True
         for parameter in self._home:
-            if parameter.requires_grad and parameter not in self._hooks:
-                self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._arrived)
+            if parameter.requires_grad:
+                self._hooks.add(parameter)
 
     def close(self) -> None:
         """Take no part in backward passes any more: gradients stay on their rank."""
         self._open = False
-        for hook in self._hooks.values():
-            hook.remove()
-        self._hooks.clear()
+        self._hooks.remove()
 
     @property
     def under_way(self) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sparse_mpi.cli import values
 from sparse_mpi.cli.parsing import Refused
+from sparse_mpi.comm.ulfm import REMEDY
 from sparse_mpi.launch.command import build
 from sparse_mpi.launch.cores import cores
 from sparse_mpi.launch.find import LaunchError
@@ -60,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if job.ranks > args.max_oversubscribe * job.cores:
         text = f"warning: {job.ranks} ranks share {job.cores} core{'s' if job.cores > 1 else ''} and will be slow"
         print(f"{text}; --max-oversubscribe {job.ranks / job.cores:g} accepts that", file=sys.stderr)
+    if line.doubts:
+        print(f"warning: {line.doubts}; {REMEDY}", file=sys.stderr)
     if args.dry_run:
         print(line.shell())
         return 0

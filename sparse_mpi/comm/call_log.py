@@ -89,3 +89,7 @@ class Watched(NamedTuple):
     def leave(self) -> None:
         """Note that the call was left."""
         self.log.leave()
+
+    def forget(self) -> None:
+        """Forget the communicator, which is to be freed. Collective there."""
+        del self.log.numbers[self.family]

@@ -60,7 +60,7 @@ class Kennel:
     def wait(self, dogs: Sequence[Dog], stop: Callable[[], bool] = lambda: False) -> None:
         """Wait until the programs of all ranks have ended, or ``stop()``; tell those that have not ended theirs."""
         barriers, since, told = [dog.ended() for dog in dogs], time.monotonic(), False
-        while not all(passed() for passed in barriers) and not stop():
+        while not all([passed() for passed in barriers]) and not stop():  # all begin, whatever their order elsewhere
             if not told and time.monotonic() - since > QUIET:
                 told = True
                 with self._looking:

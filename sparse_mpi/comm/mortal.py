@@ -16,6 +16,9 @@ class Mortal:
         """Tell if an error of the transport means that a rank has failed."""
         return False
 
+    def _require_running(self) -> None:
+        """Raise RuntimeError where no call can be made any more."""
+
     def _confirm(self) -> None:
         """Raise RankFailure if a call that has returned may have done so without its work done."""
 

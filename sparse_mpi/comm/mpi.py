@@ -15,13 +15,14 @@ from sparse_mpi.arrays import Array, is_device, synchronize
 from sparse_mpi.comm import rowtypes
 from sparse_mpi.comm.base import Counts, Take
 from sparse_mpi.comm.buffers import ascending, cut, row_bytes
+from sparse_mpi.comm.making import Raw, alone
 from sparse_mpi.comm.point_to_point import ALLTOALLV, PointToPoint, Receiving
-from sparse_mpi.comm.rowtypes import RowTypes
 from sparse_mpi.comm.runtime import (
     PATIENCE,
     first_to_say,
     on_uncaught,
     refuse_singletons,
+    require_mpi,
     takes_device_pointers,
     time_limit,
 )
@@ -52,6 +53,7 @@ class MPIComm(PointToPoint):
     """
 
     _dog: Watchdog | None
+    _whole: MPIComm | None = None  # of which this one was made, and which is in use for as long as this is
 
     def __init__(
         self,
@@ -63,24 +65,28 @@ class MPIComm(PointToPoint):
     ) -> None:
         from mpi4py import MPI
 
+        require_mpi(MPI)
         refuse_singletons(MPI.COMM_WORLD.size)
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise TypeError(f"comm must be an mpi4py intracommunicator, a Comm or None, got {comm!r}")
         if bucket < 1:
             raise ValueError(f"bucket must be at least 1 peer, got {bucket}")
-        limit, comm = time_limit(timeout), comm.Dup()
-        wanted = takes_device_pointers(MPI, comm) if cuda_aware is None else cuda_aware
-        self._set_up(MPI, comm, not comm.allreduce(wanted, MPI.LAND), bucket, patient)
-        self._watch(limit)
+        limit = time_limit(timeout)
+        with alone(MPI, comm):
+            comm = comm.Dup()
+            wanted = takes_device_pointers(MPI, comm) if cuda_aware is None else cuda_aware
+            self._set_up(Raw(MPI, comm), not comm.allreduce(wanted, MPI.LAND), bucket, patient)
+            self._watch(limit)
         self.guard()
 
-    def _set_up(self, MPI: Any, comm: Any, staged: bool, bucket: int, patient: bool) -> None:
-        """Make a communicator of ``comm`` itself, without a message."""
-        super().__init__(comm.rank, comm.size)
-        self._mpi, self._comm, self.staged, self._staging = MPI, comm, staged, Staging()
+    def _set_up(self, raw: Raw, staged: bool, bucket: int, patient: bool) -> None:
+        """Make a communicator of ``raw`` itself, without a message."""
+        super().__init__(raw.comm.rank, raw.comm.size)
+        MPI = raw.mpi
+        self._mpi, self._raw, self._comm, self.staged, self._staging = MPI, raw, raw.comm, staged, Staging()
         self._bucket, self._patient = bucket, patient
         self.concurrent = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._rowtypes = RowTypes(MPI)
+        self._rowtypes = raw.rowtypes
         self._dog = None
         self._owns_dog = False
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
@@ -91,41 +97,45 @@ class MPIComm(PointToPoint):
             self._dog = Watchdog(self._mpi, self._comm, timeout, self.elastic)
             self._owns_dog, self.watched = True, self._dog.over(self._comm)
 
-    def _note_part(self, part: Any) -> Any:
-        """Return ``part``, one of MPI's communicators of some ranks of this one."""
-        return part
-
-    def _over(self, part: Any, patient: bool) -> MPIComm:
-        """Return the communicator over a ``part``, which has the watchdog of this one. Collective there."""
+    def _made(self, make: Callable[[], Any], patient: bool) -> MPIComm:
+        """Return the communicator over what ``make()`` makes of this one's, with the same watchdog. Collective."""
+        self._require_running()
         made = object.__new__(type(self))
-        made._set_up(self._mpi, self._note_part(part), self.staged, self._bucket, patient)
+        with self._raw.one_more():
+            made._set_up(self._raw.add(make(), made), self.staged, self._bucket, patient)
+        made._whole = self
         if self._dog is not None:
-            made._dog, made.watched = self._dog, self._dog.over(part)
+            made._dog = self._dog
+            made.watched = made._raw.watched = self._dog.over(made._comm)
         return made
 
     def duplicate(self, patient: bool = False) -> MPIComm:
-        return self._over(self._comm.Dup(), patient)
+        return self._made(self._comm.Dup, patient)
 
     def patient(self) -> MPIComm:
         view = copy(self)
-        view._patient, view.watched = True, None
+        view._patient, view.watched, view._whole = True, None, self
         return view
 
     def node(self) -> int:
-        sharing = self._note_part(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED))
-        lowest: int = sharing.allreduce(self.rank, self._mpi.MIN)
-        sharing.Free()
+        self._require_running()
+        with self._raw.one_more():
+            sharing = self._raw.add(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED), self)
+        lowest: int = sharing.comm.allreduce(self.rank, self._mpi.MIN)
+        sharing.free()
         return lowest
 
     def _split(self, color: int) -> MPIComm:
-        return self._over(self._comm.Split(color, self.rank), self._patient)
+        return self._made(lambda: self._comm.Split(color, self.rank), self._patient)
+
+    def _require_running(self) -> None:
+        require_mpi(self._mpi)
 
     def free(self) -> None:
         """Free the duplicated communicator and the datatypes. Collective."""
-        self._rowtypes.free()
         if self._owns_dog and self._dog is not None:
             self._dog.free()
-        self._comm.Free()
+        self._raw.free()
 
     def abort(self, error: BaseException) -> NoReturn:
         """Print the traceback of ``error`` with this rank and end the MPI job."""

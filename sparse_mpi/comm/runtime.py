@@ -120,6 +120,21 @@ def refuse_singletons(size: int) -> None:
         )
 
 
+def require_mpi(MPI: Any) -> None:
+    """Raise where MPI takes no calls, which it would answer by ending the process.
+
+    Raises:
+        RuntimeError: MPI is not initialised, or finalised.
+    """
+    if not MPI.Is_initialized():
+        raise RuntimeError("MPI must be initialised before a communicator is used, and is not; call MPI.Init()")
+    if MPI.Is_finalized():
+        raise RuntimeError(
+            "MPI must not be finalised before the last call, and is; leave MPI.Finalize() out, which mpi4py calls at "
+            "the end of the program"
+        )
+
+
 def takes_device_pointers(MPI: Any, comm: Any) -> bool:
     """Say whether MPI takes device pointers, as the user or the library tells.
 

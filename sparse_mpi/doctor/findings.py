@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparse_mpi.comm import ulfm
 from sparse_mpi.doctor.base import Finding
 
 Facts = list[dict[str, Any]]  # of all ranks, in their order
@@ -59,15 +60,17 @@ def launch(ranks: Facts) -> list[Finding]:
 
 def _loss(first: dict[str, Any]) -> Finding:
     """Return what becomes of the job when a rank is lost, or frozen."""
+    doubts = ulfm.doubts(first["mpi"])
     if first["survives"]:
         text = "the others can go on, in programs that use sparse_mpi.elastic, as train/ with --elastic"
-    elif first["mpi"].startswith(f"{OPEN_MPI} v5"):
+    elif doubts or first["mpi"].startswith(f"{OPEN_MPI} v5"):
         text = "ends the job; started by python -m sparse_mpi run --elastic the others could go on"
     else:
         text = "ends the job, for this MPI can do no other; training goes on from its last checkpoint (--resume)"
     limit = first["settings"].get("SPARSE_MPI_TIMEOUT", "0")
     frozen = f"named after {limit} s" if limit not in ("", "0") else "waited for, as SPARSE_MPI_TIMEOUT is not set"
-    return Finding("loss of a rank", f"{text}; a frozen one is {frozen}")
+    text = f"{text}{doubts and f', but {doubts}'}; a frozen one is {frozen}"
+    return Finding("loss of a rank", text, *(("advice", ulfm.REMEDY) if doubts and first["survives"] else ()))
 
 
 def _launcher_for(first: dict[str, Any]) -> str:

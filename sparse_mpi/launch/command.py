@@ -7,8 +7,9 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sparse_mpi.comm import ulfm
 from sparse_mpi.launch import environment as surroundings
 from sparse_mpi.launch.find import LIMIT, LaunchError, Library, find_library, find_mpiexec, survival
 from sparse_mpi.launch.flavours import Flavour, Job
@@ -24,6 +25,7 @@ class Line:
         dropped: what is taken from it.
         flavour: the MPI.
         local: True if the launcher's children are the ranks, so that a signal can be sent to them directly.
+        doubts: what is known against what was asked for.
     """
 
     words: tuple[str, ...]
@@ -31,6 +33,7 @@ class Line:
     dropped: tuple[str, ...]
     flavour: Flavour
     local: bool
+    doubts: str = ""
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the whole environment of the job."""
@@ -114,7 +117,8 @@ def build(
     job = Job(ranks or cores, cores, command, root, elastic=elastic)
     found = find_mpiexec(clean)
     words = (found.file, *(survival(found.library.flavour) if elastic else ()), "-n", str(job.ranks), *command)
-    return _line(words, job, found.library.flavour, environment, (), True), job
+    line = _line(words, job, found.library.flavour, environment, (), True)
+    return (replace(line, doubts=ulfm.doubts(found.library.version)) if elastic else line), job
 
 
 def slurm(srun: str, job: Job, allocation: Allocation, flavour: Flavour) -> tuple[str, ...]:

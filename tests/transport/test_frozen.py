@@ -62,3 +62,15 @@ def test_processes_of_other_machines_are_out_of_reach():
     assert not frozen.within_reach(mine + [1, 0, 0], mine)
     unknown = np.zeros(3, np.int64)
     assert not frozen.within_reach(unknown, unknown)
+
+
+def test_neighbours_have_ended_some_time_after_that_was_first_seen(child):
+    process, identity = child
+    mine = frozen.identity()
+    processes = np.array([mine, identity, identity - [0, 0, 1], mine + [1, 0, 0]])
+    neighbours = frozen.Neighbours(processes, 0)
+    assert neighbours.stopped() == [] and neighbours.ended(3600) == []
+    assert neighbours.ended(0) == [2], "another process has its id by now"
+    neighbours.end(1)
+    wait_until(lambda: set(neighbours.ended(0)) == {1, 2})
+    assert neighbours.ended(3600) == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +28,23 @@ def test_without_an_mpi_the_error_says_how_to_get_one(call, tmp_path):
         "sparse_mpi.World has ranks that need none"
     )
     assert ("Traceback" in done.stderr) == ("sparse_allreduce" in call)
+
+
+def test_hooks_for_exceptions_that_were_there_before_are_called_first(monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: seen.append(("before", str(error))))
+    monkeypatch.setattr(threading, "excepthook", lambda failed: seen.append(("thread", str(failed.exc_value))))
+    monkeypatch.setattr(runtime, "_UNCAUGHT", runtime._Uncaught())
+    for who in ("first", "last"):
+        runtime.on_uncaught(lambda error, who=who: seen.append((who, str(error))))
+    error = ValueError("x")
+    sys.excepthook(ValueError, error, None)
+    assert seen == [("before", "x"), ("last", "x")]
+    seen.clear()
+    for daemon, name in ((False, "theirs"), (True, "theirs"), (True, "sparse_mpi progress")):
+        thread = threading.Thread(name=name, daemon=daemon)
+        threading.excepthook(SimpleNamespace(thread=thread, exc_value=error))
+    assert [who for who, _ in seen] == ["thread", "last", "thread", "thread", "last"]
 
 
 @needs_mpi

@@ -1,0 +1,91 @@
+"""MPI's own communicators that are made of others: one at a time, and freed once no rank uses them any more."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import ReferenceType, ref
+
+import numpy as np
+
+from sparse_mpi.comm.call_log import Watched
+from sparse_mpi.comm.rowtypes import RowTypes
+
+PAUSE = 1e-3  # seconds, at most, before ranks ask again
+_LOCK = threading.Lock()  # over the making of communicators in this process
+_DRAWN = random.Random()  # not the random numbers of the program
+
+
+@contextmanager
+def alone(MPI: Any, comm: Any, flags: Sequence[bool] = ()) -> Iterator[list[bool]]:
+    """Return a context in which no rank of ``comm`` makes communicators in another thread. Collective.
+
+    Open MPI may wait for ever if two threads do so at once, also of different communicators. The first rank waits for
+    its other threads while the others hold nothing; where these are busy too, all ranks let go, and try again.
+
+    Returns:
+        Which of the ``flags`` are set on all ranks.
+    """
+    words = np.array([0, *flags], np.uint8)
+    everywhere = words.copy()
+    while True:
+        held = comm.rank == 0 and _LOCK.acquire()
+        try:
+            comm.Bcast(everywhere[:1], 0)
+            held = held or _LOCK.acquire(blocking=False)
+            words[0] = held
+            comm.Allreduce(words, everywhere, MPI.MIN)
+            if everywhere[0]:
+                yield everywhere[1:].astype(bool).tolist()
+                return
+        finally:
+            if held:
+                _LOCK.release()
+        time.sleep(PAUSE * _DRAWN.random())
+
+
+class Raw:
+    """A communicator of mpi4py, and those that were made of it.
+
+    To free one is collective, but Python drops what uses it when it likes. So whenever ranks make another one, they
+    tell each other what they have dropped, and free what all have.
+    """
+
+    def __init__(self, MPI: Any, comm: Any) -> None:
+        self.mpi, self.comm, self.rowtypes = MPI, comm, RowTypes(MPI)
+        self.watched: Watched | None = None  # where its calls are told to a watchdog
+        self._parts: list[tuple[ReferenceType[Any], Raw]] = []  # that were made of it, each with what uses it
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Return a context in which to make another one of this, once those that nobody uses are freed. Collective."""
+        parts = self._parts = [part for part in self._parts if part[1].comm != self.mpi.COMM_NULL]
+        with alone(self.mpi, self.comm, [user() is None for user, _ in parts]) as unused:
+            for (_, part), free in zip(parts, unused, strict=True):
+                for raw in part.tree() if free else ():
+                    raw.free()
+            yield
+
+    def add(self, comm: Any, user: Any) -> Raw:
+        """Return ``comm`` as one that was made of this for ``user``, which keeps the user of this alive."""
+        made = Raw(self.mpi, comm)
+        self._parts.append((ref(user), made))
+        return made
+
+    def tree(self) -> Iterator[Raw]:
+        """Return those that were made of this and not freed, and of them, and then this."""
+        for _, part in self._parts:
+            yield from part.tree()
+        if self.comm != self.mpi.COMM_NULL:
+            yield self
+
+    def free(self) -> None:
+        """Free this one, and its datatypes. Collective."""
+        self.rowtypes.free()
+        if self.watched is not None:
+            self.watched.forget()
+        self.comm.Free()
