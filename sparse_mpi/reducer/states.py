@@ -17,6 +17,7 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reducer.forms import WHOLE, check_form, check_list, check_mapping, equal, sealed
 from sparse_mpi.reducer.preparing import Preparing
+from sparse_mpi.sparse import Layout
 
 BUDGET = "budget"  # the key of what its controller needs to go on
 LEAVES = (np.ndarray, str, (bool, int, float, np.generic))  # the kinds of what a state holds
@@ -64,6 +65,8 @@ def restore(template: Any, saved: Any, where: str) -> Any:
             made[field.name] = restore(made[field.name], saved[field.name], f"{where}[{field.name!r}]")
         elif field.default is MISSING and field.default_factory is MISSING:
             raise ValueError(f"{where} must have {field.name!r}, got {sorted(saved)}; {WHOLE}")
+    if isinstance(template, Layout) and Layout.of(made["shapes"]) != template:  # kernels would write by it
+        raise ValueError(f"{where} must be {template}, got {made['shapes']}; {WHOLE}")
     return type(template)(**made)
 
 

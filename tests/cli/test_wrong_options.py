@@ -102,6 +102,19 @@ def test_unknown_options_have_the_nearest_spelling(parser_list, capsys):
             assert f"did you mean {options[0]}?" in capsys.readouterr().err
 
 
+def test_misspelled_names_have_the_nearest_spelling(parser_list, capsys):
+    """Algorithms, commands and whatever else is one of several."""
+    for parser in parser_list:
+        for action in parser._actions:
+            for name in [str(choice) for choice in action.choices or () if len(str(choice)) > 4]:
+                misspelled = name[:2] + name[3] + name[2] + name[4:]
+                if misspelled != name:
+                    words = [action.option_strings[-1]] if action.option_strings else []
+                    with pytest.raises(SystemExit):
+                        parser.parse_known_args([*words, misspelled])
+                    assert f"; did you mean {name}?" in capsys.readouterr().err, (parser.prog, action.dest, name)
+
+
 COMBINATIONS = {
     "bench volume --n 100 --k-per-rank 3": "--k-per-rank goes without --n, got 3 and 100; leave one out",
     "bench volume --phases 3 --ranks 2": "--phases must be one of --ranks, got 3",

@@ -55,6 +55,19 @@ def test_a_damaged_state_without_a_form_is_refused_by_name(algorithm):
     test_a_damaged_state_of_a_reducer_is_refused_by_name(algorithm, "residual", deep=1)
 
 
+def test_a_forged_layout_in_a_state_is_refused_by_name():
+    """Rows of other shapes would be written outside of the vector."""
+    states = saved(algorithm="adtopk")
+    states[1]["state"]["layout"]["shapes"] = ((6, 5), (1_000_000_000,))
+
+    def run(comm):
+        for load, given in (("load_state_dict", [states[comm.rank]]), ("take_over", [[states[comm.rank]], 2])):
+            with pytest.raises(ValueError, match=r"state\['state'\]\['layout'\] must be Layout"):
+                getattr(reducer_of(comm, algorithm="adtopk"), load)(*given)
+
+    World(2).run(run)
+
+
 def test_a_damaged_state_with_a_budget_is_refused_by_name():
     options = {"k": None, "budget": "200B/step", "algorithm": "elect"}
     check_all(
