@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from sparse_mpi.buckets.bucket import Bucket
@@ -60,14 +61,16 @@ class Agreeing:
 
         return progress_thread_of(self.comm).start(work)
 
-    def loss_of_all(self, loss: Any) -> float:
+    def loss_of_all(self, loss: Any) -> Any:
         """Return the mean over the ranks of a ``loss``, or the sum if that is what ``.grad`` becomes. Collective."""
+        own = loss.detach() if isinstance(loss, Tensor) else loss
 
         def question(comm: Comm) -> float:
-            losses = comm.allgather(np.array([float(loss)]), control=True)
+            losses = comm.allgather(np.array([float(own)]), control=True)
             return float(losses.sum()) / (comm.size if self._average else 1)
 
-        return self._asked(question)
+        of_all = self._asked(question)
+        return torch.full_like(own, of_all) if isinstance(own, Tensor) else of_all
 
     def _overflowed(self) -> bool:
         """Return True on all ranks if there is a loss scaler and any rank has a gradient that is not finite."""

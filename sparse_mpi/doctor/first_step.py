@@ -35,6 +35,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "kth_bin": lambda cpu: cpu.kth_bin(np.arange(1 << 16), 1),
         "count": lambda cpu: cpu.count(x, np.array([0, half])),
         "select": lambda cpu: cpu.select(x, half, n),
+        "accumulate": lambda cpu: cpu.accumulate(x.copy(), x),
         "accumulate_select": lambda cpu: cpu.accumulate_select(x.copy(), x, half, n),
         "top_k_rows": lambda cpu: cpu.top_k_rows(x.reshape(64, -1), 4),
         "sketch": lambda cpu: cpu.sketch(x, 0),

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.ranks(1, 3)
 
 def test_gradients_are_not_cleared_while_they_are_reduced():
     model = net()
-    optimizer = wrapped(model, NullComm(2))
+    optimizer = wrapped(model, NullComm(2), algorithm="topka")
     loss_of(model, 0, 0).backward()
     optimizer.step()  # from the second step on reductions begin in the backward pass
     loss_of(model, 0, 0).backward()
@@ -87,7 +87,7 @@ def test_in_place_what_others_add_to_the_mean_does_not_stay():
 
 def test_frozen_parameters_do_not_hold_up_the_others():
     model = net()
-    optimizer = wrapped(model, NullComm(2))
+    optimizer = wrapped(model, NullComm(2), algorithm="topka")
     loss_of(model, 0, 0).backward()
     optimizer.step()
     model[2].bias.requires_grad_(False)

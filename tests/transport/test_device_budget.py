@@ -43,15 +43,15 @@ BUDGETS = {
     "micro": Budget(8, 44),
     "gaussiank": Budget(8, 24),
     "adtopk": Budget(3, 72),
-    "elect": Budget(24, 190),
+    "elect": Budget(26, 216),
     "powersgd": Budget(3, 37),
     "acpsgd": Budget(2, 35),
 }
 # With topka
 MEMORIES = {
     "residual": Budget(7, 23),
-    "dgc": Budget(9, 48),
-    "gmc": Budget(7, 27),
+    "dgc": Budget(7, 53),
+    "gmc": Budget(7, 28),
     "leaky": Budget(7, 24),
     "ef21": Budget(10, 45),
     "sa-pef": Budget(7, 24),
