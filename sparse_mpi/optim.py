@@ -49,7 +49,7 @@ class _Reducing:
     _synchronized: bool  # `synchronize` was called since the last step
     _momentum: float | None  # that the error feedback has taken over; None: it has not
     _late: float | None  # the momentum that it applies to sparse sums, if that is another one
-    _is_late: bool  # sums of this step are sparse
+    _waited: set[Tensor]  # the parameters whose sums are sparse in this step
     _looks_ahead: bool  # Nesterov's momentum, if any, is left to do when the gradients are there
 
     def synchronize(self) -> list[SparseVector | Tensor]:
@@ -64,7 +64,9 @@ class _Reducing:
         self.reduction.add(p for group in self.param_groups for p in group["params"])  # type: ignore[attr-defined]
         self._synchronized = True
         totals = self.reduction.synchronize()
-        self._is_late = any(isinstance(total, SparseVector) for total in totals)
+        sparse = [isinstance(total, SparseVector) for total in totals]
+        buckets = zip(self.reduction.buckets, sparse, strict=False)  # none after an overflow
+        self._waited = {parameter for bucket, late in buckets if late for parameter in bucket.parameters}
         return totals
 
     @contextmanager
@@ -84,7 +86,7 @@ class _Reducing:
         with without_momentum(
             self,  # type: ignore[arg-type]
             self._momentum,
-            lambda: self._momentum if self._late is None or not self._is_late else self._late,
+            lambda parameter: self._late if parameter in self._waited else None,
             self._looks_ahead,
         ) as finish:
 
@@ -263,7 +265,7 @@ def DistributedOptimizer(
     made.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     made._synchronizes, made._synchronized = True, False
     made._momentum = optimizer.param_groups[0]["momentum"] if mode in TAKING else None
-    made._late, made._is_late = late, False
+    made._late, made._waited = late, set()
     made._looks_ahead = mode in ("matched", "global")
     if mode == "arrival":
         made._step_supports_amp_scaling = False  # as fused ones do: a GradScaler then unscales before the step

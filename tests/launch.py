@@ -29,7 +29,8 @@ ALLOWED = {
 def start(ranks: int | None, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     """Start ``python *arguments`` on ``ranks`` MPI ranks, None for no launcher, in a session of its own."""
     launcher = [str(MPIEXEC), "-n", str(ranks)] if ranks else []
-    kept = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
+    # Unbuffered, Python writes a line in pieces, and Open MPI 5.0.9 joins pieces of several ranks
+    kept = {name: value for name, value in os.environ.items() if name not in (*LAUNCHERS, "PYTHONUNBUFFERED")}
     return subprocess.Popen(
         [*launcher, sys.executable, *arguments],
         cwd=ROOT,

@@ -48,17 +48,17 @@ class Bucket:
         in_place: bool,
         average: bool,
     ) -> None:
-        self.parameters = list(parameters)
-        self.reducer = make_reducer([tuple(p.shape) for p in parameters])
+        self.parameters: list[Tensor] = list(parameters)
+        self.reducer: SparseAllreduce = make_reducer([tuple(p.shape) for p in parameters])
         self.in_place, self._average = in_place, average
         self._passes = passes
         self.handle: Handle[Any] | None = None
         self.watch: Watch | None = None  # of whichever reducer takes the next step
         self.sample: NormSample | None = None  # of the gradients, for a budget
         self.sparse: Algorithm | None = None  # what reduces it while steps are not dense, for a budget
-        self.kinds = np.zeros(len(self.parameters), np.uint8)  # of the gradients, as far as all ranks know
-        self.remembers = False  # there was a step, or a state was loaded
-        self.arrivals = Arrivals(self.parameters, passes)
+        self.kinds: np.ndarray = np.zeros(len(self.parameters), np.uint8)  # of the gradients, as far as all ranks know
+        self.remembers: bool = False  # there was a step, or a state was loaded
+        self.arrivals: Arrivals = Arrivals(self.parameters, passes)
         self._numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
         self._missing = set(range(len(self.parameters)))  # numbers of gradients that are not collected yet
         self._reducers = [self.reducer]  # all that took turns, by algorithm

@@ -160,7 +160,7 @@ class SparseGradients:
 
     def __init__(self, passes: int, average: bool, max_norm: float | None = None, raises: bool = False) -> None:
         self.dims: dict[Tensor, int] = {}  # the parameters, and the sparse dimensions of each one's gradient
-        self.arrivals = Arrivals((), passes)
+        self.arrivals: Arrivals = Arrivals((), passes)
         self._absence = Absence(0)
         self.report: StepReport | None = None  # of the last step
         self._average, self._max_norm, self._raises = average, max_norm, raises

@@ -21,7 +21,7 @@ from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.elastic import Team
 from sparse_mpi.reducer.auto import make_candidate
-from sparse_mpi.reducer.forms import check_list, check_mapping
+from sparse_mpi.reducer.forms import WHOLE, check_list, check_mapping
 from sparse_mpi.reducer.picking import Picker, named, pick
 from sparse_mpi.reducer.report import StepReport
 from sparse_mpi.reducer.spending import make_keeper
@@ -116,8 +116,9 @@ class SpendingReduction(ABC):
             when, what = state[PICKED].get("when"), state[PICKED].get("what")
             check_list(when, f"state[{PICKED!r}]['when']")
             check_list(what, f"state[{PICKED!r}]['what']")
-            if len(when) != len(Picker().state()) or len(what) not in (0, len(self.buckets)):
-                raise ValueError(f"state[{PICKED!r}] must be of {len(self.buckets)} buckets, got {state[PICKED]}")
+            buckets = len(state["buckets"])
+            if len(when) != len(Picker().state()) or len(what) not in (0, buckets):
+                raise ValueError(f"state[{PICKED!r}] must be of {buckets} buckets, got {state[PICKED]}; {WHOLE}")
             named(what)
 
     def _picked(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class CallLog:
 
     def over(self, family: int, ranks: Sequence[int]) -> Watched:
         """Return what notes the calls on a communicator of that number, of these ranks of the watchdog."""
-        self.numbers[family] = 0
+        self.numbers.setdefault(family, 0)
         return Watched(self, family, ranks)
 
     def enter(self, call: int, family: int, awaited: int) -> None:

@@ -44,8 +44,10 @@ class same_on_all_ranks:
 
     def __init__(self, comm: Comm, words: int = 0) -> None:
         self._comm = comm
-        self._statement, self.flag = "", False
-        self.words, self.rows = np.zeros(words, np.int64), np.zeros((comm.size, words), np.int64)
+        self._statement = ""
+        self.flag: bool = False
+        self.words: np.ndarray = np.zeros(words, np.int64)
+        self.rows: np.ndarray = np.zeros((comm.size, words), np.int64)
 
     def __enter__(self) -> Callable[..., None]:
         return self._say

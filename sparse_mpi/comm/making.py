@@ -56,7 +56,9 @@ class Raw:
     """
 
     def __init__(self, MPI: Any, comm: Any) -> None:
-        self.mpi, self.comm, self.rowtypes = MPI, comm, RowTypes(MPI)
+        self.mpi: Any = MPI
+        self.comm: Any = comm
+        self.rowtypes: RowTypes = RowTypes(MPI)
         self.watched: Watched | None = None  # where its calls are told to a watchdog
         self._parts: list[tuple[ReferenceType[Any], Raw]] = []  # that were made of it, each with what uses it
 

@@ -59,7 +59,7 @@ class ProcessGroupComm(CountingComm):
         self._ranks = members if some is None else [members[rank] for rank in some]  # numbers in the default group
         dog = _watchdog()
         if dog is not None and parent is None:
-            parent = dog.over(_ALL, range(dist.get_world_size()))
+            parent = dog.over(_ALL, self._ranks)
         if parent is not None:
             parent.enter(DUPLICATE)
         try:

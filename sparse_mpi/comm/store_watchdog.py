@@ -37,7 +37,7 @@ class StoreWatchdog:
     def __init__(
         self, rank: int, size: int, store: Callable[[], Any], timeout: float, end: Callable[[], object]
     ) -> None:
-        self.log = CallLog()
+        self.log: CallLog = CallLog()
         self._rank, self._size, self._store, self._timeout, self._end = rank, size, store, timeout, end
         self._members: dict[int, Sequence[int]] = {}  # of each communicator, by the number of its family
         self._written: Place | None = None  # to the store

@@ -71,10 +71,10 @@ class _End:
 
     def _die(self, error: BaseException) -> None:
         """End this process because of an exception."""
-        if not self.alone:
-            return
         traceback.print_exception(type(error), error, error.__traceback__)
         sys.stderr.flush()
+        if not self.alone:
+            return
         if self.comm is not None and self.comm.all_die(WAIT):
             sys.stdout.flush()
             os._exit(1)

@@ -57,7 +57,7 @@ class Watchdog:
         self.rank: int = self._comm.rank
         self.size: int = self._comm.size
         self._group, self._families = self._comm.Get_group(), itertools.count()
-        self.log = CallLog()
+        self.log: CallLog = CallLog()
         self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
         self._answers: dict[int, Place] = {}
         self.dying: set[int] = set()  # other ranks that have an exception which nothing catches

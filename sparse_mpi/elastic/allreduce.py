@@ -124,7 +124,7 @@ class ElasticAllreduce(SparseAllreduce):
 
         def clipped() -> float:
             self._catch_up()
-            flat, _ = self._agree(gradient, k, density, check)
+            flat, *_ = self._agree(gradient, k, density, check)
             assert self.clip_norm is not None, "it is clipped to something"
             return super(ElasticAllreduce, self)._clipping_factor(flat, self.clip_norm)
 
@@ -144,7 +144,8 @@ class ElasticAllreduce(SparseAllreduce):
         def attempt() -> Reduction:
             self._catch_up()
             # Check the arguments, and prepare. Nothing has changed yet.
-            flat, k_now = self._agree(gradient, k, density, check)
+            flat, k_now, dtype, asked = self._agree(gradient, k, density, check)
+            self._begin(k_now, dtype, asked)
             self._prepare()
             if self._copies is not None:
                 self._copies.begin(self.feedback.owed(), self.comm)
@@ -166,6 +167,7 @@ class ElasticAllreduce(SparseAllreduce):
             self._catch_up()
             flat = accumulate(self._enter(gradient))
             self._join(flat, add)
+            self.feedback.withhold(())
             raise
         self._report(reduction, start, before)
         self._check_result(reduction, None, self.algorithm)
@@ -220,7 +222,7 @@ class ElasticAllreduce(SparseAllreduce):
             with same_on_all_ranks(self.comm):
                 raise ValueError("check must be False and watch None where ranks may be lost; take SparseAllreduce")
 
-    def _agree(self, gradient: Any, k: int | None, density: float | None, check: bool) -> tuple[Array, int]:
+    def _agree(self, gradient: Any, k: int | None, density: float | None, check: bool) -> tuple[Array, int, Any, bool]:
         """Return the flat gradient ``(n,)`` and k, see `SparseAllreduce`."""
         self._refuse(check)
         return super()._agree(gradient, k, density, check)

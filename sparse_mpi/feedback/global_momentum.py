@@ -17,8 +17,9 @@ import numpy as np
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.feedback.leaky import LeakyFeedback
 from sparse_mpi.feedback.momentum import check_momentum
-from sparse_mpi.feedback.residual import add
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.feedback.residual import add, check_sizes
+from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.sparse import SparseVector, merge
 
 LAST = "last"  # the key, in a state, of the last result
 
@@ -43,9 +44,9 @@ class GlobalMomentum(LeakyFeedback):
     keep: float = field(default=1.0, kw_only=True)
     momentum: float = 0.9
     late: float | None = field(default=None, kw_only=True, repr=False)
-    _last: SparseVector | Array | None = field(default=None, init=False, repr=False)  # the last result, where finite
+    _last: SparseVector | Array | None = field(default=None, init=False, repr=False)  # over _share: what was added
     _share: float = field(default=0.0, init=False, repr=False)  # m / P of that step
-    _withheld: SparseVector | Array | None = field(default=None, init=False, repr=False)  # from ``_last``, in this step
+    _withheld: SparseVector | None = field(default=None, init=False, repr=False)  # of ``_last``, in this step
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,18 +58,14 @@ class GlobalMomentum(LeakyFeedback):
         """Take the momentum of these parts out of the residual until `consume` puts it back, as it was."""
         if self._withheld is not None:
             add(self._inner.residual, _times(self._withheld, self._share))
-        last, self._withheld = self._last, None
-        if parts and last is not None:
-            values = last.values if isinstance(last, SparseVector) else last
-            within = namespace(values).zeros(len(self._inner.residual), bool)
-            for part in parts:
-                within[part] = True
-            if isinstance(last, SparseVector):
-                at = within[last.indices]
-                self._withheld = SparseVector(last.indices[at], values[at], last.size)
-            else:
-                self._withheld = values * within
-            add(self._inner.residual, _times(self._withheld, -self._share))
+        self._withheld = None
+        if parts and self._last is not None:
+            if not isinstance(self._last, SparseVector):
+                self._last = like(self._last, self._inner.residual)
+            held = _within(self._last, parts)
+            if len(held.indices):
+                self._withheld = held
+                add(self._inner.residual, _times(held, -self._share))
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
         """Subtract ``sent`` from the residual, let the rest leak, and add this rank's share of ``total``'s momentum.
@@ -79,12 +76,12 @@ class GlobalMomentum(LeakyFeedback):
         self._last, self._share = _finite(total, self._inner.residual.dtype), self.momentum / self._ranks
         if isinstance(self._last, SparseVector) and self.late is not None and self.momentum:
             self._last = _times(self._last, self.late / self.momentum)
-        if self._withheld is not None:
-            if isinstance(self._last, SparseVector):
-                self._last = self._last.to_dense()
-            held = self._withheld
-            add(self._last, held if isinstance(held, SparseVector) else like(held, self._last))
-            self._withheld = None
+        held, self._withheld = self._withheld, None
+        if held is not None and isinstance(self._last, SparseVector):
+            both = [namespace(held.values).concatenate(pair) for pair in zip(self._last[:2], held[:2], strict=True)]
+            self._last = merge(SparseVector(both[0], both[1], held.size))
+        elif held is not None:
+            add(self._last, held)
         add(self._inner.residual, _times(self._last, self._share))
 
     def given(self, acc: Array, sent: SparseVector | Array) -> Array:
@@ -95,12 +92,19 @@ class GlobalMomentum(LeakyFeedback):
         return given
 
     def common(self) -> dict[str, Array]:
-        """Return the last result, of whose momentum the ranks' shares are in their residuals."""
+        """Return what the ranks' shares of the momentum are of: the last result where finite, or less of it if late.
+
+        Where a tensor had no gradient it is the one of the last step in which it had.
+        """
         last = np.zeros(len(self.residual), np.float32) if self._last is None else self._last
         return {LAST: last.to_dense() if isinstance(last, SparseVector) else last}
 
+    def check_state(self, state: dict[str, Array]) -> None:
+        super().check_state(state)
+        check_sizes(state, [LAST] if LAST in state else [], len(self._inner.residual))
+
     def load(self, state: dict[str, Array]) -> None:
-        """Restore the residual and the last result, which earlier versions did not save."""
+        """Restore the residual, and what `common` returned, which earlier versions did not save."""
         super().load(state)
         self._last, self._share = state[LAST].copy() if LAST in state else None, self.momentum / self._ranks
 
@@ -113,6 +117,21 @@ def _finite(total: SparseVector | Array, dtype: Any) -> SparseVector | Array:
     return SparseVector(total.indices.copy(), finite, total.size) if isinstance(total, SparseVector) else finite
 
 
+def _within(x: SparseVector | Array, parts: Sequence[slice]) -> SparseVector:
+    """Return the entries of ``x`` ``(n,)`` in these parts; of an array those that are not 0."""
+    if isinstance(x, SparseVector):
+        within = namespace(x.values).zeros(x.size, bool)
+        for part in parts:
+            within[part] = True
+        at = within[x.indices]
+        return SparseVector(x.indices[at], x.values[at], x.size)
+    xp = namespace(x)
+    found = [part.start + xp.flatnonzero(x[part]) for part in parts]
+    indices = xp.concatenate(found).astype(index_dtype(len(x)))
+    return SparseVector(indices, x[indices], len(x))
+
+
 def _times(x: SparseVector | Array, factor: float) -> SparseVector | Array:
-    """Return ``factor * x``."""
+    """Return ``factor * x``, of the dtype of ``x``."""
+    factor = float(factor)  # a number of NumPy would widen
     return x._replace(values=factor * x.values) if isinstance(x, SparseVector) else factor * x

@@ -116,14 +116,13 @@ class MomentumCorrection(ErrorFeedback):
         A tensor of which nothing waits, all that is not 0 having been sent, has no entry that will arrive late.
         """
         assert self._layout is not None, "consume is for instances that start returned"
-        gone = (2 * abs(self.residual[at]) < before) | (before == 0)
-        waits = self.residual != 0
-        waits[at] = ~gone
-        xp, sizes = namespace(gone), like(np.array(self._layout.sizes), gone)
-        ends, waiting = xp.cumsum(sizes), xp.concatenate([xp.zeros(1, int), xp.cumsum(waits)])
-        partly = waiting[ends] > waiting[ends - sizes]  # by tensor
-        positions = xp.arange(len(gone)) if isinstance(at, slice) else at
-        return gone & partly[xp.searchsorted(ends, positions, side="right")]
+        left = self.residual[at]
+        gone = (2 * abs(left) < before) | (before == 0)
+        xp, ends = namespace(gone), like(np.cumsum(self._layout.sizes), gone)
+        tensors = xp.searchsorted(ends, xp.arange(len(gone)) if isinstance(at, slice) else at, side="right")
+        rounded = xp.bincount(tensors[gone & (left != 0)], minlength=len(ends))
+        waiting = xp.stack([xp.asarray(xp.count_nonzero(self.residual[part] != 0)) for part in self._layout.parts])
+        return gone & (waiting > rounded)[tensors]
 
     def state(self) -> dict[str, Array]:
         """Return residual and velocity."""

@@ -66,7 +66,8 @@ class Dictionary:
     """
 
     def __init__(self, strings: Sequence[bytes], kind: int, comm: Comm) -> None:
-        self._comm, self._kind, self.rank = comm, kind, comm.rank
+        self._comm, self._kind = comm, kind
+        self.rank: int = comm.rank
         # Owners: each gets the strings of its range, from all ranks.
         cuts = [0, *(bisect_left(strings, first) for first in _first_strings(strings, comm)), len(strings)]
         parts = _exchanged([strings[start:end] for start, end in pairwise(cuts)], comm)

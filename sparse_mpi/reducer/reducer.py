@@ -94,9 +94,10 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         except Exception as error:
             self.comm.abort(error)
         self.ranks: int = self.comm.size  # whose gradients are in the last result
-        self.whole = False  # the last step was to send every entry
-        self.absence = Absence(len(self.layout.shapes))  # of gradients, in a step
-        self.clip_norm, self._nonfinite = clip_norm, nonfinite
+        self.whole: bool = False  # the last step was to send every entry
+        self.absence: Absence = Absence(len(self.layout.shapes))  # of gradients, in a step
+        self.clip_norm: float | None = clip_norm
+        self._nonfinite = nonfinite
         self.report: StepReport | None = None
         self.watch: Watch | None = None  # measures the quality of some steps, if set
         self._selectors, self._instrumented = instrument(self.algorithm)
@@ -178,8 +179,9 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         start, before = perf_counter(), self.comm.traffic.copy()
         self.comm.begin_reduction()
         # Check the arguments before any data moves: all ranks raise, or none.
-        flat, k_now = self._agree(gradient, k, density, check)
+        flat, k_now, dtype, asked = self._agree(gradient, k, density, check)
         try:
+            self._begin(k_now, dtype, asked)
             # Prepare: what needs no gradient, unless it was done in the background.
             self._prepare()
             # Accumulate: the gradient joins the residual, here or in the pass in which the algorithm selects.
@@ -208,19 +210,26 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         self._prepared = Traffic()
         self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
 
-    def _agree(self, gradient: Any, k: int | None, density: float | None, check: bool) -> tuple[Array, int]:
-        """Return the flat gradient ``(n,)`` and k of a step, once all ranks have good and equal arguments."""
+    def _agree(self, gradient: Any, k: int | None, density: float | None, check: bool) -> tuple[Array, int, Any, bool]:
+        """Return what a step begins with, once all ranks have good and equal arguments; nothing has changed yet.
+
+        Returns:
+            The flat gradient ``(n,)``, k, the dtype of acc, and True if a rank has news of tensors without a gradient.
+        """
         agreement = same_on_all_ranks(self.comm)
         with agreement as say:
             flat, k_now = self._enter(gradient), self._resolve(k, density)
             dtype = self._acc_type(flat)
             say(dtype=arrays.wide_type(flat), acc=dtype, k=k_now, check=check)
             agreement.flag = self.absence.news(self.comm)
+        return flat, k_now, dtype, agreement.flag
+
+    def _begin(self, k_now: int, dtype: Any, asked: bool) -> None:
+        """Begin a step with what `_agree` returned. Collective if ``asked``."""
         self._use_dtype(dtype)
-        missing = self.absence.agree(agreement.flag, self.comm)
+        missing = self.absence.agree(asked, self.comm)
         self.feedback.withhold([self.layout.parts[number] for number in missing])
         self.whole = k_now >= self.layout.size
-        return flat, k_now
 
     def _reduce(self, acc: Array, k: int, add: Array | None) -> Reduction:
         """Return the reduction of ``acc`` ``(n,)``, to which the selection still has to add ``add``, if anything."""

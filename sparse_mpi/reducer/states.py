@@ -134,7 +134,8 @@ class Resumable(Preparing):
             state = as_arrays(state)
             self._check_state(state, self._identity())
             restored = restore(self._state, state.get("state"), "state['state']")
-            remembered = {name: state[name] for name in [*self.feedback.state(), *self.feedback.common()]}
+            names = [*self.feedback.state(), *self.feedback.common()]
+            remembered = {name: state[name] for name in names if name in state}  # earlier versions lack some
             agreement.words[0] = _widest(remembered)
             say(call="load_state_dict", dtype=state.get(DTYPE))
         dtype = np.dtype(f"f{agreement.rows.max()}")

@@ -203,8 +203,8 @@ def test_other_ranks_than_mpis_are_refused(by_mpi):
         ),
         ("of another shape", "ValueError: gradient must have 10 elements as layout says, got 15"),
         ("complex", "TypeError: named_parameters: weight must be of dtype float32.*got complex64"),
-        ("state", r"ValueError: state must have 'steps', got \[\]; load what was saved"),
-        ("names", "ValueError: state must be of this model's parameters, got one that is named '0.weights'"),
+        ("state", r"TypeError: state\['steps'\] must be a whole number, at least 0 steps, got None"),
+        ("names", "ValueError: state must have each of this model's parameters at most once, got '0.weights'"),
     ],
 )
 def test_mistakes_are_named_on_every_rank(by_torchrun, what, message):

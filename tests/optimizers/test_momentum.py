@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparse_mpi import ErrorFeedback, GlobalMomentum, Layout, MomentumCorrection, SparseVector
+from sparse_mpi import ALGORITHMS, ErrorFeedback, GlobalMomentum, Layout, MomentumCorrection, SparseVector
 from sparse_mpi.buckets.momentum import matched
 from sparse_mpi.comm import NullComm
 from sparse_mpi.feedback import LeakyFeedback
@@ -237,3 +237,25 @@ def test_momentum_is_matched_to_the_wait():
         before = rule.residual.copy()
         rule.consume(total, total)
         np.testing.assert_allclose(rule.residual, before - 1 + pushed)
+
+
+def test_nesterov_looks_ahead_by_what_each_bucket_was_given():
+    """Late sums get less momentum; a dense bucket beside a sparse one is trained as by torch."""
+    weights = [torch.full((8,), 0.5, requires_grad=True), torch.full((40,), 0.5, requires_grad=True)]
+    plain = weights[0].detach().clone().requires_grad_()
+    optimizer = DistributedOptimizer(
+        torch.optim.SGD(weights, lr=0.1, momentum=0.9, nesterov=True),
+        comm=NullComm(),
+        density=0.1,
+        algorithm="topka",
+        bucket_cap_mb=1e-5,
+    )
+    expected = torch.optim.SGD([plain], lr=0.1, momentum=0.9, nesterov=True)
+    kinds = {8: "dense", 40: "topka"}
+    optimizer.reduction.use([ALGORITHMS[kinds[bucket.flat.numel()]]() for bucket in optimizer.reduction.buckets])
+    for _ in range(8):
+        for parameters, chosen in ((weights, optimizer), ([plain], expected)):
+            chosen.zero_grad()
+            sum((parameter - torch.arange(len(parameter))).pow(2).sum() for parameter in parameters).backward()
+            chosen.step()
+    torch.testing.assert_close(weights[0], plain)

@@ -193,9 +193,7 @@ def test_state_of_another_feedback_is_refused(ranks):
                         reducer.load_state_dict(state)
             reducer.load_state_dict(states[kind])
         damaged = {key: value for key, value in states["dgc"].items() if key != "velocity"}
-        with pytest.raises(
-            ValueError, match=rf"state\['velocity'\] must be float32 \({N},\) .* got nothing"
-        ):
+        with pytest.raises(ValueError, match=rf"state\['velocity'\] must be float32 \({N},\) .* got nothing"):
             SparseAllreduce(N, k=K, comm=comm, feedback="dgc").load_state_dict(damaged)
 
     ranks.run(body)

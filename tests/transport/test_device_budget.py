@@ -50,7 +50,7 @@ BUDGETS = {
 # With topka
 MEMORIES = {
     "residual": Budget(7, 23),
-    "dgc": Budget(7, 53),
+    "dgc": Budget(8, 52),
     "gmc": Budget(7, 28),
     "leaky": Budget(7, 24),
     "ef21": Budget(10, 45),
