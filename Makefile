@@ -41,8 +41,6 @@ $(DIRECT): export OMPI_MCA_btl ?= ^ofi
 $(DIRECT): export OMPI_MCA_mpi_yield_when_idle ?= 1
 # Tests share the cores
 $(DIRECT) test-mpi: export OMP_NUM_THREADS ?= 1
-# Progress shows at once
-export PYTHONUNBUFFERED ?= 1
 # Python keeps compiled files: compiling the tests anew takes each of their processes 15 s
 export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1

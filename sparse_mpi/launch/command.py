@@ -138,5 +138,9 @@ def _line(
     local: bool,
 ) -> Line:
     wanted = flavour.variables(job) | surroundings.needed(environment, job.threads)
+    gone = surroundings.dropped(environment, keep)
+    if local and flavour.terminals:  # unbuffered, Python writes lines in pieces, which may be joined with other ranks'
+        del wanted[surroundings.UNBUFFERED]
+        gone += [surroundings.UNBUFFERED] if surroundings.UNBUFFERED in environment else []
     own = {name: value for name, value in wanted.items() if name not in environment or name == "PYTHONPATH"}
-    return Line(words, own, tuple(surroundings.dropped(environment, keep)), flavour, local)
+    return Line(words, own, tuple(gone), flavour, local)

@@ -14,6 +14,7 @@ INHERITED = (
     *("OMPI_COMM_", "OMPI_UNIVERSE_SIZE", "OMPI_FILE_LOCATION", "PRTE_LAUNCHED", "PMIX_", "PMI_", "PMI2_"),
     *("MPI_LOCAL", "HYDI_", "PALS_", "SLURM_", "MV2_COMM_"),
 )
+UNBUFFERED = "PYTHONUNBUFFERED"
 ROOT = Path(__file__).parents[2]  # the folder that holds the package
 
 
@@ -31,7 +32,7 @@ def outside_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:
 
 def needed(environment: Mapping[str, str], threads: int) -> dict[str, str]:
     """Return what the ranks of any MPI need; the caller lets the user's own values win, except for ``PYTHONPATH``."""
-    found = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    found = {"OMP_NUM_THREADS": str(threads), UNBUFFERED: "1"}
     if "HOME" not in environment:
         found["HOME"] = home()  # Open MPI does not start without
     if not _installed():

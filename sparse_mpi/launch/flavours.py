@@ -66,6 +66,7 @@ class Flavour:
         confine: environment variables by which temporary files go to `Folders`.
         banners: patterns of what its mpiexec prints between rules, and what to say in their place, see `output.Filter`.
         elastic: options of its mpiexec for ranks that survive the failure of others; None if they cannot.
+        terminals: its mpiexec gives each rank a terminal for stdout, to which Python writes whole lines at once.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Flavour:
     confine: Callable[[Folders], dict[str, str]]
     banners: tuple[tuple[str, str], ...] = ()
     elastic: tuple[str, ...] | None = None
+    terminals: bool = False
 
 
 def _open_mpi(job: Job) -> dict[str, str]:
@@ -155,6 +157,7 @@ OPEN_MPI = Flavour(
             r"rank \1 was ended by \2, and the job with it",
         ),
     ),
+    terminals=True,
     elastic=("--with-ft", "ulfm"),
 )
 MPICH = Flavour(

@@ -90,26 +90,24 @@ class SparseAllreduce(Flushable, Resumable, Spending):
             say(n=self.layout.size, layout=self.layout.digest, k=self.k, algorithm=chosen)
             say(feedback=self._rule, clip_norm=clip_norm, in_place=in_place, nonfinite=nonfinite, budget=goal)
         try:
-            self.algorithm: Algorithm = chosen or self._chosen()
+            self.algorithm: Algorithm = chosen or (
+                choose(self.layout, self.k, self.comm)
+                if self._keeper is None  # with a budget one that follows k
+                else pick([self.layout], [self.k], self.comm)[0]
+            )
         except Exception as error:
             self.comm.abort(error)
         self.ranks: int = self.comm.size  # whose gradients are in the last result
         self.whole: bool = False  # the last step was to send every entry
         self.absence: Absence = Absence(len(self.layout.shapes))  # of gradients, in a step
         self.clip_norm: float | None = clip_norm
-        self._nonfinite = nonfinite
+        self._nonfinite: str = nonfinite
         self.report: StepReport | None = None
         self.watch: Watch | None = None  # measures the quality of some steps, if set
         self._selectors, self._instrumented = instrument(self.algorithm)
         self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
         self._unselected = unselected(self.algorithm, self.layout)
         self._prepared = Traffic()  # of what was prepared for the next step in the background
-
-    def _chosen(self) -> Algorithm:
-        """Return the algorithm that ``"auto"`` stands for: with a budget one that follows k. Collective."""
-        if self._keeper is not None:
-            return pick([self.layout], [self.k], self.comm)[0]
-        return choose(self.layout, self.k, self.comm)
 
     @property
     def residual(self) -> Array:
@@ -207,15 +205,11 @@ class SparseAllreduce(Flushable, Resumable, Spending):
     def _report(self, reduction: Reduction, start: float, before: Traffic) -> None:
         """Put together the report of a step that began at the time ``start``, after the traffic ``before``."""
         spent, traffic = perf_counter() - start, self.comm.traffic - before + self._prepared
-        self._prepared = Traffic()
         self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
+        self._prepared = Traffic()
 
     def _agree(self, gradient: Any, k: int | None, density: float | None, check: bool) -> tuple[Array, int, Any, bool]:
-        """Return what a step begins with, once all ranks have good and equal arguments; nothing has changed yet.
-
-        Returns:
-            The flat gradient ``(n,)``, k, the dtype of acc, and True if a rank has news of tensors without a gradient.
-        """
+        """Return the flat gradient ``(n,)``, k, the dtype of acc, and True if a rank has `absence.news`; all agree."""
         agreement = same_on_all_ranks(self.comm)
         with agreement as say:
             flat, k_now = self._enter(gradient), self._resolve(k, density)
@@ -273,16 +267,9 @@ class SparseAllreduce(Flushable, Resumable, Spending):
 
         The two can take turns: what either has not sent, the other sends.
         """
-        made = SparseAllreduce(
-            self.layout,
-            k=self.k,
-            comm=self.comm,
-            algorithm=algorithm,
-            feedback=self._rule,
-            clip_norm=self.clip_norm,
-            in_place=self.in_place,
-            nonfinite=self._nonfinite,
-        )
+        same: dict[str, Any] = {"k": self.k, "comm": self.comm, "clip_norm": self.clip_norm, "in_place": self.in_place}
+        same |= {"feedback": self._rule, "nonfinite": self._nonfinite}
+        made = SparseAllreduce(self.layout, algorithm=algorithm, **same)
         made.feedback = self.feedback
         return made
 

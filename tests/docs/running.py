@@ -54,7 +54,7 @@ def named(page: Page) -> set[str]:
 
 def environment() -> dict[str, str]:
     """Return the variables of a shell in which the package is installed and ready."""
-    kept = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
+    kept = {name: value for name, value in os.environ.items() if name not in (*LAUNCHERS, "PYTHONUNBUFFERED")}
     path = os.pathsep.join([f"{sys.prefix}/bin", os.environ.get("PATH", os.defpath)])
     return ALLOWED | kept | {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
 
