@@ -66,6 +66,12 @@ def refuse_torchrun() -> None:
         )
 
 
+def say_on_stderr(text: str) -> None:
+    """Print a line in one piece; `print` writes its end apart where Python is not to buffer, and lines may be joined."""
+    sys.stderr.write(f"sparse_mpi: {text}\n")
+    sys.stderr.flush()
+
+
 def first_to_say(text: str) -> bool:
     """Return False if another process of a job that `run` started has asked for the same ``text`` before."""
     folder, own = os.environ.get(FOLDER), str(os.getpid())

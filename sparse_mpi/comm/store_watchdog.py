@@ -7,7 +7,6 @@ waits.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import Any
 from sparse_mpi.comm.call_log import CallLog, Watched
 from sparse_mpi.comm.kennel import KENNEL
 from sparse_mpi.comm.place import DUPLICATE, SENDRECV, Place
-from sparse_mpi.comm.runtime import TIMEOUT
+from sparse_mpi.comm.runtime import TIMEOUT, say_on_stderr
 
 LASTING = 1.0  # seconds after which a rank writes where it is
 WORD = 60.0  # seconds in a call after which a rank says so, where there is no time limit
@@ -77,7 +76,7 @@ class StoreWatchdog:
             limit = f"longer than {self._timeout:g} s, " if self._timeout else ""
             left = "the job ends" if self._timeout else f"{TIMEOUT} would end the job"
             text = f"rank {self._rank} of {self._size} {place}, {limit}and waits for others: {seen}; {left}"
-            print(f"sparse_mpi: {text}", file=sys.stderr, flush=True)
+            say_on_stderr(text)
         if self._timeout:
             time.sleep(SPEAKING)
             self._end()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +27,7 @@ from sparse_mpi.comm.call_log import CallLog, Watched
 from sparse_mpi.comm.frozen import Neighbours
 from sparse_mpi.comm.kennel import KENNEL, LOOK
 from sparse_mpi.comm.place import CLOSE, NOBODY, SHRINK, Place, now
+from sparse_mpi.comm.runtime import say_on_stderr
 
 STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
 ANSWER = 1.0  # seconds in which a watchdog must answer
@@ -122,7 +122,7 @@ class Watchdog:
         waited = [place for place in inside if self.timeout and place.seconds > self.timeout]
         for rank in neighbours.stopped() if waited else ():
             text = f"rank {rank} of {self.size} does not come to a call, for it is stopped: it is killed"
-            print(f"sparse_mpi: {text}", file=sys.stderr, flush=True)
+            say_on_stderr(text)
             neighbours.end(rank)
         recovery = max(RECOVERY, 2 * self.timeout)
         for place in inside:
@@ -187,7 +187,7 @@ class Watchdog:
 
     def _give_up(self, why: str, speaking: float = SPEAKING) -> None:
         """Say why, leave others the time to do so too, and end the job."""
-        print(f"sparse_mpi: rank {self.rank} of {self.size} {why}; the job ends", file=sys.stderr, flush=True)
+        say_on_stderr(f"rank {self.rank} of {self.size} {why}; the job ends")
         until = time.monotonic() + speaking
         while time.monotonic() < until:
             self.read()  # others may ask where this rank is

@@ -7,7 +7,6 @@ lost after some have left the meeting, the others learn that from them, and keep
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter
@@ -20,6 +19,7 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import hand_over
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.failure import RankFailure
+from sparse_mpi.comm.runtime import say_on_stderr
 from sparse_mpi.elastic.departure import Departure, TooFewRanks
 from sparse_mpi.elastic.spares import Spares
 
@@ -189,6 +189,6 @@ class Team(Spares):
         else:
             self.departures.append(departure)
         if self.members and self.number == self.members[0]:
-            print(f"sparse_mpi: {departure}", file=sys.stderr, flush=True)
+            say_on_stderr(str(departure))
         if len(self.members) + len(self._waiting(self.lost)) < self.min_ranks:
             raise TooFewRanks(f"{departure}, but min_ranks is {self.min_ranks}")
