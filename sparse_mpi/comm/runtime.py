@@ -67,7 +67,7 @@ def refuse_torchrun() -> None:
 
 
 def say_on_stderr(text: str) -> None:
-    """Print a line in one piece; `print` writes its end apart where Python is not to buffer, and lines may be joined."""
+    """Print a line in one piece: the end, which `print` may write apart, may come after the line of another rank."""
     sys.stderr.write(f"sparse_mpi: {text}\n")
     sys.stderr.flush()
 
