@@ -56,7 +56,7 @@ from sparse_mpi.comm import as_comm
 hand = {{}} if {how == "torchrun"} else dict(
     init_method="file://{queue.folder}/group", rank=int(os.environ["SLURM_PROCID"]), world_size=2)
 dist.init_process_group("gloo", **hand)
-print(f"{{as_comm().rank}} of {{as_comm().size}}", flush=True)
+print(f"{{as_comm().rank}} of {{as_comm().size}}\\n", end="", flush=True)  # in one piece, beside the other's
 """
     (queue.folder / "group.py").write_text(program)
     (queue.folder / "group").unlink(missing_ok=True)
