@@ -48,7 +48,7 @@ class _Reducing:
     _synchronizes: bool  # `step` calls `synchronize`
     _synchronized: bool  # `synchronize` was called since the last step
     _momentum: float | None  # that the error feedback has taken over; None: it has not
-    _late: float | None  # the momentum that it applies to sparse sums, if that is another one
+    _late: float | None  # the momentum that it applies to sparse sums
     _waited: set[Tensor]  # the parameters whose sums are sparse in this step
     _looks_ahead: bool  # Nesterov's momentum, if any, is left to do when the gradients are there
 
@@ -64,9 +64,11 @@ class _Reducing:
         self.reduction.add(p for group in self.param_groups for p in group["params"])  # type: ignore[attr-defined]
         self._synchronized = True
         totals = self.reduction.synchronize()
-        sparse = [isinstance(total, SparseVector) for total in totals]
-        buckets = zip(self.reduction.buckets, sparse, strict=False)  # none after an overflow
-        self._waited = {parameter for bucket, late in buckets if late for parameter in bucket.parameters}
+        if self._looks_ahead:
+            buckets = zip(self.reduction.buckets, totals, strict=False)  # no totals after an overflow
+            self._waited = {
+                p for bucket, total in buckets if isinstance(total, SparseVector) for p in bucket.parameters
+            }
         return totals
 
     @contextmanager
@@ -86,7 +88,7 @@ class _Reducing:
         with without_momentum(
             self,  # type: ignore[arg-type]
             self._momentum,
-            lambda parameter: self._late if parameter in self._waited else None,
+            lambda parameter: self._late if parameter in self._waited else self._momentum,
             self._looks_ahead,
         ) as finish:
 
@@ -206,12 +208,12 @@ def DistributedOptimizer(
         step_seconds: likewise, or beside a budget, how long a step may take.
         momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
             late. For SGD ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
-            selection, see `GlobalMomentum` and `MomentumCorrection`. ``"matched"`` is ``"global"`` with a
-            smaller momentum for sums that arrive late: 0.8 for 0.9, see `sparse_mpi.buckets.momentum.matched`. For Adam
-            and AdamW ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
-            `sparse_mpi.buckets.arrival`. What ``param_groups`` say
-            keeps the meaning that it has in torch. None takes ``"matched"`` or ``"arrival"`` where that is possible
-            with optimizer and ``feedback``, and says so in a line on stderr.
+            selection, see `GlobalMomentum` and `MomentumCorrection`. ``"matched"`` is ``"global"`` with a smaller
+            momentum for sums that arrive late: 0.8 for 0.9, see `sparse_mpi.buckets.momentum.matched`. For Adam and
+            AdamW ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
+            `sparse_mpi.buckets.arrival`. What ``param_groups`` say keeps the meaning that it has in torch. None takes
+            ``"matched"`` or ``"arrival"`` where that is possible with optimizer and ``feedback``, and says so in a line
+            on stderr.
         clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
             applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` it is that of the whole
             gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
@@ -265,7 +267,7 @@ def DistributedOptimizer(
     made.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     made._synchronizes, made._synchronized = True, False
     made._momentum = optimizer.param_groups[0]["momentum"] if mode in TAKING else None
-    made._late, made._waited = late, set()
+    made._late, made._waited = made._momentum if late is None else late, set()
     made._looks_ahead = mode in ("matched", "global")
     if mode == "arrival":
         made._step_supports_amp_scaling = False  # as fused ones do: a GradScaler then unscales before the step

@@ -134,11 +134,11 @@ def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> G
 
 @contextmanager
 def without_momentum(
-    optimizer: Optimizer, momentum: float | None, late: Callable[[Tensor], float | None], look_ahead: bool
+    optimizer: Optimizer, momentum: float | None, applied: Callable[[Tensor], Any], look_ahead: bool
 ) -> Iterator[Callable[[], None]]:
     """Let ``optimizer`` step without momentum and weight decay in this context, unless ``momentum`` is None.
 
-    ``late(parameter)`` is what the error feedback has applied in its place to a gradient that is there, None: the same.
+    ``applied(parameter)`` is the one that the error feedback has applied in its place to a gradient that is there.
 
     Yields:
         What does for them what is left to do, to be called when the gradients are there: the momentum of gradients that
@@ -165,7 +165,7 @@ def without_momentum(
     def finish() -> None:
         _push_sparse(optimizer, momentum)
         if look_ahead:
-            _look_ahead(optimizer, momentum, late)
+            _look_ahead(optimizer, applied)
         _decay_weights(optimizer, momentum, decays)
 
     with along_gradients(optimizer):
@@ -204,8 +204,8 @@ def _push_sparse(optimizer: Optimizer, momentum: float) -> None:
 
 
 @torch.no_grad()
-def _look_ahead(optimizer: Optimizer, usual: float, late: Callable[[Tensor], float | None]) -> None:
-    """Turn the gradients, which include momentum, the ``usual`` one or that of `late`, into Nesterov's.
+def _look_ahead(optimizer: Optimizer, applied: Callable[[Tensor], float]) -> None:
+    """Turn the gradients, which include the momentum ``applied`` to each parameter's, into Nesterov's.
 
     Where dense SGD has the velocity ``u = g + m u_before``, Nesterov's update is ``g + m u = (1 + m) u - m u_before``.
     """
@@ -213,8 +213,7 @@ def _look_ahead(optimizer: Optimizer, usual: float, late: Callable[[Tensor], flo
         for parameter in group["params"] if group["nesterov"] else ():
             if parameter.grad is not None and not parameter.grad.is_sparse:
                 state, velocity = optimizer.state[parameter], parameter.grad.clone()
-                applied = late(parameter)
-                momentum = usual if applied is None else applied
+                momentum = applied(parameter)
                 parameter.grad.mul_(1 + momentum)
                 if LAST in state:
                     parameter.grad.sub_(state[LAST], alpha=momentum)

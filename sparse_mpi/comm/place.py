@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-CALLS = (*" sendrecv allgather allgatherv alltoallv allreduce bcast barrier shrink close duplicate".split(" "),)
+CALLS = ("", *"sendrecv allgather allgatherv alltoallv allreduce bcast barrier shrink close duplicate".split())
 SENDRECV, SHRINK, CLOSE = CALLS.index("sendrecv"), CALLS.index("shrink"), CALLS.index("close")
 DUPLICATE = CALLS.index("duplicate")  # any call that makes a communicator
 UNCOUNTED = (SENDRECV, SHRINK, CLOSE)  # calls that are not counted: the last two are of all ranks that are left

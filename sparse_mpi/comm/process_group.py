@@ -205,7 +205,7 @@ class ProcessGroupComm(CountingComm):
         return [dist.irecv(_bytes(rows), self._ranks[source], self._group, tag)] if rows.size else []
 
 
-_ALL = -1  # the number of the default group itself
+_ALL = -1  # the number under which groups are made that are parts of none of ours
 _families = count()
 _dogs: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # of the default group
 

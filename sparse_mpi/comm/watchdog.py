@@ -121,8 +121,7 @@ class Watchdog:
         inside = [place for place in places if place.inside]
         waited = [place for place in inside if self.timeout and place.seconds > self.timeout]
         for rank in neighbours.stopped() if waited else ():
-            text = f"rank {rank} of {self.size} does not come to a call, for it is stopped: it is killed"
-            say_on_stderr(text)
+            say_on_stderr(f"rank {rank} of {self.size} does not come to a call, for it is stopped: it is killed")
             neighbours.end(rank)
         recovery = max(RECOVERY, 2 * self.timeout)
         for place in inside:

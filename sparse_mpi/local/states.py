@@ -16,7 +16,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.elastic import Team
 from sparse_mpi.local.fragment import Arrived, Fragment
-from sparse_mpi.reducer.forms import FORM, WHOLE, check_array, check_form, check_list, equal, sealed
+from sparse_mpi.reducer.forms import FORM, WHOLE, check_bytes, check_form, check_list, equal, sealed
 from sparse_mpi.reducer.states import check_ranks
 
 
@@ -81,18 +81,13 @@ class Resumable:
             "outer": self.outer.state_dict(),
             "means": [fragment.arrive() for fragment in self.fragments],
         }
-        return dict(
-            as_tensors(
-                sealed(
-                    {
-                        "schedule": self._schedule(),
-                        "reducers": [fragment.reducer.state_dict() for fragment in self.fragments],
-                        "own": packed(own),
-                        "common": packed(common if self._ranks.rank == 0 else None),
-                    }
-                )
-            )
-        )
+        state = {
+            "schedule": self._schedule(),
+            "reducers": [fragment.reducer.state_dict() for fragment in self.fragments],
+            "own": packed(own),
+            "common": packed(common if self._ranks.rank == 0 else None),
+        }
+        return dict(as_tensors(sealed(state)))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks; to the bit. Collective.
@@ -186,7 +181,7 @@ class Resumable:
 
         Parameters that do not fit would show only in the middle of loading, when other ranks can no longer be told.
         """
-        check_array(state.get(name), f"state[{name!r}]", kinds=("uint8",))
+        check_bytes(state.get(name), f"state[{name!r}]")
         try:
             tree = unpacked(state[name])
             sizes = [len(tensor) for tensor in tree["parameters"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,13 +46,12 @@ def check_list(value: Any, argument: str) -> None:
         raise TypeError(f"{argument} must be a list, got {_kind(value)}; {WHOLE}")
 
 
-def check_array(value: Any, argument: str, size: int | None = None, kinds: Sequence[str] = ()) -> None:
-    """Raise TypeError or ValueError unless ``value`` is a NumPy array ``(size,)`` of one of the dtypes ``kinds``."""
-    if not isinstance(value, np.ndarray) or value.dtype.name not in kinds:
-        raise TypeError(f"{argument} must be an array of {' or '.join(kinds)}, got {_kind(value)}; {WHOLE}")
-    if value.ndim != 1 or (size is not None and len(value) != size):
-        expected = "elements" if size is None else f"{size} elements"
-        raise ValueError(f"{argument} must be a vector of {expected}, got the shape {value.shape}; {WHOLE}")
+def check_bytes(value: Any, argument: str) -> None:
+    """Raise TypeError or ValueError unless ``value`` is a NumPy vector of uint8."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
+        raise TypeError(f"{argument} must be an array of uint8, got {_kind(value)}; {WHOLE}")
+    if value.ndim != 1:
+        raise ValueError(f"{argument} must be a vector of elements, got the shape {value.shape}; {WHOLE}")
 
 
 def equal(a: Any, b: Any) -> bool:

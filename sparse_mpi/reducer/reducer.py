@@ -205,8 +205,8 @@ class SparseAllreduce(Flushable, Resumable, Spending):
     def _report(self, reduction: Reduction, start: float, before: Traffic) -> None:
         """Put together the report of a step that began at the time ``start``, after the traffic ``before``."""
         spent, traffic = perf_counter() - start, self.comm.traffic - before + self._prepared
-        self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
         self._prepared = Traffic()
+        self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
 
     def _agree(self, gradient: Any, k: int | None, density: float | None, check: bool) -> tuple[Array, int, Any, bool]:
         """Return the flat gradient ``(n,)``, k, the dtype of acc, and True if a rank has `absence.news`; all agree."""
@@ -222,7 +222,8 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         """Begin a step with what `_agree` returned. Collective if ``asked``."""
         self._use_dtype(dtype)
         missing = self.absence.agree(asked, self.comm)
-        self.feedback.withhold([self.layout.parts[number] for number in missing])
+        parts = self.layout.parts if missing else ()  # made anew at each look
+        self.feedback.withhold([parts[number] for number in missing])
         self.whole = k_now >= self.layout.size
 
     def _reduce(self, acc: Array, k: int, add: Array | None) -> Reduction:
