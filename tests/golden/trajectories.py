@@ -1,0 +1,302 @@
+"""Training runs whose every byte is known: 30 steps of each, on gradients that any machine draws alike.
+
+    python -m tests.golden            compare with tests/golden/trajectories.json
+    python -m tests.golden --write    write it anew: only where a bit is meant to change, and the commit says why
+
+A trajectory is one hash a rank over the bytes of all totals, or of all parameters after each step, and the residuals at
+the end, beside a few sums of these in float64. Gradients are cubes of whole numbers, so that drawing them needs no
+mathematical function. What torch or a BLAS adds up may differ in the last bits between processors: on another one than
+wrote the file the sums are compared, to 1e-4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparse_mpi import ALGORITHMS, FEEDBACKS, SparseAllreduce, SparseVector, World
+from sparse_mpi.budget import Keeper
+from sparse_mpi.ddp import SparseState, sparse_hook
+from sparse_mpi.elastic import ElasticAllreduce
+from sparse_mpi.local import DiLoCo
+from sparse_mpi.optim import DistributedOptimizer
+
+STEPS = 30
+SHAPES = [(12, 30), (30,), (7, 5, 3, 3), (7,), (40, 1), (5, 60), (60,)]
+SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
+RECORD = Path(__file__).with_name("trajectories.json")
+
+torch.set_num_threads(1)
+
+
+class Trace:
+    """The hash of all that one rank has seen, and sums of it."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._sums: list[float] = []
+        self._weights = np.random.default_rng(0).integers(-8, 9, 4096).astype(np.float64)
+
+    def add(self, *seen: Any) -> None:
+        """Take note of arrays, sparse vectors or tensors."""
+        for one in seen:
+            if isinstance(one, SparseVector):
+                self.add(one.indices.astype(np.int64))
+                one = one.to_dense()
+            array = one.detach().numpy() if isinstance(one, torch.Tensor) else np.asarray(one)
+            self._hash.update(np.ascontiguousarray(array).tobytes())
+            flat = array.astype(np.float64).ravel()
+            self._sums.append(float(flat.dot(np.resize(self._weights, flat.shape))))
+
+    def end(self) -> dict[str, Any]:
+        """Return the record of this rank."""
+        return {"sha256": self._hash.hexdigest(), "sums": self._sums[:: max(1, len(self._sums) // 4)][-5:]}
+
+
+def gradient(rank: int, step: int, size: int = SIZE) -> np.ndarray:
+    """Return a gradient ``(n,)`` float32 whose few large entries stand out."""
+    drawn = np.random.default_rng([rank, step]).integers(-999, 1000, size)
+    return (drawn**3).astype(np.float32) / np.float32(2**27)
+
+
+class Clocked(Keeper):
+    """A budget for which every step takes as long as the one before, whatever the clock says."""
+
+    def measured(self, waited: float, exchange: float, sent: int, norm: float) -> np.ndarray | None:
+        """Return what each rank tells of a step: 40 ms, half of which it waits."""
+        words = super().measured(waited, exchange, sent, norm)
+        return None if words is None else np.array([20_000_000, -20_000_000, -20_000_000, *words[3:]])
+
+
+def reduced(comm: Any, *, shapes: Any = SHAPES, **options: Any) -> dict[str, Any]:
+    """Take the steps of one reducer."""
+    trace = Trace()
+    reducer = SparseAllreduce(shapes, comm=comm, **({} if "budget" in options else {"density": 0.05}), **options)
+    if "budget" in options:
+        reducer._keeper.__class__ = Clocked
+    buffer = np.zeros(SIZE, np.float32)
+    for step in range(STEPS):
+        if options.get("in_place"):
+            buffer += gradient(comm.rank, step)
+            trace.add(reducer.step(buffer))
+        else:
+            trace.add(reducer.step(gradient(comm.rank, step)))
+    trace.add(reducer.residual)
+    if reducer.feedback.owes:
+        trace.add(reducer.flush(), reducer.residual)
+    return trace.end()
+
+
+def survived(comm: Any, **options: Any) -> dict[str, Any]:
+    """Take the steps of a reducer of which a rank is lost in the tenth."""
+    trace = Trace()
+    reducer = ElasticAllreduce(SHAPES, density=0.05, comm=comm, copy_every=5, **options)
+    rank = comm.rank
+    for step in range(STEPS):
+        trace.add(reducer.step(gradient(rank, step)), np.array(reducer.ranks))
+    trace.add(reducer.residual)
+    return trace.end()
+
+
+def resumed(ranks: int, after: int, **options: Any) -> list[dict[str, Any]]:
+    """Take half of the steps on ``ranks`` ranks, the other half on ``after``."""
+    half = STEPS // 2
+
+    def begin(comm: Any) -> Any:
+        reducer = SparseAllreduce(SHAPES, density=0.05, comm=comm, **options)
+        for step in range(half):
+            reducer.step(gradient(comm.rank, step))
+        return reducer.state_dict()
+
+    states = World(ranks).run(begin)
+
+    def go_on(comm: Any) -> dict[str, Any]:
+        trace = Trace()
+        reducer = SparseAllreduce(SHAPES, density=0.05, comm=comm, **options)
+        reducer.take_over(states[comm.rank :: comm.size], ranks)
+        for step in range(half, STEPS):
+            trace.add(reducer.step(gradient(comm.rank, step)))
+        trace.add(reducer.residual)
+        return trace.end()
+
+    return World(after).run(go_on)
+
+
+class Model(torch.nn.Module):
+    """Parameters whose gradients are given: the loss is the sum of their products with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        values = gradient(99, 99)
+        sizes = [int(np.prod(shape)) for shape in SHAPES]
+        parts = torch.from_numpy(values).split(sizes)
+        self.layers = torch.nn.ParameterList(part.clone().view(s) for part, s in zip(parts, SHAPES, strict=True))
+
+    def backward(self, given: np.ndarray) -> None:
+        """Have autograd bring the gradient ``(n,)``."""
+        parts = torch.from_numpy(given).split([p.numel() for p in self.layers])
+        pairs = zip(self.layers, parts, strict=True)
+        sum((p * part.view(p.shape)).sum() for p, part in pairs).backward()  # type: ignore[union-attr]
+
+
+def optimized(
+    comm: Any,
+    make: Callable[..., torch.optim.Optimizer] = partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    **options: Any,
+) -> dict[str, Any]:
+    """Take the steps of an optimizer, a flush at the end."""
+    trace, model = Trace(), Model()
+    options = {"bucket_cap_mb": 2e-3} | options
+    optimizer = DistributedOptimizer(make(model.parameters()), model.named_parameters(), comm=comm, **options)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with optimizer.ahead():
+            model.backward(gradient(comm.rank, step))
+        optimizer.step()
+        trace.add(*model.layers)
+    trace.add(*(bucket.reducer.residual for bucket in optimizer.reduction.buckets))
+    optimizer.zero_grad()
+    optimizer.flush()
+    trace.add(*model.layers)
+    return trace.end()
+
+
+def resumed_optimizer(ranks: int, after: int) -> list[dict[str, Any]]:
+    """Take half of an optimizer's steps on ``ranks`` ranks, the other half on ``after``."""
+
+    def make(comm: Any) -> tuple[Model, Any]:
+        model = Model()
+        made = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return model, DistributedOptimizer(made, model.named_parameters(), comm=comm, bucket_cap_mb=2e-3)
+
+    def steps(comm: Any, model: Model, optimizer: Any, numbers: Iterable[int], trace: Trace) -> None:
+        for step in numbers:
+            optimizer.zero_grad()
+            model.backward(gradient(comm.rank, step))
+            optimizer.step()
+            trace.add(*model.layers)
+
+    def begin(comm: Any) -> Any:
+        model, optimizer = make(comm)
+        steps(comm, model, optimizer, range(STEPS // 2), Trace())
+        return model.state_dict(), optimizer.state_dict(), optimizer.reduction.state_dict()
+
+    saved = World(ranks).run(begin)
+
+    def go_on(comm: Any) -> dict[str, Any]:
+        trace = Trace()
+        model, optimizer = make(comm)
+        model.load_state_dict(saved[0][0])
+        optimizer.load_state_dict(saved[0][1])
+        optimizer.reduction.take_over([state for _, _, state in saved[comm.rank :: comm.size]], ranks)
+        steps(comm, model, optimizer, range(STEPS // 2, STEPS), trace)
+        return trace.end()
+
+    return World(after).run(go_on)
+
+
+def local_steps(comm: Any, **options: Any) -> dict[str, Any]:
+    """Take the inner steps of DiLoCo."""
+    trace, model = Trace(), Model()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+    with DiLoCo(model, inner, outer, 6, comm=comm, density=0.2, **options):
+        for step in range(STEPS):
+            inner.zero_grad()
+            model.backward(gradient(comm.rank, step))
+            inner.step()
+            trace.add(*model.layers)
+    return trace.end()
+
+
+class Handed:
+    """A bucket as torch's DDP hands it to a hook."""
+
+    def __init__(self, parameters: list[torch.Tensor], flat: torch.Tensor, last: bool) -> None:
+        self._parameters, self._flat, self._last = parameters, flat, last
+
+    def parameters(self) -> list[torch.Tensor]:
+        return self._parameters
+
+    def buffer(self) -> torch.Tensor:
+        return self._flat
+
+    def is_last(self) -> bool:
+        return self._last
+
+
+def hooked(comm: Any, **options: Any) -> dict[str, Any]:
+    """Take steps as DDP does with the hook: in one bucket at first, then in three."""
+    trace, model = Trace(), Model()
+    layers = list(model.layers)
+    state = SparseState(model.named_parameters(), density=0.05, comm=comm, **options)
+    for step in range(STEPS):
+        cuts = [layers] if step == 0 else [layers[4:], layers[2:4], layers[:2]]
+        whole = torch.from_numpy(gradient(comm.rank, step))
+        by_layer = dict(zip(map(id, layers), whole.split([p.numel() for p in layers]), strict=True))
+        buckets = [Handed(some, torch.cat([by_layer[id(p)] for p in some]), some is cuts[-1]) for some in cuts]
+        futures = [sparse_hook(state, bucket) for bucket in buckets]  # type: ignore[arg-type]
+        trace.add(*(future.wait() for future in futures))
+    trace.add(*state.residuals().values())
+    return trace.end()
+
+
+def on(ranks: int, body: Callable[..., dict[str, Any]], leave: dict[int, int] | None = None, **options: Any) -> Any:
+    """Return what runs ``body`` on so many ranks."""
+    return lambda: [found for found in World(ranks, leave=leave).run(partial(body, **options)) if found is not None]
+
+
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+CASES: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    **{f"{name}": on(3, reduced, algorithm=name) for name in sorted(ALGORITHMS)},
+    **{
+        f"{name}, {rule}": on(5, reduced, algorithm=name, feedback=rule)
+        for name in ("topka", "oktopk", "elect")
+        for rule in sorted(FEEDBACKS)
+        if rule != "residual"
+    },
+    "oktopk, in place": on(3, reduced, algorithm="oktopk", in_place=True),
+    "elect, packed+int8": on(4, reduced, algorithm="elect", wire="packed+int8"),
+    "gtopk, clipped": on(3, reduced, algorithm="gtopk", clip_norm=0.5),
+    "oktopk, one flat tensor, seven ranks": on(7, reduced, algorithm="oktopk", shapes=SIZE),
+    "budget of bytes": on(3, reduced, algorithm="elect", budget="60kB/30steps"),
+    "budget with dense steps": on(3, reduced, algorithm="oktopk", budget="150kB/30steps"),
+    "lost rank, oktopk": on(4, survived, {2: 10}, algorithm="oktopk"),
+    "lost rank, elect": on(4, survived, {1: 10}, algorithm="elect"),
+    "lost rank, gtopk": on(4, survived, {3: 10}, algorithm="gtopk"),
+    "resumed, oktopk": lambda: resumed(3, 3, algorithm="oktopk"),
+    "resumed on two, elect": lambda: resumed(3, 2, algorithm="elect"),
+    "resumed on five, oktopk, dgc": lambda: resumed(3, 5, algorithm="oktopk", feedback="dgc"),
+    "optimizer": on(3, optimized),
+    "optimizer without overlap": on(3, optimized, overlap=False),
+    "optimizer, oktopk, local momentum": on(3, optimized, algorithm="oktopk", density=0.05, momentum="local"),
+    "optimizer, oktopk, corrected": on(3, optimized, algorithm="oktopk", density=0.05, momentum="corrected"),
+    "optimizer in place": on(3, optimized, algorithm="oktopk", density=0.05, in_place=True),
+    "optimizer, Nesterov": on(3, optimized, make=partial(SGD, nesterov=True)),
+    "optimizer, sums": on(3, optimized, op="sum"),
+    "optimizer, AdamW": on(3, optimized, make=partial(torch.optim.AdamW, lr=1e-3)),
+    "optimizer, step ahead": on(3, optimized, algorithm="topka", density=0.05, feedback="sa-pef", momentum="local"),
+    "optimizer with a budget": on(3, optimized, budget="90kB/30steps"),
+    "optimizer, resumed": lambda: resumed_optimizer(3, 3),
+    "optimizer, resumed on two": lambda: resumed_optimizer(3, 2),
+    "DiLoCo": on(3, local_steps),
+    "DiLoCo, three fragments, late, leaky": on(
+        3, local_steps, fragments=3, fragment_sync_delay=1, feedback="leaky", algorithm="topka"
+    ),
+    "DDP hook": on(3, hooked),
+    "DDP hook, oktopk, dgc": on(3, hooked, algorithm="oktopk", feedback="dgc"),
+}
+
+
+def machine() -> dict[str, str]:
+    """Return what the last bits may depend on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return {"cpu": model, "numpy": np.__version__, "torch": torch.__version__}
