@@ -31,6 +31,7 @@ from sparse_mpi.optim import DistributedOptimizer
 STEPS = 30
 SHAPES = [(12, 30), (30,), (7, 5, 3, 3), (7,), (40, 1), (5, 60), (60,)]
 SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 RECORD = Path(__file__).with_name("trajectories.json")
 
 torch.set_num_threads(1)
@@ -146,11 +147,7 @@ class Model(torch.nn.Module):
         sum((p * part.view(p.shape)).sum() for p, part in pairs).backward()  # type: ignore[union-attr]
 
 
-def optimized(
-    comm: Any,
-    make: Callable[..., torch.optim.Optimizer] = partial(torch.optim.SGD, lr=0.1, momentum=0.9),
-    **options: Any,
-) -> dict[str, Any]:
+def optimized(comm: Any, make: Callable[..., torch.optim.Optimizer] = SGD, **options: Any) -> dict[str, Any]:
     """Take the steps of an optimizer, a flush at the end."""
     trace, model = Trace(), Model()
     options = {"bucket_cap_mb": 2e-3} | options
@@ -253,7 +250,6 @@ def on(ranks: int, body: Callable[..., dict[str, Any]], leave: dict[int, int] | 
     return lambda: [found for found in World(ranks, leave=leave).run(partial(body, **options)) if found is not None]
 
 
-SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 CASES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     **{f"{name}": on(3, reduced, algorithm=name) for name in sorted(ALGORITHMS)},
     **{
