@@ -101,7 +101,7 @@ coverage: $(READY)  ## which lines of the library no test of `make test` in this
 	    --cov-report=term:skip-covered $(ARGS)
 
 chaos: $(READY)  ## lose ranks of N (50) real jobs at random, and compare with planned losses: runs/chaos.json
-	$(RUN) -m tests.elastic.chaos --jobs $(N) --seed $(SEED) --json runs/chaos.json
+	$(RUN) -m tests.fault_tolerance.chaos --jobs $(N) --seed $(SEED) --json runs/chaos.json
 
 docs: $(READY)  ## build the site into build/docs; a warning or a link that leads nowhere is an error
 	$(RUN) -m sphinx -nWq --keep-going docs build/docs
@@ -161,7 +161,7 @@ figures: $(READY)  ## draw the figures of docs anew from their records, for ligh
 	done
 	$(RUN) -m sparse_mpi plan --profile $(RESULTS)/profile-vgg16-1gbit.json --overlap --planner greedy \
 		--plot $(RESULTS)/plan-timeline.svg
-	$(RUN) -m tests.elastic.pauses $(RESULTS)/chaos-*.json --plot $(RESULTS)/chaos.svg
+	$(RUN) -m tests.fault_tolerance.pauses $(RESULTS)/chaos-*.json --plot $(RESULTS)/chaos.svg
 	$(RUN) -m tests.house.architecture --plot docs/explanation/architecture.svg
 
 gpu: $(READY)  ## prove on a machine with a GPU that all works there, and how fast: runs/gpu-check

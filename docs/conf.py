@@ -14,7 +14,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from sparse_mpi import __version__
-from sparse_mpi.cli import parser
+from sparse_mpi.tools.cli import parser
 
 mpi4py.rc.initialize = False  # docstrings need no MPI
 

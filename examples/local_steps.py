@@ -5,7 +5,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from sparse_mpi.local import DiLoCo
+from sparse_mpi.training.diloco import DiLoCo
 
 pixels, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
 pixels = (pixels / 16).float()

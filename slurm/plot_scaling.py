@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.cli import values
-from sparse_mpi.cli.parsing import Parser
-from sparse_mpi.figures.labels import name_lines
-from sparse_mpi.figures.style import MOST, Look, batches, numbers, panels, write
+from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools.figures.labels import name_lines
+from sparse_mpi.tools.figures.style import MOST, Look, batches, numbers, panels, write
 
 
 class Point(NamedTuple):

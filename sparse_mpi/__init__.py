@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Reduction
+from sparse_mpi.collectives import allgather, allreduce, allreduce_init, reduce, reduce_scatter
 from sparse_mpi.comm.world import World
 from sparse_mpi.feedback import (
     EF21,
@@ -25,16 +26,16 @@ from sparse_mpi.feedback import (
     StepAhead,
 )
 from sparse_mpi.heap import keep_freed_memory
-from sparse_mpi.keyed import allgather, allreduce, allreduce_init, reduce, reduce_scatter
-from sparse_mpi.reducer import SparseAllreduce
-from sparse_mpi.reducer.once import sparse_allreduce
-from sparse_mpi.reducer.report import StepReport
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.deprecated import register_former_modules
+from sparse_mpi.reduction.once import sparse_allreduce
+from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.rows import dimension_coverage
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
 
 if TYPE_CHECKING:
-    from sparse_mpi.local import DiLoCo as DiLoCo
+    from sparse_mpi.training.diloco import DiLoCo as DiLoCo
 
 __version__ = "0.2.0"
 
@@ -65,9 +66,14 @@ __all__ = [
     "sparse_allreduce",
 ]
 
-LAZY = {"DiLoCo": "sparse_mpi.local"}  # names whose modules import torch, which happens when they are asked for
-MODULES = ("checkpoint", "ddp", "elastic", "optim", "wire")  # likewise: public modules
+# Names whose modules import torch, which happens when they are asked for
+LAZY = {"DiLoCo": "sparse_mpi.training.diloco"}
+MODULES = ("checkpoint", "collectives", "ddp", "fault_tolerance", "optim", "wire")  # likewise: public modules
 FORMER = {"MEMORIES": "FEEDBACKS"}  # names of release 0.1, deprecated
+register_former_modules(
+    __name__,
+    {"elastic": "fault_tolerance", "keyed": "collectives", "local": "training.diloco"},
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,9 @@
 """``python -m sparse_mpi`` and ``sparse-mpi``: the command line."""
 
-from sparse_mpi.bench.provenance import program
-from sparse_mpi.cli import main
 from sparse_mpi.comm.wrapped import MissingMPI
 from sparse_mpi.heap import keep_freed_memory
+from sparse_mpi.tools.bench.provenance import program
+from sparse_mpi.tools.cli import main
 
 
 def start() -> int:

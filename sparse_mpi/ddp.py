@@ -22,19 +22,19 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import as_arrays, as_tensors, describe
-from sparse_mpi.buckets.ddp import DDPBuckets, Names, names_of
-from sparse_mpi.buckets.rows import RowSum, mean_of, staged, summed
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reducer import SparseAllreduce
-from sparse_mpi.reducer.arguments import check_together, make_algorithm, make_feedback, resolve_k
-from sparse_mpi.reducer.deprecated import accepts_former
-from sparse_mpi.reducer.forms import WHOLE, check_form, sealed
-from sparse_mpi.reducer.report import StepReport, combined
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.arguments import check_together, make_algorithm, make_feedback, resolve_k
+from sparse_mpi.reduction.deprecated import accepts_former
+from sparse_mpi.reduction.forms import WHOLE, check_form, sealed
+from sparse_mpi.reduction.report import StepReport, combined
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.training.ddp import DDPBuckets, Names, names_of
+from sparse_mpi.training.rows import RowSum, mean_of, staged, summed
 
 __all__ = ["SparseState", "sparse_hook"]
 

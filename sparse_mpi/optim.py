@@ -15,9 +15,16 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.buckets.arrival import ByArrival
-from sparse_mpi.buckets.broadcast import broadcast_optimizer_state, broadcast_parameters
-from sparse_mpi.buckets.momentum import (
+from sparse_mpi.comm import as_comm
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.fault_tolerance import Team
+from sparse_mpi.feedback import Feedback, GlobalMomentum
+from sparse_mpi.reduction.arguments import resolve_k, usual_density
+from sparse_mpi.reduction.deprecated import accepts_former
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi.training.arrival import ByArrival
+from sparse_mpi.training.broadcast import broadcast_optimizer_state, broadcast_parameters
+from sparse_mpi.training.momentum import (
     TAKING,
     along_gradients,
     announcement,
@@ -25,15 +32,8 @@ from sparse_mpi.buckets.momentum import (
     momentum_rule,
     without_momentum,
 )
-from sparse_mpi.buckets.options import ordered
-from sparse_mpi.buckets.reduction import GradientReduction
-from sparse_mpi.comm import as_comm
-from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.elastic import Team
-from sparse_mpi.feedback import Feedback, GlobalMomentum
-from sparse_mpi.reducer.arguments import resolve_k, usual_density
-from sparse_mpi.reducer.deprecated import accepts_former
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.training.options import ordered
+from sparse_mpi.training.reduction import GradientReduction, is_distributed
 
 __all__ = ["Average", "DistributedOptimizer", "Sum", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -209,9 +209,9 @@ def DistributedOptimizer(
         momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
             late. For SGD ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
             selection, see `GlobalMomentum` and `MomentumCorrection`. ``"matched"`` is ``"global"`` with a smaller
-            momentum for sums that arrive late: 0.8 for 0.9, see `sparse_mpi.buckets.momentum.matched`. For Adam and
+            momentum for sums that arrive late: 0.8 for 0.9, see `sparse_mpi.training.momentum.matched`. For Adam and
             AdamW ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
-            `sparse_mpi.buckets.arrival`. What ``param_groups`` say keeps the meaning that it has in torch. None takes
+            `sparse_mpi.training.arrival`. What ``param_groups`` say keeps the meaning that it has in torch. None takes
             ``"matched"`` or ``"arrival"`` where that is possible with optimizer and ``feedback``, and says so in a line
             on stderr.
         clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
@@ -229,8 +229,9 @@ def DistributedOptimizer(
         scaler: the ``torch.amp.GradScaler`` in use, if any. Reductions then begin in ``synchronize()``, when it is
             known that no rank's gradient has overflowed. Call that before ``scaler.step``, and the latter within
             ``skip_synchronize()``.
-        team: the ranks in place of ``comm``, of which the others go on when some are lost, see `sparse_mpi.elastic`.
-            Options of `ElasticAllreduce` may be given too. Every survivor takes the same steps.
+        team: the ranks in place of ``comm``, of which the others go on when some are lost, see
+            `sparse_mpi.fault_tolerance`. Options of `ElasticAllreduce` may be given too. Every survivor takes the same
+            steps.
 
     From then on an exception that nobody catches ends the whole job: other ranks would wait for this one forever.
 
@@ -292,8 +293,3 @@ def DistributedOptimizer(
         **options,
     )
     return made
-
-
-def is_distributed(optimizer: object) -> bool:
-    """Return True if ``optimizer`` is one that `DistributedOptimizer` returned."""
-    return isinstance(optimizer, _Reducing)

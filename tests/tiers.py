@@ -20,13 +20,13 @@ In one process, with the ranks of a `World`:
 On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun:
 
 - ``@pytest.mark.under_mpi(3)`` keeps all items of a test on 3 ranks, and none on other numbers of them;
-- other tests of the transport, in tests/transport, keep on every number of ranks what ``thin`` says, or all items;
+- other tests of the transport, in tests/comm, keep on every number of ranks what ``thin`` says, or all items;
 - a test marked ``against_world`` keeps all its items on 3 and 4 ranks;
 - every other test keeps one item, on 3 ranks if it runs on 3.
 
 On other numbers of ranks than 3 only files of the transport are read, and on 4 those that compare with World.
 
-An item that is named on the command line, as in ``pytest "tests/reducer/test_laws.py::test_name[P3-topka]"``, is run.
+An item that is named on the command line, as in ``pytest "tests/reduction/test_laws.py::test_name[P3-topka]"``, is run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ import pytest
 TIERS = ("fast", "rest", "all")
 CORE, LARGE = 3, 8  # ranks: a number that is no power of two; one whose algorithms take several rounds
 COMPARED = (3, 4)  # ranks on which MPI is compared with World
-TRANSPORT = "tests/transport/"
+TRANSPORT = "tests/comm/"
 THINNED = "thinned: make test-all runs it"
 NEEDS_MPI = "compares World with MPI: make test-mpi runs it"
 

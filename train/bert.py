@@ -21,9 +21,9 @@ from data.wordpiece import WordPiece
 from models import bert
 from models.bert import Shape
 from ranks.job import agreed
-from sparse_mpi.cli.values import file, integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
+from sparse_mpi.tools.cli.values import file, integer
 from tasks import masked
 from tasks.masked import Examples, Pretraining
 from tasks.squad import Answering

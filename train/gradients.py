@@ -26,13 +26,13 @@ from options.optimizers import OPTIMIZERS
 from options.reduction import AUTO, algorithm_and_options, feedback_options
 from ranks.job import agreed, run, threads_per_rank
 from ranks.replicas import average_buffers, identical
-from sparse_mpi.analysis.gradients import write
-from sparse_mpi.bench.progress import progress
-from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli.parsing import Parser
-from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
+from sparse_mpi.tools.analysis.gradients import write
+from sparse_mpi.tools.bench.progress import progress
+from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools.cli.values import integer
 from tasks.task import Task
 from trainer.choice import spelling
 

@@ -22,10 +22,10 @@ from typing import Any
 from ranks import job
 from records.live import step_seconds
 from records.ways import arguments, check_program, check_way
-from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli.parsing import Parser
-from sparse_mpi.cli.values import checked, integer, new_folder
 from sparse_mpi.comm import Comm
+from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools.cli.values import checked, integer, new_folder
 
 
 def pace(args: Namespace, comm: Comm) -> dict[str, list[float]]:

@@ -15,8 +15,8 @@ from torch import nn
 
 from data.source import ImageBatches
 from models.resnet import FORMS, ResNet
-from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
+from sparse_mpi.tools.cli.values import integer
 from tasks import images
 from tasks.task import Task
 from trainer.program import Program, Settings, Tiny

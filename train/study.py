@@ -39,16 +39,16 @@ from records import duration, live, race
 from records.duration import LOWER_IS_BETTER
 from records.pairs import table
 from records.ways import arguments, check_program, check_shards, check_way, dealing
-from sparse_mpi.bench.progress import Bar
-from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.cli.parsing import Parser
-from sparse_mpi.cli.values import checked, every, finite, integer, network, new_folder, number, rate, turns
 from sparse_mpi.comm.world import World
-from sparse_mpi.costs import networks
-from sparse_mpi.emulation import hosts, schedule
-from sparse_mpi.figures.race import losses
-from sparse_mpi.figures.study import curves, gaps
-from sparse_mpi.figures.style import write
+from sparse_mpi.network import networks
+from sparse_mpi.tools.bench.progress import Bar
+from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools.cli.values import checked, every, finite, integer, network, new_folder, number, rate, turns
+from sparse_mpi.tools.emulation import hosts, schedule
+from sparse_mpi.tools.figures.race import losses
+from sparse_mpi.tools.figures.study import curves, gaps
+from sparse_mpi.tools.figures.style import write
 
 
 class Run(NamedTuple):

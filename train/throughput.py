@@ -28,19 +28,19 @@ from ranks.device import choose, finish
 from ranks.job import agreed, run, threads_per_rank
 from records.meter import Stamps
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.bench.progress import Bar
-from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.buckets.reduction import GradientReduction
-from sparse_mpi.cli import values
-from sparse_mpi.cli.parsing import Parser
-from sparse_mpi.cli.values import integer, positive, record, share
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
-from sparse_mpi.plan.base import Part, Profile
-from sparse_mpi.plan.execute import algorithm_of
-from sparse_mpi.plan.planners import ORACLES, PLANNERS, best
-from sparse_mpi.plan.timeline import simulate
-from sparse_mpi.reducer.arguments import make_algorithm, spelled, takes
+from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
+from sparse_mpi.tools.bench.progress import Bar
+from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools.cli.values import integer, positive, record, share
+from sparse_mpi.tools.plan.base import Part, Profile
+from sparse_mpi.tools.plan.execute import algorithm_of
+from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
+from sparse_mpi.tools.plan.timeline import simulate
+from sparse_mpi.training.reduction import GradientReduction
 from trainer.planning import Profiler
 
 CLASSES = 10

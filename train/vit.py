@@ -14,8 +14,8 @@ from torch import nn
 
 from data.source import ImageBatches
 from models.vit import SIZES, ViT
-from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
+from sparse_mpi.tools.cli.values import integer
 from tasks import images
 from tasks.task import Task
 from trainer.program import Program, Settings, Tiny

@@ -10,7 +10,7 @@ import pytest
 
 from sparse_mpi import ALGORITHMS, SELECTORS, SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms.low_rank import LowRank
-from sparse_mpi.reducer.arguments import make_algorithm, takes_selector
+from sparse_mpi.reduction.arguments import make_algorithm, takes_selector
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.interleaved import Interleaved
 from sparse_mpi.select.threshold import Threshold

@@ -13,7 +13,7 @@ import pytest
 
 from sparse_mpi import ALGORITHMS, Layout, World
 from sparse_mpi.algorithms.oktopk.global_threshold import Counted
-from sparse_mpi.reducer.arguments import make_algorithm, takes
+from sparse_mpi.reduction.arguments import make_algorithm, takes
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.wire import WIRES
 

@@ -9,9 +9,9 @@ from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.elect.votes import LOOKS
-from sparse_mpi.analysis import gradients
-from sparse_mpi.analysis.economy import measure
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.tools.analysis import gradients
+from sparse_mpi.tools.analysis.economy import measure
 from sparse_mpi.wire import WIRES, BitPacked
 
 N, K = 2000, 100

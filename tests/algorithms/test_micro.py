@@ -10,7 +10,7 @@ from sparse_mpi.algorithms.base import Bound, rounds
 from sparse_mpi.algorithms.micro import MiCRO
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.comm import NullComm
-from sparse_mpi.reducer.arguments import ignores_k
+from sparse_mpi.reduction.arguments import ignores_k
 from sparse_mpi.sparse import Layout
 
 from .conformance import Case, train

@@ -11,9 +11,9 @@ from sparse_mpi import ALGORITHMS, SparseAllreduce, World
 from sparse_mpi.algorithms import Algorithm, Bound, Reduction
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.arrays import Array
-from sparse_mpi.reducer.arguments import make_algorithm
-from sparse_mpi.reducer.auto import candidates
-from sparse_mpi.reducer.instrument import unselected
+from sparse_mpi.reduction.arguments import make_algorithm
+from sparse_mpi.reduction.auto import candidates
+from sparse_mpi.reduction.instrument import unselected
 from sparse_mpi.select import Selector
 from sparse_mpi.select.exact import Exact
 from sparse_mpi.sparse import Layout, NoState, merge

@@ -10,8 +10,8 @@ from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.algorithms.gtopk import GTopk
 from sparse_mpi.algorithms.oktopk.oktopk import DENSE_STEPS, OkTopk
 from sparse_mpi.algorithms.spardl import SparDL
-from sparse_mpi.analysis import gradients, volume
-from sparse_mpi.reducer.arguments import make_algorithm, spelled
+from sparse_mpi.reduction.arguments import make_algorithm, spelled
+from sparse_mpi.tools.analysis import gradients, volume
 from sparse_mpi.wire import WIRES
 
 RANKS, N, K = 8, 20_000, 200

@@ -11,7 +11,7 @@ from sparse_mpi.comm import NullComm, world
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.traffic import Ledger
 from sparse_mpi.comm.world import World
-from sparse_mpi.reducer.arguments import make_algorithm
+from sparse_mpi.reduction.arguments import make_algorithm
 
 from .conformance import CASES, assert_count, assert_economy, assert_form, assert_laws, gradient, same_bytes, train
 

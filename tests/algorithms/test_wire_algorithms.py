@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
-from sparse_mpi.reducer.arguments import make_algorithm, takes
+from sparse_mpi.reduction.arguments import make_algorithm, takes
 from sparse_mpi.wire import WIRES, Coo
 
 from .conformance import CASES, assert_count, assert_economy, assert_form, assert_laws, gradient, same_bytes, train

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, SELECTORS
-from sparse_mpi.reducer.arguments import make_algorithm, takes_selector
+from sparse_mpi.reduction.arguments import make_algorithm, takes_selector
 
 from .conformance import CASES, Case, assert_laws, gradient, train
 

@@ -8,9 +8,9 @@ import torch
 
 from sparse_mpi import ALGORITHMS, Layout, World
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.reducer.picking import SETTLED, pick, pickable
+from sparse_mpi.reduction.picking import SETTLED, pick, pickable
 
-from ..optimizers.test_optim import SMALL, loss_of, net, weights
+from ..training.test_optim import SMALL, loss_of, net, weights
 
 GOALS = {
     "rate": {"budget": "20kB/s"},
@@ -171,14 +171,14 @@ def picking(monkeypatch):
         known = pickable()
         return [known[(turn + at) % len(known)] for at in range(len(layouts))]
 
-    monkeypatch.setattr("sparse_mpi.buckets.spending.pick", pick)
+    monkeypatch.setattr("sparse_mpi.training.spending.pick", pick)
 
 
 @pytest.mark.ranks(3)
 def test_auto_picks_while_training_and_loses_nothing(ranks, scripted, monkeypatch):
     picking(monkeypatch)
-    monkeypatch.setattr("sparse_mpi.reducer.picking.PAUSE", 1)
-    monkeypatch.setattr("sparse_mpi.reducer.picking.FACTOR", 1)
+    monkeypatch.setattr("sparse_mpi.reduction.picking.PAUSE", 1)
+    monkeypatch.setattr("sparse_mpi.reduction.picking.FACTOR", 1)
 
     def body(comm):
         model = net()

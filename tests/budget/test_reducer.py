@@ -10,7 +10,7 @@ import pytest
 
 from sparse_mpi import SparseAllreduce, SparseVector, World
 from sparse_mpi.budget import agreed_on
-from sparse_mpi.elastic import ElasticAllreduce
+from sparse_mpi.fault_tolerance import ElasticAllreduce
 
 SIZE = 3000
 STEPS = 25

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi import keyed
+from sparse_mpi import collectives
 
 from .client import algorithm, sums
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 KNOWN = 0.96  # the share of all names of the library whose types pyright knows
-PUBLIC = ("", ".algorithms", ".checkpoint", ".comm", ".ddp", ".elastic", ".feedback", ".keyed", ".local", ".optim")
+PUBLIC = ("", ".algorithms", ".checkpoint", ".comm", ".ddp", ".fault_tolerance", ".feedback", ".collectives", ".optim")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_mypy_has_no_complaint(mypy):
 def test_mypy_sees_a_mistake(mypy, tmp_path):
     """The check above would not pass without types, or with names that are not exported."""
     wrong = tmp_path / "wrong.py"
-    wrong.write_text("import sparse_mpi\nsparse_mpi.World('4')\nfrom sparse_mpi.reducer.once import Comm\n")
+    wrong.write_text("import sparse_mpi\nsparse_mpi.World('4')\nfrom sparse_mpi.reduction.once import Comm\n")
     status, said = mypy(str(wrong))
     assert status == 1 and "[arg-type]" in said and 'does not explicitly export attribute "Comm"' in said, said
 
@@ -101,4 +101,4 @@ def test_pyright_knows_the_types_of_public_names(installed, pyright):
 
 def test_the_project_runs():
     assert len(sums.main()) == 3 and algorithm.main() == 10.0
-    assert set(keyed.__all__) >= {"allreduce", "PersistentAllreduce"}
+    assert set(collectives.__all__) >= {"allreduce", "PersistentAllreduce"}

@@ -24,9 +24,9 @@ import torch
 from sparse_mpi import ALGORITHMS, FEEDBACKS, SparseAllreduce, SparseVector, World
 from sparse_mpi.budget import Keeper
 from sparse_mpi.ddp import SparseState, sparse_hook
-from sparse_mpi.elastic import ElasticAllreduce
-from sparse_mpi.local import DiLoCo
+from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.training.diloco import DiLoCo
 
 STEPS = 30
 SHAPES = [(12, 30), (30,), (7, 5, 3, 3), (7,), (40, 1), (5, 60), (60,)]

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sparse_mpi.cli import values
-from sparse_mpi.cli.figures import save
-from sparse_mpi.cli.parsing import Parser
-from sparse_mpi.figures.style import WIDTH, Look, matplotlib, paper
+from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools.figures.style import WIDTH, Look, matplotlib, paper
 
 from .test_layers import LIBRARY, PACKAGE, imports, room
 
 PROGRAM = "your program"
-CALLED = ("ddp", "optim", "local", "reducer", "keyed", "checkpoint")  # by it
+CALLED = ("ddp", "optim", "training", "reduction", "collectives", "checkpoint")  # by it
 LEFT_OUT = ("__main__", "heap", "checks")  # the start of the command line, and what all need
 
 
@@ -33,33 +33,25 @@ class Box(NamedTuple):
 
 BOXES = {
     PROGRAM: Box(2.2, 0, "or one of train/"),
-    "cli": Box(5.2, 0, "the commands"),
+    "tools": Box(5.2, 0, "commands, figures"),
     "ddp": Box(0.0, 1, "torch's DDP hook"),
-    "local": Box(1.0, 1, "local steps"),
-    "figures": Box(5.0, 1, "light and dark"),
-    "doctor": Box(5.95, 1, "what is installed"),
-    "emulation": Box(6.8, 1, "slow networks"),
-    "optim": Box(1.35, 2, "optimizer"),
-    "plan": Box(3.6, 2, "what stays dense"),
-    "analysis": Box(4.5, 2, "count, simulate"),
-    "buckets": Box(0.3, 3, "overlap"),
-    "bench": Box(4.3, 3, "measure"),
-    "launch": Box(6.8, 3, "start ranks"),
-    "elastic": Box(0.3, 4, "lost ranks"),
-    "reducer": Box(1.6, 5, "one gradient"),
-    "keyed": Box(3.3, 5, "sparse data"),
-    "feedback": Box(0.0, 6, "what is not sent"),
-    "budget": Box(1.0, 6, "bytes for k"),
-    "costs": Box(2.0, 6, "alpha and beta"),
-    "algorithms": Box(3.3, 6, "how to add up"),
-    "checkpoint": Box(4.8, 6, "files of a job"),
-    "comm": Box(2.0, 7, "MPI, NCCL, World"),
-    "select": Box(3.3, 7, "which entries"),
-    "wire": Box(4.3, 7, "message formats"),
-    "rows": Box(3.8, 8, "matrices in it"),
-    "sparse": Box(2.0, 9, "sparse vectors"),
-    "kernels": Box(2.0, 10, "CPU and CUDA"),
-    "arrays": Box(2.0, 11, "NumPy or CuPy"),
+    "optim": Box(1.35, 1, "optimizer"),
+    "training": Box(0.7, 2, "overlap, local steps"),
+    "fault_tolerance": Box(0.7, 3, "lost ranks"),
+    "reduction": Box(1.6, 4, "one gradient"),
+    "collectives": Box(3.6, 4, "sparse data"),
+    "feedback": Box(0.0, 5, "what is not sent"),
+    "budget": Box(1.0, 5, "bytes for k"),
+    "network": Box(2.0, 5, "alpha and beta"),
+    "algorithms": Box(3.3, 5, "how to add up"),
+    "checkpoint": Box(4.8, 5, "files of a job"),
+    "comm": Box(2.0, 6, "MPI, NCCL, World"),
+    "select": Box(3.3, 6, "which entries"),
+    "wire": Box(4.3, 6, "message formats"),
+    "rows": Box(3.8, 7, "matrices in it"),
+    "sparse": Box(2.0, 8, "sparse vectors"),
+    "kernels": Box(2.0, 9, "CPU and CUDA"),
+    "arrays": Box(2.0, 10, "NumPy or CuPy"),
 }
 
 

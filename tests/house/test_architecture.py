@@ -16,7 +16,7 @@ def test_calls_go_down_and_none_implies_another():
         assert all(BOXES[caller].row < BOXES[callee].row for callee in of), caller
         below = {callee: _below(found, callee) for callee in of}
         assert caller == PROGRAM or not any(callee in below[other] for callee in of for other in of), caller
-    assert _below(found, "reducer") >= {"algorithms", "comm", "wire", "select", "sparse", "kernels", "arrays"}
+    assert _below(found, "reduction") >= {"algorithms", "comm", "wire", "select", "sparse", "kernels", "arrays"}
 
 
 def test_no_box_lies_on_another():

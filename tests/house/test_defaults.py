@@ -11,12 +11,12 @@ import pytest
 import sparse_mpi
 import vgg
 from options.arguments import parse
-from sparse_mpi.buckets.reduction import GradientReduction
-from sparse_mpi.cli import predict_advise
 from sparse_mpi.ddp import SparseState
-from sparse_mpi.local import DiLoCo
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.reducer.arguments import usual_density
+from sparse_mpi.reduction.arguments import usual_density
+from sparse_mpi.tools.cli import predict_advise
+from sparse_mpi.training.diloco import DiLoCo
+from sparse_mpi.training.reduction import GradientReduction
 
 ROOT = Path(__file__).parents[2]
 TRAINING = [DistributedOptimizer, SparseState, GradientReduction, DiLoCo]

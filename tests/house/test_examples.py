@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi.bench.sparse_cases import stored
+from sparse_mpi.tools.bench.sparse_cases import stored
 
 from ..launch import launch, needs_mpi
 
@@ -51,7 +51,7 @@ def test_ranks_end_with_one_model(script):
     assert float(re.search(r"accuracy ([\d.]+)", lines[0])[1]) > 0.8
 
 
-@pytest.mark.full("a job of three ranks; that errors end jobs is tested in tests/transport/test_mpi.py")
+@pytest.mark.full("a job of three ranks; that errors end jobs is tested in tests/comm/test_mpi.py")
 @needs_mpi
 @pytest.mark.jobs
 @pytest.mark.parametrize("where", ["    optimizer.step()", "broadcast_parameters(model.state_dict())"])

@@ -29,15 +29,12 @@ LAYERS = """
     rows
     wire  select  feedback
     comm
-    costs  algorithms  checkpoint  budget
-    reducer  keyed
-    elastic
-    buckets  bench  launch
+    network  algorithms  checkpoint  budget
+    reduction  collectives
+    fault_tolerance
+    training
     optim  ddp
-    local  plan  analysis
-    doctor  figures
-    emulation
-    cli
+    tools
     __main__
 """
 # The training programs' folders; the programs themselves import from all of them.
@@ -52,32 +49,36 @@ TRAIN_LAYERS = """
 # Who may import what else besides the standard library and NumPy, and whether only inside functions
 INSIDE, ANYWHERE = "inside functions", "anywhere"
 OUTSIDE = {
-    "mpi4py": {"comm.mpi": INSIDE, "comm.wrapped": INSIDE, "doctor": INSIDE, "doctor.*": INSIDE, "cli.*": INSIDE},
+    "mpi4py": {
+        "comm.mpi": INSIDE,
+        "comm.wrapped": INSIDE,
+        "tools.doctor": INSIDE,
+        "tools.doctor.*": INSIDE,
+        "tools.cli.*": INSIDE,
+    },
     "torch": {
         "arrays": INSIDE,
-        "cli.*": INSIDE,
+        "tools.cli.*": INSIDE,
         "comm.streams": INSIDE,
         "comm.process_group": ANYWHERE,
-        "buckets.*": ANYWHERE,
+        "training.*": ANYWHERE,
         "optim": ANYWHERE,
         "ddp": ANYWHERE,
-        "local": ANYWHERE,
-        "local.*": ANYWHERE,
     },
     "cupy": {
         "arrays": INSIDE,
         "comm.nccl": INSIDE,
         "comm.streams": INSIDE,
-        "doctor.*": INSIDE,
-        "cli.*": INSIDE,
+        "tools.doctor.*": INSIDE,
+        "tools.cli.*": INSIDE,
         "kernels.cuda": ANYWHERE,
         "kernels.cuda.*": ANYWHERE,
     },
     "cupyx": {"arrays": INSIDE},
-    "scipy": {"cli.sparse_rivals": INSIDE, "analysis.interval": INSIDE},
+    "scipy": {"tools.cli.sparse_rivals": INSIDE, "tools.analysis.interval": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE, "kernels.lanes": ANYWHERE},
     "llvmlite": {"kernels.lanes": ANYWHERE},
-    "tqdm": {"bench.progress": INSIDE, "cli.*": INSIDE},
+    "tqdm": {"tools.bench.progress": INSIDE, "tools.cli.*": INSIDE},
 }
 HEAVY = ("mpi4py", "cupy", "torch", "numba", "tqdm")  # none of them comes with `import sparse_mpi`
 
@@ -245,14 +246,14 @@ def test_only_the_library_is_packaged(tmp_path):
 
 def test_a_misplaced_import_would_be_seen(tmp_path):
     file = tmp_path / "dense.py"
-    file.write_text("def f():\n    from mpi4py import MPI\nfrom ..reducer import x\nfrom sparse_mpi import wire\n")
+    file.write_text("def f():\n    from mpi4py import MPI\nfrom ..reduction import x\nfrom sparse_mpi import wire\n")
     found = imports("sparse_mpi.algorithms.dense", file, LIBRARY)
     assert found == [
         Import("mpi4py", 2, True),
-        Import("sparse_mpi.reducer", 3, False),
+        Import("sparse_mpi.reduction", 3, False),
         Import("sparse_mpi.wire", 4, False),
     ]
-    assert layer("sparse_mpi.wire") < layer("sparse_mpi.algorithms.dense") < layer("sparse_mpi.reducer")
+    assert layer("sparse_mpi.wire") < layer("sparse_mpi.algorithms.dense") < layer("sparse_mpi.reduction")
     assert layer("sparse_mpi.algorithms.a_new_one") == layer("sparse_mpi.algorithms.oktopk.oktopk")
     with pytest.raises(LookupError, match=re.escape("sparse_mpi.elsewhere is on no layer")):
         layer("sparse_mpi.elsewhere")

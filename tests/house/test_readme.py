@@ -12,7 +12,7 @@ from configparser import ConfigParser
 import pytest
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.cli import algorithms, selectors, wires
+from sparse_mpi.tools.cli import algorithms, selectors, wires
 
 from ..launch import ROOT
 

@@ -11,7 +11,7 @@ import pytest
 
 import sparse_mpi
 from sparse_mpi import SparseAllreduce, World, feedback
-from sparse_mpi.cli import main
+from sparse_mpi.tools.cli import main
 
 from .distribution import ROOT
 

@@ -21,8 +21,8 @@ from typing import Any
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import sparse_mpi
-from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.checkpoint import latest
+from sparse_mpi.tools.bench.provenance import provenance
 
 from ..launch import launch, start
 

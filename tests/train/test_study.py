@@ -13,8 +13,8 @@ import study
 from records import duration, race
 from records.duration import seconds
 from records.ways import arguments, dealing
-from sparse_mpi.analysis.interval import Interval
-from sparse_mpi.costs.model import Network
+from sparse_mpi.network.model import Network
+from sparse_mpi.tools.analysis.interval import Interval
 from study import Run
 
 from ..launch import ROOT

@@ -9,8 +9,8 @@ import pytest
 
 import study
 from records import live
-from sparse_mpi.emulation import hosts
-from sparse_mpi.figures.race import short
+from sparse_mpi.tools.emulation import hosts
+from sparse_mpi.tools.figures.race import short
 from study import Run
 
 LINKS = ("--rate", "1gbit,50mbit", "--every", "30s")

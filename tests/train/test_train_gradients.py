@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import gradients as recording
-from sparse_mpi.analysis.gradients import make
-from sparse_mpi.cli import main
 from sparse_mpi.comm.world import World
 from sparse_mpi.optim import broadcast_parameters
+from sparse_mpi.tools.analysis.gradients import make
+from sparse_mpi.tools.cli import main
 
 TINY = ["--tiny", "--threads", "1", "--no-progress"]
 

@@ -18,8 +18,8 @@ from records.journal import coverage
 from records.meter import Stamps
 from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
-from sparse_mpi.plan import store
-from sparse_mpi.plan.base import Part, Plan
+from sparse_mpi.tools.plan import store
+from sparse_mpi.tools.plan.base import Part, Plan
 from trainer.planning import Planning, Profiler
 
 from ..launch import launch, needs_mpi

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from sparse_mpi.algorithms.powersgd import PowerSGD
-from sparse_mpi.bench.models import vgg16
 from sparse_mpi.sparse import Layout
+from sparse_mpi.tools.bench.models import vgg16
 
 from ..launch import launch, needs_mpi
 

@@ -15,9 +15,9 @@ from options.converters import figure
 from options.optimizers import OPTIMIZERS
 from options.schedule import SCHEDULES
 from sparse_mpi.algorithms.base import DENSITY
-from sparse_mpi.cli.parsing import Parser
-from sparse_mpi.cli.values import folder, integer, new_folder, number
-from sparse_mpi.reducer.arguments import usual_density
+from sparse_mpi.reduction.arguments import usual_density
+from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools.cli.values import folder, integer, new_folder, number
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from sparse_mpi.budget import Goal, make_goal
 from sparse_mpi.budget.goal import EXAMPLES
-from sparse_mpi.cli.values import checked, positive
+from sparse_mpi.tools.cli.values import checked, positive
 
 # Options that set the amount themselves, or that need all ranks to stay
 EXCLUDED = ("k", "density", "plan", "dense_warmup", "density_warmup", "elastic")

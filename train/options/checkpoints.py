@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from sparse_mpi.checkpoint.manifest import NAME
-from sparse_mpi.cli.values import folder, integer, new_folder
+from sparse_mpi.tools.cli.values import folder, integer, new_folder
 
 FOLDER = "checkpoints"  # within the folder of a run
 NEWEST = True  # --resume without a value

@@ -1,4 +1,4 @@
-"""Converters of values that only the training programs have; all others are those of `sparse_mpi.cli.values`."""
+"""Converters of values that only the training programs have; all others are those of `sparse_mpi.tools.cli.values`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sparse_mpi.cli.values import FIGURES, Value, share
+from sparse_mpi.tools.cli.values import FIGURES, Value, share
 
 
 def _norm(text: str) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
-from sparse_mpi.elastic import team_of
+from sparse_mpi.fault_tolerance import team_of
+from sparse_mpi.tools.cli.values import integer
 
 # Options that take messages beside a step, which nothing would repeat
 EXCLUDED = ("plan", "dense_warmup", "watch_every", "check_every")

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from options.reduction import AUTO, algorithm_and_options, feedback_options
-from sparse_mpi.cli.values import Value, integer, number
 from sparse_mpi.comm import Comm
-from sparse_mpi.local import DiLoCo
-from sparse_mpi.local.arguments import check_schedule
+from sparse_mpi.tools.cli.values import Value, integer, number
+from sparse_mpi.training.diloco import DiLoCo
+from sparse_mpi.training.diloco_arguments import check_schedule
 
 KEEP = "keep"  # --fragment-alpha keep: the steps of the delay are kept
 DEFAULTS = {"outer_lr": 0.7, "outer_momentum": 0.9, "fragments": 1, "fragment_delay": 0, "fragment_alpha": KEEP}

@@ -11,11 +11,11 @@ from typing import Any
 
 import sparse_mpi
 from options.converters import densities, norm
-from sparse_mpi.cli import values
-from sparse_mpi.cli.values import integer, number, share
 from sparse_mpi.feedback import Feedback, LeakyFeedback
-from sparse_mpi.plan.planners import ORACLES, PLANNERS
-from sparse_mpi.reducer.arguments import algorithm_spelled, spelled, takes
+from sparse_mpi.reduction.arguments import algorithm_spelled, spelled, takes
+from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli.values import integer, number, share
+from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS
 from sparse_mpi.wire import WIRES
 
 AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned

@@ -13,7 +13,7 @@ import torch
 from ranks.job import JobError, agreed
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.sharing import place_on_node
-from sparse_mpi.elastic import team_of
+from sparse_mpi.fault_tolerance import team_of
 
 CPU = torch.device("cpu")
 

@@ -17,7 +17,7 @@ import numpy as np
 from sparse_mpi import keep_freed_memory
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.runtime import first_to_say
-from sparse_mpi.elastic import team_of
+from sparse_mpi.fault_tolerance import team_of
 
 T = TypeVar("T")
 MAX_CPUS = 4096  # logical CPUs of a host

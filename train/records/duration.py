@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from sparse_mpi.comm import Traffic
-from sparse_mpi.costs.model import Network
+from sparse_mpi.network.model import Network
 
 LOWER_IS_BETTER = ("perplexity", "wer")  # of headlines, see `Task.headline`
 

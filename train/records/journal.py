@@ -19,11 +19,11 @@ from records.meter import PARTS, WORK, Meter
 from records.metrics import Metrics, plot
 from records.spending import EVENT, record_of
 from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
-from sparse_mpi.bench.kernel_cache import COMPILING, cold
-from sparse_mpi.bench.progress import Bar
 from sparse_mpi.budget import Decision
 from sparse_mpi.comm import Comm
-from sparse_mpi.reducer.watch import Quality
+from sparse_mpi.reduction.watch import Quality
+from sparse_mpi.tools.bench.kernel_cache import COMPILING, cold
+from sparse_mpi.tools.bench.progress import Bar
 from tasks.task import Task
 
 

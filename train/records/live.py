@@ -11,7 +11,7 @@ from typing import Any
 
 from records.duration import reached, with_steps
 from records.spending import EVENT
-from sparse_mpi.analysis.interval import Interval
+from sparse_mpi.tools.analysis.interval import Interval
 
 TRAIN = Path(__file__).parent.parent
 LIMIT = 1800  # seconds that a job may take

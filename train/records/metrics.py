@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from records import spending
-from sparse_mpi.bench.provenance import provenance
 from sparse_mpi.comm import Comm
-from sparse_mpi.figures import training
-from sparse_mpi.figures.style import matplotlib, write
+from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.figures import training
+from sparse_mpi.tools.figures.style import matplotlib, write
 
 FILE = "metrics.jsonl"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sparse_mpi.analysis.interval import Interval
+from sparse_mpi.tools.analysis.interval import Interval
 
 
 def table(records: Sequence[dict[str, Any]], field: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from records import live
 from records.duration import reached, with_steps
-from sparse_mpi.analysis.interval import Interval
+from sparse_mpi.tools.analysis.interval import Interval
 
 Records = Sequence[dict[str, Any]]
 

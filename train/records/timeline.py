@@ -14,13 +14,13 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from records.meter import Stamps
-from sparse_mpi.bench.provenance import provenance
-from sparse_mpi.buckets.reduction import GradientReduction
-from sparse_mpi.buckets.trace import BucketTrace, Interval
 from sparse_mpi.comm.background import Span
 from sparse_mpi.comm.streams import seconds_between
-from sparse_mpi.figures.style import write
-from sparse_mpi.figures.timeline import figure
+from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.figures.style import write
+from sparse_mpi.tools.figures.timeline import figure
+from sparse_mpi.training.reduction import GradientReduction
+from sparse_mpi.training.trace import BucketTrace, Interval
 
 RECENT = 21  # steps, of which the one of median length is drawn
 

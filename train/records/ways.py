@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from options.reduction import AUTO
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.reducer.arguments import spelled
+from sparse_mpi.reduction.arguments import spelled
 
 SHARDS = ("shuffled", "sorted")
 

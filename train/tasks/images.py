@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from data import DATASETS
 from data.source import Batch, ImageBatches
 from options.arguments import Settings
-from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
+from sparse_mpi.tools.cli.values import integer
 from tasks.task import Sums, sums
 
 FOLDERS = {name: source.folder for name, source in DATASETS.items()}  # where each data set is looked for

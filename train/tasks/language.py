@@ -27,9 +27,9 @@ from data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Words, train_by
 from models.word_lstm import WordLSTM
 from options.arguments import Settings
 from ranks.job import agreed
-from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
+from sparse_mpi.tools.cli.values import integer
 from tasks.task import Sums, sums
 
 MAX_LOSS = 700  # in nats; the exponential of more is no float64

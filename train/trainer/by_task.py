@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from ranks import job
 from records.journal import Outcome
-from sparse_mpi.cli.parsing import Parser
 from sparse_mpi.comm import Comm
+from sparse_mpi.tools.cli.parsing import Parser
 from trainer.program import Program
 
 

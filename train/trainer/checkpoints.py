@@ -22,7 +22,7 @@ from sparse_mpi import checkpoint
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.comm.runtime import leave_word
-from sparse_mpi.elastic import together
+from sparse_mpi.fault_tolerance import together
 from trainer.identity import options_of
 
 

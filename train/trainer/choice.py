@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import product
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
-from sparse_mpi.buckets.reduction import GradientReduction
-from sparse_mpi.reducer.arguments import algorithm_spelled, takes
+from sparse_mpi.reduction.arguments import algorithm_spelled, takes
+from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.wire import WIRES
 
 

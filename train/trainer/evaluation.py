@@ -8,7 +8,7 @@ import torch
 from ranks.replicas import average_buffers
 from records.meter import Meter
 from sparse_mpi.comm import Comm
-from sparse_mpi.elastic import together
+from sparse_mpi.fault_tolerance import together
 from tasks.task import Task
 
 

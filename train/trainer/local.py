@@ -9,7 +9,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from records.meter import Meter, exchanged, nothing
 from sparse_mpi import SparseAllreduce
-from sparse_mpi.local import DiLoCo
+from sparse_mpi.training.diloco import DiLoCo
 from trainer.evaluation import evaluate
 from trainer.loop import Training
 

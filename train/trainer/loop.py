@@ -20,10 +20,10 @@ from records.meter import Meter, Stamps, exchanged, nothing
 from records.metrics import Metrics
 from records.timeline import Recorder
 from sparse_mpi import SparseAllreduce
-from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.budget import Decision
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
+from sparse_mpi.training.reduction import GradientReduction
 from tasks.task import Task
 from trainer.checkpoints import Checkpoints
 from trainer.evaluation import evaluate

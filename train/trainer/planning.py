@@ -18,17 +18,17 @@ from options.elastic import reducing_ranks
 from options.reduction import AUTO, algorithm_and_options, feedback_options, momentum_line
 from ranks.job import agreed
 from records.meter import Stamps
-from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.plan import store
-from sparse_mpi.plan.base import Plan, Profile
-from sparse_mpi.plan.base import Tensor as Planned
-from sparse_mpi.plan.execute import algorithm_of
-from sparse_mpi.plan.explain import explain
-from sparse_mpi.plan.measure import measure
-from sparse_mpi.plan.planners import PLANNERS, best
+from sparse_mpi.tools.plan import store
+from sparse_mpi.tools.plan.base import Plan, Profile
+from sparse_mpi.tools.plan.base import Tensor as Planned
+from sparse_mpi.tools.plan.execute import algorithm_of
+from sparse_mpi.tools.plan.explain import explain
+from sparse_mpi.tools.plan.measure import measure
+from sparse_mpi.tools.plan.planners import PLANNERS, best
+from sparse_mpi.training.reduction import GradientReduction
 from trainer.choice import choices_of, reduce_with, summary
 
 

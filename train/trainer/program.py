@@ -21,7 +21,7 @@ from records.journal import Outcome, conclude
 from records.metrics import Metrics, record
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.runtime import leave_word
-from sparse_mpi.elastic import Team, comm_of, team_of
+from sparse_mpi.fault_tolerance import Team, comm_of, team_of
 from tasks.placed import placed
 from tasks.task import Task
 from trainer.checkpoints import Checkpoints, agree_on_folders, find, resumed

@@ -13,9 +13,9 @@ import torch
 
 from records.journal import Journal
 from records.meter import Meter
-from sparse_mpi.buckets.reduction import GradientReduction
 from sparse_mpi.comm import Comm
-from sparse_mpi.plan import store
+from sparse_mpi.tools.plan import store
+from sparse_mpi.training.reduction import GradientReduction
 from tasks.task import Task
 from trainer.checkpoints import State, step_of
 from trainer.planning import Planning

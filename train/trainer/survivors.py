@@ -8,7 +8,7 @@ from typing import Any
 from data.share import Share
 from records.metrics import Metrics
 from sparse_mpi.comm import Comm
-from sparse_mpi.elastic import Team, team_of
+from sparse_mpi.fault_tolerance import Team, team_of
 
 
 class Survivors:

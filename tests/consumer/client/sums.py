@@ -11,8 +11,8 @@ from typing_extensions import assert_type
 import sparse_mpi
 from sparse_mpi import Reduction, SparseAllreduce, SparseVector, StepReport, World
 from sparse_mpi.algorithms import Algorithm, OkTopk
+from sparse_mpi.collectives import PersistentAllreduce
 from sparse_mpi.comm import Comm, Traffic, as_comm
-from sparse_mpi.keyed import PersistentAllreduce
 from sparse_mpi.select import Exact
 
 

@@ -12,7 +12,7 @@ from typing_extensions import assert_type
 from sparse_mpi import DiLoCo, SparseAllreduce, checkpoint
 from sparse_mpi.comm import Comm
 from sparse_mpi.ddp import SparseState, sparse_hook
-from sparse_mpi.elastic import ElasticAllreduce, Team
+from sparse_mpi.fault_tolerance import ElasticAllreduce, Team
 from sparse_mpi.optim import DistributedOptimizer, broadcast_optimizer_state, broadcast_parameters
 
 

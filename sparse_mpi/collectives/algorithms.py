@@ -1,0 +1,151 @@
+"""The allreduce of entries, in four ways; each gives the same bytes on every rank.
+
+====================  =================================================  ==========================
+algorithm             words of a rank, m entries each, u in the result   messages of a rank
+====================  =================================================  ==========================
+`split`               m (P-1)/P to owners, u (P-1)/P gathered            2 (P - 1), or P - 1 + 2 ceil(log2 P)
+`butterfly`           in stages of d, e, ... groups: m (d-1)/d, then     2 (d - 1 + e - 1 + ...)
+                      v/d (e-1)/e, v of d ranks merged, ...; u (P-1)/P
+`doubling`            the entries of 1, 2, 4, ... ranks merged           log2 P, 2 more if P is none
+`gather`              m (P - 1)                                          ceil(log2 P)
+====================  =================================================  ==========================
+
+`split` and `gather` combine in the order of the ranks, `butterfly` and `doubling` in that of a binary tree.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise, zip_longest
+from operator import itemgetter
+
+import numpy as np
+
+from sparse_mpi.algorithms.oktopk.split_reduce import divided, partners
+from sparse_mpi.collectives.entries import Entries, joined, merged
+from sparse_mpi.collectives.messages import Format
+from sparse_mpi.collectives.ownership import dealt, degrees, regions_of
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.quantiles import Pool
+
+DIRECT = 8  # ranks up to which results are sent to each of the others: lengths, too, would take log2 P messages
+
+
+def split(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
+    """Combine each key at the rank that owns it, and gather what all have."""
+    regions = regions_of(pool, comm.size)
+    return _everywhere(owned(entries, op, regions, form, comm), regions, form, comm)
+
+
+def _everywhere(own: Entries, regions: np.ndarray, form: Format, comm: Comm) -> Entries:
+    """Return the entries that all ranks have, each those of its region."""
+    message, _ = form.pack(own, np.array([len(own.keys)]), regions[comm.rank : comm.rank + 1])
+    if comm.size <= DIRECT:
+        came, lengths = comm.alltoallv(np.tile(message, comm.size), np.full(comm.size, len(message)))
+    else:
+        came, lengths = comm.allgatherv(message)
+    return form.unpacked(came, lengths, regions)[0]
+
+
+def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, comm: Comm) -> Entries:
+    """Return what all ranks have of the keys in this rank's region, combined in rank order."""
+    parts = [entries] * comm.size
+
+    def take(first: int, messages: np.ndarray, lengths: np.ndarray) -> None:
+        ranks = len(lengths)
+        parts[first : first + ranks] = form.unpack(messages, lengths, np.tile(regions[comm.rank], (ranks, 1)))
+
+    comm.streamed_alltoallv(*form.pack(entries, dealt(entries, regions), regions), take)
+    return merged(parts, op)
+
+
+def butterfly(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
+    """Narrow the range of keys that a rank combines, stage by stage, to its own region; gather results on the way back.
+
+    Zhao and Canny's Kylix (ICPP'14), on any number of ranks. In stages of two groups it is Rabenseifner's allreduce.
+    """
+    regions, first, last = regions_of(pool, comm.size), 0, comm.size  # the ranks that share the range of this one
+    stages: list[tuple[np.ndarray, int, np.ndarray]] = []
+    for degree in degrees(pool, form.bytes_each):
+        if last - first == 1:  # a group of fewer ranks is done before the others
+            break
+        # Cut the range, and send each other group its part.
+        groups = divided(first, last, degree)
+        own = int(np.searchsorted(groups, comm.rank, side="right")) - 1
+        ranges = np.stack([regions[groups[:-1], 0], regions[groups[1:] - 1, 1]], axis=1)
+        cuts = [0, *np.searchsorted(entries.keys, ranges[1:, 0]).tolist(), len(entries.keys)]
+        parts = [entries.part(slice(*ends)) for ends in pairwise(cuts)]
+        here = [(comm.rank, parts[own])]
+        for there, dest, sources in partners(groups, comm.rank):
+            _, came = _exchanged(parts[there], [dest], sources, ranges[[there, own]], form, comm)
+            here += zip(sources, came, strict=True)
+        # Combine in the order of the ranks, and go on within the own group.
+        entries = merged([part for _, part in sorted(here, key=itemgetter(0))], op)
+        stages.append((groups, own, ranges))
+        first, last = int(groups[own]), int(groups[own + 1])
+    if not form.codec.lossless:  # then results are rounded once, by their owner
+        return _everywhere(entries, regions, form, comm)
+    # The way back: give results to those from whom entries came, and get those of the other groups.
+    for groups, own, ranges in reversed(stages):
+        found = {own: entries}
+        for there, dest, sources in partners(groups, comm.rank):
+            _, (found[there],) = _exchanged(entries, sources, [dest], ranges[[own, there]], form, comm)
+        entries = joined([found[group] for group in sorted(found)])
+    return entries
+
+
+def doubling(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
+    """Combine with one other rank, then as two with two, and so on; ranks beyond a power of two join in by another."""
+
+    def exchanged(entries: Entries, dests: list[int], sources: list[int]) -> tuple[Entries, list[Entries]]:
+        return _exchanged(entries, dests, sources, np.tile(pool.range, (2, 1)), form, comm)
+
+    rank, size = comm.rank, comm.size
+    core = 1 << (size.bit_length() - 1)  # the ranks that double
+    extra = size - core  # the first of them act for one more rank each, number core + their own
+    if rank >= core:
+        exchanged(entries, [rank - core], [])
+        return exchanged(entries, [], [rank - core])[1][0]
+    if rank < extra:
+        entries = merged([entries, *exchanged(entries, [], [core + rank])[1]], op)
+    apart = 1
+    while apart < core:
+        other = rank ^ apart
+        mine, (came,) = exchanged(entries, [other], [other])
+        entries = merged([mine, came] if rank < other else [came, mine], op)
+        apart *= 2
+    if extra and (rank < extra or not form.codec.lossless):  # all return what the ranks beyond get, rounded or not
+        entries, _ = exchanged(entries, [core + rank] if rank < extra else [], [])
+    return entries
+
+
+def _exchanged(
+    entries: Entries,
+    dests: list[int],
+    sources: list[int],
+    ranges: np.ndarray,
+    form: Format,
+    comm: Comm,
+) -> tuple[Entries, list[Entries]]:
+    """Send all entries to each of ``dests``; return them as they arrive there, and those of ``sources``.
+
+    ``ranges`` ``(2, 2)`` int64 are the smallest and the largest key of what is sent, and of what comes.
+    """
+    message, _ = form.pack(entries, np.array([len(entries.keys)]), ranges[:1])
+    came = [comm.sendrecv(message, dest, source) for dest, source in zip_longest(dests, sources)]
+    parts = [form.unpack(part, np.array([len(part)]), ranges[1:])[0] for part in came if part is not None]
+    return form.seen(entries, message, ranges[:1]), parts
+
+
+def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
+    """Have every rank get all entries, and combine them itself."""
+    return merged(gathered(entries, pool, form, comm), op)
+
+
+def gathered(entries: Entries, pool: Pool, form: Format, comm: Comm) -> list[Entries]:
+    """Return the entries of every rank."""
+    message, _ = form.pack(entries, np.array([len(entries.keys)]), pool.range[None])
+    all_of_them, lengths = comm.allgatherv(message)
+    return form.unpack(all_of_them, lengths, np.tile(pool.range, (comm.size, 1)))
+
+
+ALGORITHMS = {"split": split, "butterfly": butterfly, "doubling": doubling, "gather": gather}

@@ -1,0 +1,181 @@
+"""`allreduce`, `reduce`, `reduce_scatter` and `allgather` of data that is sparse already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.collectives.algorithms import ALGORITHMS, gathered, owned
+from sparse_mpi.collectives.arguments import AUTO, ready, taken
+from sparse_mpi.collectives.choice import INLINE, USUAL, Choice, choose, inlined
+from sparse_mpi.collectives.entries import Entries, merged, nonzero
+from sparse_mpi.collectives.ownership import part_of, regions_of
+from sparse_mpi.collectives.together import together
+from sparse_mpi.comm import as_comm
+from sparse_mpi.comm.background import in_turn
+from sparse_mpi.network.fit import fit_network
+from sparse_mpi.network.model import Network
+from sparse_mpi.wire import BitPacked
+
+NO_KEYS = (0, -1)  # as a range
+
+
+def allreduce(
+    x: Any,
+    op: str | np.ufunc = "sum",
+    comm: Any = None,
+    *,
+    algorithm: str = AUTO,
+    zeros: str = "keep",
+    network: Network | str = USUAL,
+    tell: Callable[[Choice], None] | None = None,
+    wire: str | BitPacked | None = None,
+) -> Any:
+    """Combine the values that ranks have for the same keys, and return all of them on every rank. Collective.
+
+    Args:
+        x: sparse data: a `SparseVector`; a scipy.sparse array or matrix of any format and shape; a torch.sparse COO
+            tensor, also with dense dimensions, or CSR tensor; a pair of arrays ``(keys, values)``, whose values may
+            have a trailing shape; a dict or Counter. The same kind, shape and dtype on all ranks, but that dicts may
+            have other numbers: then all become the type that holds them. An entry that occurs more than once is
+            combined first. x is not modified. Keys of pairs and dicts are integers, or strings: all str or all bytes,
+            of any length, in arrays of NumPy's (of type U or S, in host memory). A dict without keys goes with any.
+        op: ``"sum"``, ``"prod"``, ``"min"``, ``"max"``, ``"and"``, ``"or"``, ``"xor"`` (bitwise; of bool logical), or a
+            NumPy ufunc of two arguments that is associative and commutative and keeps the dtype. As in NumPy, integers
+            wrap around, sums of bool are "or", and NaN makes a minimum or maximum NaN. Keys that a rank lacks are not
+            combined: they are no zeros.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
+        algorithm: ``"split"``, ``"doubling"``, ``"gather"``, or ``"auto"``, which takes the one that should be done
+            first on ``network``. `split` and `gather` combine in rank order, ``((x0 + x1) + x2) + ...``, so
+            that sums of floating-point numbers have the bits of that; `doubling` in the order of a tree.
+        zeros: ``"keep"`` entries of the result that are exactly zero, or ``"drop"`` them.
+        network: latency and bandwidth, for ``"auto"``: a `Network`, 10 Gbit/s and 5 us unless told, or ``"fitted"``,
+            which measures them in the first call on a communicator. Then the algorithm, and the bits of sums of
+            floating-point numbers with it, may be another one in the next run.
+        tell: called with the `Choice` of ``"auto"``, to learn what was chosen and why.
+        wire: how values travel, by name or as an instance: None or ``"packed"`` as they are; ``"packed+bf16"``,
+            ``"packed+fp16"``, ``"packed+int8"``, ``"packed+int4"`` or ``"packed+int2"`` rounded, of float32 and float64
+            only. Values are rounded on their way to where they are combined, and results on their way back (by `gather`
+            values only, by `doubling` and `butterfly` what is sent in each round). What rounding loses is not kept: x
+            is still the caller's. See docs/guides/sparse.md.
+
+    Returns:
+        The same kind as x, on the same device, in the order of its keys and without duplicates; the same bytes on every
+        rank. Keys may be negative; those of a matrix are in the order of its rows, and strings in Python's order. They
+        are compared as strings: no checksum could take two for one.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
+            data moves.
+    """
+    transport = as_comm(comm)
+    source = taken(x, transport)
+
+    def work() -> Any:
+        call = ready(source, op, transport, zeros, algorithm, network=network, wire=wire)
+        ufunc, entries, pool, form, few, *_ = call
+        with together(transport):
+            chosen = algorithm
+            if algorithm == AUTO:
+                if few is not None:
+                    choice = inlined(pool)
+                else:  # only now is it worth to know the network
+                    choice = choose(pool, form, network if isinstance(network, Network) else fit_network(transport))
+                chosen = choice.algorithm
+                if tell is not None:
+                    tell(choice)
+            if few is not None and chosen == INLINE:
+                result = merged(few, ufunc)
+            else:
+                result = ALGORITHMS[chosen](entries, ufunc, pool, form, transport)
+            return call.leave([_finished(result, entries, zeros)], call.everywhere)[0]
+
+    return source.back(in_turn(transport, work))
+
+
+def reduce_scatter(
+    x: Any, op: str | np.ufunc = "sum", comm: Any = None, *, zeros: str = "keep", wire: str | BitPacked | None = None
+) -> Any:
+    """Combine as `allreduce` does, in rank order, and return to each rank the entries of a range of keys. Collective.
+
+    Ranges ascend with the ranks, and are such that each holds about as many of all ranks' entries. Results do not
+    travel, so that no ``wire`` rounds them. See `allreduce` for arguments and errors.
+    """
+    transport = as_comm(comm)
+    source = taken(x, transport)
+
+    def work() -> Any:
+        call = ready(source, op, transport, zeros, wire=wire)
+        ufunc, entries, pool, form, few, *_ = call
+        with together(transport):
+            regions = regions_of(pool, transport.size)
+            if few is None:
+                own = owned(entries, ufunc, regions, form, transport)
+            else:
+                own = part_of(merged(few, ufunc), regions, transport.rank)
+            return call.leave([_finished(own, entries, zeros)], regions)[0]
+
+    return source.back(in_turn(transport, work))
+
+
+def reduce(
+    x: Any,
+    root: int = 0,
+    op: str | np.ufunc = "sum",
+    comm: Any = None,
+    *,
+    zeros: str = "keep",
+    wire: str | BitPacked | None = None,
+) -> Any:
+    """Combine as `allreduce` does, in rank order, and return the result on ``root``; None elsewhere. Collective.
+
+    See `allreduce` for the other arguments and errors.
+    """
+    transport = as_comm(comm)
+    source = taken(x, transport)
+
+    def work() -> Any:
+        call = ready(source, op, transport, zeros, root=root, wire=wire)
+        ufunc, entries, pool, form, few, *_ = call
+        with together(transport):
+            rank, size = transport.rank, transport.size
+            if few is None:
+                regions = regions_of(pool, size)
+                own = owned(entries, ufunc, regions, form, transport)
+                message, lengths = form.pack(own, np.array([len(own.keys)]), regions[rank : rank + 1])
+                received, lengths = transport.alltoallv(message, lengths * (np.arange(size) == root))
+                few = [form.unpacked(received, lengths, regions)[0]]  # all of them on the root
+            results = [_finished(merged(few, ufunc), entries, zeros)] if rank == root else []
+            wanted = np.where(np.arange(size)[:, None] == root, call.everywhere, NO_KEYS)
+            return next(iter(call.leave(results, wanted)), None)
+
+    result = in_turn(transport, work)
+    return result if result is None else source.back(result)
+
+
+def allgather(x: Any, comm: Any = None, *, wire: str | BitPacked | None = None) -> list[Any]:
+    """Return what every rank holds, in rank order, each without duplicates, which are added up. Collective.
+
+    See `allreduce` for the arguments and errors.
+    """
+    transport = as_comm(comm)
+    source = taken(x, transport)
+
+    def work() -> list[Any]:
+        call = ready(source, "sum", transport, "keep", wire=wire)
+        _, entries, pool, form, few, *_ = call
+        with together(transport):
+            parts = gathered(entries, pool, form, transport) if few is None else few
+            return call.leave(parts, call.everywhere)
+
+    return [source.back(part) for part in in_turn(transport, work)]
+
+
+def _finished(result: Entries, given: Entries, zeros: str) -> Entries:
+    """Return the result as it is wanted, in memory that is not that of what was ``given``."""
+    if zeros == "drop":
+        return nonzero(result)
+    shared = any(map(np.may_share_memory, result, given))
+    return Entries(result.keys.copy(), result.values.copy()) if shared else result

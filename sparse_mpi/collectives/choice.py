@@ -1,0 +1,73 @@
+"""Choose an algorithm for entries by what they are expected to cost on a network."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sparse_mpi.algorithms.base import rounds
+from sparse_mpi.collectives.algorithms import DIRECT
+from sparse_mpi.collectives.messages import Format
+from sparse_mpi.collectives.ownership import degrees, distinct
+from sparse_mpi.comm.quantiles import Pool
+from sparse_mpi.network.model import Network
+
+USUAL = Network.of(10, 5)  # where nobody says on which network: 10 Gbit/s, 5 us
+INLINE = "inline"  # what is no algorithm: the entries came with the arguments
+FEW = 1 << 16  # entries of all ranks that never take too much memory
+MERGED = 15e-9  # seconds for an entry that is merged with others (one core of an EPYC, 10^5 entries of 8 ranks)
+
+
+class Choice(NamedTuple):
+    """What was chosen, and why."""
+
+    algorithm: str  #: its name
+    seconds: dict[str, float]  #: that each algorithm should take, for messages and merging
+    entries: int  #: of all ranks together
+    expected: float  #: entries of the result, if the keys of each rank are drawn from their range at random
+
+    def __str__(self) -> str:
+        """Return a line for people."""
+        costs = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.seconds.items())
+        return f"{self.algorithm}: {self.entries:,} entries, about {self.expected:,.0f} distinct; {costs}"
+
+
+def inlined(pool: Pool) -> Choice:
+    """Return the choice where entries came with the arguments: nothing is left to do but to merge them."""
+    entries = int(pool.counts.sum())
+    return Choice(INLINE, {INLINE: MERGED * entries}, entries, distinct(pool.counts.tolist(), pool.span))
+
+
+def choose(pool: Pool, form: Format, network: Network) -> Choice:
+    """Return the algorithm that should take least time; the same on all ranks, for it knows no more than all do."""
+    counts, ranks = pool.counts.tolist(), len(pool.counts)
+    everything, most, mean = sum(counts), max(counts), sum(counts) / ranks
+    depth, core = rounds(ranks), 1 << (ranks.bit_length() - 1)  # a power of two
+    alpha, whole = network.alpha, distinct(counts, pool.span)
+
+    def sent(entries: float) -> float:
+        return network.beta * entries * form.bytes_each(entries)
+
+    def union(sets: int) -> float:
+        return distinct([mean] * sets, pool.span)
+
+    collected = sent(whole) * (ranks - 1) / ranks
+    back = ranks - 1 if ranks <= DIRECT else 2 * depth
+    seconds = {
+        "split": (ranks - 1 + back) * alpha + sent(most) * (ranks - 1) / ranks + collected + MERGED * mean,
+        "gather": depth * alpha + sent(mean) * (ranks - 1) + MERGED * everything,
+    }
+    # A stage of a butterfly sends all but one part of what a rank has by then, and merges as much as it had.
+    butterfly, together = collected, 1
+    for degree in degrees(pool, form.bytes_each):
+        part = union(together) / together / degree
+        butterfly += (degree - 1) * (2 * alpha + sent(part)) + MERGED * degree * part
+        together *= degree
+    seconds["butterfly"] = butterfly
+    # Ranks beyond a power of two hand in theirs before the first round, and get the result after the last.
+    groups = [union(1 << stage) for stage in range(core.bit_length() - 1)]
+    outside = 2 * alpha + sent(most) + sent(whole) + 2 * MERGED * most if core < ranks else 0.0
+    seconds["doubling"] = sum(alpha + sent(group) + 2 * MERGED * group for group in groups) + outside
+    # Where all entries take much memory, leave those out that hold more of them than they give and get.
+    if everything > max(FEW, 2 * (most + whole)):
+        del seconds["gather"], seconds["doubling"]
+    return Choice(min(seconds, key=seconds.__getitem__), seconds, everything, whole)

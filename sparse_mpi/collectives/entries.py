@@ -1,0 +1,113 @@
+"""Keys and values: what the collectives of `sparse_mpi.collectives` move, whatever the caller holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sparse_mpi import kernels
+
+ADDED = tuple(map(np.dtype, ("float32", "float64", "int32", "int64", "uint64")))  # types of values that a kernel adds
+# Bytes of a longdouble that hold nothing: all but ten where it has 64 bits of precision
+PADDING = np.dtype(np.longdouble).itemsize - 10 if np.finfo(np.longdouble).nmant == 63 else 0
+
+
+class Entries(NamedTuple):
+    """Values with distinct keys, in the order of the keys."""
+
+    keys: np.ndarray  # (m,) int64, ascending
+    values: np.ndarray  # (m, ...)
+
+    def part(self, chosen: slice | np.ndarray) -> Entries:
+        """Return the entries at a slice, at ascending positions, or where a mask is True."""
+        return Entries(self.keys[chosen], self.values[chosen])
+
+
+def joined(parts: Sequence[Entries]) -> Entries:
+    """Return the entries of all parts, one part after the other."""
+    return Entries(np.concatenate([part.keys for part in parts]), np.concatenate([part.values for part in parts]))
+
+
+def combined(keys: np.ndarray, values: np.ndarray, op: np.ufunc) -> Entries:
+    """Return entries of any keys ``(m,)``; values of equal keys are combined by ``op``, in an order of NumPy's."""
+    if len(keys) < 2 or (keys[1:] > keys[:-1]).all():
+        return Entries(keys, values)
+    order = np.argsort(keys, kind="stable")
+    keys, values = keys[order], values[order]
+    heads = _heads(keys)
+    if len(heads) == len(keys):
+        return Entries(keys, values)
+    return Entries(keys[heads], op.reduceat(values, heads, axis=0, dtype=values.dtype))
+
+
+class Runs:
+    """Where equal keys stand among keys ``(m,)`` that came from several ranks, one after the other.
+
+    Values in the order of these keys are combined in the order in which they stand, ``(a op b) op c``, so that a sum of
+    floating-point values has the same bits wherever it is taken.
+
+    Attributes:
+        keys: ``(u,)`` the distinct ones, ascending.
+    """
+
+    def __init__(self, keys: np.ndarray) -> None:
+        # Bring equal keys side by side: merging ascending runs, a stable sort does no more.
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        heads = _heads(ordered)
+        self.keys, self._first = ordered[heads], order[heads]
+        # Those that come second, third and so on, and where their keys are.
+        counts = np.diff(heads, append=len(keys))
+        self._more = []
+        for nth in range(1, int(counts.max(initial=1))):
+            at = np.flatnonzero(counts > nth)
+            self._more.append((at, order[heads[at] + nth]))
+
+    def combined(self, values: np.ndarray, op: np.ufunc) -> np.ndarray:
+        """Return the combined values ``(u, ...)`` of `keys`."""
+        found = values[self._first]
+        for at, chosen in self._more:
+            found[at] = op(found[at], values[chosen])
+        return found
+
+
+def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
+    """Return the entries of all ``parts``, at least one; values of equal keys are combined in the order of these."""
+    full = [part for part in parts if len(part.keys)]
+    if len(full) < 2:
+        return full[0] if full else parts[0]
+    values = full[0].values
+    if op is np.add and values.dtype in ADDED and values.ndim == 1:
+        low, high = min(int(part.keys[0]) for part in full), max(int(part.keys[-1]) for part in full)
+        return Entries(*kernels.of(values).merge_runs(full, high - low + 1, low))
+    keys, values = joined(full)
+    runs = Runs(keys)
+    return Entries(runs.keys, runs.combined(values, op))
+
+
+def canonical(values: np.ndarray) -> np.ndarray:
+    """Return values whose bytes say nothing but what numbers they are, so that equal ones are the same bytes.
+
+    Of the 16 bytes of an 80-bit longdouble no operation defines the last six.
+    """
+    if values.dtype.type not in (np.longdouble, np.clongdouble) or not PADDING:
+        return values
+    made = np.array(values, order="C")
+    numbers = made.reshape(-1).view(np.uint8).reshape(-1, np.dtype(np.longdouble).itemsize)
+    numbers[:, -PADDING:] = 0
+    return made
+
+
+def nonzero(entries: Entries) -> Entries:
+    """Return the entries whose values are not all zero."""
+    values = entries.values
+    return entries.part((values != 0).any(axis=tuple(range(1, values.ndim))))
+
+
+def _heads(keys: np.ndarray) -> np.ndarray:
+    """Return where runs of equal ``keys`` begin."""
+    first = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    return np.flatnonzero(first)

@@ -1,0 +1,86 @@
+"""Few entries travel with the arguments that all ranks compare: no message of their own is needed.
+
+They are written as in messages. Their number, smallest and largest key, and how long numbers are, is told beside them.
+How many are few depends on the call before: ranks keep room for as many as that one had, up to a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from sparse_mpi.collectives.choice import FEW
+from sparse_mpi.collectives.entries import Entries
+from sparse_mpi.collectives.messages import WIDE, Format
+from sparse_mpi.comm import Comm
+
+LEAST, MOST = 128, 32768  # words of 8 bytes: room of one rank without a call before, and of all ranks together
+_ROOM = object()  # the attribute of a communicator that has the room of its next call
+
+
+def room(comm: Comm) -> int:
+    """Return the words that each rank has for its entries, the same on all ranks."""
+    return comm.attributes.get(_ROOM, min(LEAST, MOST // comm.size))
+
+
+def expect(comm: Comm, words: np.ndarray) -> None:
+    """Have the next call make room as this one, which needed so many ``words`` ``(P,)``, would have liked to have."""
+    most, least = MOST // comm.size, min(LEAST, MOST // comm.size)
+    wanted = int(words.max())
+    comm.attributes[_ROOM] = max(least, min(1 << max(wanted - 1, 0).bit_length(), most)) if wanted <= most else least
+
+
+class Told(NamedTuple):
+    """What all ranks know of the entries of each, when they come: arrays ``(P, ...)`` int64, a row a rank."""
+
+    counts: np.ndarray  # (P,) entries
+    regions: np.ndarray  # (P, 2) the smallest and the largest key
+    types: np.ndarray  # (P,) numbers of the types of values
+    widths: np.ndarray  # (P,) bytes that each number of a value takes
+    dtypes: Mapping[int, np.dtype]  # of values, by number of a type
+    shape: tuple[int, ...]  # of each value
+
+    def groups(self) -> Iterator[tuple[Format, np.ndarray]]:
+        """Return the formats in which ranks write, and which ranks these are."""
+        wide = (self.regions[:, 1] - self.regions[:, 0]).view(np.uint64) >= WIDE - 1  # the last key counts, too
+        kinds = 2 * self.types + wide
+        for kind in np.unique(kinds).tolist():
+            form = Format(self.dtypes[kind // 2], self.shape, WIDE if kind % 2 else 1)
+            yield form, np.flatnonzero(kinds == kind)
+
+    def lengths(self) -> np.ndarray:
+        """Return the bytes ``(P,)`` that the entries of each rank take."""
+        found = np.zeros(len(self.counts), np.int64)
+        for form, ranks in self.groups():
+            found[ranks] = form.lengths(self.counts[ranks], self.regions[ranks], self.widths[ranks])
+        return found
+
+
+def write(entries: Entries, words: np.ndarray) -> int:
+    """Write the message of ``entries`` to ``words`` ``(w,)`` int64, if it fits; return the bytes of a number in it.
+
+    More than `FEW` entries are not looked at: they never come with the arguments.
+    """
+    if not 0 < len(entries.keys) <= FEW:
+        return 0
+    low, high = entries.keys[[0, -1]].tolist()
+    form = Format(entries.values.dtype, entries.values.shape[1:], high - low + 1)
+    count, region, width = np.array([len(entries.keys)]), np.array([[low, high]]), form.width(entries.values)
+    if form.lengths(count, region, np.array([width])) <= words.nbytes:
+        message, _ = form.pack(entries, count, region)
+        words.view(np.uint8)[: len(message)] = message
+    return width
+
+
+def read(rows: np.ndarray, told: Told) -> list[Entries]:
+    """Return the entries of all ranks, whose words ``rows`` ``(P, w)`` int64 have held their messages."""
+    found: dict[int, Entries] = {}
+    for form, ranks in told.groups():
+        counts, regions = told.counts[ranks], told.regions[ranks]
+        lengths = form.lengths(counts, regions, told.widths[ranks])
+        messages = zip(rows.view(np.uint8)[ranks], lengths.tolist(), strict=True)
+        buffer = np.concatenate([row[:length] for row, length in messages])
+        found |= zip(ranks.tolist(), form.unpack(buffer, lengths, regions), strict=True)
+    return [found[rank] for rank in range(len(rows))]

@@ -1,0 +1,257 @@
+"""What users hold: every kind of sparse data as keys and values, and results as the same kind."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.arrays import check_place, check_plain, describe, is_on_device
+from sparse_mpi.collectives.entries import Entries, canonical
+from sparse_mpi.collectives.strings import BYTES, INTEGERS, NAMES, STR, STRINGS, UNKNOWN, encoded, ordered
+from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.sparse import SparseVector
+
+KINDS = (
+    "a SparseVector, a scipy.sparse array, a COO, CSR or CSC matrix of cupyx.scipy.sparse (needs SciPy), "
+    "a torch.sparse tensor, a pair of arrays (keys, values), or a dict"
+)
+SIGN = np.uint64(1 << 63)
+NUMBERS = "bool, integers, floating-point or complex numbers"
+# The types of numbers in dicts, each of which holds all numbers of those before it
+PLAIN = (np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.complex128))
+TYPES = {"U": STR, "S": BYTES}  # types of keys in arrays, by the kind of their dtype
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a rank holds.
+
+    Args:
+        keys: ``(m,)`` int64, in any order, perhaps more than once; where keys are strings, their places in these.
+        values: ``(m, ...)``.
+        facts: what must be the same on all ranks, by name.
+        leave: makes a result of the same kind, whose keys are objects where they are strings.
+        plain: the place in `PLAIN` of the numbers of a dict, plus 1; 0 if it has none; None of all else.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    facts: dict[str, Any]
+    leave: Callable[[Entries], Any]
+    plain: int | None = None
+    type: int = INTEGERS  # of keys
+    strings: Sequence[bytes] = ()  # the keys, distinct and in their order
+
+
+def plain_type(plain: int) -> np.dtype:
+    """Return the type of a dict's numbers, whose `Held.plain` is this."""
+    return PLAIN[plain - 1] if plain else np.dtype(np.int64)
+
+
+def held(x: Any) -> Held:
+    """Return ``x``, which `device.given` has brought to host memory, as keys and values.
+
+    Raises:
+        TypeError: it is of none of these kinds, only a part of it is on a device, or it does not hold numbers.
+        ImportError: it is a tensor on a CUDA device, and CuPy is not installed.
+        ValueError: keys and values do not belong together, or the shape has more than 2^63 elements.
+    """
+    if isinstance(x, SparseVector):
+        return _of_vector(x)
+    if isinstance(x, (dict, Counter)):
+        return _of_dict(x)
+    if isinstance(x, tuple) and len(x) == 2:
+        return _of_pairs(*x)
+    scipy = sys.modules.get("scipy.sparse")
+    if scipy is not None and scipy.issparse(x):
+        return _of_scipy(x, scipy)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor) and x.layout in (torch.sparse_coo, torch.sparse_csr):
+        return _of_torch(x, torch)
+    raise TypeError(f"x must be {KINDS}, got {describe(x)}; a dense array is for sparse_allreduce, or MPI's Allreduce")
+
+
+def integers(keys: Any, what: str, expected: str = "integers") -> np.ndarray:
+    """Return keys as an array; raise TypeError unless they are a vector of integers, or an empty list."""
+    found = here(keys, what)
+    if found.size == 0 and not isinstance(keys, np.ndarray):
+        found = found.astype(np.int64)
+    if found.dtype.kind not in "iu" or found.ndim != 1:
+        remedy = "convert them with astype('U')" if found.dtype.kind in "OT" else "number them first"
+        raise TypeError(f"{what} must be a vector of {expected}, got {describe(found)}; {remedy}")
+    return found
+
+
+def integers_or_strings(keys: Any, what: str) -> tuple[np.ndarray, int]:
+    """Return keys as an array, and their type; raise TypeError unless they are a vector of integers or of strings."""
+    found = here(keys, what)
+    kind = TYPES.get(found.dtype.kind, INTEGERS)
+    if kind == INTEGERS or found.ndim != 1:
+        is_empty = found.size == 0 and not isinstance(keys, np.ndarray)
+        return integers(keys, what, "integers or strings"), UNKNOWN if is_empty else INTEGERS
+    if not isinstance(keys, np.ndarray) and found.tolist() != list(keys):
+        raise TypeError(f"{what} must be all str or all bytes, none of which ends in NUL; a dict takes these")
+    return found, kind
+
+
+def here(x: Any, what: str) -> np.ndarray:
+    """Return what is in host memory as an array."""
+    check_plain(x, what)
+    check_place(x, what)
+    if is_on_device(x):
+        raise TypeError(f"{what} must be in host memory as the rest is, got {describe(x)} on a device; move either")
+    return np.asarray(x)
+
+
+def _numbers(values: Any) -> np.ndarray:
+    """Return values as an array of numbers."""
+    found = here(values, "values of x")
+    if found.dtype.kind not in "biufc":
+        raise TypeError(f"values of x must be {NUMBERS}, got dtype {found.dtype}; convert them first")
+    return found
+
+
+def _of_vector(x: SparseVector) -> Held:
+    values = _numbers(x.values)
+    keys = _in_range(integers(x.indices, "indices of x"), x.size, "indices of x")
+
+    def leave(result: Entries) -> SparseVector:
+        return SparseVector(result.keys.astype(index_dtype(x.size), copy=False), result.values, x.size)
+
+    return _checked(keys, values, {"kind": "SparseVector", "size": x.size}, leave)
+
+
+def _of_pairs(given: Any, values: Any) -> Held:
+    found = _numbers(values)
+    keys, kind = integers_or_strings(given, "keys of x")
+    if kind in STRINGS:
+        return _of_strings(keys, found, kind)
+    unsigned = keys.dtype.newbyteorder("=") == np.uint64
+
+    def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
+        back = result.keys.view(np.uint64) ^ SIGN if unsigned else result.keys
+        return back.astype(keys.dtype, copy=False), result.values
+
+    # In the order of the keys
+    numbers = (keys ^ SIGN).view(np.int64) if unsigned else keys.astype(np.int64, copy=False)
+    return _checked(numbers, found, {"kind": "(keys, values)", "keys": keys.dtype}, leave)
+
+
+def _of_strings(keys: np.ndarray, values: np.ndarray, kind: int) -> Held:
+    def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(result.keys.tolist(), keys.dtype.kind), result.values  # as wide as the longest
+
+    strings, places = ordered(encoded(keys.tolist()))
+    held = _checked(places, values, {"kind": "(keys, values)", "keys": NAMES[kind]}, leave)
+    return replace(held, type=kind, strings=strings)
+
+
+def _of_dict(x: dict[Any, Any]) -> Held:
+    kind, strings = _type_of_keys(x), list[bytes]()
+    if kind in STRINGS:
+        strings, keys = ordered(encoded(x))
+    else:
+        try:
+            keys = np.fromiter(x, np.int64, len(x))
+        except OverflowError:
+            raise ValueError("keys of x must be in [-2^63, 2^63); take (keys, values) with uint64 keys") from None
+    values = _numbers(list(x.values())) if x else np.empty(0, bool)
+    if values.dtype not in PLAIN or values.ndim != 1:
+        raise TypeError(f"values of x must be Python's numbers below 2^63, got {describe(values)}")
+    made = Counter if isinstance(x, Counter) else dict
+
+    def leave(result: Entries) -> dict[Any, Any]:
+        return made(dict(zip(result.keys.tolist(), result.values.tolist(), strict=True)))
+
+    plain = PLAIN.index(values.dtype) + 1 if x else 0
+    return Held(keys, values, {"kind": made.__name__}, leave, plain, kind, strings)
+
+
+def _type_of_keys(x: dict[Any, Any]) -> int:
+    """Return the type of a dict's keys."""
+    kinds = set()
+    for key in {type(key): key for key in x}.values():
+        if isinstance(key, bool) or not isinstance(key, (int, np.integer, str, bytes)):
+            raise TypeError(f"keys of x must be integers, str or bytes, got {key!r}; number them first")
+        kinds.add(STR if isinstance(key, str) else BYTES if isinstance(key, bytes) else INTEGERS)
+    if len(kinds) > 1:
+        raise TypeError(f"keys of x must be of one type, got {' and '.join(NAMES[kind] for kind in sorted(kinds))}")
+    return kinds.pop() if kinds else UNKNOWN
+
+
+def _of_scipy(x: Any, scipy: Any) -> Held:
+    coo = x.tocoo()
+    coords = getattr(coo, "coords", None) or (coo.row, coo.col)
+    shape, flat = tuple(x.shape), isinstance(x, scipy.sparray)
+
+    def leave(result: Entries) -> Any:
+        at = np.unravel_index(result.keys, shape)
+        make = scipy.coo_array if flat else scipy.coo_matrix
+        found = make((result.values, at), shape=shape)
+        found.has_canonical_format = True
+        made = found.asformat(x.format)
+        if x.format in ("csr", "csc", "bsr", "dia"):  # which SciPy has copied, number by number
+            made.data = canonical(made.data)
+        return made
+
+    facts = {"kind": f"scipy.sparse.{type(x).__name__}", "shape": shape}
+    return _checked(_flattened(coords, shape), _numbers(coo.data), facts, leave)
+
+
+def _of_torch(x: Any, torch: Any) -> Held:
+    check_place(x, "x")
+    shape, layout = tuple(x.shape), x.layout
+    if layout == torch.sparse_csr:
+        if x.dim() != 2:
+            raise ValueError(f"x must have two dimensions as a CSR tensor, got {x.dim()}; convert it with to_sparse()")
+        starts, columns, values = x.crow_indices().numpy(), x.col_indices().numpy(), x.values()
+        coords, sparse = (np.repeat(np.arange(shape[0]), np.diff(starts)), columns), shape
+    else:
+        coords, values = tuple(x._indices().numpy()), x._values()  # not coalesced: that would add duplicates
+        sparse = shape[: x.sparse_dim()]
+    if values.dtype == torch.bfloat16:
+        raise TypeError("values of x must be of a type that NumPy has, got bfloat16; convert them with x.float()")
+
+    def leave(result: Entries) -> Any:
+        at = np.unravel_index(result.keys, sparse)
+        numbers = torch.from_numpy(np.ascontiguousarray(result.values))
+        if layout == torch.sparse_csr:
+            starts = torch.from_numpy(np.searchsorted(at[0], np.arange(shape[0] + 1)))
+            return torch.sparse_csr_tensor(starts, torch.from_numpy(at[1].copy()), numbers, shape)
+        indices = torch.from_numpy(np.stack(at))
+        return torch.sparse_coo_tensor(indices, numbers, shape, is_coalesced=True, check_invariants=False)
+
+    facts = {"kind": str(layout), "shape": shape, "sparse dimensions": len(sparse)}
+    return _checked(_flattened(coords, sparse), _numbers(values.detach().numpy()), facts, leave)
+
+
+def _flattened(coords: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """Return the places of coordinates in an array of that shape, row by row."""
+    if prod(shape) >= 1 << 63:
+        raise ValueError(f"x must have fewer than 2^63 elements, zeros too, got shape {shape}; cut it in two")
+    if not len(coords[0]):
+        return np.empty(0, np.int64)
+    return np.ravel_multi_index(coords, shape).astype(np.int64, copy=False)
+
+
+def _in_range(keys: np.ndarray, size: int, what: str) -> np.ndarray:
+    """Return keys as int64; raise unless they lie in ``[0, size)``."""
+    if len(keys) and not (0 <= keys.min() and keys.max() < size):
+        raise ValueError(f"{what} must be in [0, {size}), got {keys.min()} to {keys.max()}")
+    return keys.astype(np.int64, copy=False)
+
+
+def _checked(keys: np.ndarray, values: np.ndarray, facts: dict[str, Any], leave: Callable[[Entries], Any]) -> Held:
+    """Return what is held, once keys and values are known to belong together."""
+    if values.ndim < 1 or len(values) != len(keys):
+        raise ValueError(f"x must have a value for each key, got {len(keys)} keys and values of shape {values.shape}")
+    if 0 in values.shape[1:]:
+        raise ValueError(f"values of x must have a size, got values of shape {values.shape[1:]} each")
+    facts = facts | {"dtype": values.dtype, "values of shape": values.shape[1:]}
+    return Held(keys, values, facts, leave)

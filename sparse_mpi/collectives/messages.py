@@ -1,0 +1,228 @@
+"""Entries as bytes: their number, the values, and packed keys, which take a few bits each; as `wire.packed` has them.
+
+Values are written as they are in memory, or rounded by a codec. Integers are sent as the shortest type that holds all
+of a rank's values, and the last byte of a message says how many bytes that has. The number of entries tells a receiver
+who knows the region of the keys where everything stands. Keys of a wide range are not packed, and precede the values.
+The message of no entries is empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log2, prod
+
+import numpy as np
+
+from sparse_mpi import kernels
+from sparse_mpi.collectives.entries import Entries
+from sparse_mpi.kernels.bits import count_bytes
+from sparse_mpi.kernels.malformed import MalformedMessage
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi.wire.checking import check_keys, check_lengths
+from sparse_mpi.wire.codecs import Codec, Unrounded
+from sparse_mpi.wire.packed import entries_of
+from sparse_mpi.wire.positions import Complete
+
+WIDE = 1 << 56  # keys of a range from which on they are not packed
+_NO_CODES, _NO_SCALES, _MARK = np.empty(0, np.uint8), np.empty(0, np.float32), np.zeros(1, np.uint8)
+
+
+@dataclass(frozen=True)
+class Format:
+    """The format of messages, the same on all ranks.
+
+    Args:
+        dtype: of the values.
+        shape: of each value, () for numbers.
+        span: of the keys of all ranks. Below `WIDE` they are bit-packed as indices are (`wire.packed`), else they take
+            8 bytes each.
+        codec: writes the values, for float32 and float64 only if it rounds.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    span: int
+    codec: Codec = Unrounded()
+
+    @property
+    def wide(self) -> bool:
+        """Tell if keys are not packed."""
+        return self.span >= WIDE
+
+    def pack(self, entries: Entries, counts: np.ndarray, regions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cut ``entries`` into m messages of ``counts`` ``(m,)`` int64 entries.
+
+        Args:
+            entries: in the order of the messages.
+            counts: of each message.
+            regions: ``(m, 2)`` int64, the smallest and the largest key that each message may have.
+
+        Returns:
+            The messages, bytes, one after the other, and their lengths ``(m,)`` int64.
+        """
+        short = _shortest(entries.values) if self._whole else entries.values
+        values, of_values = self._coded(short, counts)
+        if self.wide:
+            buffer, ends = _written(entries.keys, counts, values, of_values, self._whole)
+            lengths = np.diff(ends, prepend=0)
+        else:
+            messages = _laid_out(counts, regions, of_values, self._whole)
+            buffer = kernels.of(values).write_messages(messages, entries.keys, values, _NO_SCALES)
+            ends, lengths = messages["end"], messages["end"] - messages["head"]
+        if self._whole:
+            buffer[ends[counts > 0] - 1] = short.itemsize
+        return buffer, lengths
+
+    def unpack(self, buffer: np.ndarray, lengths: np.ndarray, regions: np.ndarray) -> list[Entries]:
+        """Return the entries of each of the messages of these ``lengths`` that stand in ``buffer``."""
+        (keys, values), counts = self.unpacked(buffer, lengths, regions)
+        ends = [0, *counts.cumsum().tolist()]
+        return [Entries(keys[start:end], values[start:end]) for start, end in pairwise(ends)]
+
+    def unpacked(self, buffer: np.ndarray, lengths: np.ndarray, regions: np.ndarray) -> tuple[Entries, np.ndarray]:
+        """Return the entries of all messages that `unpack` tells apart, and how many each has ``(m,)`` int64."""
+        ends, there = lengths.cumsum(), lengths > 0
+        widths = np.full(len(lengths), self.dtype.itemsize)
+        if self._whole:
+            widths[there] = buffer[ends[there] - 1]
+            known = np.isin(widths, [width for width in (1, 2, 4, 8) if width <= self.dtype.itemsize])
+            if not known.all():
+                number = int(known.argmin())
+                raise MalformedMessage(number, len(lengths), f"its numbers have {widths[number]} bytes each")
+        if self.wide:
+            keys, values, counts, of_values = _read(buffer, lengths, self._whole)
+            check_lengths(of_values, self._of_values(counts, widths))
+        else:
+            counts = entries_of(buffer, lengths, _halfopen(regions))
+            of_values = self._of_values(counts, widths)
+            messages = _laid_out(counts, regions, of_values, self._whole)
+            check_lengths(lengths, messages["end"] - messages["head"])
+            keys, values, _ = kernels.of(buffer).read_messages(messages, buffer, WIDE)
+        if len(keys):
+            check_keys(keys, counts, int(regions[:, 0].min()), int(regions[:, 1].max()))
+        return Entries(keys, self._values(values, of_values, widths[there], counts).reshape(-1, *self.shape)), counts
+
+    def width(self, values: np.ndarray) -> int:
+        """Return the bytes that each number of ``values`` takes, unless it is rounded."""
+        return _shortest(values).itemsize if self._whole else self.dtype.itemsize
+
+    def lengths(self, counts: np.ndarray, regions: np.ndarray, widths: np.ndarray) -> np.ndarray:
+        """Return the lengths ``(m,)`` of messages of ``counts`` entries, whose numbers have these `width`s."""
+        of_values = self._of_values(counts, widths)
+        if self.wide:
+            return of_values + (8 * counts + 8 + self._whole) * (counts > 0)
+        messages = _laid_out(counts, regions, of_values, self._whole)
+        lengths: np.ndarray = messages["end"] - messages["head"]
+        return lengths
+
+    def seen(self, entries: Entries, message: np.ndarray, region: np.ndarray) -> Entries:
+        """Return ``entries`` as the receivers of their ``message`` see them: rounded, if the codec rounds."""
+        return entries if self.codec.lossless else self.unpack(message, np.array([len(message)]), region)[0]
+
+    def bytes_each(self, entries: float) -> float:
+        """Return about how many bytes an entry takes in messages of so many entries of all the keys there are."""
+        bits = 64.0 if self.wide else 2 + log2(max(self.span / max(entries, 1), 1))
+        scale = 4 / self.codec.block if self.codec.block else 0.0
+        code = self.codec.code_type(self.dtype).itemsize / self.codec.together
+        return (code + scale) * self._numbers + bits / 8
+
+    @property
+    def _numbers(self) -> int:
+        """Return the numbers of a value."""
+        return prod(self.shape)
+
+    @property
+    def _whole(self) -> bool:
+        """Tell if values are sent as the shortest integers that hold them."""
+        return self.dtype.kind in "iu" and self.dtype.itemsize > 1
+
+    def _coded(self, values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sections of values of all messages, as bytes, and their lengths ``(m,)``."""
+        numbers = np.ascontiguousarray(values).reshape(-1)
+        if self.codec.lossless:
+            return numbers.view(np.uint8), self._numbers * values.itemsize * counts
+        places = np.arange(len(numbers))
+        packed = Complete(self.codec).pack(SparseVector(places, numbers, len(numbers)), *self._sections(counts))
+        return packed.buffer, packed.lengths
+
+    def _of_values(self, counts: np.ndarray, widths: np.ndarray) -> np.ndarray:
+        """Return the lengths ``(m,)`` of sections of values, whose numbers have these ``widths`` if not rounded."""
+        if self.codec.lossless:
+            return widths * self._numbers * counts
+        numbers, places = self._sections(counts)
+        return Complete(self.codec).lengths_of(numbers, places, int(numbers.sum()), self.dtype)
+
+    def _values(self, sections: np.ndarray, lengths: np.ndarray, widths: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Return the numbers of all messages, of which those with any have these ``widths``."""
+        if not self.codec.lossless:
+            numbers, places = self._sections(counts)
+            return Complete(self.codec).unpack(sections, lengths, places, int(numbers.sum()), self.dtype).values
+        if not self._whole:
+            return sections.view(self.dtype)
+        kinds = [np.dtype(f"{self.dtype.kind}{width}") for width in set(widths.tolist())]
+        if len(kinds) == 1:  # all in one
+            return sections.view(kinds[0]).astype(self.dtype, copy=False)
+        ends = lengths[lengths > 0].cumsum().tolist()
+        each = zip([0, *ends], ends, widths.tolist(), strict=False)
+        parts = [sections[start:end].view(f"{self.dtype.kind}{width}") for start, end, width in each]
+        return np.concatenate([_NO_CODES.view(self.dtype), *parts])
+
+    def _sections(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many numbers each message has ``(m,)``, and first and end ``(m, 2)`` of these among all."""
+        numbers = self._numbers * counts
+        ends = np.cumsum(numbers)
+        return numbers, np.stack([ends - numbers, ends], axis=1)
+
+
+def _laid_out(counts: np.ndarray, regions: np.ndarray, of_values: np.ndarray, marked: bool) -> np.ndarray:
+    """Return the layout of packed messages of ``counts`` entries and so many bytes of values; see `MESSAGE`."""
+    halfopen, none = _halfopen(regions), np.zeros_like(counts)
+    numbers = count_bytes(halfopen[:, 1] - halfopen[:, 0])
+    return kernels.of(counts).lay_out(counts, halfopen, numbers, of_values, none, int(marked))
+
+
+def _written(
+    keys: np.ndarray, counts: np.ndarray, values: np.ndarray, of_values: np.ndarray, marked: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return messages of keys that are not packed: their number, keys and values, room for a mark; and their ends."""
+    keys, parts, key, value = np.ascontiguousarray(keys), [_NO_CODES], 0, 0
+    for count, length in zip(counts.tolist(), of_values.tolist(), strict=True):
+        if count:
+            head = np.array([count]), keys[key : key + count]
+            parts += [*(part.view(np.uint8) for part in head), values[value : value + length], _MARK[: int(marked)]]
+            key, value = key + count, value + length
+    return np.concatenate(parts), (of_values + (8 * counts + 8 + marked) * (counts > 0)).cumsum()
+
+
+def _read(
+    buffer: np.ndarray, lengths: np.ndarray, marked: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Invert `_written`: return keys, values, how many keys each message has, and how many bytes of values."""
+    keys, values, counts = [_NO_CODES], [_NO_CODES], np.zeros(len(lengths), np.int64)
+    for message, (end, length) in enumerate(zip(lengths.cumsum().tolist(), lengths.tolist(), strict=True)):
+        if length:
+            start = end - length + 8
+            count = int(buffer[start - 8 : start].view(np.int64)[0]) if length >= 8 + marked else 0
+            if not 0 < count <= (length - 8 - marked) // 8:
+                raise MalformedMessage(message, len(lengths), f"it tells of {count} entries in {length} bytes")
+            counts[message] = count
+            keys.append(buffer[start : start + 8 * count])
+            values.append(buffer[start + 8 * count : end - marked])
+    of_values = lengths - (8 * counts + 8 + marked) * (lengths > 0)
+    return np.concatenate(keys).view(np.int64), np.concatenate(values), counts, of_values
+
+
+def _shortest(values: np.ndarray) -> np.ndarray:
+    """Return whole numbers as the shortest type of their kind that holds all of them."""
+    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    for width in (1, 2, 4):
+        kind = np.dtype(f"{values.dtype.kind}{width}")
+        if width < values.itemsize and np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return values.astype(kind)
+    return values
+
+
+def _halfopen(regions: np.ndarray) -> np.ndarray:
+    """Return regions with the key behind their last one, which may wrap around: only differences are looked at."""
+    return regions + np.array([0, 1])

@@ -1,0 +1,215 @@
+"""Persistent collectives: the keys are told once, and after that every round moves values only.
+
+What a rank gives and what it needs are two sets of keys. Setting up, each key gets an owner, who learns which ranks
+give a value for it and which need the result. In a round every rank sends its values to the owners, in the order of its
+keys, and the owners send back the results, in the order of what is needed: not a byte says which is which.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.collectives.device import Given, given_array
+from sparse_mpi.collectives.entries import Entries, Runs, canonical
+from sparse_mpi.collectives.kinds import here, integers_or_strings
+from sparse_mpi.collectives.messages import Format
+from sparse_mpi.collectives.operations import named, operation
+from sparse_mpi.collectives.ownership import dealt, pooled, regions_of
+from sparse_mpi.collectives.strings import NAMES, STRINGS, UNKNOWN, Dictionary, encoded, ordered, type_of_all
+from sparse_mpi.collectives.together import together
+from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
+from sparse_mpi.comm.consistency import same_on_all_ranks
+
+ALWAYS, FIRST = "always", "first"
+
+
+def allreduce_init(
+    keys: Any,
+    needed: Any = None,
+    op: str | np.ufunc = "sum",
+    comm: Any = None,
+    *,
+    dtype: Any = np.float64,
+    shape: tuple[int, ...] = (),
+    validate: str = ALWAYS,
+) -> PersistentAllreduce:
+    """Set up an allreduce of values whose keys stay the same, round after round. Collective.
+
+    Args:
+        keys: ``(m,)`` integers, for which this rank will have values; distinct, in any order. Or strings, all str or
+            all bytes, in a NumPy array or a list, which are told once, too.
+        needed: ``(r,)`` keys, whose results this rank wants, in any order, perhaps more than once; they need not be
+            among ``keys``, and those that no rank has a value for get zeros. None: ``keys``. Integers may be CuPy
+            arrays or tensors on a CUDA device.
+        op: as for `allreduce`; values are combined in rank order.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
+        dtype: of the values.
+        shape: of each value, () for numbers.
+        validate: ``"always"`` has the ranks agree in every round that all have good values, and raise together if one
+            has not; ``"first"`` saves that message after the first round, from where on a rank with bad values ends the
+            job.
+
+    Returns:
+        A request; its `start` and `wait` are a round.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or op, dtype or shape differ between ranks; raised on every rank.
+    """
+    transport = as_comm(comm)
+    with together(transport):  # on this thread, on whose streams a device works
+        given_keys, asked = given_array(keys).host, given_array(needed).host
+
+    def work() -> PersistentAllreduce:
+        agreement = same_on_all_ranks(transport, 1)
+        with agreement as say:
+            number, trailing = np.dtype(dtype), tuple(int(d) for d in shape)
+            if number.kind not in "biufc" or 0 in trailing:
+                raise TypeError(f"dtype must be of numbers, and shape of at least one, got {number} and {trailing}")
+            of = named(op)
+            ufunc = operation(of, number)
+            (mine, kind), strings = _vector(given_keys, "keys"), list[bytes]()
+            wanted, other = (mine, kind) if asked is None else _vector(asked, "needed")
+            if UNKNOWN not in (kind, other) and kind != other:
+                raise TypeError(f"needed must be {NAMES[kind]} as keys are, got {NAMES[other]}")
+            kind = max(kind, other)
+            if kind in STRINGS:
+                strings, places = ordered(encoded([*mine.tolist(), *wanted.tolist()]))
+                mine, wanted = np.split(places, [len(mine)])
+            if len(np.unique(mine)) != len(mine):
+                raise ValueError(f"keys must be distinct, got {len(mine)} with {len(np.unique(mine))} distinct ones")
+            if validate not in (ALWAYS, FIRST):
+                raise ValueError(f"validate must be {ALWAYS!r} or {FIRST!r}, got {validate!r}")
+            say(op=getattr(of, "__name__", of), dtype=number, shape=trailing, validate=validate)
+            agreement.words[0] = kind
+        kind = type_of_all(agreement.rows[:, 0], kind, transport)
+        with together(transport):
+            if kind in STRINGS:
+                numbers = Dictionary(strings, kind, transport).numbers
+                mine, wanted = numbers[mine], numbers[wanted]
+            return PersistentAllreduce(mine, wanted, ufunc, number, trailing, transport, validate)
+
+    return in_turn(transport, work)
+
+
+class PersistentAllreduce:
+    """A request of `allreduce_init`, which can be started again and again.
+
+    Attributes:
+        found: ``(r,)`` bool, which of the needed keys some rank has values for.
+    """
+
+    def __init__(
+        self,
+        keys: np.ndarray,
+        needed: np.ndarray,
+        op: np.ufunc,
+        dtype: np.dtype,
+        shape: tuple[int, ...],
+        comm: Comm,
+        validate: str,
+    ) -> None:
+        self._validate, self._rounds = validate, 0
+        self._comm, self._op, self._dtype, self._shape = comm, op, dtype, shape
+        self._started: tuple[Handle[np.ndarray], Given] | None = None  # a round, and its values
+        self._order = np.argsort(keys, kind="stable")
+        sought, self._places = np.unique(needed, return_inverse=True)
+        # Owners: regions that hold about as many of all keys, given or needed. All tell them their keys.
+        pool = pooled(_flags(np.union1d(keys, sought)), comm)
+        regions, form = regions_of(pool, comm.size), Format(np.dtype(np.bool_), (), pool.span)
+        self._given, given = _told(_flags(keys[self._order]), regions, form, comm)
+        _, asked = _told(_flags(sought), regions, form, comm)
+        self._come = np.array([len(part) for part in given])
+        self._runs = Runs(np.concatenate(given))
+        # What is asked for and there: where it will stand, and how much of it goes to each rank.
+        there = [np.isin(part, self._runs.keys) for part in asked]
+        present = [part[mask] for part, mask in zip(asked, there, strict=True)]
+        self._answers, self._asked = np.array([len(part) for part in present]), np.concatenate(present)
+        self._asked = np.searchsorted(self._runs.keys, self._asked)
+        told, _ = comm.alltoallv(np.concatenate(there), np.array([len(part) for part in asked]))
+        self._got = np.flatnonzero(told)
+        self._sought = len(sought)
+        self.found: np.ndarray = told[self._places]
+        self._wanted = np.diff(np.append(np.searchsorted(sought[self._got], regions[:, 0]), len(self._got)))
+
+    def start(self, values: Any) -> None:
+        """Begin a round with this rank's ``values`` ``(m, ...)``, in the order of its keys. Collective.
+
+        Where the transport allows it the round goes on in the background. Until `wait` has returned, ``values`` must
+        not change; what else is reduced over the communicator waits its turn, which must be the same on all ranks.
+
+        Values on a device, of CuPy or torch, are copied to host memory here, on the current stream, for which the host
+        waits; they may change as soon as this returns. Either all ranks have theirs on a device, or none has.
+
+        Raises:
+            RuntimeError: a round is under way.
+        """
+        if self._started is not None:
+            raise RuntimeError("a round must be waited for before the next one starts; call wait()")
+        with together(self._comm):
+            source = given_array(values)
+        self._started = progress_thread_of(self._comm).start(lambda: self._round(source)), source
+
+    def wait(self) -> Any:
+        """Return the results ``(r, ...)`` of the round, in the order of the needed keys; zeros where none is `found`.
+
+        They are where the values were, a NumPy array or one on their device; the copy is queued on the current stream.
+
+        Raises:
+            RuntimeError: no round is under way.
+            TypeError, ValueError: the values are not of the dtype and shape told; raised on every rank.
+        """
+        if self._started is None:
+            raise RuntimeError("a round must be started before it is waited for; call start(values)")
+        (handle, source), self._started = self._started, None
+        return source.back(handle.wait())
+
+    def _round(self, source: Given) -> np.ndarray:
+        """Send values to owners, have them combined, and return what comes back."""
+        if self._validate == ALWAYS or self._rounds == 0:
+            with same_on_all_ranks(self._comm) as say:
+                say(memory=source.memory)
+                self._good(source.host)
+        self._rounds += 1
+        with together(self._comm):
+            mine = self._good(source.host)
+            received, _ = self._comm.alltoallv(mine[self._order], self._given, self._come)
+            results = self._runs.combined(received, self._op)
+            answers, _ = self._comm.alltoallv(results[self._asked], self._answers, self._wanted)
+            result = np.zeros((self._sought, *self._shape), self._dtype)
+            result[self._got] = answers
+            return canonical(result[self._places])
+
+    def _good(self, values: Any) -> np.ndarray:
+        """Return values as an array, if they are as told."""
+        mine, expected = here(values, "values"), (len(self._order), *self._shape)
+        if mine.dtype != self._dtype:
+            raise TypeError(f"values must be {self._dtype}, as told to allreduce_init, got {mine.dtype}")
+        if mine.shape != expected:
+            raise ValueError(f"values must have shape {expected}, a value for each key, got {mine.shape}")
+        return mine
+
+
+def _flags(keys: np.ndarray) -> Entries:
+    """Return ascending keys as entries, for messages of keys: a byte comes with each."""
+    return Entries(keys, np.ones(len(keys), bool))
+
+
+def _told(entries: Entries, regions: np.ndarray, form: Format, comm: Comm) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Tell the owners of some keys; return how many went to each, and what keys came from each rank."""
+    counts = dealt(entries, regions)
+    received, lengths = comm.alltoallv(*form.pack(entries, counts, regions))
+    own = np.tile(regions[comm.rank], (comm.size, 1))
+    return counts, [part.keys for part in form.unpack(received, lengths, own)]
+
+
+def _vector(keys: Any, argument: str) -> tuple[np.ndarray, int]:
+    """Return keys, integers as int64, and their type."""
+    found, kind = integers_or_strings(keys, argument)
+    if kind in STRINGS:
+        return found, kind
+    if found.dtype.newbyteorder("=") == np.uint64 and (found >> np.uint64(63)).any():
+        raise TypeError(f"{argument} must be a vector of integers below 2^63, got {found.max()}")
+    return found.astype(np.int64), kind

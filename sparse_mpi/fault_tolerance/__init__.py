@@ -1,0 +1,21 @@
+"""Training that survives the loss of ranks: `ElasticAllreduce` is the reducer, the other files are its parts."""
+
+from __future__ import annotations
+
+from sparse_mpi.comm.failure import RankFailure
+from sparse_mpi.fault_tolerance.allreduce import ElasticAllreduce
+from sparse_mpi.fault_tolerance.calls import TeamComm, comm_of, team_of, together
+from sparse_mpi.fault_tolerance.departure import Departure, TooFewRanks
+from sparse_mpi.fault_tolerance.team import Team
+
+__all__ = [
+    "Departure",
+    "ElasticAllreduce",
+    "RankFailure",
+    "Team",
+    "TeamComm",
+    "TooFewRanks",
+    "comm_of",
+    "team_of",
+    "together",
+]

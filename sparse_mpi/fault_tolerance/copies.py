@@ -1,0 +1,193 @@
+"""Copies of residuals with the next rank, which adds them to its own where their owner is lost.
+
+Any division of what is owed among the ranks is legal, so a copy may simply be added to another residual. A part of the
+copy is renewed every few steps, so that all of it is in ``every`` steps. What was copied may be sent before that part's
+next turn, and nothing may be sent twice: entries of the result, and those that the owner sends without their being in
+the result, are set to 0 in the copy. What is lost with a rank is thus what it added to its residual since the last
+renewal, and what it kept back of entries of the results.
+
+A part is of the residual before a step, and travels while that is reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import NamedTuple
+
+import numpy as np
+
+from sparse_mpi import kernels
+from sparse_mpi.algorithms import Reduction
+from sparse_mpi.arrays import Array, namespace, widened
+from sparse_mpi.comm import Comm
+from sparse_mpi.fault_tolerance.held import WORD, Held
+from sparse_mpi.sparse import SparseVector
+
+ROUNDINGS = ("exact", "bfloat16")
+PARTS = 25  # of a copy, at most: a message each; 50 to 200 took as long
+
+
+class _Part(NamedTuple):
+    """A part of the copy that is on its way from the rank before."""
+
+    number: int
+    place: slice  # of the residual
+    end: Callable[[], Array]  # waits for its values before the step
+
+
+class _Staged(NamedTuple):
+    """What a step that is not complete yet will do to the copy."""
+
+    total: SparseVector | Array  # the result, which leaves it
+    given: Array | None = None  # (m,) int32 or int64, entries that the owner sent and that are not in the result
+    whole: tuple[int, Array] | None = None  # its owner, by its number at the start, and a whole copy after the step
+    part: tuple[_Part, Array] | None = None  # and its values before the step
+
+
+class Copies:
+    """The copy of the previous rank's residual that this rank holds. It changes only when a step is complete.
+
+    Args:
+        every: steps in which a copy is renewed; n / every entries are sent for each.
+        rounding: ``"exact"`` copies residuals as they are, ``"bfloat16"`` in two bytes an entry.
+    """
+
+    def __init__(self, every: int, rounding: str) -> None:
+        self.every, self.rounding = every, rounding
+        self.owner: int | None = None  # by its number at the start
+        self._held: Held | None = None
+        self._parts = min(every, PARTS)
+        self._taken = np.zeros(self._parts, np.int64)  # the step before which each part was renewed
+        self._steps = 0  # that were completed
+        self._since = 0  # likewise, when there was a whole copy
+        self._whole = False  # whether only a part need be sent; never where each step has all of it
+        self._part: _Part | None = None  # in the running step
+        self._staged: _Staged | None = None
+
+    def begin(self, residual: Array, comm: Comm) -> None:
+        """Start sending a part of the residual to the next rank, if it is the turn of one. Collective.
+
+        Args:
+            residual: ``(n,)``, before the step; it may have the step's gradient already.
+            comm: the ranks that are left.
+        """
+        self._part = None
+        number = self._due() if self._whole else None
+        if number is not None and comm.size > 1:
+            place = self._place(number, len(residual))
+            before, after = _neighbours(comm)
+            self._part = _Part(number, place, comm.start_sendrecv(self._rounded(residual[place].copy()), after, before))
+
+    def exchange(self, acc: Array, staged: Reduction, gives_away: bool, members: list[int], comm: Comm) -> None:
+        """Stage what a step does to the copy. Collective.
+
+        In the first step, and in the first that is completed after a loss, all that it will leave in the residual is
+        sent to the next rank; in others only what that must know of what this one gave away.
+
+        Args:
+            acc: ``(n,)``, with which the step began.
+            staged: the step's reduction.
+            gives_away: see `Algorithm.gives_away`.
+            members: the ranks of ``comm``, by their numbers at the start.
+            comm: the ranks that are left.
+        """
+        given, whole, part = None, None, self._part
+        before, after = _neighbours(comm)
+        if comm.size > 1 and not self._whole:
+            came = comm.sendrecv(self._rounded(_left(acc, staged.sent)), after, before)
+            assert came is not None, "a message was expected"
+            whole = members[before], came
+        elif comm.size > 1 and gives_away:
+            given = comm.sendrecv(_not_in(staged.total, staged.sent), after, before)
+        self._staged = _Staged(staged.total, given, whole, None if part is None else (part, part.end()))
+
+    def commit(self) -> None:
+        """Keep what came in this step, which is complete."""
+        self._steps += 1
+        staged, self._staged, self._part = self._staged, None, None
+        assert staged is not None, "only what was exchanged is complete"
+        if staged.whole is not None:
+            self.owner, values = staged.whole
+            self._held, self._whole = Held(values), self.every > 1
+            self._taken[:], self._since = self._steps - 1, self._steps
+        elif self._held is not None:
+            # A part is from before the step: what the owner sent in it leaves the copy after that.
+            if staged.part is not None:
+                part, values = staged.part
+                self._held.renew(part.place, values)
+                self._taken[part.number] = self._steps - 1
+            total = staged.total
+            self._held.drop(total.indices if isinstance(total, SparseVector) else namespace(total).flatnonzero(total))
+            if staged.given is not None:
+                self._held.drop(staged.given)
+
+    def send_all(self) -> None:
+        """Send all of the next copy: the ranks have other neighbours."""
+        self._whole, self._staged, self._part = False, None, None
+
+    def inherit(self, lost: Set[int], leak: float) -> tuple[int, Array] | None:
+        """Return the owner of the copy, if it is among the ``lost``, and the copy ``(n,)``, which is given away.
+
+        Args:
+            lost: ranks, by their numbers at the start.
+            leak: the share of a residual that is lost in each step.
+        """
+        if self.owner is None or self.owner not in lost:
+            return None
+        owner, held = self.owner, self._held
+        self.forget()
+        assert held is not None, "an owner has a copy"
+        copy = widened(held.values()) if self.rounding == "bfloat16" else held.values()
+        for part, taken in enumerate(self._taken.tolist() if leak else ()):
+            copy[self._place(part, len(copy))] *= copy.dtype.type((1 - leak) ** (self._steps - taken))
+        return owner, copy
+
+    def forget(self) -> None:
+        """Hold nothing any more; send all in the next step."""
+        self.owner, self._held = None, None
+        self.send_all()
+
+    def _due(self) -> int | None:
+        """Return the part to renew in the next step, if it is the turn of one."""
+        part, since = divmod((self._steps - self._since) * self._parts, self.every)
+        return part % self._parts if since < self._parts else None
+
+    def _place(self, part: int, size: int) -> slice:
+        """Return where a ``part``, of as many as there are, lies in a residual of this ``size``."""
+        words = -(-size // WORD)
+        bounds = [number * words // self._parts * WORD for number in (part, part + 1)]
+        return slice(min(bounds[0], size), min(bounds[1], size))
+
+    def _rounded(self, part: Array) -> Array:
+        """Return ``part`` of a residual, which is given away, as it is sent: 0 where that is no number."""
+        part[~namespace(part).isfinite(part)] = 0
+        if self.rounding == "exact":
+            return part
+        return kernels.of(part).to_bfloat16(namespace(part).ascontiguousarray(part, np.float32))
+
+
+def _neighbours(comm: Comm) -> tuple[int, int]:
+    """Return the ranks before and after this one."""
+    return (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+
+
+def _left(acc: Array, sent: SparseVector | Array) -> Array:
+    """Return what is left of acc when ``sent`` has left it."""
+    left = acc.copy()
+    with np.errstate(invalid="ignore"):
+        if isinstance(sent, SparseVector):
+            kernels.of(left).subtract(left, sent.indices, sent.values)
+        else:
+            left -= sent
+    return left
+
+
+def _not_in(total: SparseVector | Array, sent: SparseVector | Array) -> Array:
+    """Return the indices ``(m,)`` of ``sent`` that ``total`` does not have."""
+    if not isinstance(sent, SparseVector):
+        return namespace(sent).zeros(0, np.int32)
+    if not isinstance(total, SparseVector):
+        return sent.indices[total[sent.indices] == 0]
+    if sent.indices is total.indices:
+        return sent.indices[:0]
+    return sent.indices[~kernels.of(sent.indices).contains(total.indices, sent.indices)]

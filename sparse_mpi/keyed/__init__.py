@@ -1,7 +1,0 @@
-"""Collectives of data that is sparse already: keys and values, whatever holds them."""
-
-from sparse_mpi.keyed.calls import allgather, allreduce, reduce, reduce_scatter
-from sparse_mpi.keyed.choice import Choice
-from sparse_mpi.keyed.persistent import PersistentAllreduce, allreduce_init
-
-__all__ = ["Choice", "PersistentAllreduce", "allgather", "allreduce", "allreduce_init", "reduce", "reduce_scatter"]

@@ -1,0 +1,77 @@
+"""Sum arrays once, without error feedback: `sparse_allreduce`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparse_mpi import arrays
+from sparse_mpi.algorithms import Algorithm, Reduction
+from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.reduction.arguments import resolve_k, usual_density
+from sparse_mpi.reduction.auto import choose, make_candidate
+from sparse_mpi.reduction.deprecated import accepts_former
+from sparse_mpi.sparse import Layout, leave
+
+
+@accepts_former("k", "density", "comm", "algorithm")
+def sparse_allreduce(
+    x: Any,
+    *,
+    k: int | None = None,
+    density: float | None = None,
+    comm: Any = None,
+    algorithm: str | Algorithm = "oktopk",
+    **options: Any,
+) -> Reduction:
+    """Sum the k most significant entries of every rank's ``x``, once and without error feedback. Collective.
+
+    Args:
+        x: NumPy or CuPy array or torch tensor of any shape, float32 or float64 (float16 and bfloat16 are widened to
+            float32), with n elements, the same number on all ranks. It is not modified.
+        k: number of entries that each rank may send, at least 1; more than n means n.
+        density: k as a fraction of n, in (0, 1]. Give k or density; the default is a density of 0.01, or 0.0275
+            with elect.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
+        algorithm: a name in `ALGORITHMS`, an instance such as ``OkTopk(period=32)``, or ``"auto"``, which picks the
+            algorithm that is fastest on this network by a few trial steps. The default rounds nothing, and its first
+            sum is as good as any. Training has another, elect, see `sparse_mpi.optim.DistributedOptimizer`.
+        options: hyperparameters of a named algorithm; ``selector`` is a name in `SELECTORS` or an instance such as
+            ``DGC(seed=1)``.
+
+    Returns:
+        ``Reduction(total, sent)``: the sum, the same bytes on every rank, and this rank's net contribution to it (keep
+        ``x - sent`` as your residual). Both index the flattened ``x``, in its array library and on its device.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
+            data moves.
+    """
+    with arrays.on_stream_of(x):
+        return _reduce_once(x, k, density, as_comm(comm), algorithm, options)
+
+
+def _reduce_once(
+    x: Any,
+    k: int | None,
+    density: float | None,
+    transport: Comm,
+    algorithm: str | Algorithm,
+    options: dict[str, Any],
+) -> Reduction:
+    """Carry out `sparse_allreduce` on the current device and stream."""
+    with same_on_all_ranks(transport) as say:
+        arrays.check(x, "x")
+        flat = arrays.widened(arrays.enter(x))
+        if len(flat) == 0:
+            raise ValueError("x must have at least one element, got none; leave empty tensors out")
+        k, made = resolve_k(len(flat), k, density, usual_density(algorithm)), make_candidate(algorithm, options)
+        say(n=len(flat), dtype=flat.dtype, k=k, algorithm=made)
+    try:
+        layout = Layout.of(len(flat))
+        chosen = made or choose(layout, k, transport)
+        state = chosen.init(layout, k, transport.size)
+        reduction, _ = chosen.reduce(flat, k, transport, state, layout)
+    except Exception as error:
+        transport.abort(error)
+    return Reduction(leave(reduction.total, x), leave(reduction.sent, x))

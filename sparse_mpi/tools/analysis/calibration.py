@@ -1,0 +1,160 @@
+"""Fit a cluster to measured steps, and predict others by simulation: with waiting, cores that are shared, and bursts.
+
+Fitted are how long a message takes and what it costs, what a byte costs, how much of a core a waiting rank takes and
+other programs take, how fast ranks compute, how much more slowly in a crowd, and in slices of what length. These are
+the same at every rate of the links, which is told by the records or, where it is not, fitted too. The fit moves one
+number at a time by a factor, and keeps what brings predictions nearer: the mean of the absolute logarithms of predicted
+over measured exchange and step, each counted up to a factor of `FAR`, so that the few measurements that something else
+held up decide nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from sparse_mpi.network.cluster import TYPICAL, Cluster
+from sparse_mpi.tools.analysis import steps
+from sparse_mpi.tools.analysis.exchanges import Exchange
+from sparse_mpi.tools.analysis.simulation import simulate
+
+FEWEST = 6  # numbers that a fit has
+FITTED = ("speed", "others", "polling", "message", "byte", "alpha", "crowding", "slice")
+START = replace(TYPICAL, others=0.1, crowding=0.2, slice=1e-3)  # a number that is to be moved by factors must not be 0
+FAR = math.e
+ROUNDS, FACTOR, FINE = 12, 2.0, 1.02  # passes over the numbers; the first factor, and the one at which a number stays
+LIMIT = 64.0  # times the number at which the fit starts: the most by which it moves
+
+
+class Prediction(NamedTuple):
+    """A measured step, and what is predicted for it; seconds."""
+
+    measured: Exchange
+    seconds: float  # of the exchange
+    step: float
+
+    @property
+    def error(self) -> float:
+        """Return the relative error of the predicted exchange, positive if it is too long."""
+        return self.seconds / self.measured.seconds - 1
+
+    @property
+    def step_error(self) -> float:
+        """Return the relative error of the predicted step, positive if it is too long."""
+        return self.step / self.measured.step - 1
+
+
+class Fit(NamedTuple):
+    """A cluster fitted to measured steps, and what it predicts for these."""
+
+    cluster: Cluster
+    predictions: list[Prediction]
+
+    def longer(self, way: str) -> float:
+        """Return how many times as long as the cluster explains the steps of a way were, in the median; 1 if unknown.
+
+        Args:
+            way: an algorithm as a command line spells it: oktopk:wire=packed.
+        """
+        of_way = [of.measured.step / of.step for of in self.predictions if of.measured.spelled == way]
+        return statistics.median(of_way) if of_way else 1.0
+
+    def predict(self, exchange: Exchange) -> Prediction:
+        """Return what is predicted for another measured step by the cluster, and as much `longer` as its way's were."""
+        found = predict(exchange, self.cluster)
+        return found._replace(step=found.step * self.longer(exchange.spelled))
+
+    @property
+    def ranks(self) -> list[int]:
+        """Return the numbers of ranks that were measured."""
+        return sorted({of.measured.ranks for of in self.predictions})
+
+
+def predict(exchange: Exchange, cluster: Cluster) -> Prediction:
+    """Return what ``cluster`` predicts for a measured step: on its links and its cores, all ranks on one machine."""
+    there = site(exchange, cluster)
+    program = steps.program(exchange.spelled, exchange.n, exchange.density, exchange.ranks)
+    outcome = simulate(program, there)
+    seconds = max(outcome.exchanges) if exchange.longest else min(outcome.exchanges)
+    return Prediction(exchange, max(seconds, 1e-9), outcome.step)
+
+
+def site(exchange: Exchange, cluster: Cluster) -> Cluster:
+    """Return ``cluster`` with the links and cores on which a step was measured."""
+    there = replace(cluster, cores=exchange.cores, node=exchange.ranks)
+    return there if exchange.gbit is None else there.on(exchange.gbit, exchange.burst)
+
+
+def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
+    """Return the cluster that explains the measured steps best.
+
+    No more numbers are fitted than there are steps: the first of `FITTED`, and what a byte takes where records do not
+    tell the rate of the links. The others are left as ``start`` has them.
+
+    Raises:
+        ValueError: there are fewer measured steps than `FEWEST`, or than one more where the rate is to be found.
+    """
+    unknown = () if all(exchange.gbit for exchange in measured) else ("beta",)
+    fewest = FEWEST + len(unknown)
+    if len(measured) < fewest:
+        raise ValueError(f"exchanges to fit to must be {fewest} or more, got {len(measured)}; measure more of them")
+    names = (*FITTED[: len(measured) - len(unknown)], *unknown)
+
+    def loss(cluster: Cluster) -> float:
+        return statistics.fmean(_off(predict(exchange, cluster)) for exchange in measured)
+
+    found = nearest(start, names, loss)
+    return Fit(found, [predict(exchange, found) for exchange in measured])
+
+
+def nearest(start: Cluster, names: Iterable[str], loss: Callable[[Cluster], float]) -> Cluster:
+    """Return a cluster at which no change of one of the numbers ``names`` makes ``loss`` smaller."""
+    best, found, factors = loss(start), start, dict.fromkeys(names, FACTOR)
+    for _ in range(ROUNDS):
+        for name, factor in factors.items():
+            for changed in (factor, 1 / factor):
+                value = getattr(found, name) * changed
+                if not 1 / LIMIT <= value / getattr(start, name) <= LIMIT:
+                    continue
+                tried: Any = replace(found, **{name: value})
+                if (now := loss(tried)) < best:
+                    best, found = now, tried
+                    break
+            else:
+                factors[name] = max(factor**0.5, FINE)
+    return found
+
+
+def _off(prediction: Prediction) -> float:
+    """Return how far a prediction is off: mean absolute logarithm of exchange and step."""
+    ratios = (prediction.seconds / prediction.measured.seconds, prediction.step / prediction.measured.step)
+    return statistics.fmean(min(abs(math.log(ratio)), math.log(FAR)) for ratio in ratios)
+
+
+class Check(NamedTuple):
+    """What is predicted for other steps than those fitted to, at one rate."""
+
+    rate: str
+    predictions: list[Prediction]
+
+    @property
+    def median_error(self) -> float:
+        """Return the median of the absolute relative errors of the exchange."""
+        return statistics.median(abs(of.error) for of in self.predictions)
+
+    @property
+    def median_step_error(self) -> float:
+        """Return the median of the absolute relative errors of the step."""
+        return statistics.median(abs(of.step_error) for of in self.predictions)
+
+
+def by_rate(predictions: Iterable[Prediction]) -> list[Check]:
+    """Return the predictions of each rate."""
+    found = defaultdict(list)
+    for prediction in predictions:
+        found[prediction.measured.rate].append(prediction)
+    return [Check(rate, of) for rate, of in found.items()]

@@ -1,0 +1,237 @@
+"""Count what an algorithm sends on the P ranks of a `World`, and compare it with what its formula allows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.comm import Comm, Traffic
+from sparse_mpi.comm.world import World
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.report import StepReport
+from sparse_mpi.sparse import Layout
+from sparse_mpi.tools.analysis.gradients import Gradients
+from sparse_mpi.tools.analysis.recording import Call, RecordingComm
+from sparse_mpi.tools.analysis.selections import instrumented
+from sparse_mpi.wire import Coo
+
+WORD = 4  # bytes: the papers' unit
+PAIR, VALUE = 8, 4  # bytes of an entry and of a value of fewer than 2^31 float32, as `Algorithm.bound` counts them
+CHECKED = 16  # bytes of the consistency check with which every step begins
+TOLERANCE = 1 + 1e-9  # for rounding in formulas
+
+
+class Phase(NamedTuple):
+    """The traffic that the calls of one purpose cause in a step."""
+
+    words: float  # payload, mean over ranks and steps
+    most_words: float  # payload, maximum over ranks and steps
+    control: float  # bytes, mean
+    messages: float  # maximum over ranks and steps
+
+
+@dataclass(frozen=True)
+class Volume:
+    """The counted traffic of one rank and step. Words are 4 bytes of payload; formulas include consistency checks."""
+
+    algorithm: str
+    ranks: int
+    n: int
+    k: int
+    steps: int
+    words: float  # mean over ranks and steps
+    between: float  # of these, words for ranks on other nodes
+    most_words: float
+    control: float  # bytes, mean
+    most_control: float
+    messages: float  # maximum over ranks and steps, those of control included
+    imbalance: float  # payload of the busiest rank over the mean, mean over the steps
+    selected: float  # entries a rank selects, over k
+    total: float  # entries of the result, over k
+    fill_in: float | None  # entries that the ranks select together, each counted once, over k
+    formula_words: float
+    formula_control: float
+    formula_messages: float
+    lowest: float  # bytes, 8k(P-1)/P
+    slowest: Traffic  # of the rank that sends most, mean over the steps
+    phases: dict[str, Phase]
+
+    @property
+    def within(self) -> bool:
+        """Return whether no rank sent more than the formula allows in any step."""
+        return (
+            self.most_words <= self.formula_words * TOLERANCE
+            and self.messages <= self.formula_messages * TOLERANCE
+            and self.most_control <= self.formula_control * TOLERANCE
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return all numbers as a dict for JSON."""
+        return asdict(self) | {
+            "within": self.within,
+            "phases": {name: phase._asdict() for name, phase in self.phases.items()},
+        }
+
+
+class _RankRecord(NamedTuple):
+    """The numbers of one rank after a run, one item for each counted step."""
+
+    k: int
+    reports: list[StepReport]
+    phases: list[dict[str, Traffic]]
+    between: list[float]  # bytes
+
+
+def count(
+    algorithm: Algorithm,
+    name: str,
+    gradients: Gradients,
+    ranks: int,
+    k: int,
+    steps: int,
+    warmup: int,
+    progress: Callable[[], None] = lambda: None,
+    ranks_per_node: int = 1,
+) -> Volume:
+    """Run ``warmup + steps`` steps with error feedback on the ranks of a `World`, and count all but the warm-up.
+
+    Args:
+        algorithm: to count.
+        name: of the algorithm, for the result.
+        gradients: of all steps and ranks.
+        ranks: number of ranks.
+        k: entries that a rank selects.
+        steps: number of steps to count.
+        warmup: steps before these.
+        progress: is called after each step.
+        ranks_per_node: so many consecutive ranks are taken to be a node.
+    """
+    union, observed = instrumented(algorithm, gradients.size, ranks)
+
+    def run(comm: Comm) -> _RankRecord:
+        recording = RecordingComm(comm)
+        reducer = SparseAllreduce(gradients.size, k=k, comm=recording, algorithm=observed)
+        counted = _RankRecord(reducer.k, [], [], [])
+        for step in range(warmup + steps):
+            recording.record.clear()
+            reducer.step(gradients.at(step, comm.rank))
+            assert reducer.report is not None
+            counted.reports.append(reducer.report)
+            counted.phases.append(_by_phase(recording))
+            counted.between.append(sum(leaving(call, comm.rank, ranks_per_node) for call in recording.record))
+            if comm.rank == 0:
+                progress()
+        after = slice(warmup, None)
+        return _RankRecord(counted.k, counted.reports[after], counted.phases[after], counted.between[after])
+
+    records = World(ranks).run(run)
+    return _summary(algorithm, name, gradients.size, records, [] if union is None else union.counts[warmup:])
+
+
+def formula(algorithm: Algorithm, n: int, k: int, ranks: int) -> tuple[float, float, float]:
+    """Return words of payload, bytes of control and messages that a rank may send in a step, checks included."""
+    bound = algorithm.bound(Layout.of(n), k, ranks)
+    checks = 2 * CHECKED * (ranks - 1) // ranks
+    words = bound.payload(PAIR, VALUE) / WORD
+    return words, bound.control + checks, bound.messages + 2 * (ranks - 1).bit_length()
+
+
+def leaving(call: Call, rank: int, ranks_per_node: int) -> float:
+    """Return the bytes of payload that ``rank`` sends to other nodes in ``call``.
+
+    If the call does not tell who gets how much, because all get the same, they are spread evenly over the others.
+    """
+    receivers = np.array(list(call.to) or [member for member in call.members if member != rank], np.int64)
+    weights = np.array(list(call.to.values()) or [1] * len(receivers), np.float64)
+    away = receivers // ranks_per_node != rank // ranks_per_node
+    return call.counted.sent * float(weights[away].sum() / weights.sum()) if call.counted.sent else 0.0
+
+
+def gigabytes(algorithm: Algorithm, gradients: Gradients, ranks: int) -> float:
+    """Estimate the memory that `count` needs, in GB.
+
+    Each rank has its residual before and after the gradient is added; its gradient, unless gradients are views of one
+    buffer; and two more vectors where a vector is sent in pieces or in another type.
+    """
+    n = gradients.size
+    bound = algorithm.bound(Layout.of(n), 1, ranks)
+    copied = (bound.pairs > 0 and bound.values >= n) or bound.extra >= n
+    return 4e-9 * n * ranks * (2 + (not gradients.shared) + 2 * copied)
+
+
+def merged(algorithm: Algorithm, n: int, k: int, ranks: int) -> float:
+    """Return the pairs that all ranks together receive, and have to merge, in a step, by the formula."""
+    plain: Any = algorithm
+    if algorithm.wire is not None:
+        plain = replace(plain, wire=Coo())
+    return ranks * plain.bound(Layout.of(n), k, ranks).pairs
+
+
+def _by_phase(recording: RecordingComm) -> dict[str, Traffic]:
+    """Add up the traffic of the recorded calls of each phase."""
+    added: dict[str, Traffic] = {}
+    for call in recording.record:
+        added[call.phase] = added.get(call.phase, Traffic()) + call.counted
+    return added
+
+
+def _summary(algorithm: Algorithm, name: str, n: int, records: list[_RankRecord], covered: list[int]) -> Volume:
+    """Put the numbers of all ranks into one record; ``covered``: distinct entries selected in each step."""
+    ranks, k, steps = len(records), records[0].k, len(records[0].reports)
+    reports = [report for rank in records for report in rank.reports]
+    traffic = [report.traffic for report in reports]
+    sent = [[rank.reports[step].traffic.sent for rank in records] for step in range(steps)]
+    words, control, messages = formula(algorithm, n, k, ranks)
+    busiest = max(records, key=lambda rank: sum(r.traffic.sent + r.traffic.control for r in rank.reports))
+    return Volume(
+        name,
+        ranks,
+        n,
+        k,
+        steps,
+        words=statistics.mean(t.sent for t in traffic) / WORD,
+        between=statistics.mean(sent for rank in records for sent in rank.between) / WORD,
+        most_words=max(t.sent for t in traffic) / WORD,
+        control=statistics.mean(t.control for t in traffic),
+        most_control=max(t.control for t in traffic),
+        messages=max(t.messages for t in traffic),
+        imbalance=statistics.mean(max(step) * ranks / sum(step) if sum(step) else 1.0 for step in sent),
+        selected=statistics.mean(report.selected for report in reports) / k,
+        total=statistics.mean(report.total for report in reports) / k,
+        fill_in=statistics.mean(covered) / k if covered else None,
+        formula_words=words,
+        formula_control=control,
+        formula_messages=messages,
+        lowest=8 * k * (ranks - 1) / ranks,
+        slowest=_mean([report.traffic for report in busiest.reports]),
+        phases=_phases(records),
+    )
+
+
+def _mean(traffic: list[Traffic]) -> Traffic:
+    """Return the mean, whole bytes and messages, rounded up."""
+    summed = sum(traffic[1:], traffic[0])
+    sent, received, messages, control = (
+        -(-part // len(traffic)) for part in (summed.sent, summed.received, summed.messages, summed.control)
+    )
+    return Traffic(sent, received, messages, control, summed.seconds / len(traffic))
+
+
+def _phases(records: list[_RankRecord]) -> dict[str, Phase]:
+    """Return the traffic of each phase, in the order in which phases first occur."""
+    steps = [step for rank in records for step in rank.phases]
+    found = {}
+    for name in dict.fromkeys(name for step in steps for name in step):
+        sent = [step.get(name, Traffic()) for step in steps]
+        found[name] = Phase(
+            statistics.mean(t.sent for t in sent) / WORD,
+            max(t.sent for t in sent) / WORD,
+            statistics.mean(t.control for t in sent),
+            max(t.messages for t in sent),
+        )
+    return found

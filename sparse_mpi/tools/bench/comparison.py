@@ -1,0 +1,190 @@
+"""The interleaved benchmark: algorithms in several wire formats take turns, step by step on the same gradients.
+
+A machine that is busy with something else is so for all of them.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.comm import Comm
+from sparse_mpi.network.break_even import Cost
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.arguments import make_algorithm, takes
+from sparse_mpi.sparse import Layout
+from sparse_mpi.tools.bench.cpu_time import ProcessorTime
+from sparse_mpi.tools.bench.progress import Bar
+
+BASELINE = "dense"
+OWN = "own"  # the wire format that an algorithm has if none is asked for
+MIN_STEPS = 3  # steps of a candidate that count, however long they take
+FIELDS = ("step", "select", "exchange", "merge", "processor", "sent", "received", "control", "messages")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An algorithm and the format of its messages."""
+
+    algorithm: str
+    wire: str = OWN
+
+    @property
+    def name(self) -> str:
+        """As tables have it: ``oktopk``, or ``oktopk packed``."""
+        return self.algorithm if self.wire == OWN else f"{self.algorithm} {self.wire}"
+
+    @property
+    def is_baseline(self) -> bool:
+        """Return True for the dense sum that all others are compared with."""
+        return self == Candidate(BASELINE)
+
+    def make(self) -> Algorithm:
+        """Return the algorithm itself."""
+        return make_algorithm(self.algorithm, {} if self.wire == OWN else {"wire": self.wire})
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is measured.
+
+    Args:
+        density: share of the elements that is sent.
+        steps: of each candidate that count, after ``warmup`` more.
+        seconds: after which a candidate that has made `MIN_STEPS` steps makes no more, warm-up included.
+        seed: of the gradients.
+    """
+
+    density: float
+    steps: int
+    warmup: int
+    seconds: float
+    seed: int
+
+
+def accepts(algorithm: str, wire: str) -> bool:
+    """Whether the algorithm of that name can send its messages in that format."""
+    return wire == OWN or takes(algorithm, "wire", wire)
+
+
+def candidates(algorithms: Iterable[str], wires: Iterable[str]) -> list[Candidate]:
+    """Every algorithm in every wire format that it accepts, none twice, led by the dense sum they are compared with.
+
+    Raises:
+        ValueError: a wire format that none of them accepts.
+    """
+    names = [BASELINE, *(name for name in algorithms if name != BASELINE)]
+    wires = list(wires)
+    if idle := [wire for wire in wires if not any(accepts(name, wire) for name in names)]:
+        raise ValueError(f"wires must be accepted by one of {', '.join(names)}, got {idle[0]}; {OWN} suits them all")
+    found: dict[Algorithm, Candidate] = {Candidate(BASELINE).make(): Candidate(BASELINE)}
+    for name in names:
+        for wire in wires:
+            if accepts(name, wire):
+                found.setdefault(Candidate(name, wire).make(), Candidate(name, wire))
+    return list(found.values())
+
+
+def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
+    """Return the baseline with up to ``size`` others at a time: as many residuals are held at once."""
+    baseline, *others = entered
+    return [[baseline, *others[at : at + size]] for at in range(0, len(others), size)] or [[baseline]]
+
+
+def take_turns(
+    entered: Sequence[Candidate], layout: Layout, rules: Rules, comm: Comm, bar: Bar
+) -> dict[str, np.ndarray]:
+    """``(P, steps, len(FIELDS))`` float64 of every candidate, by name, the same on all ranks; their steps may differ.
+
+    ``bar`` moves on with every step of all candidates.
+    """
+    clock = ProcessorTime(comm)
+    reducers = {c.name: _enter(c, layout, rules, clock) for c in entered}
+    samples: dict[str, list[list[float]]] = {name: [] for name in reducers}
+    spent = dict.fromkeys(reducers, 0.0)
+    for number, gradient in enumerate(_gradients(layout.size, rules, comm.rank)):
+        running = [name for name in reducers if _goes_on(number - rules.warmup, spent[name], rules)]
+        if not running:
+            break
+        what = f"step {number + 1 - rules.warmup} of {rules.steps}" if number >= rules.warmup else "warm-up"
+        bar.say(f"{what}, candidates: {len(running)}")
+        for name in running:
+            comm.barrier()
+            samples[name].append(_step(reducers[name], gradient, clock))
+        longest = comm.allreduce(np.array([samples[name][-1][0] for name in running]), "max", control=True)
+        for name, seconds in zip(running, longest.tolist(), strict=True):
+            spent[name] += seconds
+        bar.update()
+    return {name: comm.allgather(np.array(rows[rules.warmup :]), control=True) for name, rows in samples.items()}
+
+
+def _enter(candidate: Candidate, layout: Layout, rules: Rules, comm: Any) -> SparseAllreduce:
+    """Make the reducer of a candidate.
+
+    A plain sum leaves nothing to remember, and would pay for a residual of zeros in every step.
+    """
+    feedback = "none" if candidate.is_baseline else "residual"
+    return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=candidate.make(), feedback=feedback)
+
+
+def _goes_on(counted: int, spent: float, rules: Rules) -> bool:
+    return counted < min(MIN_STEPS, rules.steps) or spent < rules.seconds
+
+
+def _gradients(size: int, rules: Rules, rank: int) -> Iterator[np.ndarray]:
+    """``(n,)`` float32, Gaussian, shifted by a random distance from step to step, the same on all ranks."""
+    base = np.random.default_rng([rules.seed, rank]).standard_normal(size, np.float32)
+    for shift in np.random.default_rng(rules.seed).integers(0, size, rules.warmup + rules.steps):
+        yield np.roll(base, shift)
+
+
+def _step(reducer: SparseAllreduce, gradient: np.ndarray, clock: ProcessorTime) -> list[float]:
+    """Return a step's `FIELDS` on this rank."""
+    start, computed = perf_counter(), clock.elapsed()
+    reducer.step(gradient)
+    seconds, processor = perf_counter() - start, clock.elapsed() - computed
+    report = reducer.report
+    assert report is not None
+    traffic = report.traffic
+    phases = [report.select_seconds, report.exchange_seconds, report.merge_seconds]
+    return [seconds, *phases, processor, traffic.sent, traffic.received, traffic.control, traffic.messages]
+
+
+def slowest(samples: np.ndarray) -> np.ndarray:
+    """Return ``(steps,)`` seconds of each step on the rank that needs longest."""
+    return samples[:, :, FIELDS.index("step")].max(0)
+
+
+def summarise(samples: np.ndarray) -> dict[str, float]:
+    """Return what ``samples`` ``(P, steps, len(FIELDS))`` come to: medians over the steps of the slowest rank.
+
+    ``select``, ``merge``, ``compute`` (both) and ``processor`` (both, in processor time) are those of the rank that
+    needs longest for them; ``exchange`` is that of the rank that spends least in it, because the others wait for slower
+    ones meanwhile. ``bytes`` are those of the direction that carries more, with control; they and ``messages`` are
+    means over the steps, of the rank with most.
+    """
+    of = dict(zip(FIELDS, np.moveaxis(samples, 2, 0), strict=True))
+    of["compute"] = of["select"] + of["merge"]
+    of["bytes"] = np.maximum(of["sent"], of["received"]) + of["control"]
+    found = {name: float(np.median(of[name].max(0))) for name in ("step", "select", "merge", "compute", "processor")}
+    found["exchange"] = float(np.median(of["exchange"].min(0)))
+    return found | {name: float(of[name].mean(1).max()) for name in ("bytes", "messages", "control")}
+
+
+def cost(summary: dict[str, float], alone: bool = False) -> Cost:
+    """Of a step by its `summarise`; ``alone`` is that of ranks with cores of their own."""
+    return Cost(summary["processor" if alone else "compute"], summary["messages"], summary["bytes"])
+
+
+def peak_memory(comm: Comm) -> int:
+    """Bytes that all ranks together have held at most, each at its own time."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    most = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(comm.allreduce(np.array([most], np.int64), control=True)[0])

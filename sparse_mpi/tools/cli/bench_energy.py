@@ -1,0 +1,150 @@
+"""``python -m sparse_mpi bench energy``: what algorithms remove of the gradient for their bytes, from a cold start."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sparse_mpi.comm.world import MAX_RANKS
+from sparse_mpi.reduction.arguments import algorithm_spelled
+from sparse_mpi.tools.analysis import economy, gradients
+from sparse_mpi.tools.bench import records
+from sparse_mpi.tools.bench.progress import Bar
+from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli.markdown import table
+from sparse_mpi.tools.cli.parsing import Refused
+
+RANKS = (2, 3, 4, 7, 8, 16, 32, 64, 128, 256)
+FACTS = ("n", "density", "steps", "seed")  # in which the cells of a record must agree
+HEAD = (
+    (
+        "P",
+        "gradients",
+        "algorithm",
+        "bytes",
+        "control",
+        "step",
+        "sends",
+        "receives",
+        "looks",
+        "total",
+        "energy",
+        "gain",
+    ),
+    ("--:", "---", "---", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:"),
+)
+LEGEND = """\
+bytes: sent by a rank in a step, control included, over 8k(P-1)/P; control: the part of it that is control; step: the
+largest step over the mean of all; sends, receives: the busiest rank over the mean of all; looks, total: entries that a
+rank selects and entries of the result, over k; energy: share of the summed acc's squared norm that the result removes,
+over that of as many of its largest entries, mean of the steps from the 10th on; gain: energy over that of the first
+algorithm."""
+DESCRIPTION = """\
+Train on made-up gradients with error feedback, among ranks that all are in this one process and start cold: count all
+bytes, and measure which share of the gradient's energy the results remove. With --json it continues what that file has.
+
+  python -m sparse_mpi bench energy --algorithms oktopk elect --ranks 2 8 --json runs/energy.json
+"""
+
+
+def add_parser(kinds: argparse._SubParsersAction) -> None:
+    """Declare ``bench energy``."""
+    parser = kinds.add_parser(
+        "energy",
+        help="share of the gradient's energy that algorithms remove, and their bytes, from a cold start",
+        description=DESCRIPTION,
+    )
+    add = parser.add_argument
+    add(
+        "--ranks",
+        type=values.integer(2, MAX_RANKS),
+        nargs="+",
+        default=RANKS,
+        metavar="P",
+        help="default: powers of two from 2 to 256, 3 and 7",
+    )
+    text = f"the first is what others are compared with; {values.SPELLINGS}"
+    add("--algorithms", nargs="+", type=values.algorithm, default=["oktopk", "elect"], metavar="NAME", help=text)
+    add(
+        "--gradients",
+        nargs="+",
+        choices=list(gradients.KINDS),
+        default=list(gradients.KINDS),
+        metavar="KIND",
+        help="(default: all)",
+    )
+    add("--n", type=values.integer(1), default=100_000, help="elements of the gradient (default: 100000)")
+    add("--density", type=values.share, default=0.01, help="k over n (default: 0.01)")
+    add("--steps", type=values.integer(1), default=64, help="steps, all of which are counted (default: 64)")
+    add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
+    add(
+        "--json",
+        type=values.record,
+        metavar="FILE",
+        help="write all numbers after each measurement; what the file has is not repeated",
+    )
+    add(
+        "--table",
+        type=values.new_file("table.md"),
+        metavar="FILE",
+        help="write the table in Markdown, with the command",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure what the record lacks, and print the table."""
+    cells = _begun(args)
+    total = len(args.ranks) * len(args.gradients) * len(args.algorithms)
+    for ranks in args.ranks:
+        for kind in args.gradients:
+            made = gradients.make(kind, args.n, args.seed, ranks)
+            for name in args.algorithms:
+                key = f"{ranks} {kind} {name}"
+                algorithm = algorithm_spelled(name)
+                if cells.get(key, {}).get("made") == repr(algorithm):
+                    continue
+                k = max(1, round(args.density * args.n))
+                with Bar(args.steps, f"{len(cells)} of {total}: {name}, {kind}, {ranks} ranks") as bar:
+                    found = economy.measure(algorithm, made, ranks, k, args.steps, bar.update)
+                what = {"ranks": ranks, "gradients": kind, "algorithm": name, "made": repr(algorithm)}
+                cells[key] = what | found.record()
+                if args.json:
+                    facts = {fact: getattr(args, fact) for fact in FACTS}
+                    records.write_cases(args.json, facts | provenance() | {"cases": list(cells.values())})
+    shown = [cell for cell in cells.values() if cell["algorithm"] in args.algorithms and cell["ranks"] in args.ranks]
+    text = table([*HEAD, *_rows(shown, args.algorithms[0])])
+    print(f"{text}\n\n{LEGEND}")
+    if args.table:
+        Path(args.table).write_text(f"`{provenance()['command']}`\n\n{text}\n\n{LEGEND}\n")
+    return 0
+
+
+def _begun(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the cells that the record has, by ranks, gradients and algorithm."""
+    if not args.json or not Path(args.json).exists():
+        return {}
+    record = json.loads(Path(args.json).read_text())
+    for fact in FACTS:
+        if record.get(fact) != getattr(args, fact):
+            raise Refused(
+                f"--{fact} must be {record.get(fact)} as in {args.json}, got {getattr(args, fact)}; name another file"
+            )
+    return {f"{cell['ranks']} {cell['gradients']} {cell['algorithm']}": cell for cell in record["cases"]}
+
+
+def _rows(cells: Sequence[dict[str, Any]], first: str) -> list[tuple[str, ...]]:
+    """Return the rows of the table; energies are compared with that of the algorithm called ``first``."""
+    energies = {(c["ranks"], c["gradients"]): c["energy"] for c in cells if c["algorithm"] == first}
+    rows = []
+    for c in sorted(cells, key=lambda cell: (list(gradients.KINDS).index(cell["gradients"]), cell["ranks"])):
+        energy = energies.get((c["ranks"], c["gradients"]))
+        numbers = [c["volume"], c["control"] / c["lowest"], c["largest_step"], c["busiest_sender"]]
+        numbers += [c["busiest_receiver"], c["selected"], c["total"], c["energy"]]
+        gain = f"{c['energy'] / energy:.2f}" if energy else ""
+        rows.append((str(c["ranks"]), c["gradients"], c["algorithm"], *(f"{x:.3f}" for x in numbers), gain))
+    return rows

@@ -1,0 +1,117 @@
+"""``python -m sparse_mpi bench network``: a command of ours on emulated hosts, with a slow network between them."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import nullcontext
+from fractions import Fraction
+
+from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli.parsing import Refused
+from sparse_mpi.tools.emulation import hosts, launch, schedule
+from sparse_mpi.tools.emulation.course import Course
+from sparse_mpi.tools.emulation.links import Links
+from sparse_mpi.tools.emulation.probe import probe
+
+RANKS = range(2, 17)
+DESCRIPTION = """\
+Run a command of ours with one MPI rank on each of several hosts that are emulated on this machine: network namespaces,
+joined by rate-limited links to a switch. All messages go over TCP through these links. What they really give is
+measured first and printed; without a command, that is all. The exit code is the command's, 124 past --timeout.
+
+  python -m sparse_mpi bench network --ranks 4 --rate 1gbit -- bench allreduce --steps 5 --algorithms dense oktopk
+  python -m sparse_mpi bench network --ranks 4 --rate 1gbit -- train/vgg.py --algo oktopk --max-steps 20
+
+The rates of links may change while the command runs, and links may be down, all or some of them:
+
+  python -m sparse_mpi bench network --rate 1gbit,50mbit --every 30s --log links.jsonl -- train/vgg.py
+  python -m sparse_mpi bench network --rate 1gbit,down --every 30s,2s -- train/vgg.py
+  python -m sparse_mpi bench network --trace links.txt -- train/vgg.py
+
+A trace has lines "seconds rate" or "seconds rate host", with blanks or commas: from that second of the command on, the
+link of that host (1, 2, ...; all of them, if there is none) has that rate, or is "down". Connections stay open, and no
+rank is told. Each change, and the bytes that hosts have sent, are told on stderr; --log has them for programs.
+
+Needs Linux, root, iproute2 and Open MPI or MPICH. The ranks share this machine's cores and memory bandwidth: what they
+compute takes longer than on hosts of their own. Latency is that of this machine, tens of microseconds. A link lets a
+millisecond's worth (at least 4 KiB) pass at once before it holds to its rate.
+"""
+
+
+def add_parser(kinds: argparse._SubParsersAction) -> None:
+    """Declare ``bench network``."""
+    parser = kinds.add_parser(
+        "network",
+        help="run any of these commands over a slow network, emulated on this machine",
+        description=DESCRIPTION,
+    )
+    add = parser.add_argument
+    add(
+        "--ranks",
+        type=values.integer(RANKS[0], RANKS[-1]),
+        default=4,
+        help=f"hosts, {RANKS[0]} to {RANKS[-1]} (default: 4)",
+    )
+    text = "of every link, in each direction, as tc writes it: 100mbit, 1gbit, ..., or none (default: 1gbit); "
+    add(
+        "--rate",
+        type=values.turns,
+        default="1gbit",
+        help=text + "several with commas, or down, take turns, beginning with the command",
+    )
+    text = "how long each of several rates holds: 30s, 500ms, 2min; several with commas, one for each rate"
+    add("--every", type=values.every, metavar="TIME", help=text)
+    text = "file of rates by time; links that it has not named yet have the one of --rate"
+    add("--trace", type=values.file("links.txt"), metavar="FILE", help=text)
+    text = "file of JSON lines for the start, all changes and the end: seconds, rates, and bytes of every host"
+    add("--log", type=values.new_file("links.jsonl"), metavar="FILE", help=text)
+    add("--timeout", type=values.positive, default=600, help="seconds the command may take (default: 600)")
+    text = "let the other ranks go on when one is lost, for commands that use sparse_mpi.fault_tolerance"
+    add("--elastic", action="store_true", help=text)
+    text = "after a --: a path that ends in .py, or what follows python -m sparse_mpi, and its arguments"
+    add("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help=text)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Set up, measure, run the command, remove; returns its exit code."""
+    command = args.command[args.command[:1] == ["--"] :]
+    try:
+        rates = _schedule(args)
+    except ValueError as error:
+        raise Refused(f"--{error}; for example --rate 1gbit,50mbit --every 30s") from None
+    if lacks := hosts.missing():
+        raise SystemExit("\n".join(["bench network cannot run here:", *lacks]))
+    try:
+        record = args.log.open("w") if args.log else nullcontext()
+    except OSError as error:
+        raise Refused(f"--log must be a file that can be written, got {args.log}: {error.strerror}") from None
+    try:
+        launcher = launch.find_launcher()
+        first = rates.at(Fraction(0))
+        with record as file, hosts.emulate(args.ranks, first[0]) as emulated:
+            links = Links(emulated)
+            links.change(first)
+            link = probe(emulated)
+            print(
+                f"{args.ranks} hosts, {schedule.describe(first)}: measured {link.rate / 1e6:.0f} Mbit/s, "
+                f"{link.trip * 1e6:.0f} us round trip",
+                flush=True,
+            )
+            if not command:
+                return 0
+            course = Course(links, rates, file)
+            code = launch.run(emulated, launcher, command, args.timeout, args.elastic, meanwhile=course.follow())
+            course.end()
+            return code
+    except RuntimeError as error:
+        raise SystemExit(f"bench network cannot run here: {error}") from None
+
+
+def _schedule(args: argparse.Namespace) -> schedule.Schedule:
+    """Return what the options say. Raise ValueError if they are wrong."""
+    if args.trace is None:
+        return schedule.turns(args.rate, args.every, args.ranks)
+    if args.every is not None or "," in args.rate:
+        raise ValueError("trace has all changes: leave --every out, and give one --rate, for links without a line")
+    return schedule.trace(args.trace, args.rate, args.ranks)

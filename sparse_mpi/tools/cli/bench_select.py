@@ -1,0 +1,233 @@
+"""``python -m sparse_mpi bench select``: the selection kernels beside the memory floor and what others offer.
+
+The floors are measured in the same run on the same buffers: a read pass (the maximum of the vector) for selection, a
+copy of 12 bytes an element (6 read, 6 written) for ``residual += gradient`` with selection. Every round runs every
+method once, so that what else happens on the machine hits all alike; medians over the rounds, with the range between
+order statistics that covers the true median in 95 % of all cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi import kernels
+from sparse_mpi.arrays import Array, like, namespace, synchronize
+from sparse_mpi.kernels import threads
+from sparse_mpi.select.exact import top_k
+from sparse_mpi.tools.bench import records
+from sparse_mpi.tools.bench.progress import progress
+from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli.parsing import Refused
+from sparse_mpi.tools.figures.select import figure
+from sparse_mpi.wire import BitPacked
+
+SIZES = (1_000_000, 14_728_266, 27_600_000, 133_500_000)  # ..., VGG-16, LSTM, BERT
+LEAST = 6  # rounds: the range of six covers the median in 97 % of all cases
+MOST = 0.5  # density: beyond it, selecting saves nothing
+MERGED = 4  # ranks whose pairs are merged
+WIRE = BitPacked()
+ROW = 1024  # entries of a row of the matrix for row-wise top-k
+Method = Callable[[], Any]
+
+
+def add_parser(kinds: argparse._SubParsersAction) -> None:
+    """Declare ``bench select``."""
+    parser = kinds.add_parser(
+        "select",
+        help="time of the selection kernels, beside the memory floor and torch, NumPy",
+        description="Time an element of the selection kernels on a normal vector. "
+        "Example: python -m sparse_mpi bench select --json select.json --plot select.png",
+    )
+    parser.add_argument("--n", type=values.integer(ROW), nargs="+", default=SIZES, help="elements of the vector")
+    parser.add_argument("--density", type=values.share, nargs="+", default=(0.001, 0.01, 0.02), help="share selected")
+    parser.add_argument(
+        "--threads", type=values.integer(1), nargs="+", help="CPU threads (default: 1 and all there are)"
+    )
+    parser.add_argument(
+        "--rounds", type=values.integer(LEAST), default=15, help=f"measurements of each method, at least {LEAST}"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=values.positive,
+        default=20,
+        help=f"a case ends after so many seconds, once {LEAST} rounds are done",
+    )
+    parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu", help="where the vector lies")
+    parser.add_argument("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
+    parser.add_argument(
+        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
+    )
+    parser.add_argument(
+        "--plot", type=values.figure, metavar="FILE", help="also draw ns an element over n (needs matplotlib)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print."""
+    if max(args.density) > MOST:
+        raise Refused(f"--density must be in (0, {MOST}], got {max(args.density):g}; for example --density 0.01")
+    counts = args.threads or sorted({1, threads.limit()})
+    if args.device == "gpu":
+        counts = [1]
+    cases = []
+    for n in args.n:
+        x = _vector(n, args)
+        for count, density in progress(list(itertools.product(counts, args.density)), "cases"):
+            with _limited(count):
+                measured = _measure(_methods(x, max(1, round(density * n))), x, args)
+            cases.append({"n": n, "density": density, "threads": count, "methods": measured})
+            print(_render(cases[-1]), flush=True)
+    record = {"options": records.options(args), **provenance(), "cases": cases}
+    if args.json:
+        records.write_cases(args.json, record)
+    if args.plot:
+        save(partial(figure, [record]), args.plot)
+    return 0
+
+
+def _vector(n: int, args: argparse.Namespace) -> Array:
+    host = np.random.default_rng(args.seed).standard_normal(n, np.float32)
+    if args.device == "cpu":
+        return host
+    try:
+        import cupy
+
+        return like(host, cupy.empty(0))
+    except Exception as error:  # no CuPy, no driver, no device: CuPy has many ways to say so
+        raise SystemExit(f"--device gpu needs CuPy and a GPU: {error}; see python -m sparse_mpi doctor") from None
+
+
+@contextmanager
+def _limited(count: int) -> Iterator[None]:
+    """Let kernels, torch and the floors use ``count`` threads within the block."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    if torch := _torch():
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        os.environ.pop("OMP_NUM_THREADS")
+        if before is not None:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+def _methods(x: Array, k: int) -> dict[str, Method]:
+    """Return what is timed, by name: the floors first."""
+    n, own = len(x), kernels.of(x)
+    threshold = kernels.kth_magnitude(x, k, most=k)
+    residual, gradient = x.copy(), namespace(x).zeros_like(x)
+    source = namespace(x).ones(n + n // 2, np.float32)
+    target = namespace(x).empty_like(source)
+    matrix = x[: n // ROW * ROW].reshape(-1, ROW)
+    each = max(1, k * ROW // n)
+
+    def parts(work: Callable[[int, int], Any], size: int) -> Any:
+        return threads.each(work, threads.parts(size) if namespace(x) is np else [(0, size)])
+
+    pairs = top_k(x, k)
+    counts, region = np.array([k]), np.array([[0, n]])
+    message = WIRE.pack(pairs, counts, region)
+    drawn = np.sort(np.random.default_rng(0).integers(0, n, (MERGED, k)))
+    several = like(np.concatenate([np.unique(run) for run in drawn]).astype(pairs.indices.dtype), x)
+    values = x[several]
+
+    methods: dict[str, Method] = {
+        "read": lambda: parts(lambda lo, hi: x[lo:hi].max(), n),
+        "copy": lambda: parts(lambda lo, hi: namespace(x).copyto(target[lo:hi], source[lo:hi]), len(source)),
+        "select": lambda: own.select(x, threshold, 2 * k),
+        "accumulate + select": lambda: own.accumulate_select(residual, gradient, threshold, 2 * k),
+        "exact top-k": lambda: top_k(x, k),
+        "exact k-th": lambda: kernels.kth_magnitude(x, k, most=k),
+        "top-k of rows": lambda: own.top_k_rows(matrix, each),
+        "truncate to a half": lambda: own.truncate(pairs.indices, pairs.values, max(1, k // 2)),
+        "pack": lambda: WIRE.pack(pairs, counts, region),
+        "unpack": lambda: WIRE.unpack(message.buffer, message.lengths, region, n, np.float32),
+        "merge of 4": lambda: own.merge(several, values, n),
+        "argpartition": lambda: namespace(x).argpartition(namespace(x).abs(x), n - k)[n - k :],
+    }
+    return methods | (_torch_methods(x, k, threshold, each) if _torch() else {})
+
+
+def _torch_methods(x: Array, k: int, threshold: int, each: int) -> dict[str, Method]:
+    torch = _torch()
+    tensor = torch.from_numpy(x) if namespace(x) is np else torch.from_dlpack(x)
+    magnitude = float(np.int32(threshold).view(np.float32))
+    matrix = tensor[: len(x) // ROW * ROW].view(-1, ROW)
+
+    def unfused() -> Any:
+        chosen = (tensor.abs() >= magnitude).nonzero().squeeze(1)
+        return chosen, tensor[chosen]
+
+    return {
+        "torch threshold": unfused,
+        "torch.topk": lambda: torch.topk(tensor.abs(), k),
+        "torch.kthvalue": lambda: torch.kthvalue(tensor.abs(), len(x) - k + 1),
+        "torch.topk of rows": lambda: torch.topk(matrix.abs(), each, dim=1),
+    }
+
+
+def _measure(methods: dict[str, Method], x: Array, args: argparse.Namespace) -> dict[str, list[float]]:
+    """Return seconds of every method in every round; a first round, in which things are compiled, does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    began = perf_counter()
+    for number in range(-1, args.rounds):
+        if number >= LEAST and perf_counter() - began > args.seconds:
+            break
+        for name, method in methods.items():
+            synchronize(x)
+            start = perf_counter()
+            method()
+            synchronize(x)
+            if number >= 0:
+                seconds[name].append(round(perf_counter() - start, 7))
+    return seconds
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Return the order statistics that enclose the true median in 95 % of all cases, for six values and more."""
+    ordered, n = sorted(values), len(values)
+    outside, tail = 0, 0.5**n
+    while tail + math.comb(n, outside + 1) * 0.5**n <= 0.025:
+        outside += 1
+        tail += math.comb(n, outside) * 0.5**n
+    return ordered[outside], ordered[n - 1 - outside]
+
+
+def _render(case: dict[str, Any]) -> str:
+    medians = {name: statistics.median(values) for name, values in case["methods"].items()}
+    lines = [
+        f"n = {case['n']:,}, density {case['density']:g}, {case['threads']} threads, "
+        f"{len(case['methods']['read'])} rounds",
+        f"{'':<20} {'ms':>9} {'95 % interval':>19} {'ns/element':>10} {'/read':>7} {'/copy':>7} {'topk/it':>8}",
+    ]
+    for name, median in medians.items():
+        low, high = interval(case["methods"][name])
+        faster = f"{medians['torch.topk'] / median:8.1f}" if "torch.topk" in medians else f"{'-':>8}"
+        lines.append(
+            f"{name:<20} {1e3 * median:9.2f} {1e3 * low:9.2f} ..{1e3 * high:8.2f} {1e9 * median / case['n']:10.3f} "
+            f"{median / medians['read']:7.2f} {median / medians['copy']:7.2f} {faster}"
+        )
+    return "\n".join([*lines, ""])

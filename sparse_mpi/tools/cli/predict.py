@@ -1,0 +1,197 @@
+"""``python -m sparse_mpi predict``: what counted traffic takes on a network, up to 1024 ranks, by alpha and beta."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import Any
+
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.comm.world import MAX_RANKS
+from sparse_mpi.network import networks
+from sparse_mpi.network.model import Network
+from sparse_mpi.reduction.arguments import algorithm_spelled
+from sparse_mpi.tools.analysis import exchanges, gradients, volume
+from sparse_mpi.tools.analysis.prediction import Predicted, allowed, scaled, short_length
+from sparse_mpi.tools.bench import records
+from sparse_mpi.tools.bench.progress import progress
+from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.cli import predict_advise, predict_fit, values
+from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli.parsing import Refused
+from sparse_mpi.tools.figures.predict import exchanges as figure
+
+# Low-rank ones need shapes, which n does not tell; of those with nodes, most messages do not go over the network
+FLAT = [name for name in ALGORITHMS if exchanges.predictable(name)]
+POWERS = tuple(2**i for i in range(1, 11))
+DESCRIPTION = """\
+Predict how long the exchange of a step takes: alpha a message plus beta a byte, for the traffic of the rank that sends
+most. Traffic is counted among ranks in this one process for a shorter gradient of the same density; payload is then
+scaled to n, messages and control are not. Where counting would take too much, the algorithm's formula is used, which is
+an upper bound; such figures end in *. Neither selecting, merging, waiting nor contention is in it.
+
+  python -m sparse_mpi predict --network piz-daint 10gbe --algorithms dense topka oktopk --plot prediction.png
+  mpiexec -n 4 python -m sparse_mpi predict --fit network.json
+  python -m sparse_mpi predict --network network.json --ranks 8 64
+
+What to use on a cluster, by simulated steps in which ranks compute, share cores, send and wait for each other:
+
+  python -m sparse_mpi predict --advise --model vgg16 --batch-seconds 0.3 --ranks 8 --rate 100mbit
+  python -m sparse_mpi predict --advise --n 124000000 --ranks 16 --rate 1gbit --from compare.json --overlap
+  python -m sparse_mpi predict --run runs/vgg/metrics.jsonl --score 0.95 --rate 100mbit
+
+How good that is: fit to what was measured on few ranks, predict what was measured on more, or elsewhere.
+
+  python -m sparse_mpi bench compare --ranks 2 4 8 --rate 100mbit 1gbit --json compare.json
+  python -m sparse_mpi predict --from compare.json --check-ranks 8 --plot errors.png
+  python -m sparse_mpi predict --from p2.json p4.json --check p8.json others.json --advise
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Declare ``predict``."""
+    parser = commands.add_parser(
+        "predict",
+        help="seconds of an exchange on a network, for up to 1024 ranks",
+        description=DESCRIPTION,
+    )
+    add = parser.add_argument
+    names = ["10gbe", "100gb", "piz-daint"]
+    add(
+        "--network",
+        type=values.network,
+        nargs="+",
+        default=names,
+        metavar="NAME",
+        help=f"{networks.CHOICES} (default: {' '.join(names)})",
+    )
+    add(
+        "--algorithms",
+        nargs="+",
+        type=values.Value(_flat, "", "oktopk"),
+        default=[],
+        metavar="NAME",
+        help=f"of {values.SPELLINGS} (default: all)",
+    )
+    add("--n", type=values.integer(1), default=14_728_266, help="elements of the gradient (default: 14728266, VGG-16)")
+    add("--density", type=values.share, default=0.02, help="share of them that is sent (default: 0.02)")
+    add(
+        "--ranks",
+        type=values.integer(1, MAX_RANKS),
+        nargs="+",
+        default=POWERS,
+        metavar="P",
+        help="default: powers of two from 2 to 1024",
+    )
+    text = "pairs to merge in a step, on all ranks together, beyond which the formula is used (default: 2e8)"
+    add("--most-pairs", type=values.positive, default=2e8, metavar="N", help=text)
+    add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
+    text = "measure this machine's network under mpiexec, and write alpha and beta for --network"
+    add("--fit", type=values.new_file("network.json"), metavar="FILE", help=text)
+    text = f"records of {exchanges.BENCHES}, to fit to what messages cost and how fast ranks compute"
+    add("--from", dest="records", type=values.file("compare.json"), nargs="+", default=[], metavar="FILE", help=text)
+    text = "records on other ranks or networks, to compare with what --from predicts"
+    add("--check", type=values.file("p8.json"), nargs="+", default=[], metavar="FILE", help=text)
+    text = "or keep these of --from out of the fit, and compare them with what the others predict"
+    add("--check-ranks", type=values.integer(1), nargs="+", default=[], metavar="P", help=text)
+    add("--json", type=values.record, metavar="FILE", help="also write all numbers")
+    add(
+        "--plot",
+        type=values.figure,
+        metavar="FILE",
+        help="draw seconds over P, a panel a network; or predicted over measured seconds",
+    )
+    predict_advise.declare(parser)
+    parser.set_defaults(run=run)
+
+
+def _flat(text: str) -> str:
+    """Return an algorithm whose traffic n alone tells; for argparse."""
+    if not exchanges.predictable(values.algorithm(text)):
+        raise argparse.ArgumentTypeError(f"{text} needs shapes or nodes, which n does not tell; of {', '.join(FLAT)}")
+    return text
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict, or fit, and print."""
+    if args.fit:
+        return predict_fit.fit(args.fit)
+    _check(args)
+    if args.check or args.check_ranks:
+        return predict_fit.check(args)
+    if args.trained:
+        return predict_advise.run(args)
+    if args.advise:
+        return predict_advise.advise(args)
+    if args.records:
+        return predict_fit.check(args)
+    args.algorithms = args.algorithms or FLAT
+    given = [(name, *networks.named(name)) for name in args.network]
+    predicted = [
+        _predicted(name, ranks, args)
+        for ranks, name in progress([(p, a) for p in args.ranks for a in args.algorithms], "counting")
+    ]
+    heading = f"exchange of a step, n = {args.n:,}, density {args.density:g}; alpha-beta model, ms"
+    print("\n\n".join([heading, *(_table(of, network, predicted, args) for _, network, of in given)]))
+    if any(not of.counted for of in predicted):
+        print("\n* by the algorithm's formula, an upper bound; all others by counted traffic")
+    found = _record(args, predicted, {name: network for name, network, _ in given})
+    if args.json:
+        records.write(args.json, found)
+    if args.plot:
+        save(partial(figure, [found]), args.plot)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise Refused unless the options are good."""
+    if 1 in args.ranks and not args.advise:
+        raise Refused(f"--ranks must be from 2 to {MAX_RANKS}, got 1; for example --ranks 4")
+
+
+def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:
+    """Return the traffic of a step, counted where that can be afforded."""
+    algorithm = algorithm_spelled(name)
+    n = short_length(args.n, args.density, ranks)
+    k = max(1, round(args.density * n))
+    if volume.merged(algorithm, n, k, ranks) > args.most_pairs:
+        k = max(1, round(args.density * args.n))
+        return Predicted(name, ranks, allowed(algorithm, args.n, k, ranks), False)
+    made = gradients.make("independent", n, args.seed)
+    counted = volume.count(algorithm, name, made, ranks, k, steps=2, warmup=1)
+    return Predicted(name, ranks, scaled(counted, args.n), True)
+
+
+def _table(title: str, network: Network, predicted: list[Predicted], args: argparse.Namespace) -> str:
+    """Return milliseconds as text, an algorithm a line, a number of ranks a column."""
+    wide = max(11, *(len(name) + 1 for name in args.algorithms))
+    lines = [
+        f"{title}: {network}",
+        f"{'algorithm':<{wide}}" + "".join(f"{f'P = {ranks}':>11}" for ranks in args.ranks),
+    ]
+    for name in args.algorithms:
+        cells = [
+            f"{1e3 * network.seconds(of.traffic):.3f}{' ' if of.counted else '*'}"
+            for of in predicted
+            if of.algorithm == name
+        ]
+        lines.append(f"{name:<{wide}}" + "".join(f"{cell:>11}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _record(args: argparse.Namespace, predicted: list[Predicted], given: dict[str, Network]) -> dict[str, Any]:
+    """Return all numbers, for JSON and for the figure."""
+    cases = [
+        {
+            "algorithm": of.algorithm,
+            "ranks": of.ranks,
+            "counted": of.counted,
+            "bytes": max(of.traffic.sent, of.traffic.received),
+            "control": of.traffic.control,
+            "messages": of.traffic.messages,
+            "seconds": {name: network.seconds(of.traffic) for name, network in given.items()},
+        }
+        for of in predicted
+    ]
+    named = {name: {"alpha": network.alpha, "beta": network.beta} for name, network in given.items()}
+    return {"options": records.options(args), **provenance(), "networks": named, "cases": cases}

@@ -1,0 +1,149 @@
+"""Figures of ``bench compare``: step over bandwidth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparse_mpi.network.break_even import Cost, break_even
+from sparse_mpi.tools.bench.comparison import BASELINE, cost
+from sparse_mpi.tools.figures.labels import name_lines
+from sparse_mpi.tools.figures.style import MOST, Look, batches, panels
+
+COLUMNS = 4
+POINTS = 40  # of a modelled line
+FARTHEST = 100  # times the highest bandwidth that was measured
+HEADING = "step over bandwidth; points: measured; lines: model; x: break-even with dense"
+
+
+class Line(NamedTuple):
+    """A candidate at one number of ranks."""
+
+    name: str
+    bandwidths: list[float]  # (m,) measured, bits a second
+    seconds: list[float]  # (m,) measured, of a step
+    cost: Cost  # what the model makes a line of
+
+
+class Group(NamedTuple):
+    """What one panel shows beside dense: candidates, and what its lines are called."""
+
+    title: str
+    names: dict[str, str]
+
+
+def lines(jobs: Sequence[dict[str, Any]], ranks: int) -> list[Line]:
+    """Return the lines of the candidates that every job on so many ranks has.
+
+    The cost of a line is that of the jobs at all bandwidths together: their median time to compute, which the network
+    has no part in, and mean traffic.
+    """
+    chosen = sorted((job for job in jobs if job["ranks"] == ranks), key=lambda job: job["options"]["gbit"])
+    bandwidths = [1e9 * job["options"]["gbit"] for job in chosen]
+    found = []
+    for name in chosen[0]["results"]:
+        if not all(name in job["results"] for job in chosen):
+            continue
+        mine = [job["results"][name] for job in chosen]
+        costs = [cost(each) for each in mine]
+        made = Cost(median(c.compute for c in costs), mean(c.messages for c in costs), mean(c.bytes for c in costs))
+        found.append(Line(name, bandwidths, [each["step"] for each in mine], made))
+    return found
+
+
+def latency(jobs: Sequence[dict[str, Any]], ranks: int) -> float:
+    """Return seconds of a message, the median of the jobs on so many ranks."""
+    return median(1e-6 * job["options"]["latency"] for job in jobs if job["ranks"] == ranks)
+
+
+def groups(names: Sequence[str]) -> list[Group]:
+    """Return a group for each algorithm in several wire formats, and groups of those in one; or one group of all."""
+    others = sorted(name for name in names if name != BASELINE)
+    if len(others) < MOST:
+        return [Group("", {name: name for name in others})]
+    families: dict[str, dict[str, str]] = {}
+    for name in others:
+        algorithm, _, wire = name.partition(" ")
+        families.setdefault(algorithm, {})[name] = wire or "plain"
+    found = [Group(algorithm, family) for algorithm, family in families.items() if 1 < len(family) < MOST]
+    alone = [name for name in others if not any(name in group.names for group in found)]
+    return found + [Group("others", {name: name for name in batch}) for batch in batches(alone, MOST - 1) if batch]
+
+
+def best(jobs: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the fastest candidate of each algorithm at the lowest bandwidth, on most ranks, as many as a panel has."""
+    most = max(job["ranks"] for job in jobs)
+    slowest = min((job for job in jobs if job["ranks"] == most), key=lambda job: job["options"]["gbit"])
+    fastest: dict[str, str] = {}
+    for name in sorted(slowest["results"], key=lambda name: slowest["results"][name]["step"]):
+        fastest.setdefault(name.partition(" ")[0], name)
+    return [name for algorithm, name in fastest.items() if algorithm != BASELINE][: MOST - 1]
+
+
+def all_of(records: Sequence[dict[str, Any]], look: Look) -> Any:
+    """Draw all candidates: a panel for each number of ranks and group."""
+    jobs = [job for record in records for job in record["jobs"]]
+    return _figure(jobs, groups([name for name in dict.fromkeys(n for job in jobs for n in job["results"])]), look)
+
+
+def best_of(records: Sequence[dict[str, Any]], look: Look) -> Any:
+    """Draw the best candidates beside dense: a panel for each number of ranks."""
+    jobs = [job for record in records for job in record["jobs"]]
+    return _figure(jobs, [Group("", {name: name for name in best(jobs)})], look)
+
+
+def _figure(jobs: Sequence[dict[str, Any]], shown: Sequence[Group], look: Look) -> Any:
+    cells = [(ranks, group) for ranks in sorted({job["ranks"] for job in jobs}) for group in shown]
+    columns = min(COLUMNS if len(shown) > 1 else 2, len(cells))
+    rows = -(-len(cells) // columns)
+    figure, axes = panels(rows, columns, 1.75 if columns > 2 else 3.0, HEADING, sharex=True, sharey=True)
+    for panel in axes.flat[len(cells) :]:
+        panel.set_visible(False)
+    bandwidths = _range(jobs)
+    for panel, (ranks, group) in zip(axes.flat, cells, strict=False):
+        _panel(panel, _shown(lines(jobs, ranks), group), group, bandwidths, latency(jobs, ranks), look)
+        panel.set_title(f"{group.title}, P = {ranks}".lstrip(", "))
+    for row in axes:
+        row[0].set_ylabel("step, ms")
+    for panel in axes.flat[max(0, len(cells) - columns) : len(cells)]:
+        panel.set_xlabel("Gbit/s of a rank")
+        panel.tick_params(labelbottom=True)
+    return figure
+
+
+def _shown(every: Sequence[Line], group: Group) -> list[Line]:
+    """Return the lines of a panel, dense before the others."""
+    names = [BASELINE, *group.names]
+    return sorted((line for line in every if line.name in names), key=lambda line: names.index(line.name))
+
+
+def _panel(axes: Any, shown: Sequence[Line], group: Group, bandwidths: np.ndarray, alpha: float, look: Look) -> None:
+    dense = shown[0].cost
+    for line, colour in zip(shown, look.lines, strict=False):
+        modelled = [1e3 * line.cost.seconds(bandwidth, alpha) for bandwidth in bandwidths]
+        axes.loglog(bandwidths / 1e9, modelled, label=group.names.get(line.name, line.name), color=colour)
+        axes.plot([b / 1e9 for b in line.bandwidths], [1e3 * s for s in line.seconds], "o", color=colour)
+        crossing = break_even(line.cost, dense, alpha) if line.name != BASELINE else inf
+        if bandwidths[0] <= crossing <= bandwidths[-1]:
+            axes.plot(crossing / 1e9, 1e3 * dense.seconds(crossing, alpha), "x", ms=6, color=colour)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    axes.margins(x=0.01)
+    name_lines(axes)
+
+
+def _range(jobs: Sequence[dict[str, Any]]) -> np.ndarray:
+    """Return bandwidths from below those measured to above the highest break-even one, if that is not too far off."""
+    measured = [1e9 * job["options"]["gbit"] for job in jobs]
+    crossings = []
+    for ranks in {job["ranks"] for job in jobs}:
+        every = lines(jobs, ranks)
+        dense = next(line.cost for line in every if line.name == BASELINE)
+        crossings += [break_even(line.cost, dense, latency(jobs, ranks)) for line in every if line.name != BASELINE]
+    reached = [crossing for crossing in crossings if crossing < FARTHEST * max(measured)]
+    return np.geomspace(min(measured) / 2, 1.5 * max([*measured, *reached]), POINTS)

@@ -1,0 +1,157 @@
+"""Adam and AdamW by arrival: an entry of the gradient that arrives after d steps catches up on the d steps it missed.
+
+Adam divides by the root of a second moment. To a sum of d gradients that arrives at once this does two wrongs: the sum
+moves its weight once, though its parts would have moved it d times, and it enters the second moment as one gradient
+that is d times too large. At 1 % an entry arrives about every 100 steps. So each entry's waiting time is kept, and what
+arrives is taken for d equal gradients in d steps, all of which are replayed at once. Waiting times follow from the
+results, which are the same on all ranks, so that nothing more is sent.
+
+An entry has arrived if the result of the reduction has its index, whatever its value, also 0; all have if the result is
+dense, or if the step was to send all of them (k = n). So at density 1 training is that of torch's Adam, to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Adam, AdamW, Optimizer
+
+from sparse_mpi.training.reduction import GradientReduction
+
+Places = tuple[Any, ...]  # an index of a tensor
+EVERYWHERE: Places = (...,)
+ADAMS = (Adam, AdamW)
+ARRIVED = "arrived"  # the key, in the optimizer's state of a parameter, of the step in which each entry came last
+
+
+class ByArrival:
+    """A mixin that replaces the step of torch's Adam or AdamW; it precedes that class."""
+
+    reduction: GradientReduction
+
+    @Optimizer.profile_hook_step
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move the weights whose gradients have come, as far as Adam would have since they last did."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        check_adam(self)  # type: ignore[arg-type]
+        groups = self.param_groups  # type: ignore[attr-defined]
+        moved = [(p, group) for group in groups for p in group["params"] if p.grad is not None]
+        for parameter, _ in moved:
+            if parameter.grad.is_sparse:
+                raise RuntimeError(
+                    f"{type(self).__name__} must have dense gradients, got a sparse tensor of shape "
+                    f"{tuple(parameter.shape)}; make a DistributedOptimizer of torch.optim.SparseAdam for that one"
+                )
+        masks = {p: mask for bucket in self.reduction.buckets for p, mask in bucket.arrived().items()}
+        partly = [p for p, _ in moved if p in masks]
+        places = dict(zip(partly, _places([masks[p] | (p.grad != 0) for p in partly]), strict=True))
+        for parameter, group in moved:
+            decoupled = isinstance(self, AdamW) or group.get("decoupled_weight_decay", False)
+            state, at = self.state[parameter], places.get(parameter, EVERYWHERE)  # type: ignore[attr-defined]
+            _catch_up(parameter, at, state, group, decoupled)
+        return loss
+
+
+def check_adam(optimizer: Optimizer) -> None:
+    """Raise TypeError or ValueError unless ``optimizer`` is an Adam whose steps can be replayed."""
+    if not isinstance(optimizer, ADAMS):
+        raise TypeError(
+            f"momentum must not be 'arrival' with {type(optimizer).__name__}, which is neither torch's Adam nor AdamW; "
+            "use 'global' with SGD, and 'local' with others"
+        )
+    if any(group.get("amsgrad") for group in optimizer.param_groups):
+        raise ValueError("amsgrad must be False with momentum='arrival', got True; use momentum='local'")
+
+
+def _places(masks: list[Tensor]) -> list[Places]:
+    """Return where each of ``masks`` is True, as `torch.nonzero` does; the host waits for a device once for all."""
+    if not any(mask.is_cuda for mask in masks):
+        return [mask.nonzero(as_tuple=True) if mask.dim() else (mask,) for mask in masks]
+    counts = torch.stack([mask.count_nonzero() for mask in masks]).tolist()
+    return [_first(mask, count) if mask.dim() else (mask,) for mask, count in zip(masks, counts, strict=True)]
+
+
+def _first(mask: Tensor, count: int) -> Places:
+    """Return the first ``count`` positions at which ``mask`` is True, without waiting for the device."""
+    so_far = mask.flatten().cumsum(0)
+    positions = torch.searchsorted(so_far, torch.arange(1, count + 1, device=mask.device))
+    return torch.unravel_index(positions, mask.shape)
+
+
+def _catch_up(parameter: Tensor, at: Places, state: dict[str, Any], group: dict[str, Any], decoupled: bool) -> None:
+    """Replay the steps that have been missed by the entries of ``parameter.grad`` that have come, which are ``at``.
+
+    With ``decoupled`` weights decay as AdamW's do.
+    """
+    rate, decay, (beta1, beta2) = float(group["lr"]), group["weight_decay"], map(float, group["betas"])
+    if "step" not in state:
+        state["step"] = torch.tensor(0.0)
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+    if ARRIVED not in state:  # new, or from a checkpoint of torch's own Adam
+        state[ARRIVED] = torch.full_like(parameter, int(state["step"]), dtype=torch.int32)
+    state["step"] += 1
+    step = int(state["step"])
+
+    # Decay all weights where that is decoupled from the gradient; else it is part of each gradient of the wait.
+    if decoupled and decay:
+        parameter.mul_(1 - rate * decay)
+
+    # What arrives is the sum of the gradients of the steps since the last arrival: take the mean for each of them.
+    before = state[ARRIVED][at].double()
+    waited = step - before
+    total = parameter.grad[at].double()  # type: ignore[index]
+    mean = (-total if group["maximize"] else total) / waited
+    if decay and not decoupled:
+        mean += decay * parameter[at]
+
+    # Replay: the moments after these steps, and the sum over them of first moments without bias.
+    first, second = state["exp_avg"][at].double(), state["exp_avg_sq"][at].double()
+    old, new = _weights(before, step, beta1)
+    moved = old * first + new * mean
+    first = mean + (first - mean) * beta1**waited
+    second = mean**2 + (second - mean**2) * beta2**waited
+    scale = (second / (1 - beta2**step)).sqrt() + group["eps"]
+
+    # Move the weights that far, and keep what the next arrival needs.
+    parameter[at] -= (rate * moved / scale).to(parameter.dtype)
+    state["exp_avg"][at], state["exp_avg_sq"][at] = first.to(parameter.dtype), second.to(parameter.dtype)
+    state[ARRIVED][at] = step
+
+
+def _weights(before: Tensor, step: int, beta: float) -> tuple[Tensor, Tensor]:
+    """Return by what the old first moment and the new mean are multiplied in the sum of the replayed first moments.
+
+    Replayed are steps s = before + 1 to step. As Adam does, each divides its moment by ``1 - beta ** s``.
+
+    Args:
+        before: float64, the step of the last arrival of each entry; 0 if there was none.
+        step: the step of this arrival.
+        beta: of the first moment.
+    """
+    waited = step - before
+    if beta == 0:
+        return torch.zeros_like(before), waited
+    # The sums over s of beta ** s / (1 - beta ** s) are differences of tails; soon these are as of beta ** s itself.
+    tails = _tails(beta, before.device)
+    last = len(tails) - 1
+    biased = tails[before.long().clamp(max=last)] - tails[min(step, last)]
+    settled = beta * (1 - beta**waited) / (1 - beta)
+    old = torch.where(before < last // 2, biased / beta**before, settled)
+    return old, waited + torch.where(before < last // 2, biased, 0) - old
+
+
+@cache
+def _tails(beta: float, device: torch.device) -> Tensor:
+    """Return, for t = 0, 1, .., the sums over all s > t of ``beta ** s / (1 - beta ** s)``, until they vanish."""
+    steps = torch.arange(1, 2 + math.ceil(-74 / math.log(beta)), dtype=torch.float64)  # e ** -74: 2 ** -107
+    terms = beta**steps / (1 - beta**steps)
+    return torch.cat([terms.flip(0).cumsum(0).flip(0), torch.zeros(1, dtype=torch.float64)]).to(device)

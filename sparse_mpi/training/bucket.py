@@ -1,0 +1,289 @@
+"""Reduce the gradients of some parameters of a torch model together, as one flat vector: a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.arrays import synchronize_device, to_host
+from sparse_mpi.budget.keeper import NormSample
+from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.arguments import make_algorithm
+from sparse_mpi.reduction.watch import Watch
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi.training.gradients import DENSE, UNSEEN, Arrivals, kind_of
+from sparse_mpi.training.rows import give_back
+
+MakeReducer = Callable[[list[tuple[int, ...]]], SparseAllreduce]
+
+
+class Bucket:
+    """Some parameters and their gradients, which it collects as they become final, reduces, and hands back.
+
+    It is settled once the ranks know of all its gradients that they are no sparse tensors, which leave it before. Until
+    then gradients stay where they are until they are reduced, so that no memory is taken for those that leave.
+
+    Args:
+        parameters: parameters of one dtype on one device.
+        make_reducer: makes the reducer, given their shapes.
+        passes: the number of backward passes that add up to a gradient.
+        in_place: gradients are accumulated in the residual's own memory, see `SparseAllreduce`; means come back in
+            another buffer. Otherwise one buffer serves for both, beside the residual.
+        average: sums are divided by the number of ranks whose gradients are in them.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        make_reducer: MakeReducer,
+        *,
+        passes: int,
+        in_place: bool,
+        average: bool,
+    ) -> None:
+        self.parameters: list[Tensor] = list(parameters)
+        self.reducer: SparseAllreduce = make_reducer([tuple(p.shape) for p in parameters])
+        self.in_place, self._average = in_place, average
+        self._passes = passes
+        self.handle: Handle[Any] | None = None
+        self.watch: Watch | None = None  # of whichever reducer takes the next step
+        self.sample: NormSample | None = None  # of the gradients, for a budget
+        self.sparse: Algorithm | None = None  # what reduces it while steps are not dense, for a budget
+        self.kinds: np.ndarray = np.zeros(len(self.parameters), np.uint8)  # of the gradients, as far as all ranks know
+        self.remembers: bool = False  # there was a step, or a state was loaded
+        self.arrivals: Arrivals = Arrivals(self.parameters, passes)
+        self._numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
+        self._missing = set(range(len(self.parameters)))  # numbers of gradients that are not collected yet
+        self._reducers = [self.reducer]  # all that took turns, by algorithm
+        self._sizes = [p.numel() for p in parameters]
+        self._written: Tensor | None = None  # indices at which the mean has entries; None: anywhere
+        self._version = -1  # torch's version of the mean when it was written; others may modify it
+        self._absent: list[int] = []  # numbers of the parameters that have no gradient on this rank
+        self._skipped: Sequence[int] = ()  # numbers of those that had none on any rank in the last step
+        self._arrived: Tensor | None = None  # indices of the entries that came with the last result; None: all came
+        self._flushing = False
+
+    @cached_property
+    def flat(self) -> Tensor:
+        """Return the gradient ``(n,)``, which is made when the first part of it is collected."""
+        first = self.parameters[0]
+        made = torch.zeros(sum(self._sizes), dtype=first.dtype, device=first.device)
+        if self.in_place:
+            self.reducer.adopt(made)
+        return made
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """Return the result ``(n,)``."""
+        return torch.zeros_like(self.flat) if self.in_place else self.flat
+
+    @cached_property
+    def _views(self) -> list[Tensor]:
+        """Return the gradient of each parameter."""
+        return self.split(self.flat)
+
+    @cached_property
+    def _mean_views(self) -> list[Tensor]:
+        """Return the result for each parameter."""
+        return self.split(self.mean)
+
+    def kind(self, parameter: Tensor) -> int:
+        """Return the kind of a parameter's gradient, as far as all ranks know."""
+        return int(self.kinds[self._numbers[parameter]])
+
+    @property
+    def settled(self) -> bool:
+        """Return True if the ranks know the kind of every gradient."""
+        return bool(self.kinds.all())
+
+    @property
+    def ready(self) -> bool:
+        """Return True if the gradients can be reduced: all have arrived that will, and none is a sparse tensor."""
+        return self.settled and self.arrivals.complete
+
+    def seen(self) -> np.ndarray:
+        """Return the kinds of this rank's gradients ``(p,)``, for as long as all ranks do not know them."""
+        own = np.array([kind_of(parameter.grad) for parameter in self.parameters], np.uint8)
+        return np.where(self.kinds == UNSEEN, own, self.kinds)
+
+    def without_sparse(self, scale: float, make_reducer: MakeReducer) -> Bucket | None:
+        """Return the bucket of those parameters whose gradients are no sparse tensors; None if there are none.
+
+        It remembers what this one remembers of them. What is owed of the others, of which earlier versions have kept
+        residuals, joins their gradients of loss scale ``scale``. Collective if any parameter leaves and any stays.
+        """
+        stay = np.flatnonzero(self.kinds <= DENSE).tolist()
+        if len(stay) == len(self.parameters):
+            return self
+        arrays = self._remembered()
+        for number in np.flatnonzero(self.kinds > DENSE) if "residual" in arrays else ():
+            give_back(arrays["residual"][number], self.parameters[number], int(self.kinds[number]) - DENSE, scale)
+        if not stay:
+            return None
+        members = [self.parameters[number] for number in stay]
+        made = Bucket(members, make_reducer, passes=self._passes, in_place=self.in_place, average=self._average)
+        made.kinds, made.watch, made.sparse = self.kinds[stay], self.watch, self.sparse
+        made.use(self.reducer.algorithm)
+        if arrays:
+            made.reducer.feedback.load({what: np.concatenate([x[n] for n in stay]) for what, x in arrays.items()})
+            made.remembers = True
+        return made
+
+    def _remembered(self) -> dict[str, list[np.ndarray]]:
+        """Return the arrays that error feedback keeps, in host memory, cut by parameter; none before the first step."""
+        if not self.remembers:
+            return {}
+        synchronize_device(self.reducer.residual)
+        ends, rule = np.cumsum(self._sizes)[:-1], self.reducer.feedback
+        return {what: np.split(to_host(x), ends) for what, x in (rule.state() | rule.common()).items()}
+
+    def use(self, algorithm: str | Algorithm) -> None:
+        """Reduce by ``algorithm`` from now on, with the residual there is. Collective at its first use."""
+        chosen = make_algorithm(algorithm, {})
+        for reducer in self._reducers:
+            if reducer.algorithm == chosen:
+                self.reducer = reducer
+                return
+        self.reducer = self.reducer.sibling(chosen)
+        self._reducers.append(self.reducer)
+
+    def attach(self) -> None:
+        """Make backward passes accumulate into the buffer that is reduced, once no gradient may be a sparse tensor."""
+        if not self.settled:
+            return
+        for parameter, view in zip(self.parameters, self._views, strict=True):
+            parameter.grad = view
+
+    def detach(self) -> None:
+        """Set ``.grad`` of the parameters to None."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def arrive(self, parameter: Tensor, scale: float) -> None:
+        """Count a backward pass of a parameter; after the last one collect its gradient, divided by ``scale``.
+
+        Raises:
+            RuntimeError: the gradient was complete already.
+        """
+        if self.arrivals.count(parameter) and self.settled:
+            self._take(self._numbers[parameter], scale)
+
+    def take_missing(self, scale: float) -> None:
+        """Collect the gradients that are not collected, as they are, divided by ``scale``."""
+        for number in sorted(self._missing):
+            self._take(number, scale)
+
+    def reset(self) -> None:
+        """Expect all backward passes anew."""
+        self.arrivals.reset()
+        self._missing, self._absent = set(range(len(self.parameters))), []
+
+    @torch.no_grad()
+    def _take(self, number: int, scale: float) -> None:
+        """Copy ``.grad`` of a parameter, divided by ``scale``, to the buffer that is reduced; None is zero."""
+        parameter, view = self.parameters[number], self._views[number]
+        gradient = parameter.grad
+        self._missing.discard(number)
+        if gradient is None or (self.in_place and gradient is view and not self.arrivals.seen(parameter)):
+            self._absent.append(number)
+        if gradient is None:
+            if not self.in_place:
+                view.zero_()
+        elif gradient is not view:
+            gradient = gradient.to_dense() if gradient.is_sparse else gradient
+            if self.in_place:
+                view.add_(gradient)
+            elif scale == 1.0:
+                view.copy_(gradient)
+            else:
+                torch.div(gradient, scale, out=view)
+            parameter.grad = view
+        elif scale != 1.0:
+            view.div_(scale)
+
+    def start(self, *, density: float | None, check: bool, factor: float = 1.0) -> Handle[Any]:
+        """Begin to reduce what was collected, times ``factor``; half precision is widened before it is scaled."""
+        wide = torch.promote_types(self.flat.dtype, torch.float32)
+        gradient = self.flat if factor == 1 else self.flat.to(wide) * factor
+        self.reducer.watch, self.remembers = self.watch, True
+        self.reducer.absence.here, self._flushing = self._absent, False
+        self.handle = self.reducer.start(gradient, density=density, check=check)
+        return self.handle
+
+    def start_flush(self, *, check: bool) -> None:
+        """Begin to reduce all that is owed, as `SparseAllreduce.flush` does; `finish` waits for it."""
+        self.remembers = self._flushing = True
+        work = partial(self.reducer.flush, like=self.flat, check=check)
+        self.handle = progress_thread_of(self.reducer.comm).start(work, self.flat)
+
+    @torch.no_grad()
+    def finish(self, scale: float = 1.0) -> SparseVector | Tensor:
+        """Wait for the sum and return it; set ``.grad`` of the parameters to its mean times ``scale``.
+
+        Raises:
+            Exception: as `SparseAllreduce.step` does.
+        """
+        assert self.handle is not None, "finish follows start or start_flush"
+        handle, self.handle = self.handle, None
+        total = handle.wait()
+        self._skipped = range(len(self.parameters)) if self._flushing else self.reducer.absence.everywhere
+        if self._flushing:
+            self._arrived = torch.empty(0, dtype=torch.long)  # but for what is not 0
+        else:
+            self._arrived = total.indices if isinstance(total, SparseVector) and not self.reducer.whole else None
+        self._write(total, (self.reducer.ranks if self._average else 1.0) / scale)
+        for number, parameter in enumerate(self.parameters):
+            parameter.grad = self._gradient(number) if parameter.requires_grad else None
+        return total
+
+    @torch.no_grad()
+    def fail(self) -> None:
+        """Set ``.grad`` of the parameters to NaN, so that a loss scaler sees that gradients overflowed."""
+        self.mean.fill_(torch.nan)
+        self._written = None
+        for parameter, mean in zip(self.parameters, self._mean_views, strict=True):
+            parameter.grad = mean if parameter.requires_grad else None
+
+    def _write(self, total: SparseVector | Tensor, divisor: float) -> None:
+        """Write ``total / divisor`` to the mean, zero where ``total`` has no entry."""
+        if not isinstance(total, SparseVector):
+            self.mean.copy_(total / divisor)
+            self._written = None
+            return
+        if self._written is None or self.mean._version != self._version:
+            self.mean.zero_()
+        else:
+            self.mean[self._written] = 0
+        indices = total.indices.long()
+        self.mean[indices] = (total.values / divisor).to(self.mean.dtype)
+        self._written = indices if self.in_place else None  # else the next gradients overwrite it
+        self._version = self.mean._version
+
+    def _gradient(self, number: int) -> Tensor | None:
+        """Return the mean gradient of a parameter; None if no rank had one and nothing late has come."""
+        mean = self._mean_views[number]
+        return None if number in self._skipped and not bool(mean.any()) else mean
+
+    def arrived(self) -> dict[Tensor, Tensor]:
+        """Return where an entry of the gradient has come with the last result, unless all have: a mask by parameter.
+
+        An entry has come if the result has its index. If the step was to send every entry, or the result is dense, all
+        have come, those too that are 0. What is not 0 although it has not come was added since, by the caller.
+        """
+        if self._arrived is None:
+            return {}
+        mask = self.mean != 0
+        mask[self._arrived.to(mask.device, torch.long)] = True
+        return dict(zip(self.parameters, self.split(mask), strict=True))
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Return the view of each parameter's shape in ``flat`` ``(n,)``."""
+        parts = flat.split(self._sizes)
+        return [part.view(p.shape) for p, part in zip(self.parameters, parts, strict=True)]

@@ -1,0 +1,267 @@
+"""Local steps, and an exchange of what the model has moved every so many of them: `DiLoCo`.
+
+Each rank takes H steps of its own. Then the *outer gradient*, parameters at the last synchronisation minus parameters
+now, is reduced as a gradient is elsewhere in this library, and an outer optimizer moves the *global* parameters along
+its mean (Douillard et al., 2023, arXiv:2311.08105). Parts of the model, *fragments*, take turns, and their exchange
+goes on behind the next steps (Streaming DiLoCo, arXiv:2501.18512). Where outer gradients are sparse, with error
+feedback, this is SparseLoCo (arXiv:2508.15706). Names are those of torchft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.background import progress_thread_of
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.fault_tolerance import ElasticAllreduce, Team
+from sparse_mpi.feedback import Feedback
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.arguments import resolve_k
+from sparse_mpi.reduction.report import StepReport, combined
+from sparse_mpi.training.broadcast import broadcast_parameters
+from sparse_mpi.training.diloco_arguments import (
+    check_optimizers,
+    check_options,
+    check_schedule,
+    cut,
+    trained_parameters,
+)
+from sparse_mpi.training.diloco_states import Resumable
+from sparse_mpi.training.fragment import Fragment
+from sparse_mpi.training.momentum import along_gradients
+
+
+class DiLoCo(Resumable):
+    """Local steps of ``inner_optimizer``, which it follows, and steps of ``outer_optimizer`` of all ranks together.
+
+    A loop of training::
+
+        inner = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+        with DiLoCo(model, inner, outer, sync_every=30, density=0.016, feedback="leaky") as local:
+            for batch in batches:
+                ...  # forward and backward passes, and inner.step(), as on one rank
+            local.synchronize()
+
+    Making one is collective. Every rank must take the same number of steps: a loss scaler that skips a step on one rank
+    only would keep the others waiting.
+
+    Args:
+        model: the same on all ranks; parameters and buffers become those of rank 0. The parameters that need gradients
+            now are shared; make another `DiLoCo` when others are unfrozen. Buffers, such as the running means of batch
+            normalisation, stay each rank's own.
+        inner_optimizer: any torch optimizer of the model's parameters, which reduces nothing.
+        outer_optimizer: another one of the same parameters; SGD with Nesterov's momentum of 0.9 and a rate of 0.7 is
+            usual. From then on it has the global parameters in their place, its groups and state as they were.
+        sync_every: H, inner steps between two synchronisations of a fragment; a multiple of ``fragments``.
+        k, density: how many of the entries of all outer gradients a rank may send, see `SparseAllreduce`.
+        algorithm, wire, feedback, clip_norm, nonfinite, options: how they are reduced, see `SparseAllreduce`. Feedback
+            ``"leaky"`` is SparseLoCo's; ``"residual"`` loses nothing.
+        fragments: parts of the model, of about the same size, that are synchronised in turns.
+        fragment_sync_delay: inner steps between an outer gradient and the step along their mean, in which it is reduced
+            in the background; fewer than ``sync_every / fragments``. With 0 all wait for it.
+        fragment_update_alpha: the share of its own parameters that a rank keeps when global ones come in. With 0 the
+            inner steps of the delay have no effect. What is kept counts again in the next outer gradient: leave it to
+            dense ones, for of sparse ones the same waits in the residual too. None, beyond torchft, keeps the steps of
+            the delay: it moves the parameters as far as the global ones are from those that the outer gradient was made
+            of, and nothing counts twice.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`. Duplicated.
+        team: the ranks in place of ``comm``, of which the others go on when some are lost, see
+            `sparse_mpi.fault_tolerance`. Options of `ElasticAllreduce` may be given too. The steps of a lost rank since
+            its last outer gradient are lost with it.
+
+    Attributes:
+        steps: the number of inner steps so far.
+        density: of the next synchronisations, if it is not the reducers' own.
+        check: True makes the next synchronisations assert both laws.
+        synchronizations: the number of fragments that were synchronised so far.
+        seconds: what the last inner step spent on synchronisation.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inner_optimizer: Optimizer,
+        outer_optimizer: Optimizer,
+        sync_every: int,
+        *,
+        k: int | None = None,
+        density: float | None = None,
+        algorithm: str | Algorithm = "elect",
+        wire: Any = None,
+        feedback: str | Feedback = "residual",
+        clip_norm: float | None = None,
+        nonfinite: str = "keep",
+        fragments: int = 1,
+        fragment_sync_delay: int = 0,
+        fragment_update_alpha: float | None = 0.0,
+        comm: Any = None,
+        team: Team | None = None,
+        **options: Any,
+    ) -> None:
+        transport = as_comm(comm) if team is None else team.comm
+        if team is None:
+            transport.guard()
+        with same_on_all_ranks(transport) as say:
+            if team is not None and comm is not None:
+                raise ValueError(f"comm must be None with a team, which has one, got {comm!r}")
+            check_schedule(sync_every, fragments, fragment_sync_delay, fragment_update_alpha)
+            check_optimizers(inner_optimizer, outer_optimizer, feedback)
+            check_options(options)
+            parameters = trained_parameters(model, inner_optimizer, outer_optimizer, fragments)
+            size = sum(p.numel() for p in parameters)
+            share = resolve_k(size, k, density) / size if k is not None else density
+            say(sync_every=sync_every, fragments=fragments, fragment_sync_delay=fragment_sync_delay)
+            say(fragment_update_alpha=fragment_update_alpha, outer_optimizer=repr(outer_optimizer))
+        self.team = team
+        self.comm: Comm = transport.duplicate(patient=fragment_sync_delay > 0) if team is None else transport
+        kind: Callable[..., SparseAllreduce] = SparseAllreduce
+        if team is not None:
+            kind = partial(ElasticAllreduce, team=team)
+        make = partial(kind, comm=self.comm if team is None else None, density=share, algorithm=algorithm, **options)
+        make = partial(make, feedback=feedback, clip_norm=clip_norm, in_place=False, nonfinite=nonfinite)
+        make = make if wire is None else partial(make, wire=wire)
+        members = cut(parameters, fragments)
+        reducers = [make([tuple(p.shape) for p in some]) for some in members]
+        broadcast_parameters(model.state_dict(), comm=transport)
+        self.fragments: list[Fragment] = [
+            Fragment(some, reducer) for some, reducer in zip(members, reducers, strict=True)
+        ]
+        self.inner: Optimizer = inner_optimizer
+        self.outer: Optimizer = outer_optimizer
+        self.sync_every: int = sync_every
+        self.delay: int = fragment_sync_delay
+        self.alpha: float | None = fragment_update_alpha
+        self.steps: int = 0
+        self.synchronizations: int = 0
+        self.density: float | None = None
+        self.check = False
+        self._reports: list[StepReport] = []
+        self.seconds: float = 0.0
+        self._turn = sync_every // fragments  # steps between two fragments
+        twins = {p: twin for f in self.fragments for p, twin in zip(f.parameters, f.twins, strict=True)}
+        for group in outer_optimizer.param_groups:
+            group["params"] = [twins.get(p, p) for p in group["params"]]
+        for parameter in [p for p in outer_optimizer.state if p in twins]:
+            outer_optimizer.state[twins[parameter]] = outer_optimizer.state.pop(parameter)
+        self._hook = inner_optimizer.register_step_post_hook(self._stepped)
+
+    def __enter__(self) -> DiLoCo:
+        """Return this."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close this."""
+        self.close()
+
+    def close(self) -> None:
+        """Follow the inner optimizer no longer. What is under way is left; `synchronize` before it to apply it."""
+        self._hook.remove()
+
+    @property
+    def reducers(self) -> list[SparseAllreduce]:
+        """Return the reducer of each fragment."""
+        return [fragment.reducer for fragment in self.fragments]
+
+    @property
+    def report(self) -> StepReport | None:
+        """Return what the synchronisations in the last inner step, or in the last call, did on this rank, if any."""
+        return combined(self._reports)
+
+    @contextmanager
+    def globally(self) -> Iterator[None]:
+        """Have the model hold the global parameters in this context, which are the same on all ranks.
+
+        For an evaluation, or to save the model. After it the model has this rank's own parameters again, to the bit.
+        """
+        with ExitStack() as stack:
+            for fragment in self.fragments:
+                stack.enter_context(fragment.globally())
+            yield
+
+    def synchronize(self) -> None:
+        """Synchronise every fragment that has moved, now, whatever its turn. Collective.
+
+        Afterwards all ranks have the global parameters. For the end of training: what the ranks have not sent stays in
+        their residuals, see `flush`.
+
+        Raises:
+            ValueError: the ranks have taken different numbers of steps; raised on every rank.
+            Exception: as `SparseAllreduce.step` does.
+        """
+        self._agree("synchronize")
+        self._reports = []
+        for fragment in self.fragments:
+            if fragment.exchange is not None:
+                self._apply(fragment, self.alpha)
+            if fragment.prepared < self.steps:
+                fragment.prepare(self.steps, self.density, self.check)
+                self._apply(fragment, 0.0)
+            fragment.adopt(fragment.common)
+
+    def flush(self) -> None:
+        """Synchronise, and step along all that the ranks have not sent yet, once; residuals are 0 then. Collective.
+
+        Costs a dense allreduce. That step is without weight decay, and torch's SGD takes it without momentum.
+
+        Raises:
+            Exception: as `synchronize` and `SparseAllreduce.flush` do.
+        """
+        self.synchronize()
+        with along_gradients(self.outer):
+            for fragment in self.fragments:
+                fragment.prepare_flush(self.check)
+                self._apply(fragment, 0.0)
+
+    def _stepped(self, *_: Any) -> None:
+        """Follow a step of the inner optimizer: apply the fragment that is due, and prepare the one whose turn it is.
+
+        All ranks do the same after the same step, so that nobody needs to ask.
+        """
+        began = perf_counter()
+        self.steps += 1
+        self._reports = []
+        turn, late = divmod(self.steps, self._turn)
+        # A fragment leaves in its turn.
+        if not late:
+            self._fragment(turn).prepare(self.steps, self.density, self.check)
+        # It is applied after the delay, if it was prepared: not so before the first turn.
+        if late == self.delay and (fragment := self._fragment(turn)).exchange is not None:
+            self._apply(fragment, self.alpha)
+        self.seconds = perf_counter() - began
+
+    def _fragment(self, turn: int) -> Fragment:
+        """Return the fragment whose turn this is, from 1."""
+        return self.fragments[(turn - 1) % len(self.fragments)]
+
+    def _apply(self, fragment: Fragment, alpha: float | None) -> None:
+        """Step along the mean of a fragment's outer gradients, see `Fragment.apply`."""
+        fragment.apply(self.outer.step, alpha)
+        self.synchronizations += 1
+        if fragment.reducer.report is not None:
+            self._reports.append(fragment.reducer.report)
+
+    def _agree(self, call: str) -> None:
+        """Raise ValueError on every rank unless all make this call after as many steps."""
+
+        def agree() -> None:
+            with same_on_all_ranks(self._ranks) as say:
+                say(call=call, steps=self.steps)
+
+        work = agree if self.team is None else partial(self.team.transaction, agree)
+        progress_thread_of(self.comm).start(work).wait()  # behind what is under way

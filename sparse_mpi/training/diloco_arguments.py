@@ -1,0 +1,114 @@
+"""Check what a `DiLoCo` is made of, before the first message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from sparse_mpi.checks import check_range, check_whole
+from sparse_mpi.feedback import FEEDBACKS, Feedback
+from sparse_mpi.training.momentum import momentum_rule
+from sparse_mpi.training.reduction import is_distributed
+
+
+def check_schedule(sync_every: Any, fragments: Any, delay: Any, alpha: Any) -> None:
+    """Raise TypeError or ValueError unless fragments can be synchronised in turns like this, see `DiLoCo`."""
+    check_whole("sync_every", sync_every, 1, "step")
+    check_whole("fragments", fragments, 1)
+    check_whole("fragment_sync_delay", delay, 0, "steps")
+    if sync_every % fragments:
+        above = sync_every + fragments - sync_every % fragments
+        raise ValueError(
+            f"sync_every must be a multiple of the {fragments} fragments, which take turns, got {sync_every}; take "
+            f"{above}"
+        )
+    if delay >= sync_every // fragments:
+        raise ValueError(
+            f"fragment_sync_delay must be below the {sync_every // fragments} steps between two fragments (sync_every "
+            f"/ fragments), got {delay}; a fragment must have arrived before the next one leaves"
+        )
+    if alpha is not None:
+        usual = "0 takes the global parameters, None keeps the steps of the delay"
+        check_range("fragment_update_alpha", alpha, "[0, 1]", usual)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for options of a reducer that mean nothing in the turns of fragments."""
+    for name in ("budget", "step_seconds", "in_place"):
+        if options.get(name):
+            raise ValueError(f"{name} must be left out with local steps, got {options[name]!r}; give k or density")
+
+
+def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:
+    """Raise TypeError or ValueError unless ``inner`` can take local steps and ``outer`` those of all ranks."""
+    for name, optimizer in (("inner_optimizer", inner), ("outer_optimizer", outer)):
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{name} must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+        if is_distributed(optimizer):
+            raise TypeError(
+                f"{name} must not reduce gradients itself, got a DistributedOptimizer; give the plain optimizer: "
+                "only outer gradients are reduced, every sync_every steps"
+            )
+    if inner is outer:
+        raise ValueError("outer_optimizer must be another one than inner_optimizer, got the same twice")
+    rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
+    if isinstance(rule, Feedback) and rule.previews:
+        raise ValueError(
+            f"feedback must not compute gradients ahead, for outer gradients are no gradients, got {feedback!r}; use "
+            "'residual' or 'leaky'"
+        )
+    momentum_rule(outer, feedback, "local")
+
+
+def trained_parameters(model: Any, inner: Optimizer, outer: Optimizer, fragments: int) -> list[Tensor]:
+    """Return the parameters of ``model`` that are trained.
+
+    Raises:
+        TypeError: ``model`` is no module, or one that reduces gradients itself.
+        ValueError: there are too few for so many fragments, they are of several dtypes or devices, or an optimizer has
+            others.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise TypeError(
+            "model must not reduce gradients itself, got a DistributedDataParallel; give the module that it wraps"
+        )
+    named = {p: name for name, p in model.named_parameters() if p.requires_grad}
+    if len(named) < fragments:
+        raise ValueError(
+            f"fragments must be at most the {len(named)} parameters of the model that need a gradient, got {fragments}"
+        )
+    for where, optimizer in (("inner_optimizer", inner), ("outer_optimizer", outer)):
+        own = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+        if missing := [name for p, name in named.items() if p not in own]:
+            raise ValueError(
+                f"{where} must have all {len(named)} parameters of the model that need a gradient, got all but "
+                f"{len(missing)}, the first of them {missing[0]!r}; make it with model.parameters()"
+            )
+        if strange := len(own - set(named)):
+            raise ValueError(
+                f"{where} must have parameters of the model alone, got {strange} others, which no rank would share; "
+                "give the model that has them"
+            )
+    kinds = {(p.dtype, p.device): name for p, name in reversed(named.items())}
+    if len(kinds) > 1:
+        listed = ", ".join(f"{name!r} {dtype} on {device}" for (dtype, device), name in kinds.items())
+        raise ValueError(f"model must have parameters of one dtype on one device, got {listed}; use autocast")
+    return list(named)
+
+
+def cut(parameters: list[Tensor], fragments: int) -> list[list[Tensor]]:
+    """Cut parameters into so many fragments of neighbours, of about equal sizes; none is empty."""
+    ends = torch.tensor([p.numel() for p in parameters]).cumsum(0)
+    cuts = [0]
+    for number in range(1, fragments):
+        nearest = int((ends - ends[-1] * number / fragments).abs().argmin()) + 1
+        left = fragments - number  # fragments that each need a parameter yet
+        cuts.append(min(max(nearest, cuts[-1] + 1), len(parameters) - left))
+    return [parameters[start:stop] for start, stop in zip(cuts, [*cuts[1:], len(parameters)], strict=True)]

@@ -1,0 +1,219 @@
+"""Save and restore the state of a `DiLoCo`, on the same number of ranks to the bit, and on any other."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+
+from sparse_mpi.arrays import as_arrays, as_tensors
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.fault_tolerance import Team
+from sparse_mpi.reduction.forms import FORM, WHOLE, check_bytes, check_form, check_list, equal, sealed
+from sparse_mpi.reduction.states import check_ranks
+from sparse_mpi.training.fragment import Arrived, Fragment
+
+
+def packed(tree: Any) -> np.ndarray:
+    """Return a tree with tensors as bytes ``(m,)`` uint8."""
+    file = io.BytesIO()
+    torch.save(_plain(tree), file)
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def _plain(tree: Any) -> Any:
+    """Return a tree with Python's numbers in place of NumPy's, which `unpacked` refuses."""
+    if isinstance(tree, dict):
+        return {key: _plain(value) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(map(_plain, tree))
+    return tree.item() if isinstance(tree, np.generic) else tree
+
+
+def unpacked(data: np.ndarray) -> Any:
+    """Return the tree that `packed` had, its tensors in host memory."""
+    return torch.load(io.BytesIO(data.tobytes()), "cpu", weights_only=True)
+
+
+class Resumable:
+    """The part of `DiLoCo` that saves and restores its state."""
+
+    comm: Comm
+    team: Team | None
+    fragments: list[Fragment]
+    inner: Optimizer
+    outer: Optimizer
+    steps: int
+    synchronizations: int
+    sync_every: int
+    delay: int
+    alpha: float | None
+    _apply: Callable[[Fragment, float | None], None]
+
+    @property
+    def _ranks(self) -> Comm:
+        """Return the ranks that are there."""
+        return self.comm if self.team is None else self.team.comm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that this rank needs to go on: plain values and tensors; between steps.
+
+        That is both optimizers, global and own parameters, residuals, and an outer gradient that is under way, for
+        which this waits. What is the same on all ranks is in rank 0's. The model's buffers are not in it. `torch.save`
+        writes it, and `torch.load` reads it.
+        """
+        own = {
+            "parameters": [fragment.local() for fragment in self.fragments],
+            "inner": self.inner.state_dict(),
+            "prepared": [fragment.prepared for fragment in self.fragments],
+            "taken": [f.exchange and f.exchange.taken for f in self.fragments],
+        }
+        common = {
+            "steps": self.steps,
+            "synchronizations": self.synchronizations,
+            "parameters": [fragment.common for fragment in self.fragments],
+            "outer": self.outer.state_dict(),
+            "means": [fragment.arrive() for fragment in self.fragments],
+        }
+        state = {
+            "schedule": self._schedule(),
+            "reducers": [fragment.reducer.state_dict() for fragment in self.fragments],
+            "own": packed(own),
+            "common": packed(common if self._ranks.rank == 0 else None),
+        }
+        return dict(as_tensors(sealed(state)))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, on the same rank of as many ranks; to the bit. Collective.
+
+        Raises:
+            ValueError: as for `take_over`.
+        """
+        self.take_over([state], self._ranks.size)
+
+    def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
+        """Restore what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out. Collective.
+
+        On another number than before all ranks start from the global parameters. What the old ranks have moved since
+        joins what they owed, and all that is scaled by the ratio of the numbers of ranks, because means are over fewer
+        or more; a feedback rule that owes nothing loses it. New ranks have the inner optimizer of rank 0.
+
+        Args:
+            states: those of the old ranks r, r + P, r + 2 P, ... on rank r; empty if there is no such rank.
+            ranks: the number of old ranks.
+
+        Raises:
+            ValueError: a state is of other fragments or another schedule, or as for `SparseAllreduce.take_over`; raised
+                on every rank.
+        """
+        for fragment in self.fragments:  # nothing else may use the communicator while something is under way
+            fragment.arrive()
+        comm, expected, states = self._ranks, self._schedule(), as_arrays(states)
+        with same_on_all_ranks(comm) as say:
+            check_ranks(ranks)
+            check_list(states, "states")
+            if len(states) != len(range(comm.rank, ranks, comm.size)):
+                raise ValueError(
+                    f"states must be those of ranks {comm.rank}, {comm.rank + comm.size}, ... of {ranks}, got "
+                    f"{len(states)}; deal them out as sparse_mpi.checkpoint.load does"
+                )
+            for number, state in enumerate(states):
+                check_form(state, f"states[{number}]")
+                if not equal(state.get("schedule"), expected):
+                    raise ValueError(
+                        f"state['schedule'] must be {expected}, got {state.get('schedule')}; load it into a DiLoCo "
+                        "made with the arguments it was saved from"
+                    )
+                self._check_reducers(state)
+            own = [self._checked(state, "own") for state in states]
+            if comm.rank == 0:
+                self._checked(states[0], "common")
+            say(call="take_over", ranks=ranks)
+        common = unpacked(self._from_first(states, "common"))
+        reducers = [dict(reducer) for state in states for reducer in state["reducers"]]
+        if ranks != comm.size:
+            self._owe_moves(reducers, own, common)
+        # What was owed
+        for number, fragment in enumerate(self.fragments):
+            fragment.reducer.take_over(reducers[number :: len(self.fragments)], ranks)
+            rule = fragment.reducer.feedback
+            for array in [*rule.state().values(), *rule.common().values()] if ranks != comm.size else ():
+                array *= comm.size / ranks
+        # What is the same on all ranks
+        self.steps, self.synchronizations = common["steps"], common["synchronizations"]
+        self.outer.load_state_dict(common["outer"])
+        for fragment, parameters in zip(self.fragments, common["parameters"], strict=True):
+            fragment.common.copy_(parameters)
+        # What is each rank's own
+        if comm.size > ranks:
+            first = unpacked(self._from_first(states, "own"))
+        self.inner.load_state_dict(own[0]["inner"] if own else first["inner"])
+        for number, fragment in enumerate(self.fragments):
+            fragment.prepared, fragment.exchange = self.steps, None
+            fragment.adopt(fragment.common)
+            if ranks == comm.size:
+                fragment.prepared = own[0]["prepared"][number]
+                fragment.adopt(own[0]["parameters"][number])
+            # An outer gradient that was under way is applied in its time; on other ranks at once.
+            mean = common["means"][number]
+            if mean is not None:
+                taken = own[0]["taken"][number] if ranks == comm.size else fragment.common
+                fragment.exchange = Arrived(mean.to(fragment.common), taken.to(fragment.common))
+                if ranks != comm.size:
+                    self._apply(fragment, 0.0)
+
+    def _check_reducers(self, state: dict[str, Any]) -> None:
+        """Raise TypeError or ValueError unless ``state`` has one reducer's state, whole, for each fragment."""
+        check_list(state.get("reducers"), "state['reducers']")
+        if len(state["reducers"]) != len(self.fragments):
+            raise ValueError(f"state['reducers'] must be {len(self.fragments)}, got {len(state['reducers'])}; {WHOLE}")
+        for number, reducer in enumerate(state["reducers"]):
+            check_form(reducer, f"state['reducers'][{number}]")
+
+    def _checked(self, state: dict[str, Any], name: str) -> Any:
+        """Return the tree that ``state`` has packed by that ``name``; raise ValueError if it is not of these fragments.
+
+        Parameters that do not fit would show only in the middle of loading, when other ranks can no longer be told.
+        """
+        check_bytes(state.get(name), f"state[{name!r}]")
+        try:
+            tree = unpacked(state[name])
+            sizes = [len(tensor) for tensor in tree["parameters"]]
+        except (EOFError, KeyError, LookupError, RuntimeError, TypeError, ValueError, UnpicklingError) as problem:
+            raise ValueError(f"state[{name!r}] must be what state_dict() packed, but {problem}; {WHOLE}") from None
+        expected = [len(fragment.common) for fragment in self.fragments]
+        if sizes != expected:
+            raise ValueError(f"state[{name!r}] must be of fragments of {expected} parameters, got {sizes}")
+        return tree
+
+    def _owe_moves(self, reducers: list[dict[str, Any]], own: list[Any], common: Any) -> None:
+        """Add to the residuals in ``reducers``, of the states in ``own``, what these ranks have moved since."""
+        places = [(mine, number) for mine in own for number in range(len(self.fragments))]
+        for reducer, (mine, number) in zip(reducers, places, strict=True):
+            taken = mine["taken"][number]  # of which an outer gradient under way has the rest
+            moved = (common["parameters"][number] if taken is None else taken) - mine["parameters"][number]
+            reducer.pop(FORM, None)  # its residual may have another dtype from here on
+            if "residual" in reducer:
+                reducer["residual"] = (
+                    reducer["residual"] + moved.to(torch.promote_types(moved.dtype, torch.float32)).numpy()
+                )
+
+    def _from_first(self, states: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+        """Return the bytes called ``name`` of rank 0's first state, on all ranks. Collective."""
+        own = states[0][name] if self._ranks.rank == 0 else np.zeros(0, np.uint8)
+        return self._ranks.bcast(own)
+
+    def _schedule(self) -> dict[str, Any]:
+        """Return what a state must share with this to be loaded into it; reducers see to shapes, and how to reduce."""
+        return {
+            "sync_every": self.sync_every,
+            "fragments": len(self.fragments),
+            "fragment_sync_delay": self.delay,
+            "fragment_update_alpha": self.alpha,
+        }

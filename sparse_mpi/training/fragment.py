@@ -1,0 +1,139 @@
+"""A part of a model that is synchronised at one time: a fragment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.sparse import SparseVector
+
+
+class Exchange:
+    """The sum of all ranks' outer gradients of a fragment, on its way.
+
+    Args:
+        handle: of the sum.
+        fragment: whose outer gradients these are.
+        taken: the local parameters ``(n,)`` that this rank's was made of.
+    """
+
+    def __init__(self, handle: Handle[Any], fragment: Fragment, taken: Tensor) -> None:
+        self._handle, self._fragment, self.taken = handle, fragment, taken
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """Return the mean over the ranks ``(n,)``, the same bytes on each, once it is there.
+
+        Raises:
+            Exception: as `SparseAllreduce.step` does.
+        """
+        total, ranks = self._handle.wait(), self._fragment.reducer.ranks
+        mean = torch.zeros_like(self.taken)
+        if isinstance(total, SparseVector):
+            mean[total.indices.long()] = (total.values / ranks).to(mean.dtype)
+        else:
+            mean.copy_(total / ranks)
+        return mean
+
+
+class Arrived(Exchange):
+    """An exchange whose mean was there when its state was saved."""
+
+    def __init__(self, mean: Tensor, taken: Tensor) -> None:
+        self.mean, self.taken = mean, taken
+
+
+class Fragment:
+    """Some parameters of a model, and the global parameters: what all ranks agree on in their place.
+
+    Args:
+        parameters: of one dtype on one device, with the same values on all ranks.
+        reducer: of outer gradients of their shapes.
+
+    Attributes:
+        common: the global parameters ``(n,)``, the same bytes on every rank.
+        twins: the same by parameter, for the outer optimizer to step.
+        prepared: the step after which the last outer gradient was made.
+        exchange: of an outer gradient that is not yet applied.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], reducer: SparseAllreduce) -> None:
+        self.parameters, self.reducer = list(parameters), reducer
+        self._sizes = [p.numel() for p in parameters]
+        self.common = self.local()
+        self.twins = self.split(self.common)
+        self.prepared = 0
+        self.exchange: Exchange | None = None
+
+    def local(self) -> Tensor:
+        """Return a copy of this rank's own parameters ``(n,)``."""
+        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Return the view of each parameter's shape in ``flat`` ``(n,)``."""
+        parts = flat.split(self._sizes)
+        return [part.view(p.shape) for p, part in zip(self.parameters, parts, strict=True)]
+
+    @torch.no_grad()
+    def adopt(self, flat: Tensor) -> None:
+        """Make ``flat`` ``(n,)`` this rank's own parameters."""
+        for parameter, value in zip(self.parameters, self.split(flat), strict=True):
+            parameter.copy_(value)
+
+    @contextmanager
+    def globally(self) -> Iterator[None]:
+        """Have the model hold the global parameters in this context, and this rank's own ones again after it."""
+        own = self.local()
+        self.adopt(self.common)
+        try:
+            yield
+        finally:
+            self.adopt(own)
+
+    def prepare(self, step: int, density: float | None, check: bool) -> None:
+        """Begin to reduce the outer gradient: global parameters minus this rank's own, after ``step``."""
+        taken = self.local()
+        self.exchange = Exchange(self.reducer.start(self.common - taken, density=density, check=check), self, taken)
+        self.prepared = step
+
+    def prepare_flush(self, check: bool) -> None:
+        """Begin to reduce all that the ranks owe, see `SparseAllreduce.flush`."""
+        work = partial(self.reducer.flush, like=self.common, check=check)
+        handle = progress_thread_of(self.reducer.comm).start(work, self.common)
+        self.exchange = Exchange(handle, self, self.local())
+
+    def arrive(self) -> Tensor | None:
+        """Wait for the exchange that is under way, if there is one, and return its mean ``(n,)``."""
+        return self.exchange.mean if self.exchange is not None else None
+
+    @torch.no_grad()
+    def apply(self, step: Callable[[], Any], alpha: float | None) -> None:
+        """Have ``step()`` move the global parameters along the mean of all outer gradients, and mix them in.
+
+        Args:
+            step: of the outer optimizer; it finds the mean in ``.grad`` of the twins.
+            alpha: the share of this rank's own parameters that is kept; None moves them as far as the global ones have
+                moved from what this rank had when it made its outer gradient.
+
+        Raises:
+            Exception: as `SparseAllreduce.step` does.
+        """
+        assert self.exchange is not None, "apply follows prepare"
+        exchange, self.exchange = self.exchange, None
+        for twin, gradient in zip(self.twins, self.split(exchange.mean), strict=True):
+            twin.grad = gradient
+        step()
+        for twin in self.twins:
+            twin.grad = None
+        own = self.local()
+        if alpha is None and not torch.equal(own, exchange.taken):
+            self.adopt(own + (self.common - exchange.taken))
+        else:
+            self.adopt(torch.lerp(self.common, own, alpha) if alpha else self.common)

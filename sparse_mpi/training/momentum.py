@@ -1,0 +1,243 @@
+"""Decide who applies the momentum of a torch optimizer.
+
+The optimizer itself applies it to whatever arrives, however late. Instead a feedback rule can apply SGD's before
+entries are selected, and Adam's moments can make up for the steps that an entry has waited, see `arrival`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+
+from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
+from sparse_mpi.training.arrival import check_adam
+
+TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
+MODES = ("local", *TAKING, "arrival")
+LAST = "last_mean"  # the key, in the optimizer's state of a parameter, of the gradient of the step before, for Nesterov
+DECAY = "decay_momentum"  # the key, in the optimizer's state of a parameter, of the momentum of its weight decay
+
+
+def default_mode(optimizer: Optimizer, feedback: str | Feedback) -> str:
+    """Return the mode in which training of sparse sums comes closest to that of dense ones, of those that can be used.
+
+    The momentum of SGD becomes global and is matched to the wait, and Adam goes by arrival, if ``feedback`` leaves that
+    open.
+    """
+    for mode in ("matched", "arrival"):
+        try:
+            momentum_rule(optimizer, feedback, mode)
+        except (TypeError, ValueError):
+            continue
+        if mode == "arrival" or optimizer.param_groups[0]["momentum"]:
+            return mode
+    return "local"
+
+
+def matched(momentum: float, share: float) -> float:
+    """Return the momentum for sums of which a ``share`` of the entries arrives in a step.
+
+    A sum that arrives late is stale when it is applied: it wants half of the effective rate ``lr / (1 - momentum)`` of
+    gradients that arrive in every step, and a shorter momentum. So ``1 - matched`` is ``1 - momentum`` where everything
+    arrives, and almost twice that where little does: 0.9 becomes 0.8. docs/explanation/accuracy.md has figures.
+    """
+    return max(0.0, momentum - (1 - momentum) * (1 - share))
+
+
+def announcement(optimizer: Optimizer, mode: str, late: float | None) -> str:
+    """Return the line that says what a mode, taken by default, does to ``optimizer``; empty for the mode "local".
+
+    ``late`` is the momentum for sparse sums, if that is another one.
+    """
+    name = type(optimizer).__name__
+    return {
+        "matched": f"sparse_mpi: {name}'s momentum enters before entries are selected, as {late or 0:.3g} for sums "
+        "that are late (momentum='matched'); momentum='global' keeps the number, 'local' leaves it to the optimizer",
+        "arrival": f"sparse_mpi: {name} makes up for the steps that an entry has waited (momentum='arrival'); "
+        "momentum='local' takes entries as they come",
+    }.get(mode, "")
+
+
+def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str, share: float = 1.0) -> str | Feedback:
+    """Return the feedback rule to use: ``feedback``, or one that has taken the optimizer's momentum over.
+
+    ``share`` is that of the entries which arrive in a step, see `matched`.
+
+    Raises:
+        TypeError: ``optimizer`` has not the momentum that the mode is for, or steps that ``feedback`` cannot preview.
+        ValueError: there is no such mode, momentum is asked for twice, or the optimizer's cannot be taken over.
+    """
+    if momentum not in MODES:
+        raise ValueError(f"momentum must be one of {', '.join(MODES)}, got {momentum!r}")
+    rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
+    keep = _keep_of(rule)
+    if momentum != "local" and keep is None:
+        raise ValueError(
+            f"feedback must be 'residual' or leaky with momentum={momentum!r}, which says what happens to late "
+            f"entries, got {feedback!r}; use momentum='local', and an optimizer without momentum"
+        )
+    if momentum == "arrival":
+        check_adam(optimizer)
+        return feedback
+    if momentum != "local" and keep is not None:
+        return _taken_over(optimizer, momentum, keep, share)
+    own = max((float(group.get("momentum", 0)) for group in optimizer.param_groups), default=0.0)
+    if isinstance(rule, Feedback) and rule.momentum and own:
+        raise ValueError(
+            f"momentum must be given once, got {own} in the optimizer and {rule.momentum} in {rule!r}; make the "
+            f"optimizer with momentum=0, or use feedback='residual' and momentum='global'"
+        )
+    if isinstance(rule, Feedback) and rule.previews and not isinstance(optimizer, SGD):
+        raise TypeError(
+            f"feedback must not preview steps of {type(optimizer).__name__}, not a rate times the gradient, "
+            f"got {rule!r}; use feedback='residual', or torch.optim.SGD"
+        )
+    return feedback
+
+
+def _keep_of(rule: Any) -> float | None:
+    """Return the share of the residual that ``rule`` keeps, or None if it does more than that."""
+    if isinstance(rule, LeakyFeedback) and not rule.momentum:
+        return rule.keep
+    return 1.0 if isinstance(rule, ErrorFeedback) and not rule.momentum else None
+
+
+def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> GlobalMomentum | MomentumCorrection:
+    """Return the rule that applies the momentum of ``optimizer`` from now on, and keeps ``keep`` of the residual."""
+    if not isinstance(optimizer, SGD):
+        raise TypeError(
+            f"momentum must not be {mode!r} with {type(optimizer).__name__}, which has not the momentum of SGD; leave "
+            "it out, or use torch.optim.SGD"
+        )
+    groups = optimizer.param_groups
+    if given := [group["dampening"] for group in groups if group["dampening"]]:
+        raise ValueError(f"dampening must be 0 with momentum={mode!r}, got {given[0]}; use momentum='local'")
+    for option in ("momentum", "nesterov"):
+        several = sorted({group[option] for group in groups})
+        if len(several) > 1:
+            raise ValueError(
+                f"{option} must be the same in all parameter groups with momentum={mode!r}, got "
+                f"{', '.join(map(str, several))}; use momentum='local'"
+            )
+    if mode in ("matched", "global"):
+        momentum = groups[0]["momentum"]
+        return GlobalMomentum(momentum, keep=keep, late=matched(momentum, share) if mode == "matched" else None)
+    if keep < 1:
+        raise ValueError(f"feedback must be 'residual' with momentum='corrected', got one that keeps {keep}")
+    return MomentumCorrection(groups[0]["momentum"], nesterov=groups[0]["nesterov"])
+
+
+@contextmanager
+def without_momentum(
+    optimizer: Optimizer, momentum: float | None, applied: Callable[[Tensor], Any], look_ahead: bool
+) -> Iterator[Callable[[], None]]:
+    """Let ``optimizer`` step without momentum and weight decay in this context, unless ``momentum`` is None.
+
+    ``applied(parameter)`` is the one that the error feedback has applied in its place to a gradient that is there.
+
+    Yields:
+        What does for them what is left to do, to be called when the gradients are there: the momentum of gradients that
+        are sparse tensors, of which nothing is late; Nesterov's look ahead, where the momentum is global; and the decay
+        of the weights.
+
+    Raises:
+        ValueError: somebody has changed the optimizer's momentum, which was taken over, from ``momentum``, or its kind.
+    """
+    if momentum is None:
+        yield lambda: None
+        return
+    first = optimizer.param_groups[0]
+    fixed = {"momentum": momentum, "dampening": 0} | ({} if look_ahead else {"nesterov": first["nesterov"]})
+    for group in optimizer.param_groups:
+        for option, value in fixed.items():
+            if group[option] != value:
+                raise ValueError(
+                    f"{option} must stay {value}, as the error feedback has taken momentum over, got {group[option]} "
+                    "in the optimizer; make the optimizer anew, or use momentum='local'"
+                )
+    decays = [group["weight_decay"] for group in optimizer.param_groups]
+
+    def finish() -> None:
+        _push_sparse(optimizer, momentum)
+        if look_ahead:
+            _look_ahead(optimizer, applied)
+        _decay_weights(optimizer, momentum, decays)
+
+    with along_gradients(optimizer):
+        yield finish
+
+
+@contextmanager
+def along_gradients(optimizer: Optimizer) -> Iterator[None]:
+    """Let ``optimizer`` step without weight decay in this context, and torch's SGD without momentum.
+
+    The momentum that SGD has gathered stays as it is.
+    """
+    off = {"weight_decay": 0, **({"momentum": 0} if isinstance(optimizer, SGD) else {})}
+    saved = [{option: group[option] for option in off if option in group} for group in optimizer.param_groups]
+    try:
+        for group, options in zip(optimizer.param_groups, saved, strict=True):
+            group.update({option: off[option] for option in options})
+        yield
+    finally:
+        for group, options in zip(optimizer.param_groups, saved, strict=True):
+            group.update(options)
+
+
+@torch.no_grad()
+def _push_sparse(optimizer: Optimizer, momentum: float) -> None:
+    """Apply SGD's momentum to gradients that are sparse tensors, as torch does; they are in no residual."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if momentum else ():
+            if parameter.grad is None or not parameter.grad.is_sparse:
+                continue
+            state, gradient = optimizer.state[parameter], parameter.grad
+            before = state.get("momentum_buffer")
+            velocity = gradient.clone() if before is None else (momentum * before + gradient).coalesce()
+            state["momentum_buffer"] = velocity
+            parameter.grad = gradient.add(velocity, alpha=momentum) if group["nesterov"] else velocity.clone()
+
+
+@torch.no_grad()
+def _look_ahead(optimizer: Optimizer, applied: Callable[[Tensor], float]) -> None:
+    """Turn the gradients, which include the momentum ``applied`` to each parameter's, into Nesterov's.
+
+    Where dense SGD has the velocity ``u = g + m u_before``, Nesterov's update is ``g + m u = (1 + m) u - m u_before``.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["nesterov"] else ():
+            if parameter.grad is not None and not parameter.grad.is_sparse:
+                state, velocity = optimizer.state[parameter], parameter.grad.clone()
+                momentum = applied(parameter)
+                parameter.grad.mul_(1 + momentum)
+                if LAST in state:
+                    parameter.grad.sub_(state[LAST], alpha=momentum)
+                state[LAST] = velocity
+
+
+@torch.no_grad()
+def _decay_weights(optimizer: Optimizer, momentum: float, decays: list[float]) -> None:
+    """Let weights decay by ``decays``, one for each group, as SGD does: a decay is part of the gradient there.
+
+    All ranks have the same weights, so that the momentum of the decay needs no reduction and waits in no residual.
+    """
+    for group, weight_decay in zip(optimizer.param_groups, decays, strict=True):
+        for parameter in group["params"] if weight_decay else ():
+            if parameter.grad is None:
+                continue
+            if parameter.grad.is_sparse:
+                raise ValueError(
+                    f"weight_decay must be 0 where gradients are sparse tensors, as in torch, got {weight_decay}; put "
+                    f"the parameter of shape {tuple(parameter.shape)} into a group with weight_decay=0"
+                )
+            state = optimizer.state[parameter]
+            if DECAY not in state:
+                state[DECAY] = torch.zeros_like(parameter)
+            rate, now = float(group["lr"]), weight_decay * parameter
+            state[DECAY].mul_(momentum).add_(now)
+            parameter.add_(now.add_(state[DECAY], alpha=momentum) if group["nesterov"] else state[DECAY], alpha=-rate)

@@ -1,0 +1,68 @@
+"""Record when the buckets of a step were selected, sent and finished, for timelines.
+
+On a device the host's clock tells when work was queued; only at the end of every selection and of every call, where the
+host waits, does it tell when that was done. So events on the streams mark where a bucket's gradients were there and
+where its reduction began and ended; who draws a step asks them for their times.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.background import Handle, Span, progress_thread_of
+from sparse_mpi.comm.streams import Marks, mark
+from sparse_mpi.reduction import SparseAllreduce
+
+Interval = tuple[float, float]  # in `time.perf_counter` seconds
+
+
+class BucketTrace(NamedTuple):
+    """The times at which one bucket was reduced in one step."""
+
+    span: Span  # when all its gradients were there, and when its reduction began and ended
+    selections: list[Interval]
+    calls: list[Interval]  # calls of the communicator
+    marks: Marks | None = None  # of the span, on a device
+
+
+class Tracer:
+    """Records what a progress thread does.
+
+    Args:
+        comm: the communicator of that thread; its calls are recorded from now on.
+        x: an array or tensor on the device of the gradients.
+    """
+
+    def __init__(self, comm: Comm, x: Any = None) -> None:
+        self.buckets: list[BucketTrace] = []  # those of the last step
+        self._comm, self._x = comm, x
+        self._given: Any = None  # the mark before the reduction that is given next
+        comm.calls = []
+
+    def mark(self) -> Any:
+        """Return an event behind what the caller's stream was told so far; None where gradients are on the host."""
+        return mark(self._x)
+
+    def begin(self, anew: bool) -> None:
+        """Call this before a reduction is given; ``anew`` forgets the last step, of which nothing is under way."""
+        if anew:
+            self.buckets = []
+            self._comm.calls = []
+        self._given = self.mark()
+
+    def watch(self, handle: Handle[Any], reducer: SparseAllreduce) -> None:
+        """Record what ``reducer`` did when ``handle`` is done."""
+        handle.add_done_callback(lambda done: self._note(done, reducer))
+
+    def end(self) -> None:
+        """Wait until all is recorded: a handle has its result slightly before that."""
+        progress_thread_of(self._comm).start(lambda: None).wait()
+
+    def _note(self, done: Handle[Any], reducer: SparseAllreduce) -> None:
+        """Record a bucket; runs on the progress thread, before its next piece of work."""
+        calls, self._comm.calls = self._comm.calls, []
+        marks = done.marks
+        if marks is None and self._given is not None:  # done at once, on the caller's stream
+            marks = Marks(self._given, self._given, self.mark())
+        self.buckets.append(BucketTrace(done.span, reducer.selections, calls or [], marks))

@@ -1,0 +1,122 @@
+"""Files from elsewhere run no code: neither what is in a checkpoint, its hashes made to fit, nor recorded arrays."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparse_mpi import World, checkpoint
+from sparse_mpi.checkpoint import manifest
+from sparse_mpi.tools.analysis.gradients import Recorded
+from sparse_mpi.tools.bench.sparse_cases import stored
+from sparse_mpi.tools.plan import store
+
+
+class Payload:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.fixture
+def payload(tmp_path):
+    """A payload that works, and that nobody has unpickled by the end of the test."""
+    proof = tmp_path / "proof"
+    pickle.loads(pickle.dumps(Payload(proof)))
+    proof.rmdir()
+    yield Payload(proof)
+    assert not proof.exists()
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A checkpoint of two ranks."""
+
+    def save(comm):
+        return checkpoint.save(tmp_path / "saved", 1, {}, b"model", {"step": 1, "residual": np.ones(3)}, comm)
+
+    return World(2).run(save)[0]
+
+
+def replace(place: Path, name: str, write) -> None:
+    """Write another file into a checkpoint, and its size and hash into the manifest."""
+    with (place / name).open("wb") as file:
+        write(file)
+    found = manifest.read(place)
+    entry = {name: manifest.examine(place / name)}
+    (place / manifest.MANIFEST).write_text(manifest.dumps(found._replace(files=found.files | entry)))
+
+
+@pytest.mark.parametrize("member", ["array0", "tree"])
+def test_a_state_with_a_pickle_is_refused_on_every_rank(member, place, payload):
+    good = dict(np.load(place / manifest.rank_name(1, 2)))
+    bad = good | {member: np.array([payload], dtype=object)}
+    replace(place, manifest.rank_name(1, 2), lambda file: np.savez(file, **bad))
+
+    def load(comm):
+        with pytest.raises(checkpoint.CheckpointError, match="rank 1: .*llow_pickle=False") as caught:
+            checkpoint.load(place, comm)
+        return str(caught.value)
+
+    assert len(set(World(2).run(load))) == 1
+
+
+def test_a_pickle_in_place_of_a_state_is_refused(place, payload):
+    replace(place, manifest.rank_name(0, 2), lambda file: pickle.dump(payload, file))
+
+    def load(comm):
+        with pytest.raises(checkpoint.CheckpointError, match="rank 0: "):
+            checkpoint.load(place, comm)
+
+    World(2).run(load)
+
+
+def test_a_model_with_a_pickle_is_refused_in_one_line(place, payload):
+    """What `torch.save` writes is a pickle; only tensors and plain data are taken from it."""
+    torch = pytest.importorskip("torch")
+    from ranks.job import JobError
+    from trainer import checkpoints
+
+    replace(place, manifest.MODEL, lambda file: torch.save({"model": payload}, file))
+    args = Namespace(resume=place, checkpoint_dir=place.parent, checkpoint_every=0, out=place.parent)
+
+    def find(comm):
+        with pytest.raises(JobError, match=r"holds more than tensors and plain data.*from whom you have it") as caught:
+            checkpoints.find(args, comm)
+        assert "\n" not in str(caught.value)
+
+    World(1).run(find)
+
+
+def test_local_steps_and_broadcasts_take_tensors_only(payload):
+    torch = pytest.importorskip("torch")
+    from sparse_mpi.training.diloco import states
+
+    assert (states.unpacked(states.packed({"a": torch.ones(2)}))["a"] == 1).all()
+    with pytest.raises(pickle.UnpicklingError):
+        states.unpacked(states.packed({"a": payload}))
+
+
+def test_recorded_gradients_and_entries_are_arrays_only(payload, tmp_path):
+    bad = np.array([payload], dtype=object)
+    np.savez(tmp_path / "gradients.npz", step_0=bad, about=bad)
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        Recorded(tmp_path / "gradients.npz")
+    np.savez(tmp_path / "rank-0.npz", keys=bad, values=bad)
+    with pytest.raises((ValueError, OSError)):
+        stored(tmp_path, 0, 1)
+
+
+def test_a_plan_is_json(payload, tmp_path):
+    (tmp_path / "plan.json").write_bytes(pickle.dumps(payload, 0))
+    with pytest.raises(ValueError, match="plan.json"):
+        store.load(tmp_path / "plan.json")

@@ -1,0 +1,213 @@
+"""States in files of torch: `torch.save` and `torch.load` as they are by default, and torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.arrays import as_arrays, as_tensors
+from sparse_mpi.comm.world import World
+from sparse_mpi.fault_tolerance import ElasticAllreduce, Team, team_of
+
+torch = pytest.importorskip("torch")
+files = pytest.importorskip("torch.distributed.checkpoint")
+optim = pytest.importorskip("sparse_mpi.optim")
+local = pytest.importorskip("sparse_mpi.training.diloco")
+
+N = 600
+
+
+def by_torch(state: Any, folder: Any) -> Any:
+    """What `torch.load` makes of it, which refuses all but tensors and plain values."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+
+
+def by_dcp(state: Any, folder: Any) -> Any:
+    """What comes out of a checkpoint of torch.distributed, where a rank's state is an entry of its own."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    files.save({"rank": file.getvalue()}, checkpoint_id=folder)
+    found = {"rank": b""}
+    files.load(found, checkpoint_id=folder)
+    return torch.load(io.BytesIO(found["rank"]), weights_only=True)
+
+
+def net() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(20, 25), torch.nn.ReLU(), torch.nn.Linear(25, 4))
+
+
+def elastic(shapes: Any, comm: Any) -> ElasticAllreduce:
+    return ElasticAllreduce(shapes, team=team_of(comm) or Team(comm), k=30, algorithm="oktopk")
+
+
+class Vectors:
+    """A reducer of NumPy arrays, whose state is in arrays too."""
+
+    def __init__(self, comm: Any, **options: Any) -> None:
+        shapes, self.rank = [(20, 25), (100,)], comm.rank
+        self.reducer = SparseAllreduce(shapes, comm=comm, **options) if options else elastic(shapes, comm)
+
+    def steps(self, numbers: range) -> bytes:
+        draws = (np.random.default_rng([step, self.rank]) for step in numbers)
+        totals = [self.reducer.step(draw.standard_normal(N).astype(np.float32)) for draw in draws]
+        return b"".join((total if isinstance(total, np.ndarray) else total.to_dense()).tobytes() for total in totals)
+
+    def saved(self) -> Any:
+        return as_tensors(self.reducer.state_dict())
+
+    def load(self, state: Any) -> None:
+        self.reducer.load_state_dict(state)
+
+
+class Training:
+    """A model and its distributed optimizer."""
+
+    def __init__(self, comm: Any, make: Any = torch.optim.SGD, **options: Any) -> None:
+        self.rank, self.model = comm.rank, net()
+        rate = {"momentum": 0.9} if make is torch.optim.SGD else {}
+        made = make(self.model.parameters(), lr=0.05, **rate)
+        named = self.model.named_parameters()
+        self.optimizer = optim.DistributedOptimizer(made, named, comm=comm, bucket_cap_mb=1e-3, **options)
+
+    def steps(self, numbers: range) -> bytes:
+        for step in numbers:
+            draw = torch.Generator().manual_seed(100 * step + self.rank)
+            self.optimizer.zero_grad()
+            self.model(torch.randn(6, 20, generator=draw)).square().sum().backward()
+            self.optimizer.step()
+        return b"".join(p.detach().numpy().tobytes() for p in self.model.parameters())
+
+    def saved(self) -> Any:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "reduction": self.optimizer.reduction.state_dict(),
+        }
+
+    def load(self, state: Any) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.reduction.load_state_dict(state["reduction"])
+
+
+class Local(Training):
+    """A model that takes local steps."""
+
+    def __init__(self, comm: Any, **options: Any) -> None:
+        self.rank, self.model = comm.rank, net()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        outer = torch.optim.SGD(self.model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+        self.local = local.DiLoCo(self.model, self.optimizer, outer, 2, comm=comm, **options)
+
+    def saved(self) -> Any:
+        return self.local.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.local.load_state_dict(state)
+
+
+BUDGET = {"budget": "400B/step"}
+STATES: dict[str, Callable[[Any], Any]] = {
+    **{
+        f"reducer, {name}": lambda comm, name=name: Vectors(comm, k=30, algorithm=name)
+        for name in ("elect", "oktopk", "oktopk-2level", "adtopk", "powersgd", "topka")
+    },
+    "reducer, ef21": lambda comm: Vectors(comm, k=30, algorithm="gtopk", feedback="ef21"),
+    "reducer, budget": lambda comm: Vectors(comm, algorithm="oktopk", **BUDGET),
+    "elastic": lambda comm: Vectors(comm),
+    "optimizer": lambda comm: Training(comm, density=0.05),
+    "optimizer, arrival": lambda comm: Training(comm, torch.optim.Adam, density=0.05, momentum="arrival"),
+    "optimizer, dgc": lambda comm: Training(comm, density=0.05, momentum="corrected", algorithm="gtopk"),
+    "optimizer, budget": lambda comm: Training(comm, **BUDGET),
+    "local": lambda comm: Local(comm, density=0.05),
+    "local, late": lambda comm: Local(comm, density=0.05, fragments=2, feedback="leaky"),
+}
+
+
+@pytest.mark.parametrize("through", [by_torch, by_dcp])
+@pytest.mark.parametrize("name", STATES)
+def test_every_state_goes_on_bit_for_bit(name, through, tmp_path):
+    """Of what was saved after three steps; what a budget decides then depends on the time that steps take."""
+
+    def body(comm):
+        straight, resumed = STATES[name](comm), STATES[name](comm)
+        straight.steps(range(3))
+        saved = through(straight.saved(), tmp_path / str(comm.rank))
+        kinds = {type(leaf) for leaf in leaves(saved)}
+        assert kinds <= {torch.Tensor, bool, int, float, str, bytes, type(None)}
+        resumed.load(saved)
+        if "budget" in name:
+            return plain(saved), plain(resumed.saved())
+        return straight.steps(range(3, 6)), resumed.steps(range(3, 6))
+
+    for whole, rest in World(2).run(body):
+        assert whole == rest
+
+
+def plain(state: Any) -> list[Any]:
+    """All values in a state, arrays as their bytes."""
+    return [leaf.tobytes() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves(as_arrays(state))]
+
+
+def leaves(state: Any):
+    if isinstance(state, dict):
+        state = list(state.values())
+    if isinstance(state, (list, tuple)):
+        for each in state:
+            yield from leaves(each)
+    else:
+        yield state
+
+
+@pytest.mark.parametrize("name", ["optimizer", "local"])
+def test_states_of_arrays_as_earlier_releases_saved_them_are_read(name):
+    def body(comm):
+        straight, resumed = STATES[name](comm), STATES[name](comm)
+        straight.steps(range(3))
+        saved = straight.saved()
+        if name == "local":
+            saved = as_arrays(saved)
+        else:
+            saved["reduction"] = as_arrays(saved["reduction"])
+        resumed.load(saved)
+        return straight.steps(range(3, 6)), resumed.steps(range(3, 6))
+
+    for whole, rest in World(2).run(body):
+        assert whole == rest
+
+
+def test_other_ranks_take_over_states_of_tensors():
+    states = World(3).run(lambda comm: by_torch(as_tensors(owing(comm).state_dict()), None))
+    owed = sum(as_arrays(state["residual"]).astype(np.float64) for state in states)
+
+    def body(comm):
+        reducer = SparseAllreduce(N, k=5, comm=comm, algorithm="topka")
+        reducer.take_over(states[comm.rank :: comm.size], 3)
+        return reducer.residual.astype(np.float64)
+
+    np.testing.assert_allclose(sum(World(2).run(body)), owed, rtol=1e-6)
+
+
+def owing(comm: Any) -> SparseAllreduce:
+    reducer = SparseAllreduce(N, k=5, comm=comm, algorithm="topka")
+    reducer.step(np.random.default_rng(comm.rank).standard_normal(N).astype(np.float32))
+    return reducer
+
+
+def test_arrays_become_tensors_and_back():
+    frozen = np.arange(3, dtype=np.uint16)
+    frozen.flags.writeable = False
+    tree = {"a": (np.zeros((0, 2), np.float32), [np.float64(0.5), None, "x", b"y", True]), 3: frozen}
+    tensors = as_tensors(tree)
+    assert type(tensors["a"]) is tuple and type(tensors["a"][1][0]) is float and tensors["a"][0].shape == (0, 2)
+    again = as_arrays(by_torch(tensors, None))
+    assert again["a"][1] == [0.5, None, "x", b"y", True] and again["a"][0].dtype == np.float32
+    assert again[3].dtype == np.uint16 and again[3].tolist() == [0, 1, 2]

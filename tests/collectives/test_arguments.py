@@ -1,0 +1,157 @@
+"""What the collectives of sparse data refuse, on all ranks alike and before the first message."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import SimpleNamespace
+
+import numba
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparse_mpi import SparseVector, World, collectives
+from sparse_mpi.collectives import operations
+from sparse_mpi.collectives.operations import NAMED, operation
+
+PAIR = np.array([1, 2]), np.array([1.0, 2.0])
+
+
+def refused(x, other=None, **options):
+    """Return what rank 0 and the last rank are told; all others hold ``other``, or ``x`` as well."""
+
+    def body(comm):
+        mine = x if other is None or comm.rank == 0 else other
+        with pytest.raises((TypeError, ValueError)) as error:
+            collectives.allreduce(mine, comm=comm, **options)
+        assert comm.traffic.sent == 0
+        return str(error.value)
+
+    return World(3).run(body)
+
+
+@pytest.mark.parametrize(
+    ("x", "says"),
+    [
+        (np.zeros(3), "x must be a SparseVector, a scipy.sparse array.*got numpy float64"),
+        ((np.array([1.0]), np.array([1.0])), "keys of x must be a vector of integers or strings, got numpy float64"),
+        ((np.array([1]), np.array(["a"])), "values of x must be bool, integers"),
+        ((np.array([1, 2]), np.array([1.0])), "x must have a value for each key, got 2 keys and values of shape"),
+        ((np.array([1]), np.empty((1, 0))), "values of x must have a size"),
+        ((np.array(["a"], object), np.array([1])), r"got numpy object \(1,\); convert them with astype\('U'\)"),
+        ((np.array([["a"]]), np.array([1])), "keys of x must be a vector of integers or strings, got numpy <U1"),
+        ((["a", "b\0"], np.array([1, 2])), "keys of x must be all str or all bytes, none of which ends in NUL"),
+        ((["a", b"b"], np.array([1, 2])), "keys of x must be all str or all bytes"),
+        ((np.array(["a", "b"]), np.array([1])), "x must have a value for each key, got 2 keys and values of shape"),
+        ({("a", "b"): 1}, r"keys of x must be integers, str or bytes, got \('a', 'b'\); number them first"),
+        ({"a": 1, b"a": 1}, "keys of x must be of one type, got str and bytes"),
+        ({"a": 1, 1: 1}, "keys of x must be of one type, got integers and str"),
+        ({"\ud800": "a"}, "values of x must be bool"),
+        ((np.array([1]), np.ma.masked_array([1.0], [True])), "values of x must not be masked, got a MaskedArray; fill"),
+        ({True: 1}, "keys of x must be integers, str or bytes, got True"),
+        ({2**64: 1}, r"keys of x must be in \[-2\^63, 2\^63\)"),
+        ({1: 2**70}, "values of x must be"),
+        ({1: "a"}, "values of x must be bool"),
+        (SparseVector(np.array([5]), np.array([1.0]), 5), r"indices of x must be in \[0, 5\), got 5 to 5"),
+        (SparseVector(np.array([-1]), np.array([1.0]), 5), r"indices of x must be in \[0, 5\), got -1 to -1"),
+        (scipy.sparse.coo_array((2**32, 2**32)), r"x must have fewer than 2\^63 elements"),
+        (torch.eye(2).to_sparse().bfloat16(), "got bfloat16; convert them with x.float"),
+    ],
+    ids=str,
+)
+def test_bad_data(x, says):
+    said = refused(x)
+    assert all(re.search(says, text, re.DOTALL) for text in said), said
+
+
+@pytest.mark.parametrize(
+    ("other", "options", "says"),
+    [
+        ((PAIR[0], PAIR[1].astype(np.float32)), {}, "dtype=float32"),
+        ((PAIR[0].astype(np.uint64), PAIR[1]), {}, "keys=uint64"),
+        ((PAIR[0], np.ones((2, 3))), {}, r"values of shape=\(3,\)"),
+        ({1: 1.0}, {}, "kind=dict"),
+        ((np.array(["a", "b"]), PAIR[1]), {}, "keys=str"),
+        (None, {"op": "mean"}, "op must be one of sum, prod"),
+        (None, {"op": np.subtract}, "op must be commutative"),
+        (None, {"op": np.hypot, "zeros": "lose"}, "zeros must be 'keep' or 'drop', got 'lose'"),
+        (None, {"op": "and"}, "op must combine values of float64, got 'and', which has no loop"),
+        (None, {"op": np.equal}, "op must give float64"),
+        (None, {"op": sum}, "op must be one of sum.*or a NumPy ufunc"),
+        (None, {"algorithm": "ring"}, "algorithm must be one of auto, split"),
+        (None, {"network": 10}, r"network must be a Network, such as Network.of\(25, 2\), or 'fitted', got 10"),
+    ],
+    ids=str,
+)
+def test_bad_arguments(other, options, says):
+    assert all(re.search(says, text, re.DOTALL) for text in refused(PAIR, other, **options))
+
+
+def test_matrices_of_other_shapes_or_formats():
+    x = scipy.sparse.eye_array(4, format="csr")
+    assert all("shape=(4, 4)" in text for text in refused(x, scipy.sparse.eye_array(5, format="csr")))
+    assert all("csr_array" in text for text in refused(x, x.tocsc()))
+
+
+def test_one_rank_without_good_data_keeps_all_from_starting():
+    said = refused((np.array([1.5]), np.array([1.0])), PAIR)
+    assert said[0].startswith("keys of x must be") and all("rank 0: TypeError: keys of x" in text for text in said[1:])
+
+
+@pytest.mark.parametrize("root", [-1, 3, 1.5])
+def test_a_root_that_is_no_rank(root):
+    def body(comm):
+        with pytest.raises(ValueError, match=r"root must be a rank in \[0, 3\)"):
+            collectives.reduce(PAIR, root, comm=comm)
+
+    World(3).run(body)
+
+
+@given(st.sampled_from([np.add, np.multiply, np.maximum, np.logaddexp, np.hypot, np.gcd, np.lcm, np.fmin]))
+def test_good_ufuncs_are_taken(ufunc):
+    dtype = np.dtype(np.int64 if ufunc in (np.gcd, np.lcm) else np.float64)
+    assert operation(ufunc, dtype) is ufunc
+
+
+@pytest.mark.parametrize("ufunc", [np.subtract, np.divide, np.power, np.arctan2, np.copysign, np.fmod, np.nextafter])
+def test_ufuncs_that_depend_on_the_order_are_not(ufunc):
+    with pytest.raises(ValueError, match="op must be (commutative|associative)"):
+        operation(ufunc, np.dtype(np.float64))
+
+
+def test_ufuncs_that_depend_on_the_grouping_are_not():
+    mean = numba.vectorize(["float64(float64, float64)"])(lambda a, b: (a + b) / 2)
+    with pytest.raises(ValueError, match="op must be associative"):
+        operation(mean, np.dtype(np.float64))
+
+
+def test_a_ufunc_of_python_s_is_refused_for_it_makes_objects():
+    with pytest.raises(TypeError, match="op must give float64 for values of float64"):
+        operation(np.frompyfunc(max, 2, 1), np.dtype(np.float64))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_name_is_an_operation_on_integers_and_bool(name):
+    for dtype in (np.int8, np.uint64, np.bool_):
+        assert operation(name, np.dtype(dtype)) is NAMED[name]
+
+
+def test_operations_of_mpi_are_known_by_name(monkeypatch):
+    """`MPI.LOR` too: of bool values it is the bitwise one."""
+
+    class Op:
+        pass
+
+    names = ["SUM", "PROD", "MIN", "MAX", "BAND", "LAND", "BOR", "LOR", "BXOR", "LXOR", "MAXLOC"]
+    MPI = SimpleNamespace(Op=Op, **{name: Op() for name in names})
+    assert operations.named(MPI.SUM) is MPI.SUM  # nobody has mpi4py's
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", MPI)
+    found = [operations.named(getattr(MPI, name)) for name in names]
+    assert found[:-1] == ["sum", "prod", "min", "max", "and", "and", "or", "or", "xor", "xor"]
+    assert found[-1] is MPI.MAXLOC and operations.named("sum") == "sum" and operations.named(np.add) is np.add
+    with pytest.raises(TypeError, match="op must be one of"):
+        operations.operation(MPI.MAXLOC, np.dtype(float))

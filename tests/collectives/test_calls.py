@@ -1,0 +1,280 @@
+"""Collectives of sparse data against a serial answer: all kinds, operations and types, on any number of ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numba
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparse_mpi import SparseVector, World, collectives
+from sparse_mpi.collectives import inline, ownership
+from sparse_mpi.collectives.algorithms import ALGORITHMS
+
+WAYS = [*ALGORITHMS, "auto"]
+DTYPES = [np.bool_, np.int8, np.uint16, np.int32, np.int64, np.uint64, np.float16, np.float32, np.float64]
+DTYPES += [np.complex64, np.complex128]
+WHOLE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+ORDERED = {"min": np.minimum, "max": np.maximum}
+ANY = {"sum": np.add, "prod": np.multiply}
+
+
+def operations(dtype):
+    kind = np.dtype(dtype).kind
+    return ANY | (WHOLE if kind in "biu" else {}) | ORDERED
+
+
+def serial(pairs, op):
+    """The answer by a dict, rank after rank; keys within a rank are distinct here."""
+    found = {}
+    for keys, values in pairs:
+        for key, value in zip(keys.tolist(), values, strict=True):
+            found[key] = op(found[key], value) if key in found else value
+    keys = sorted(found)
+    dtype = pairs[0][0].dtype
+    return np.array(keys, dtype), np.array([found[key] for key in keys], pairs[0][1].dtype)
+
+
+def drawn(rng, dtype, keys):
+    """Distinct keys, and values of which sums need rounding where there are such."""
+    numbers = rng.integers(0, 100, len(keys)) if np.dtype(dtype).kind in "biu" else rng.standard_normal(len(keys))
+    values = numbers.astype(dtype)
+    if np.dtype(dtype).kind == "c":
+        values = values + (1j * rng.standard_normal(len(keys))).astype(dtype)
+    return keys, values
+
+
+@pytest.fixture(params=["with the arguments", "apart"])
+def apart(request, monkeypatch):
+    """Let few entries come with the arguments, or in messages of their own as many do."""
+    if request.param == "apart":
+        monkeypatch.setattr(inline, "MOST", 0)  # room for all
+
+
+KEYS = st.lists(st.lists(st.integers(-50, 50), max_size=20, unique=True), min_size=1, max_size=9)
+FAR = st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6, unique=True), min_size=1, max_size=9)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(st.one_of(KEYS, FAR), st.sampled_from(DTYPES), st.data())
+def test_pairs_are_combined_as_one_rank_would(way, sets, dtype, data):
+    name, op = data.draw(st.sampled_from(list(operations(dtype).items())))
+    rng = np.random.default_rng(len(sets))
+    mine = [drawn(rng, dtype, np.array(keys, np.int64)) for keys in sets]
+    with np.errstate(all="ignore"):
+        found = World(len(sets)).run(lambda comm: collectives.allreduce(mine[comm.rank], name, comm, algorithm=way))
+        expected = serial(mine, op)
+    keys, values = found[0]
+    assert all(k.tobytes() == keys.tobytes() and v.tobytes() == values.tobytes() for k, v in found)
+    assert keys.dtype == np.int64 and values.dtype == dtype and keys.tolist() == expected[0].tolist()
+    if way in ("split", "gather") or np.dtype(dtype).kind in "biu" or name in ORDERED:
+        assert values.tobytes() == expected[1].tobytes()
+    else:
+        limit = 30 * np.finfo(dtype).eps
+        np.testing.assert_allclose(values, expected[1], rtol=limit, atol=limit)
+
+
+@pytest.mark.usefixtures("apart")
+@given(KEYS, st.integers(0, 8))
+def test_reduce_and_reduce_scatter_have_the_parts_of_allreduce(sets, root):
+    ranks = len(sets)
+    mine = [drawn(np.random.default_rng(1), np.float32, np.array(keys, np.int64)) for keys in sets]
+
+    def body(comm):
+        x = mine[comm.rank]
+        everything = collectives.allreduce(x, "sum", comm, algorithm="split")
+        return everything, collectives.reduce_scatter(x, "sum", comm), collectives.reduce(x, root % ranks, "sum", comm)
+
+    found = World(ranks).run(body)
+    whole = found[0][0]
+    parts = [part for _, part, _ in found]
+    for place in (0, 1):
+        assert np.concatenate([part[place] for part in parts]).tobytes() == whole[place].tobytes()
+    for rank, (_, _, reduced) in enumerate(found):
+        if rank == root % ranks:
+            assert [a.tobytes() for a in reduced] == [a.tobytes() for a in whole]
+        else:
+            assert reduced is None
+
+
+def matrix(rng, dtype=np.float64, shape=(30, 40), density=0.1):
+    made = scipy.sparse.random_array(shape, density=density, rng=rng, dtype=np.float64)
+    return scipy.sparse.coo_array((np.round(8 * made.data).astype(dtype), made.coords), shape=shape)
+
+
+@pytest.mark.parametrize("form", ["coo", "csr", "csc", "lil", "bsr"])
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_scipy_arrays_and_matrices_come_back_as_what_they_were(form, old, dtype):
+    mine = [matrix(np.random.default_rng(rank), dtype).asformat(form) for rank in range(5)]
+    if old:
+        mine = [getattr(scipy.sparse, f"{form}_matrix")(x) for x in mine]
+    found = World(5).run(lambda comm: collectives.allreduce(mine[comm.rank], comm=comm))
+    expected = sum(mine[1:], mine[0]).toarray()
+    for result in found:
+        assert type(result) is type(mine[0]) and result.shape == (30, 40) and result.dtype == dtype
+        assert (result.toarray() == expected).all()
+
+
+@pytest.mark.usefixtures("apart")
+def test_arrays_of_other_dimensions():
+    for shape in ((1000,), (4, 5, 6)):
+        mine = [scipy.sparse.random_array(shape, density=0.1, rng=rank, dtype=np.float64) for rank in range(3)]
+        found = World(3).run(lambda comm, mine=mine: collectives.allreduce(mine[comm.rank], "max", comm))
+        assert found[0].shape == shape
+        assert (found[0].toarray() == np.max([x.toarray() for x in mine], axis=0)).all()
+
+
+@pytest.mark.parametrize("layout", ["coo", "blocks", "csr"])
+def test_torch_tensors_come_back_as_what_they_were(layout):
+    def make(rank):
+        rng = np.random.default_rng(rank)
+        if layout == "blocks":  # as the gradient of an embedding: rows, some of them twice
+            rows = torch.from_numpy(rng.integers(0, 50, 20))
+            return torch.sparse_coo_tensor(rows[None], torch.from_numpy(rng.integers(0, 9, (20, 7)) * 1.0), (50, 7))
+        coo = torch.from_numpy(matrix(rng).toarray()).to_sparse()
+        return coo if layout == "coo" else coo.to_sparse_csr()
+
+    mine = [make(rank) for rank in range(4)]
+    found = World(4).run(lambda comm: collectives.allreduce(mine[comm.rank], comm=comm))
+    expected = sum(x.to_dense() for x in mine)
+    for result in found:
+        assert result.layout == mine[0].layout and result.dtype == mine[0].dtype
+        assert torch.equal(result.to_dense(), expected)
+    assert layout == "csr" or found[0].is_coalesced()
+    assert layout != "blocks" or found[0].sparse_dim() == 1
+
+
+@pytest.mark.usefixtures("apart")
+def test_counters_are_added_up_and_take_the_type_that_holds_all():
+    mine = [Counter({3: 2, -5: 1}), Counter(), Counter({3: 4, 2**40: 7}), Counter({9: 0.5})]
+    found = World(4).run(lambda comm: collectives.allreduce(mine[comm.rank], comm=comm))
+    assert found == [Counter({3: 6, -5: 1, 2**40: 7, 9: 0.5})] * 4 and type(found[0]) is Counter
+    assert list(found[0]) == [-5, 3, 9, 2**40]
+    assert World(3).run(lambda comm: collectives.allreduce({}, comm=comm)) == [{}] * 3
+    flags = [{1: True}, {1: False, 2: False}]
+    assert World(2).run(lambda comm: collectives.allreduce(flags[comm.rank], "or", comm)) == [{1: True, 2: False}] * 2
+
+
+def test_sparse_vectors_and_unsigned_keys():
+    vectors = [SparseVector(np.array([rank, 7], np.int32), np.array([1.5, 1], np.float32), 10) for rank in range(3)]
+    result = World(3).run(lambda comm: collectives.allreduce(vectors[comm.rank], comm=comm))[2]
+    assert isinstance(result, SparseVector) and result.indices.dtype == np.int32 and result.size == 10
+    assert result.indices.tolist() == [0, 1, 2, 7] and result.values.tolist() == [1.5, 1.5, 1.5, 3]
+    keys = np.array([2**64 - 1, 0, 2**63], np.uint64)
+    found = World(3).run(
+        lambda comm: collectives.allreduce((keys[: comm.rank + 1], np.ones(comm.rank + 1)), comm=comm)
+    )[0]
+    assert found[0].dtype == np.uint64 and found[0].tolist() == [0, 2**63, 2**64 - 1]
+    assert found[1].tolist() == [2, 1, 3]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_values_with_a_shape_of_their_own(way):
+    rng = np.random.default_rng(0)
+    mine = [(rng.permutation(20)[:9], rng.integers(0, 9, (9, 2, 3))) for _ in range(6)]
+    keys, values = World(6).run(lambda comm: collectives.allreduce(mine[comm.rank], comm=comm, algorithm=way))[3]
+    dense = np.zeros((20, 2, 3), np.int64)
+    for k, v in mine:
+        dense[k] += v
+    assert (values == dense[keys]).all() and set(keys) == set().union(*(set(k) for k, _ in mine))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_occurs_twice_is_combined_first_and_zeros_are_kept_or_dropped(way):
+    def body(comm):
+        x = np.array([4, 1, 4]), np.array([2, 1, 3]) * (-1) ** comm.rank
+        return [collectives.allreduce(x, comm=comm, algorithm=way, zeros=zeros) for zeros in ("keep", "drop")]
+
+    kept, dropped = World(2).run(body)[1]
+    assert kept[0].tolist() == [1, 4] and kept[1].tolist() == [0, 0] and len(dropped[0]) == 0
+
+
+def test_nan_and_overflow_are_as_in_numpy():
+    mine = [(np.array([1, 2]), np.array([np.nan, 1.0])), (np.array([1, 2]), np.array([5.0, 2.0]))]
+    for name in ("min", "max"):
+        keys, values = World(2).run(lambda comm, name=name: collectives.allreduce(mine[comm.rank], name, comm))[0]
+        assert np.isnan(values[0]) and values[1] == (1 if name == "min" else 2)
+    small = np.array([0]), np.array([100], np.int8)
+    assert World(3).run(lambda comm: collectives.allreduce(small, comm=comm))[0][1].tolist() == [300 - 256]
+
+
+def test_a_compiled_function_of_the_user_s_is_an_operation():
+    longer = numba.vectorize(["float64(float64, float64)"])(
+        lambda a, b: a if abs(a) > abs(b) else b if b != -a else abs(a)
+    )
+    x = np.array([1, 2, 2]), np.array([1.0, -3.0, 2.0])
+    mine = [x, (np.array([1, 2]), np.array([-5.0, 1.0]))]
+    found = World(2).run(lambda comm: collectives.allreduce(mine[comm.rank], longer, comm))
+    assert all((keys.tolist(), values.tolist()) == ([1, 2], [-5, -3]) for keys, values in found)
+
+
+@pytest.mark.usefixtures("apart")
+def test_allgather_has_what_every_rank_holds():
+    mine = [matrix(np.random.default_rng(rank)).tocsr() for rank in range(3)]
+    found = World(3).run(lambda comm: collectives.allgather(mine[comm.rank], comm))
+    for result in found:
+        assert all((a.toarray() == b.toarray()).all() and a.format == "csr" for a, b in zip(result, mine, strict=True))
+
+
+@pytest.mark.parametrize("packet", [1, 40, 200])
+@pytest.mark.parametrize("ranks", range(1, 18))
+def test_a_butterfly_of_stages_of_any_degree(monkeypatch, ranks, packet):
+    monkeypatch.setattr(ownership, "PACKET", packet)
+    mine = [drawn(np.random.default_rng(rank), np.int64, np.arange(rank % 3, 90, 1 + rank)) for rank in range(ranks)]
+    found = World(ranks).run(lambda comm: collectives.allreduce(mine[comm.rank], comm=comm, algorithm="butterfly"))
+    expected = serial(mine, np.add)
+    for keys, values in found:
+        assert keys.tolist() == expected[0].tolist() and values.tolist() == expected[1].tolist()
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("way", WAYS)
+def test_results_are_the_caller_s_own(way):
+    """They may be written to: neither another rank nor what was given is changed."""
+
+    def body(comm):
+        mine = np.array([1, 2]), np.array([0.5, 2.0])
+        mine = mine if comm.rank == 1 else tuple(part[:0] for part in mine)
+        found = [*collectives.allreduce(mine, comm=comm, algorithm=way), *sum(collectives.allgather(mine, comm), ())]
+        for part in found:
+            part += 1
+        comm.barrier()
+        return [part.tolist() for part in (*found, *mine)]
+
+    for rank, found in enumerate(World(3).run(body)):
+        given = [[1, 2], [0.5, 2]] if rank == 1 else [[], []]
+        assert found == [[2, 3], [1.5, 3], [], [], [2, 3], [1.5, 3], [], [], *given]
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_the_network_is_measured_once_for_a_communicator(monkeypatch, ranks):
+    monkeypatch.setattr(inline, "MOST", 0)  # where entries came with the arguments nobody asks for the network
+
+    def body(comm):
+        told = []
+        for _ in range(2):
+            collectives.allreduce({comm.rank: 1}, comm=comm, network="fitted", tell=told.append)
+        return str(told[0]), told[0] == told[1]
+
+    first, *others = ranks.run(body)
+    assert first[1] and all(other == first for other in others)
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.parametrize("way", WAYS)
+def test_over_mpi_as_in_a_world(ranks, way):
+    rngs = [np.random.default_rng(rank) for rank in range(4)]
+    mine = [drawn(rng, np.float32, np.unique(rng.integers(0, 900, 500))) for rng in rngs]
+
+    def body(comm):
+        found = collectives.allreduce(mine[comm.rank], comm=comm, algorithm=way)
+        assert found[0].tolist() == serial(mine[: comm.size], np.add)[0].tolist()
+        return [part.tobytes() for part in found]
+
+    ranks.run(body)

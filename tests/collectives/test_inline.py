@@ -1,0 +1,63 @@
+"""Few entries come with the arguments that all ranks compare, and are not sent again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi import collectives
+from sparse_mpi.collectives import inline
+
+
+@pytest.mark.ranks(2, 3, 5)
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_few_entries_come_with_the_arguments_and_more_do_not(monkeypatch, ranks, shape):
+    monkeypatch.setattr(inline, "MOST", 16384)
+    most = 63 if shape else 127  # values that a kilobyte holds beside their number
+
+    def body(comm):
+        sent = []
+        # There is room for a kilobyte, for as much as before, and for a share of 128 KB or less.
+        for count in (0, most, most + 1, most + 1, 4000, 4000, most):
+            mine = np.arange(comm.rank, comm.rank + count), np.ones((count, *shape))
+            before = comm.traffic.sent
+            found = collectives.allreduce(mine, comm=comm)
+            sent.append(comm.traffic.sent > before)
+            holders = [sum(rank <= key < rank + count for rank in range(comm.size)) for key in found[0].tolist()]
+            assert found[0].tolist() == list(range(count and comm.size - 1 + count))
+            assert found[1].tolist() == np.multiply.outer(holders, np.ones(shape)).reshape(-1, *shape).tolist()
+        return sent
+
+    for sent in ranks.run(body):
+        assert sent == [False, False, True, False, True, ranks.size > (2 if shape else 3), False]
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_ranks_write_numbers_of_any_width_and_keys_near_and_far(ranks):
+    def body(comm):
+        # Far keys on some ranks only, numbers of one byte to eight, and ranks without any.
+        far = {1: 3, 2**40: 1 << 8 * comm.rank, -(2**62): -5} if comm.rank != 1 else {7: 2, 8: 1 << 40}
+        mixed = [{5: True}, {}, {5: 2, 6: 3}][comm.rank]
+        before = comm.traffic.sent
+        found = collectives.allreduce(far, comm=comm), collectives.allreduce(mixed, comm=comm)
+        return *found, comm.traffic.sent - before
+
+    expected = [
+        ({-(2**62): -5, 1: 3, 2**40: 1}, {5: 1}),
+        ({-(2**62): -5, 1: 3, 7: 2, 8: 2**40, 2**40: 1}, {5: 1}),
+        ({-(2**62): -10, 1: 6, 7: 2, 8: 2**40, 2**40: 2**16 + 1}, {5: 3, 6: 3}),
+    ]
+    for found in ranks.run(body):
+        assert found == (*expected[ranks.size - 1], 0)
+
+
+@pytest.mark.ranks(2)
+def test_entries_that_take_few_bits_but_much_memory_do_not(ranks):
+    def body(comm):
+        mine = np.arange(40_000), np.ones(40_000, np.int8)
+        for _ in range(3):
+            before = comm.traffic.sent
+            found = collectives.allreduce(mine, comm=comm)
+        return len(found[0]), comm.traffic.sent > before
+
+    assert ranks.run(body) == [(40_000, True)] * 2

@@ -1,0 +1,201 @@
+"""Keys that are strings: whatever they are, as a Counter of one process has them, and never by a checksum."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from zlib import crc32
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparse_mpi import World, collectives
+from sparse_mpi.collectives import inline
+from sparse_mpi.collectives.algorithms import ALGORITHMS
+from sparse_mpi.collectives.strings import LONGEST, STR, Dictionary
+
+WAYS = [*ALGORITHMS, "auto"]
+LETTERS = st.sampled_from("ab\0z\x7f\x80\u00e9\ud800\udc00\udfff\ue000\uffff\U0001f600")  # lone surrogates, too
+TEXT = st.text(LETTERS, max_size=6)
+WORDS = TEXT.map(lambda text: text + "~")  # NumPy drops NUL at the end
+RAW = st.binary(max_size=3)
+
+
+def sets_of(keys):
+    """What 1 to 7 ranks have; some have nothing."""
+    return st.lists(st.dictionaries(keys, st.integers(-3, 2**40), max_size=12), min_size=1, max_size=7)
+
+
+SETS = st.one_of(sets_of(TEXT), sets_of(RAW))
+
+
+def added(sets):
+    """The sum by a dict of one process, in the order of its keys."""
+    total = {}
+    for key, value in chain.from_iterable(one.items() for one in sets):
+        total[key] = total.get(key, 0) + value
+    return dict(sorted(total.items()))
+
+
+@pytest.fixture(params=["with the arguments", "apart"])
+def apart(request, monkeypatch):
+    if request.param == "apart":
+        monkeypatch.setattr(inline, "MOST", 0)
+
+
+def test_words_of_a_text_are_counted_as_by_one_process():
+    words = "the cat sat on the mat".split()
+    for ranks in (1, 3, 4, 5, 6, 7):
+        found = World(ranks).run(lambda comm: collectives.allreduce(Counter(words[comm.rank :: comm.size]), comm=comm))
+        assert found == [Counter(words)] * ranks
+        assert all(type(one) is Counter and list(one) == ["cat", "mat", "on", "sat", "the"] for one in found)
+
+
+def test_words_with_one_checksum_are_two_words():
+    assert crc32(b"plumless") == crc32(b"buckeroo")
+    mine = [Counter(["plumless"]), Counter(["buckeroo"]), Counter(["plumless"])]
+    found = World(3).run(lambda comm: collectives.allreduce(mine[comm.rank], comm=comm))
+    assert found == [Counter(plumless=2, buckeroo=1)] * 3
+
+
+@pytest.mark.usefixtures("apart")
+@settings(max_examples=40)
+@given(SETS, st.sampled_from(WAYS), st.sampled_from([dict, Counter]))
+def test_any_strings_are_added_up(sets, way, kind):
+    found = World(len(sets)).run(lambda comm: collectives.allreduce(kind(sets[comm.rank]), comm=comm, algorithm=way))
+    expected = list(added(sets).items())  # zeros and negative counts, too
+    assert all(type(one) is kind and list(one.items()) == expected for one in found)
+
+
+@pytest.mark.usefixtures("apart")
+@settings(max_examples=40)
+@given(SETS, st.integers(0, 6), st.sampled_from(["keep", "drop"]))
+def test_other_collectives(sets, root, zeros):
+    ranks, expected = len(sets), added(sets)
+    if zeros == "drop":
+        expected = {key: value for key, value in expected.items() if value}
+
+    def body(comm):
+        mine = sets[comm.rank]
+        parts = collectives.reduce_scatter(mine, comm=comm, zeros=zeros), collectives.allgather(mine, comm)
+        return *parts, collectives.reduce(mine, root % ranks, comm=comm, zeros=zeros)
+
+    found = World(ranks).run(body)
+    assert [*chain.from_iterable(part.items() for part, _, _ in found)] == [*expected.items()]
+    assert all(every == sets for _, every, _ in found)
+    for rank, (_, _, reduced) in enumerate(found):
+        assert (reduced is None) if rank != root % ranks else [*reduced.items()] == [*expected.items()]
+
+
+@settings(max_examples=40)
+@given(SETS, st.sampled_from([("max", max), ("prod", lambda a, b: a * b)]))
+def test_other_operations(sets, named):
+    sets = [{key: float(value % 7) for key, value in one.items()} for one in sets]
+    expected = {}
+    for key, value in chain.from_iterable(one.items() for one in sets):
+        expected[key] = named[1](expected[key], value) if key in expected else value
+    found = World(len(sets)).run(lambda comm: collectives.allreduce(sets[comm.rank], named[0], comm))
+    assert found == [expected] * len(sets)
+
+
+@pytest.mark.parametrize("kind", ["U", ">U", "S"])
+@settings(max_examples=40)
+@given(st.lists(st.lists(TEXT, max_size=12), min_size=1, max_size=7), st.sampled_from([(), (2,)]))
+def test_arrays_of_strings_come_back_as_such(kind, sets, shape):
+    if kind == "S":
+        sets = [[text.encode("utf-8", "surrogatepass") for text in one] for one in sets]
+    mine = [(np.array(one, kind), np.ones((len(one), *shape), np.float32)) for one in sets]
+    counts = Counter(chain.from_iterable(keys.tolist() for keys, _ in mine))  # NumPy has dropped NUL at the end
+    for keys, values in World(len(sets)).run(lambda comm: collectives.allreduce(mine[comm.rank], comm=comm)):
+        assert keys.dtype.kind == kind[-1] and keys.tolist() == sorted(counts)
+        expected = np.multiply.outer([counts[key] for key in keys.tolist()], np.ones(shape))
+        assert values.dtype == np.float32 and values.shape == (len(keys), *shape) and (values == expected).all()
+
+
+def test_lists_of_strings_are_keys_too_and_values_may_be_rounded():
+    def body(comm):
+        found = collectives.allreduce((["b", "a", "b"], np.array([1.0, 2.0, 3.0])), comm=comm, wire="packed+bf16")
+        return [part.tolist() for part in found]
+
+    assert World(3).run(body) == [[["a", "b"], [6, 12]]] * 3
+
+
+def test_long_strings_and_their_bytes_are_counted():
+    long = [{"x" * 10**6: 1, "": 2}, {"x" * 10**6 + "y": 3, "": 1}, {}]
+
+    def body(comm):
+        return collectives.allreduce(long[comm.rank], comm=comm), comm.traffic.sent
+
+    found = World(3).run(body)
+    assert all(result == added(long) for result, _ in found)
+    assert sum(sent for _, sent in found) >= 2 * 2 * 10**6  # of two strings, to two who lack it
+
+
+@pytest.mark.parametrize("prefix", ["", "x" * (LONGEST - 8)])
+def test_ranges_of_strings_are_even(prefix):
+    def body(comm):
+        mine = [f"{prefix}{number:06}".encode() for number in range(comm.rank, 3000, 1 + comm.rank % 3)]
+        return len(Dictionary(mine, STR, comm)._own)
+
+    assert max(World(7).run(body)) <= 1.3 * 3000 / 7
+
+
+def test_types_that_differ_between_ranks_are_refused_by_all():
+    sets = [{"a": 1}, {}, {b"a": 1}, {"b": 1}, {5: 1}]
+
+    def body(comm):
+        for call in (collectives.allreduce, collectives.reduce_scatter, collectives.reduce, collectives.allgather):
+            with pytest.raises(ValueError, match="\n  ranks 0, 3: keys: str\n  rank 1: keys: none\n"):
+                call(sets[comm.rank], comm=comm)
+        with pytest.raises(ValueError, match="rank 2: keys: bytes\n  rank 4: keys: integers"):
+            collectives.allreduce_init(list(sets[comm.rank]), comm=comm)
+        return comm.traffic.sent
+
+    assert World(5).run(body) == [0] * 5
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.lists(WORDS, unique=True), st.none() | st.lists(WORDS)), min_size=1, max_size=7))
+def test_a_vocabulary_that_is_told_once(sets):
+    def body(comm):
+        keys, needed = sets[comm.rank]
+        request = collectives.allreduce_init(keys, needed, comm=comm, dtype=np.int64)
+        for step in range(2):
+            request.start(np.arange(len(keys)) + step + comm.rank)
+            found = request.wait()
+            each = [{k: n + step + r for n, k in enumerate(one)} for r, (one, _) in enumerate(sets)]
+            total, rows = added(each), keys if needed is None else needed
+            assert found.tolist() == [total.get(key, 0) for key in rows]
+            assert request.found.tolist() == [key in total for key in rows]
+
+    World(len(sets)).run(body)
+
+
+def test_bad_vocabularies():
+    def body(comm):
+        with pytest.raises((TypeError, ValueError), match="needed must be str as keys are, got integers"):
+            collectives.allreduce_init(["a"], [1], comm=comm)
+        with pytest.raises(ValueError, match="keys must be distinct, got 2 with 1 distinct"):
+            collectives.allreduce_init(np.array([b"a", b"a"]), comm=comm)
+
+    World(3).run(body)
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+def test_over_mpi_as_in_a_world(ranks):
+    words = [f"word {number % 701}\ud800" for number in range(4000)]
+
+    def body(comm):
+        mine = Counter(words[comm.rank :: comm.size])
+        assert collectives.allreduce(mine, comm=comm) == Counter(words)
+        request = collectives.allreduce_init(list(mine), ["word 7\ud800", "none"], comm=comm, dtype=np.int64)
+        request.start(np.array([*mine.values()]))
+        assert request.wait().tolist() == [Counter(words)["word 7\ud800"], 0]
+        part = collectives.reduce_scatter(mine, comm=comm)
+        return list(part.items()), comm.traffic.sent
+
+    found = ranks.run(body)
+    assert dict(chain.from_iterable(part for part, _ in found)) == Counter(words)
+    assert len(found) == 1 or all(sent for _, sent in found)

@@ -1,0 +1,167 @@
+"""Reductions in the background: the same bytes as in the foreground, in the order of the starts, errors in wait."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce, World
+from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.background import ProgressThread, busy, progress_thread_of
+
+from ..launch import launch
+
+N, K, BUCKETS, STEPS = 4000, 40, 3, 3
+
+
+class Threaded(NullComm):
+    """Moves nothing, and may be used from two threads."""
+
+    concurrent = True
+
+
+def gradients(rank: int) -> np.ndarray:
+    """(STEPS, BUCKETS, N) float32"""
+    return np.random.default_rng(rank).standard_normal((STEPS, BUCKETS, N)).astype(np.float32)
+
+
+def reduced(comm, background: bool, patient: bool = False) -> list[bytes]:
+    comm = comm.duplicate(patient)
+    algorithms = ("oktopk", "gtopk", "adtopk")  # which make every kind of call
+    reducers = [SparseAllreduce(N, k=K, comm=comm, algorithm=algorithms[bucket]) for bucket in range(BUCKETS)]
+    out = []
+    for step in gradients(comm.rank):
+        if background:
+            handles = [reducer.start(g, check=True) for reducer, g in zip(reducers, step, strict=True)]
+            totals = [handle.wait() for handle in handles]
+        else:
+            totals = [reducer.step(g) for reducer, g in zip(reducers, step, strict=True)]
+        out += [total.indices.tobytes() + total.values.tobytes() for total in totals]
+    return out + [reducer.residual.tobytes() for reducer in reducers]
+
+
+def test_in_the_background_as_in_the_foreground(ranks):
+    """With several in flight, checked for both laws."""
+    for plain, background, patient in ranks.run(
+        lambda comm: (reduced(comm, False), reduced(comm, True), reduced(comm, True, patient=True))
+    ):
+        assert plain == background == patient
+
+
+def test_mpi_reduces_in_a_thread_of_its_own(ranks):
+    def where(comm):
+        seen = progress_thread_of(comm.duplicate()).start(threading.current_thread).wait()
+        return comm.concurrent, seen is not threading.current_thread()
+
+    assert all(concurrent == elsewhere for concurrent, elsewhere in ranks.run(where))
+
+
+def test_mistakes_are_raised_by_wait_on_every_rank(ranks):
+    def wrong(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm.duplicate())
+        handle = reducer.start(np.zeros(N - (comm.rank == 0), np.float32))
+        with pytest.raises(ValueError, match="must have 4000 elements"):
+            handle.wait()
+        return reducer.start(np.ones(N, np.float32)).wait().nnz  # and it can go on
+
+    assert all(nnz > 0 for nnz in ranks.run(wrong))
+
+
+def test_a_step_queues_behind_what_is_under_way():
+    comm, order, gate = Threaded(2), [], threading.Event()
+    reducer = SparseAllreduce(N, k=K, comm=comm)
+    progress_thread_of(comm).start(lambda: (gate.wait(10), order.append("first")))
+    assert busy(comm)
+    threading.Timer(0.05, gate.set).start()
+    reducer.step(np.ones(N, np.float32))
+    assert order == ["first"]
+    assert not busy(comm)
+
+
+def test_order_callbacks_and_spans():
+    worker, order = ProgressThread(Threaded(2)), []
+    handles = [worker.start(lambda i=i: order.append(i) or i) for i in range(20)]
+    handles[3].add_done_callback(lambda handle: order.append(f"saw {handle.wait()}"))
+    assert [handle.wait() for handle in handles] == list(range(20))
+    assert [i for i in order if isinstance(i, int)] == list(range(20)) and "saw 3" in order
+    for before, after in zip(handles, handles[1:], strict=False):
+        assert before.span.given <= before.span.began <= before.span.ended <= after.span.began
+
+
+def test_work_started_by_the_progress_thread_itself_is_done_at_once():
+    worker = ProgressThread(Threaded(2))
+    assert worker.start(lambda: worker.start(lambda: 7).wait()).wait() == 7
+
+
+def test_a_progress_thread_that_is_dropped_ends_its_thread():
+    before = threading.active_count()
+    worker = ProgressThread(Threaded(2))
+    worker.start(lambda: None).wait()
+    thread = worker._thread
+    del worker
+    thread.join(10)
+    assert not thread.is_alive() and threading.active_count() == before
+
+
+ENDING = """
+import threading
+import torch
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.comm.background import progress_thread_of
+from tests.comm.test_background import Threaded
+
+n = 1 << 22  # enough for several threads of the kernels
+reducer, x, began = SparseAllreduce(n, k=n // 100, comm=Threaded(2)), torch.ones(n), threading.Event()
+handle = reducer.start(x)
+handle.add_done_callback(lambda done: print(done.wait().nnz))
+progress = progress_thread_of(reducer.comm)
+progress.start(lambda: (began.set(), [torch.ones(512, 512) @ torch.ones(512, 512) for _ in range(100)]))
+progress.start(lambda: print("last"))
+WAIT
+"""
+
+
+@pytest.mark.parametrize("wait", ["", "began.wait()", "progress.start(lambda: None).wait()"])
+def test_a_program_ends_once_all_that_it_started_is_done(wait):
+    """Python ends a thread that is left wherever it is, which aborts the process if that is in torch."""
+    done = launch(None, "-c", ENDING.replace("WAIT", wait), OMP_NUM_THREADS="2")
+    assert done.returncode == 0, done.stderr
+    nnz, last = done.stdout.splitlines()
+    assert int(nnz) >= 41943 and last == "last"
+
+
+def test_the_last_work_may_be_the_first_that_needs_the_kernels():
+    """Their thread pool is loaded when needed, which Python refuses once the program has ended; torch loads it."""
+    program = """
+import numpy as np
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.comm import NullComm
+
+class Threaded(NullComm):
+    concurrent = True
+
+n = 1 << 22
+handle = SparseAllreduce(n, k=n // 100, comm=Threaded(2)).start(np.ones(n, np.float32))
+handle.add_done_callback(lambda done: print(done.wait().nnz))
+"""
+    done = launch(None, "-c", program, OMP_NUM_THREADS="2")
+    assert done.returncode == 0 and int(done.stdout) >= 41943, done.stderr
+
+
+def test_a_world_does_it_at_once():
+    def run(comm):
+        handle = SparseAllreduce(N, k=K, comm=comm).start(gradients(comm.rank)[0, 0])
+        return handle.done()
+
+    assert World(3).run(run) == [True] * 3
+
+
+def test_calls_are_recorded_on_demand():
+    comm = NullComm(2)
+    comm.barrier()
+    comm.calls = []
+    comm.barrier()
+    ((begin, end),) = comm.calls
+    assert begin <= end

@@ -1,0 +1,300 @@
+"""Work of a progress thread on a pretended device: a stream of its own, ordered with the caller's.
+
+The device keeps a log of streams that wait, and of memory that two touch without. For real: `test_gpu_background`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from time import sleep
+from types import SimpleNamespace
+from weakref import ref
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.algorithms import OkTopk
+from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.background import ProgressThread, progress_thread_of
+from sparse_mpi.comm.streams import seconds_between
+from sparse_mpi.feedback import ErrorFeedback
+from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.training.ddp import DDPBuckets
+from sparse_mpi.training.trace import Tracer
+
+from ..fakes.fake_array import to_torch
+from ..fakes.fake_device import FIRST, NOT_READY, TORCH_STREAM
+from ..fakes.fake_torch import CudaTensor
+from .test_background import Threaded
+from .test_device_arrays import bytes_of, parts_of
+
+N, K, HERE = 4000, 40, 7  # the caller's stream
+
+
+@pytest.fixture(autouse=True)
+def no_races(device):
+    yield
+    assert not device.races
+
+
+@pytest.fixture
+def here(device):
+    """The caller works on a stream that is not the null one."""
+    with device.stream(HERE) as stream:
+        yield stream
+
+
+def gradients(steps: int = 3) -> list:
+    made = np.random.default_rng(3).standard_normal((steps, N)).astype(np.float32)
+    ready = [sys.modules["cupy"].asarray(gradient) for gradient in made]
+    sys.modules["cupy"].cuda.get_current_stream().synchronize()
+    return ready
+
+
+def finished(handle):
+    """The handle, whose work is done; it has not been waited for."""
+    for _ in range(10_000):
+        if handle.done():
+            return handle
+        sleep(0.001)
+    raise AssertionError("never done")
+
+
+@pytest.mark.parametrize("name", ["oktopk", "gtopk", "dense", "powersgd", "gaussiank"])
+@pytest.mark.parametrize("feedback", ["residual", "dgc", "none"])
+def test_the_same_bytes_as_in_the_foreground(device, here, name, feedback):
+    """Though the caller writes its next gradient into the same memory as soon as `wait` returns."""
+    plain, background = (
+        SparseAllreduce([(40, 100)], k=K, comm=c, algorithm=name, feedback=feedback) for c in (NullComm(2), Threaded(2))
+    )
+    expected = [plain.step(gradient) for gradient in gradients()]
+    device.worked.clear()
+    device.copies.clear()
+    buffer, totals = sys.modules["cupy"].zeros(N, np.float32), []
+    for gradient in gradients():
+        buffer[...] = gradient
+        totals.append(background.start(buffer).wait())
+    (side,) = device.worked - {HERE}
+    assert side >= FIRST and (HERE, side) in device.waits
+    assert {copy.stream for copy in device.copies if copy.to == "host"} <= {side}
+    with device.stream(0):
+        assert background.state_dict().keys() == plain.state_dict().keys()
+    assert bytes_of(*totals, background.residual) == bytes_of(*expected, plain.residual)
+
+
+def test_tensors_are_worked_on_beside_torchs_stream(device):
+    plain, background = (SparseAllreduce(N, k=K, comm=comm) for comm in (NullComm(2), Threaded(2)))
+    expected = [plain.step(gradient) for gradient in gradients()]
+    device.worked.clear()
+    device.waits.clear()
+    totals = [background.start(to_torch(gradient).reshape(40, 100)).wait() for gradient in gradients()]
+    assert all(isinstance(part, CudaTensor) for total in totals for part in parts_of(total))
+    assert bytes_of(*totals) == bytes_of(*expected)
+    (side,) = device.worked - {0}  # where the gradients were made
+    assert device.waits[:2] == [(side, TORCH_STREAM), (TORCH_STREAM, side)]
+    assert {copy.stream for copy in device.copies if copy.to == "host"} - {0} == {side}
+
+
+def test_work_is_on_the_progress_thread_and_its_stream_between_two_waits(device, here):
+    x, seen = gradients(1)[0], []
+
+    def work():
+        seen.extend([threading.current_thread(), device.stack[-1].ptr, list(device.waits), list(device.current)])
+        return x + 1
+
+    own = ProgressThread(Threaded(2)).start(work, x).wait()
+    thread, side, before, current = seen
+    assert thread is not threading.current_thread() and side >= FIRST and current == [0]
+    assert before == [(side, HERE)] and device.waits[1] == (HERE, side)
+    assert own.tolist() == (x + 1).tolist()
+    assert device.stack[-1] is here and not device.current
+
+
+def test_each_progress_thread_has_a_stream_of_its_own(device, here):
+    one, other = Threaded(2), Threaded(2)
+    for comm in (one, other, one):
+        SparseAllreduce(N, k=K, comm=comm).start(gradients(1)[0]).wait()
+    assert {progress_thread_of(comm)._sides[0].stream.ptr for comm in (one, other)} == device.worked - {HERE}
+    assert len(device.worked) == 3
+
+
+def test_host_arrays_have_no_stream(device):
+    reducer = SparseAllreduce(N, k=K, comm=Threaded(2))
+    assert isinstance(reducer.start(np.ones(N, np.float32)).wait().values, np.ndarray)
+    assert device.worked == set() and device.waits == []
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("in_place", [False, True])
+def test_after_an_error_the_callers_stream_comes_after_the_work_too(here, in_place):
+    reducer = SparseAllreduce(N, k=K, comm=Threaded(2), algorithm="topka", in_place=in_place, nonfinite="raise")
+    buffer = gradients(1)[0]
+    buffer[3] = np.inf
+    handle = reducer.start(buffer)
+    for _ in range(2):
+        with pytest.raises(FloatingPointError, match="total has .* entries that are NaN or Inf"):
+            handle.wait()
+    buffer[3] = 1
+    assert reducer.start(buffer).wait().nnz > 0
+
+
+def test_mistakes_are_raised_by_wait(here):
+    handle = SparseAllreduce(N, k=K, comm=Threaded(2)).start(gradients(1)[0][1:])
+    with pytest.raises(ValueError, match="gradient must have 4000 elements"):
+        handle.wait()
+
+
+def test_a_tensor_on_a_device_needs_cupy(device, monkeypatch):
+    tensor, reducer = to_torch(sys.modules["cupy"].zeros(N)), SparseAllreduce(N, k=K, comm=Threaded(2))
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    handle = reducer.start(tensor)
+    with pytest.raises(ImportError, match="gradient must be on the CPU where CuPy is not installed"):
+        handle.wait()
+
+
+def test_whoever_waits_comes_after_the_copy(device, here):
+    """Several times, on several streams, and in a callback on the progress thread."""
+    handle, seen = SparseAllreduce(N, k=K, comm=Threaded(2)).start(gradients(1)[0]), []
+    handle.add_done_callback(lambda handle: seen.append(handle.wait()))
+    total = handle.wait()
+    with device.stream(8):
+        assert handle.wait() is total
+        total.values.sum()
+    total.values.sum()
+    total.indices.copy()
+
+
+def test_steps_queue_behind_what_was_never_waited_for(device, here):
+    """Done as far as the progress thread goes, but its stream may still be at it."""
+    plain, reducer = (SparseAllreduce(N, k=K, comm=comm) for comm in (NullComm(2), Threaded(2)))
+    first, second, third = gradients()
+    expected = [plain.step(gradient) for gradient in (first, second, third)][1:]
+    finished(reducer.start(first))
+    assert bytes_of(reducer.step(second), reducer.step(third)) == bytes_of(*expected)
+
+
+def test_a_result_stays_whole_until_the_caller_has_copied_it(device, here):
+    """Its memory goes back to the progress thread's stream, which gives it to work that was begun before the copy."""
+    worker, x, gate, made = ProgressThread(Threaded(2)), gradients(1)[0], threading.Event(), []
+
+    def make():
+        made.append(x + 1)
+        return made[0]
+
+    def overwrite():
+        made[0][...] = 0
+        return x
+
+    handle = worker.start(make, x)
+    worker.start(gate.wait)
+    later = worker.start(overwrite, x)
+    own = handle.wait()
+    gate.set()
+    later.wait()
+    assert own.tolist() == (x + 1).tolist()
+
+
+def test_memory_of_a_result_is_free_when_work_has_come_after_its_copy(here):
+    worker, x, there = ProgressThread(Threaded(2)), gradients(1)[0], []
+    handle = worker.start(lambda: x + 1, x)
+    handle.wait()
+    made = ref(handle._future.result())
+    del handle
+    assert made() is not None
+    worker.start(lambda: there.append(made() is not None) or x, x).wait()
+    assert there == [False]
+
+
+def test_a_gradient_whose_handle_is_dropped_stays_until_the_device_has_read_it(device, here):
+    """The progress thread is done; its stream is not, and nobody waits for it. CuPy would give the memory to others."""
+    worker = ProgressThread(Threaded(2))
+    finished(worker.start(lambda: None, gradients(1)[0]))
+    (side,) = worker._sides.values()
+    device.stuck[side.stream.ptr] = NOT_READY
+    held = []
+    for _ in range(3):
+        x = gradients(1)[0]
+        held.append(ref(x))
+        finished(worker.start(lambda x=x: x.sum(), x))
+        del x
+    assert all(x() is not None for x in held)
+    device.stuck.clear()
+    finished(worker.start(lambda: None, gradients(1)[0]))
+    assert [x() for x in held] == [None] * 3
+
+
+def test_a_progress_thread_holds_nothing_of_what_was_waited_for(here):
+    comm = Threaded(2)
+    handle = SparseAllreduce(N, k=K, comm=comm).start(gradients(1)[0])
+    total, held = handle.wait(), ref(handle)
+    del handle
+    for _ in range(1000):
+        if held() is None:
+            break
+        sleep(0.001)  # the progress thread is about to let it go
+    assert held() is None and total.nnz > 0
+
+
+def test_residuals_of_ddps_buckets_are_read_after_the_steps_on_another_stream(device):
+    buckets = DDPBuckets({"w": (N,)}, density=0.01, comm=Threaded(2), algorithm=OkTopk(), feedback=ErrorFeedback())
+    with device.stream(HERE):
+        buckets.adopt(("w",)).sparse.start(gradients(1)[0]).wait()
+    assert np.count_nonzero(buckets.residuals()["w"]) > N / 2
+
+
+@pytest.mark.parametrize("comm", [Threaded, NullComm])
+def test_marks_of_a_bucket_are_on_the_stream_that_worked(device, comm):
+    """On one of its own, or on the caller's, which is torch's."""
+    comm = comm(2)
+    tracer, reducer = Tracer(comm, to_torch(gradients(1)[0])), SparseAllreduce(N, k=K, comm=comm)
+    for _ in range(2):
+        for number in range(2):
+            tracer.begin(anew=number == 0)
+            handle = reducer.start(to_torch(gradients(1)[0]))
+            tracer.watch(handle, reducer)
+            handle.wait()
+        tracer.end()
+        first, second = (bucket.marks for bucket in tracer.buckets)
+    for marks in (first, second):
+        own = marks.began.ptr != TORCH_STREAM
+        assert marks.given.ptr == TORCH_STREAM and marks.began.ptr == marks.ended.ptr and own == comm.concurrent
+        assert marks.given.time <= marks.began.time < marks.ended.time
+    assert first.ended.time < second.given.time and seconds_between(first.given, second.ended) > 0
+    assert tracer.mark().ptr == TORCH_STREAM and device.events == []  # nobody has waited for any
+
+
+def test_there_are_no_marks_of_what_is_on_the_host(device):
+    tracer, reducer = Tracer(Threaded(2), torch.ones(N)), SparseAllreduce(N, k=K, comm=Threaded(2))
+    tracer.begin(anew=True)
+    handle = reducer.start(np.ones(N, np.float32))
+    handle.wait()
+    tracer.watch(handle, reducer)
+    assert [bucket.marks for bucket in tracer.buckets] == [None] and tracer.mark() is None and not device.waits
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_loss_scale_is_forgotten_on_the_callers_stream(device, monkeypatch):
+    """Parameters of a pretended CUDA model: what is left in residuals is cleared in order with the steps."""
+
+    def made(n, **_):
+        return torch.from_numpy(np.zeros(n, np.float32)).as_subclass(CudaTensor)
+
+    monkeypatch.setattr("sparse_mpi.training.bucket.torch.zeros", made)
+    weights = {comm: made(N).requires_grad_() for comm in (NullComm(2), Threaded(2))}
+    for comm, weight in weights.items():
+        scaler = SimpleNamespace(get_scale=lambda: 4.0)
+        optimizer = DistributedOptimizer(torch.optim.SGD([weight], 0.1), algorithm="topka", comm=comm, scaler=scaler)
+        for step in range(4):
+            optimizer.zero_grad()
+            slope = 4.0 * torch.arange(N)
+            slope[5] = np.inf if step == 1 else 1.0
+            (weight * slope.as_subclass(CudaTensor)).sum().as_subclass(
+                torch.Tensor
+            ).backward()  # in whose hooks a CudaTensor is one
+            optimizer.synchronize()
+        assert np.isfinite(optimizer.reduction.state_dict()["buckets"][0]["residual"]).all()
+    one, other = (weight.grad.as_subclass(torch.Tensor) for weight in weights.values())
+    assert torch.equal(one, other) and one.count_nonzero() > 0

@@ -1,0 +1,39 @@
+"""Training in a `World` that loses ranks: what those that are left have reduced."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparse_mpi.comm.world import World
+from sparse_mpi.fault_tolerance import ElasticAllreduce
+
+RANKS, SIZE, STEPS = 5, 300, 8
+
+
+def gradient(rank, step):
+    return np.random.default_rng([rank, step]).integers(-64, 64, SIZE).astype(np.float32)
+
+
+def train(leave, algorithm="oktopk", steps=STEPS, ranks=RANKS, **options):
+    """Totals, residuals and departures of the ranks that are left."""
+
+    def main(comm):
+        rank = comm.rank
+        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, algorithm=algorithm, **options)
+        totals = []
+        for step in range(steps):
+            total = reducer.step(gradient(rank, step))
+            totals.append((total if isinstance(total, np.ndarray) else total.to_dense(), reducer.ranks))
+        return totals, reducer.residual.copy(), reducer.departures, reducer.inherited
+
+    return World(ranks, leave=leave).run(main)
+
+
+def facts(result):
+    totals, residual, lost, heirs = result
+    return (
+        [(total.tobytes(), ranks) for total, ranks in totals],
+        residual.tobytes(),
+        [d[:3] for d in lost],
+        heirs,
+    )

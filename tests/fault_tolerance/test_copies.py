@@ -1,0 +1,145 @@
+"""Copies of residuals: nothing is sent twice, and no more is lost than the documentation says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.algorithms.elect import Elect
+from sparse_mpi.comm.world import World
+from sparse_mpi.fault_tolerance import ElasticAllreduce, TooFewRanks
+from sparse_mpi.wire import BitPacked
+
+from .survivors import RANKS, SIZE, STEPS, gradient, train
+
+RULES = {**{name: {} for name in sorted(ALGORITHMS)}, "owner": {"algorithm": "oktopk", "residual": "owner"}}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rank", "copy_every"), [(1, 3), pytest.param(4, 1, marks=pytest.mark.full("another rank, other copies"))]
+)
+def test_nothing_is_sent_twice(rule, rank, copy_every):
+    """All gradients are positive: what comes out of an entry is at most what was put in."""
+    if not ALGORITHMS[rule if rule in ALGORITHMS else "oktopk"]().conserves:
+        pytest.skip("sends other values than it has")
+
+    def main(comm):
+        options = {"algorithm": rule} | RULES[rule]
+        reducer = ElasticAllreduce(SIZE, density=0.03, comm=comm, copy_every=copy_every, copy="exact", **options)
+        number, totals = comm.rank, np.zeros(SIZE)
+        for step in range(16):
+            total = reducer.step(np.abs(gradient(number, step)))
+            totals += total if isinstance(total, np.ndarray) else total.to_dense()
+        return totals, reducer.residual.copy()
+
+    left = [result for result in World(RANKS, leave={rank: 9}).run(main) if result is not None]
+    found = left[0][0] + sum(residual for _, residual in left)
+    put_in = sum(np.abs(gradient(r, step)) for r in range(RANKS) for step in range(16) if r != rank or step < 9)
+    assert (found <= put_in + 1e-3 * put_in.max()).all()
+    assert found.sum() >= 0.88 * put_in.sum()
+
+
+@pytest.mark.parametrize("algorithm", ["oktopk", Elect(wire=BitPacked()), "gtopk", "dense"], ids=str)
+@pytest.mark.parametrize("rank", [0, 2, 4])
+def test_with_a_copy_of_each_step_nothing_is_lost(algorithm, rank):
+    """All values are whole numbers, so that sums are exact."""
+    left = [result for result in train({rank: 5}, algorithm, copy_every=1, copy="exact") if result]
+    found = sum(total for total, _ in left[0][0]) + sum(residual for _, residual, *_ in left)
+    put_in = sum(gradient(r, step) for r in range(RANKS) for step in range(STEPS) if r != rank or step < 5)
+    np.testing.assert_array_equal(found, put_in)
+    assert sorted(heirs for *_, heirs in left) == [[], [], [], [rank]]
+
+
+@pytest.mark.parametrize("feedback", ["leaky", "sa-pef"])
+def test_copies_fade_as_residuals_do(feedback):
+    """The last copy of most parts is old when the rank is lost; what is inherited is not more than it had."""
+
+    def main(comm):
+        reducer = ElasticAllreduce(
+            SIZE, density=0.01, comm=comm, feedback=feedback, algorithm="topka", copy_every=50, copy="exact"
+        )
+        for step in range(30):
+            reducer.step(np.ones(SIZE, np.float32) if step == 0 else np.zeros(SIZE, np.float32))
+        return float(np.abs(reducer.residual).sum())
+
+    alone = sum(World(RANKS).run(main))
+    left = [result for result in World(RANKS, leave={2: 25}).run(main) if result is not None]
+    assert sum(left) <= alone + 1e-3
+
+
+def test_float64_is_copied_as_it_is():
+    def main(comm):
+        reducer = ElasticAllreduce(50, density=0.1, comm=comm, copy_every=1, copy="exact", algorithm="topka")
+        total, rank = np.zeros(50), comm.rank
+        for step in range(6):
+            total += reducer.step(np.full(50, 1 + 2.0**-40 * (rank + step))).to_dense()
+        return total, reducer.residual.copy()
+
+    left = [result for result in World(3, leave={0: 3}).run(main) if result is not None]
+    found = left[0][0] + sum(residual for _, residual in left)
+    put_in = sum(1 + 2.0**-40 * (rank + step) for rank in range(3) for step in range(6) if rank or step < 3)
+    np.testing.assert_allclose(found, put_in, rtol=1e-14)
+
+
+def test_without_copies_the_residual_is_lost_and_nobody_inherits():
+    left = [result for result in train({2: 5}, copy_every=0) if result]
+    assert all(inherited == [] for *_, inherited in left)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_the_copy_holds_nothing_that_was_sent(rank):
+    """What survivors reduce after the loss is within what all ranks ever put in."""
+    size = 50
+
+    def main(comm):
+        reducer = ElasticAllreduce(size, density=0.1, comm=comm, copy_every=7, copy="exact")
+        totals = sum(reducer.step(np.ones(size, np.float32)).to_dense() for _ in range(30))
+        return totals + (reducer.flush() if rank != comm.rank else 0)
+
+    totals = [result for result in World(4, leave={rank: 17}).run(main) if result is not None]
+    most = 3 * 30 + 17
+    assert (totals[0] <= most).all()
+    assert totals[0].sum() >= size * (most - 8)
+
+
+@pytest.mark.parametrize("call", [-1, 1, 4])
+def test_after_too_few_ranks_the_gradient_is_in_the_residual(call):
+    def main(comm):
+        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, min_ranks=3, copy_every=1, copy="exact")
+        with pytest.raises(TooFewRanks):
+            for step in range(STEPS):
+                reducer.step(gradient(reducer.team.number, step))
+        return reducer.state_dict()["residual"]
+
+    totals = World(3).run(lambda comm: [r.to_dense() for r in stepped(comm, 3)])[0]
+    left = [result for result in World(3, leave={1: (3, call)}).run(main) if result is not None]
+    put_in = sum(gradient(rank, step) for rank in range(3) for step in range(4) if rank != 1 or step < 3)
+    np.testing.assert_array_equal(sum(left) + sum(totals), put_in)
+
+
+def stepped(comm, steps):
+    reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, copy_every=1, copy="exact")
+    return [reducer.step(gradient(comm.rank, step)) for step in range(steps)]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_gives_nothing_away_sends_nothing_but_the_result(rule):
+    """In steps without a part of a copy the next rank is told nothing."""
+    options = {"algorithm": rule} | RULES[rule]
+    kept = []
+
+    def main(comm):
+        reducer = SparseAllreduce(SIZE, density=0.03, comm=comm, **options)
+        for step in range(6):
+            drawn = np.random.default_rng([comm.rank, step]).standard_normal(SIZE).astype(np.float32)  # none cancel
+            before = reducer.residual + drawn
+            total = reducer.step(drawn)
+            total = total if isinstance(total, np.ndarray) else total.to_dense()
+            kept.append(not ((reducer.residual != before) & (total == 0)).any())
+        return reducer.algorithm.gives_away
+
+    gives_away = World(RANKS).run(main)[0]
+    assert gives_away or all(kept) or not ALGORITHMS[options["algorithm"]]().conserves

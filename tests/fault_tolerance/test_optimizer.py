@@ -1,0 +1,134 @@
+"""Training by a `DistributedOptimizer` whose ranks are lost on the way: the survivors' models stay the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi.collectives import inline
+from sparse_mpi.comm.world import World
+from sparse_mpi.fault_tolerance import Team, TooFewRanks
+from sparse_mpi.optim import DistributedOptimizer
+
+RANKS, STEPS = 4, 6
+torch.set_num_threads(1)
+
+
+def batch(rank, step):
+    draw = torch.Generator().manual_seed(100 * step + rank)
+    x = torch.randn(16, 8, generator=draw)
+    return x, (x.sum(1, keepdim=True) > 0).float()
+
+
+def trained(leave, kind="sgd", survive=True):
+    """Parameters, loss and lost ranks of each survivor."""
+
+    def main(comm):
+        team = Team(comm)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+        with torch.no_grad():
+            for number, parameter in enumerate(model.parameters()):
+                parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)) / 4)
+        plain = {
+            "sgd": lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9),
+            "adam": lambda p: torch.optim.Adam(p, lr=0.02),
+        }[kind](model.parameters())
+        ranks = {"team": team, "copy_every": 2} if survive else {"comm": comm}
+        optimizer = DistributedOptimizer(plain, model.named_parameters(), density=0.2, bucket_cap_mb=5e-4, **ranks)
+        losses = []
+        for step in range(STEPS):
+            x, y = batch(team.number, step)
+            optimizer.zero_grad()
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        optimizer.flush()
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+        return flat, losses, [rank for departure in team.departures for rank in departure.ranks]
+
+    return [result for result in World(RANKS, leave=leave).run(main) if result is not None]
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    "leave", [{2: 4}, {0: (5, 3)}, {1: (3, 4), 3: (8, 2)}, {3: (7, 6), 0: (7, 8)}], ids=lambda leave: str(sorted(leave))
+)
+def test_survivors_have_the_same_model(kind, leave):
+    left = trained(leave, kind)
+    assert len(left) == RANKS - len(leave)
+    for parameters, _, lost in left:
+        assert parameters.tobytes() == left[0][0].tobytes() and np.isfinite(parameters).all()
+        assert sorted(lost) == sorted(leave)
+    first, last = (np.mean([losses[step] for _, losses, _ in left]) for step in (0, -1))
+    assert last < first
+
+
+def test_a_loss_within_a_reduction_is_a_loss_before_it():
+    planned = trained({1: 6})[0][0].tobytes()
+    for call in (0, 1, 2, 4, 6):
+        assert {parameters.tobytes() for parameters, *_ in trained({1: (6, call)})} == {planned}
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_without_a_loss_training_is_what_it_is_without_a_team(kind):
+    alone = {parameters.tobytes() for parameters, *_ in trained({}, kind, survive=False)}
+    assert {parameters.tobytes() for parameters, *_ in trained({}, kind)} == alone
+
+
+@pytest.mark.parametrize(
+    ("call", "room"), [*((call, inline.MOST) for call in range(3)), *((call, 0) for call in range(4))]
+)
+def test_survivors_add_up_the_rows_of_embeddings(monkeypatch, call, room):
+    """Whether a rank is lost before a call of their collective or within it: a sum that fails is done again.
+
+    Where there is no room for few rows beside the arguments, a step makes more calls.
+    """
+    monkeypatch.setattr(inline, "MOST", room)
+
+    def main(comm):
+        team = Team(comm)
+        torch.manual_seed(0)
+        table, seen = torch.nn.Embedding(40, 3, sparse=True), []
+        optimizer = DistributedOptimizer(torch.optim.Adagrad(table.parameters(), lr=0.1), team=team)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            table(torch.tensor([team.number, 7, 10 + step])).sum().backward()
+            optimizer.step()
+            rows = table.weight.grad.indices().flatten().tolist()
+            seen.append((rows, table.weight.grad.values()[:, 0].tolist()))
+        return table.weight.detach().numpy().tobytes(), seen
+
+    left = [found for found in World(RANKS, leave={1: (4, call)}).run(main) if found is not None]
+    assert len(left) == RANKS - 1 and len({parameters for parameters, _ in left}) == 1
+    for step, (rows, values) in enumerate(left[0][1]):
+        there = [0, 2, 3] if 1 not in rows else [0, 1, 2, 3]
+        assert rows == [*there, 7, 10 + step]
+        np.testing.assert_allclose(values, [1 / len(there)] * len(there) + [1, 1], rtol=1e-6)
+    assert [1 in rows for rows, _ in left[0][1]] == sorted([1 in rows for rows, _ in left[0][1]], reverse=True)
+    assert 1 in left[0][1][0][0] and 1 not in left[0][1][-1][0]
+
+
+def test_two_ways_to_name_the_ranks_are_an_error():
+    def main(comm):
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(ValueError, match="comm must be None with a team, which has one, got"):
+            DistributedOptimizer(optimizer, team=Team(comm), comm=comm)
+
+    World(2).run(main)
+
+
+def test_too_few_ranks_is_an_error_of_the_step():
+    def main(comm):
+        team, model = Team(comm, min_ranks=3), torch.nn.Linear(30, 20)
+        optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), team=team, density=0.1)
+        with pytest.raises(TooFewRanks, match="min_ranks is 3"):
+            for _ in range(STEPS):
+                optimizer.zero_grad()
+                model(torch.ones(2, 30)).sum().backward()
+                optimizer.step()
+        return team.members
+
+    assert World(3, leave={1: 2}).run(main) == [[0, 2], None, [0, 2]]

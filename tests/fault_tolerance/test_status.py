@@ -1,0 +1,95 @@
+"""The exit status of an elastic job is that of its program, however that ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..launch import launch, needs_mpi
+
+pytestmark = [needs_mpi, pytest.mark.jobs, pytest.mark.usefixtures("survival")]
+PROGRAM = """
+import os, signal, sys
+before = os._exit, sys.exit
+import numpy as np
+from sparse_mpi.fault_tolerance import ElasticAllreduce
+reducer = ElasticAllreduce(100, k=9)
+number, (loss, end) = reducer.team.number, sys.argv[1:]
+assert (os._exit, sys.exit) == before, "nothing of the interpreter is replaced"
+for step in range(4):
+    if number == 1 and step == 2:
+        if loss == "SIGKILL":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if loss == "exception":
+            raise ValueError("for the test")
+        if loss.startswith("_exit"):
+            os._exit(int(loss[5:]))
+    reducer.step(np.ones(100, np.float32))
+sys.stdout.write(f"done {reducer.ranks}\\n")
+sys.stdout.flush()
+if end == "raise SystemExit":
+    raise SystemExit(5)
+if end == "raise SystemExit with a text":
+    raise SystemExit("no number")
+if end == "sys.exit":
+    sys.exit(5)
+if end == "sys.exit of one":
+    sys.exit(5 if number == 0 else 0)
+if end == "os._exit":
+    os._exit(5)
+if end == "exception":
+    raise RuntimeError("for the test")
+if end == "RankFailure":
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    reducer.comm.allreduce(np.ones(1))
+"""
+ENDS = {
+    "the last line": 0,
+    "raise SystemExit": 5,
+    "raise SystemExit with a text": 1,
+    "sys.exit": 5,
+    "sys.exit of one": 5,
+    "os._exit": 5,
+    "exception": 1,
+    "RankFailure": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    file = tmp_path_factory.mktemp("status") / "program.py"
+    file.write_text(PROGRAM)
+    return str(file)
+
+
+def run(program, loss, end):
+    return launch(None, "-m", "sparse_mpi", "run", "--elastic", "-n", "4", program, loss, end)
+
+
+def all_of(ends, *fast):
+    full = pytest.mark.full("as the others")
+    return [end if end in fast else pytest.param(end, marks=full) for end in ends]
+
+
+@pytest.mark.parametrize("end", all_of(ENDS, "raise SystemExit", "exception", "RankFailure"))
+def test_survivors_end_with_the_status_of_the_program(program, end):
+    done = run(program, "SIGKILL", end)
+    assert (done.returncode, done.stdout.split()) == (ENDS[end], ["done", "3"] * 3), done.stderr
+
+
+@pytest.mark.parametrize("end", all_of(["the last line", "raise SystemExit", "os._exit", "exception"], "exception"))
+def test_without_a_loss_too(program, end):
+    done = run(program, "none", end)
+    assert (done.returncode, done.stdout.split()) == (ENDS[end], ["done", "4"] * 4), done.stderr
+
+
+@pytest.mark.parametrize("loss", all_of(["exception", "_exit0"], "exception"))
+def test_a_rank_that_is_lost_by_itself_has_no_part_in_the_status(program, loss):
+    done = run(program, loss, "the last line")
+    assert (done.returncode, done.stdout.split()) == (0, ["done", "3"] * 3), done.stderr
+
+
+@pytest.mark.full("waits for what may not come, on purpose")
+def test_a_rank_that_vanishes_unheard_is_named(program):
+    done = run(program, "_exit3", "the last line")
+    assert done.returncode != 0 and "the process of rank 1 has ended by itself" in done.stderr

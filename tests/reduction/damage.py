@@ -1,0 +1,89 @@
+"""Damage states systematically: drop each key, and replace each value by one of another type or shape."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+from sparse_mpi import World
+from sparse_mpi.reduction.forms import FORM
+
+OTHERS = (None, np.zeros((3, 2)), "damaged")
+GONE = object()
+REFUSED = (TypeError, ValueError)
+
+
+def paths(tree, at=()):
+    """Yield the path of every node of a tree but its root."""
+    if at:
+        yield at
+    children = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, (list, tuple)) else ()
+    for key, value in children:
+        yield from paths(value, (*at, key))
+
+
+def damages(state):
+    """Yield the name of the key that is damaged, and the damage: a path with what comes there, or `GONE`."""
+    yield "state", ((), {})
+    for path in paths(state):
+        named = str(next(key for key in reversed(path) if isinstance(key, str)))
+        yield from ((named, (path, other)) for other in OTHERS)
+        yield named, (path, GONE)
+
+
+def damaged(state, damage):
+    """Return a copy of ``state`` that is damaged."""
+    path, other = damage
+    if not path:
+        return other
+    tree = copy.deepcopy(state)
+    return _replaced(tree, path, other)
+
+
+def _replaced(tree, path, other):
+    key, *rest = path
+    if rest:
+        value = _replaced(tree[key], rest, other)
+    elif other is GONE:
+        if isinstance(tree, dict):
+            return {name: value for name, value in tree.items() if name != key}
+        return type(tree)(value for number, value in enumerate(tree) if number != key)
+    else:
+        value = other
+    if isinstance(tree, tuple):
+        return (*tree[:key], value, *tree[key + 1 :])
+    tree[key] = value
+    return tree
+
+
+def outcomes(states, make, go_on, load="load_state_dict"):
+    """Load states, each on its rank, and go on if that works; return what was raised on each rank, None if nothing."""
+
+    def run(comm):
+        made, state = make(comm), states[comm.rank]
+        try:
+            getattr(made, load)(*([[state], 2] if load == "take_over" else [state]))
+        except REFUSED as error:
+            return error
+        go_on(made, comm.rank)
+        return None
+
+    return World(2).run(run)
+
+
+def check_all(states, make, go_on, loads=("load_state_dict",), deep=99):
+    """Assert that each damage, of one rank's state or both, is refused with its name on both, or loads on both.
+
+    Damage goes as ``deep`` as this many keys.
+    """
+    for named, damage in damages(states[1]):
+        if len(damage[0]) > deep:
+            continue
+        bad = [damaged(state, damage) for state in states]
+        for which in ((states[0], bad[1]), bad):
+            for load in loads:
+                problems = outcomes(which, make, go_on, load)
+                told = [None if problem is None else str(problem) for problem in problems]
+                assert told == [None, None] or all(told), (damage, told)
+                assert told == [None, None] or all(named in text or FORM in text for text in told), (damage, told)

@@ -1,0 +1,273 @@
+"""The public functions: what they take, what they give back, and what they say to bad input, on every rank alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import sparse_mpi
+from sparse_mpi import ALGORITHMS, Reduction, SparseAllreduce, SparseVector, World, sparse_allreduce
+from sparse_mpi.algorithms.dense import Dense
+from sparse_mpi.algorithms.oktopk import OkTopk
+from sparse_mpi.comm import NullComm
+from sparse_mpi.select.sampled import DGC
+
+
+def vector(rank: int, n: int = 200) -> np.ndarray:
+    return np.random.default_rng(rank).standard_normal(n).astype(np.float32)
+
+
+def dense_of(x):
+    return x.to_dense() if isinstance(x, SparseVector) else x
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_one_call_sums_what_was_sent(ranks, name):
+    def body(comm):
+        x = vector(comm.rank)
+        before = x.tobytes()
+        reduction = sparse_allreduce(x, density=0.05, comm=comm, algorithm=name)
+        assert isinstance(reduction, Reduction) and x.tobytes() == before
+        return dense_of(reduction.total), dense_of(reduction.sent)
+
+    results = ranks.run(body)
+    np.testing.assert_allclose(results[0][0], np.sum([sent for _, sent in results], axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_torch_in_torch_out(ranks, name, dtype):
+    def body(comm):
+        x = torch.from_numpy(vector(comm.rank)).to(dtype).reshape(20, 10).requires_grad_()
+        reduction = sparse_allreduce(x, k=10, comm=comm, algorithm=name)
+        reducer = SparseAllreduce([(20, 10)], k=10, comm=comm, algorithm=name)
+        total = reducer.step(x)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        for result in (*reduction, total):
+            dense = dense_of(result)
+            assert isinstance(dense, torch.Tensor) and dense.dtype == wide and dense.shape == (200,)
+        assert str(reducer.residual.dtype) == str(wide).removeprefix("torch.")
+        as_numpy = sparse_allreduce(x.detach().to(wide).numpy(), k=10, comm=comm, algorithm=name)
+        assert dense_of(as_numpy.total).tobytes() == dense_of(reduction.total).numpy().tobytes()
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(3)
+def test_k_and_density_mean_the_same(ranks):
+    def body(comm):
+        made = [SparseAllreduce(200, comm=comm, **how).k for how in ({"k": 10}, {"density": 0.05}, {}, {"k": 999})]
+        assert made == [10, 10, 2, 200]
+        assert SparseAllreduce(3, density=1e-9, comm=comm).k == 1
+        assert SparseAllreduce(7, k=np.int64(3), comm=comm, algorithm=OkTopk(period=5)).algorithm.period == 5
+        assert SparseAllreduce(7, k=3, comm=comm, algorithm="oktopk", period=6).algorithm.period == 6
+        assert SparseAllreduce(7, k=3, comm=comm, selector="dgc").algorithm == OkTopk(selector=DGC())
+        assert SparseAllreduce(7, k=3, comm=comm, algorithm="dense", selector=None).algorithm == Dense()
+
+    ranks.run(body)
+
+
+BAD = {
+    "k=0": ({"k": 0}, ValueError, "k must be at least 1, got 0"),
+    "k=-1": ({"k": -1}, ValueError, "k must be at least 1, got -1"),
+    "k=1.5": ({"k": 1.5}, TypeError, "k must be a whole number"),
+    "density=0": ({"density": 0}, ValueError, r"density must be in \(0, 1\], got 0"),
+    "density=1.5": ({"density": 1.5}, ValueError, r"density must be in \(0, 1\], got 1.5"),
+    "density=nan": ({"density": float("nan")}, ValueError, r"density must be in \(0, 1\], got nan"),
+    "density=text": ({"density": "1%"}, TypeError, "density must be a number"),
+    "both": ({"k": 1, "density": 0.1}, ValueError, "give k or density, not both"),
+    "algorithm": ({"algorithm": "best"}, ValueError, "algorithm must be one of dense, .*topka, .*got 'best'"),
+    "algorithm-type": ({"algorithm": 3}, TypeError, "algorithm must be a name or an instance"),
+    "option": (
+        {"algorithm": "oktopk", "perod": 3},
+        TypeError,
+        "oktopk has no option perod; it has: selector, period",
+    ),
+    "option-value": ({"algorithm": "oktopk", "period": 0}, ValueError, "period must be at least 1"),
+    "selector": ({"selector": "best"}, ValueError, "selector must be one of exact, threshold, .*got 'best'"),
+    "selector-type": ({"selector": DGC}, TypeError, "selector must be a name or an instance, .*names: exact, "),
+    "selector-of-dense": ({"algorithm": "dense", "selector": "dgc"}, TypeError, "dense has no option selector"),
+    "list": ({"x": [1.0, 2.0]}, TypeError, "must be a NumPy or CuPy array or a torch tensor, got list"),
+    "int-array": ({"x": np.arange(200)}, TypeError, "must be of dtype float32, .*got int64"),
+    "masked": (
+        {"x": np.ma.masked_array(np.ones(200), np.arange(200) < 9)},
+        TypeError,
+        "x must not be masked, got a Mas",
+    ),
+    "option-nan": ({"trigger": float("nan")}, ValueError, r"trigger must be in \[1, inf\), got nan"),
+    "empty": ({"x": np.zeros(0)}, ValueError, "at least one element"),
+}
+
+
+@pytest.mark.parametrize("culprit", ["all", "last"])
+@pytest.mark.parametrize("what", BAD)
+@pytest.mark.under_mpi(3)
+def test_bad_arguments_raise_on_every_rank(ranks, what, culprit):
+    """Whether all ranks make the mistake or only one does."""
+    arguments, error, message = BAD[what]
+
+    def body(comm):
+        mine = arguments if culprit == "all" or comm.rank == comm.size - 1 else {}
+        expected = (error, message) if mine else (ValueError, f"(?s)rank.* {comm.size - 1}: {error.__name__}: .*")
+        options = {key: value for key, value in mine.items() if key != "x"}
+        with pytest.raises(expected[0], match=expected[1]):
+            sparse_allreduce(mine.get("x", vector(comm.rank)), comm=comm, **options)
+        if "x" in mine or (not mine and "x" in arguments):
+            reducer = SparseAllreduce(200, comm=comm)
+            with pytest.raises(expected[0] if what != "empty" or not mine else ValueError):
+                reducer.step(mine.get("x", vector(comm.rank)))
+        else:
+            with pytest.raises(expected[0], match=expected[1]):
+                SparseAllreduce(200, comm=comm, **options)
+        assert comm.traffic.sent == 0, "data moved before the error"
+
+    ranks.run(body)
+
+
+DIFFERENT = {
+    "k": lambda rank: {"k": 5 + (rank == 0)},
+    "algorithm": lambda rank: {"k": 5, "algorithm": "topka" if rank == 0 else "gtopk"},
+    "option": lambda rank: {"k": 5, "algorithm": "oktopk", "period": 3 + (rank == 0)},
+    "selector": lambda rank: {"k": 5, "selector": "dgc" if rank == 0 else "exact"},
+    "seed": lambda rank: {"k": 5, "selector": DGC(seed=rank)},
+    "length": lambda rank: {"k": 5, "x": vector(0, 200 - (rank == 0))},
+    "dtype": lambda rank: {"k": 5, "x": vector(0).astype(np.float64 if rank == 0 else np.float32)},
+}
+
+
+@pytest.mark.ranks(least=2)
+@pytest.mark.parametrize("what", DIFFERENT)
+@pytest.mark.under_mpi(3)
+def test_arguments_that_differ_raise_on_every_rank(ranks, what):
+    def body(comm):
+        mine = DIFFERENT[what](comm.rank)
+        x = mine.pop("x", vector(comm.rank))
+        differ = "(?s)all ranks must call with the same arguments, but.*rank 0: n=.*ranks? 1"
+        with pytest.raises(ValueError, match=differ):
+            sparse_allreduce(x, comm=comm, **mine)
+        if what in ("k", "algorithm", "option", "selector", "seed"):
+            with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
+                SparseAllreduce(200, comm=comm, **mine)
+        assert comm.traffic.sent == 0
+
+    ranks.run(body)
+
+
+@pytest.mark.under_mpi(3)
+def test_gradient_of_another_length(ranks):
+    def body(comm):
+        reducer = SparseAllreduce([(20, 10)], k=5, comm=comm)
+        with pytest.raises(ValueError, match="200 elements"):
+            reducer.step(vector(comm.rank, 200 - (comm.rank == comm.size - 1)))
+        assert reducer.step(vector(comm.rank)).nnz == 5, "the reducer is still good"
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(least=2)
+@pytest.mark.under_mpi(3)
+def test_a_check_that_not_all_ranks_want(ranks):
+    def body(comm):
+        with pytest.raises(ValueError, match="check=True"):
+            SparseAllreduce(200, k=5, comm=comm).step(vector(comm.rank), check=comm.rank == 0)
+
+    ranks.run(body)
+
+
+def test_check_passes_on_good_steps_and_costs_control_only(ranks):
+    def body(comm):
+        reducer = SparseAllreduce(200, k=5, comm=comm)
+        for _ in range(3):
+            reducer.step(vector(comm.rank), check=True)
+        assert reducer.report.selected == 5 and reducer.report.traffic.sent < 200 * 4
+
+    ranks.run(body)
+
+
+class Forgetful(OkTopk):
+    """Breaks the second law: claims to have sent its whole selection."""
+
+    def reduce(self, acc, k, comm, state, layout, add=None):
+        reduction, state = super().reduce(acc, k, comm, state, layout, add)
+        selected, _ = self.selector.select(acc, 2 * k, state.selection)
+        return Reduction(reduction.total, selected), state
+
+
+class Egoist(OkTopk):
+    """Breaks the first law: every rank sees a total of its own."""
+
+    def reduce(self, acc, k, comm, state, layout, add=None):
+        reduction, state = super().reduce(acc, k, comm, state, layout, add)
+        values = reduction.total.values + np.float32(comm.rank)
+        return Reduction(reduction.total._replace(values=values), reduction.sent), state
+
+
+@pytest.mark.ranks(least=2)
+@pytest.mark.parametrize(("broken", "law"), [(Forgetful, "law 2"), (Egoist, "law 1")])
+def test_check_notices_a_broken_law(ranks, broken, law):
+    def body(comm):
+        with pytest.raises(sparse_mpi.reduction.laws.LawError, match=law):
+            SparseAllreduce(200, k=5, comm=comm, algorithm=broken()).step(vector(comm.rank), check=True)
+
+    ranks.run(body)
+
+
+@pytest.mark.under_mpi(3)
+def test_state_of_something_else_is_refused_on_every_rank(ranks):
+    def body(comm):
+        saved = SparseAllreduce(200, k=5, comm=comm).state_dict()
+        for other, field in (
+            (SparseAllreduce(200, k=6, comm=comm), "k"),
+            (SparseAllreduce(201, k=5, comm=comm), "shapes"),
+            (SparseAllreduce(200, k=5, comm=comm, algorithm="topka"), "algorithm"),
+        ):
+            with pytest.raises(ValueError, match=rf"state\['{field}'\] must be"):
+                other.load_state_dict(saved)
+        for damaged in ({}, saved | {"residual": np.zeros(7)}, {k: v for k, v in saved.items() if k != "state"}):
+            with pytest.raises(ValueError, match="must be|must have"):
+                SparseAllreduce(200, k=5, comm=comm).load_state_dict(damaged)
+
+    ranks.run(body)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_gradients_may_change_their_precision(ranks, name):
+    """The residual takes the widest precision it has seen and keeps it."""
+
+    def body(comm):
+        reducer = SparseAllreduce(200, k=5, comm=comm, algorithm=name)
+        reducer.load_state_dict(reducer.state_dict())
+        for dtype, residual in ((np.float16, "float32"), (np.float64, "float64"), (np.float32, "float64")):
+            reducer.step(vector(comm.rank).astype(dtype), check=True)
+            assert reducer.residual.dtype == residual
+
+    ranks.run(body)
+
+
+def test_report_adds_up():
+    reducer = SparseAllreduce(200, k=5, comm=NullComm())
+    reducer.step(vector(0))
+    report = reducer.report
+    assert report.selected == report.total == 5
+    assert min(report.select_seconds, report.exchange_seconds, report.merge_seconds) >= 0
+
+
+def test_failure_inside_an_algorithm_ends_the_run():
+    class Broken(OkTopk):
+        def reduce(self, acc, k, comm, state, layout, add=None):
+            if comm.rank == 1:
+                raise RuntimeError("broken on rank 1")
+            return super().reduce(acc, k, comm, state, layout, add)
+
+    with pytest.raises(RuntimeError, match="broken on rank 1"):
+        World(3).run(lambda comm: sparse_allreduce(vector(comm.rank), comm=comm, algorithm=Broken()))
+
+
+@pytest.mark.ranks(2)
+def test_ranks_with_other_tensors_of_as_many_elements_do_not_start(ranks):
+    def body(comm):
+        with pytest.raises(ValueError, match="layout="):
+            SparseAllreduce([(4, 6)] if comm.rank else [(6, 4)], k=5, comm=comm, algorithm="powersgd")
+
+    ranks.run(body)

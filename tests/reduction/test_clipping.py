@@ -1,0 +1,150 @@
+"""Clipping of the mean by its norm, which ranks estimate from sketches before they reduce anything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparse_mpi import ALGORITHMS, SparseAllreduce, World
+from sparse_mpi.kernels.base import SKETCH
+from sparse_mpi.reduction.clipping import clipping_factor, l2_norm, sketched
+
+from ..algorithms.conformance import same_bytes
+from ..kernels.test_sketch import ERROR, KINDS
+
+N, K = 3000, 100
+
+
+def vector(rank: int, step: int = 0, n: int = N) -> np.ndarray:
+    return np.random.default_rng([step, rank]).standard_normal(n).astype(np.float32)
+
+
+def norm_of_mean(given: list[np.ndarray]) -> float:
+    return float(np.linalg.norm(np.mean(given, axis=0, dtype=np.float64)))
+
+
+def factors(given: list[np.ndarray], most: float) -> list[float]:
+    """Return the factor that each of the ranks finds that have these gradients."""
+
+    def body(comm):
+        return clipping_factor(sketched([given[comm.rank]], comm.size), most, comm)
+
+    return World(len(given)).run(body)
+
+
+def test_a_mean_that_is_short_enough_is_left_alone():
+    """32 independent gradients of norm 1 have a mean of norm 0.176, which needs no clipping to 0.5."""
+    n = 10_000
+    given = [vector(rank, n=n) for rank in range(32)]
+    given = [g / np.float32(np.linalg.norm(g)) for g in given]
+    assert norm_of_mean(given) == pytest.approx(0.176, abs=0.002)
+
+    def body(comm):
+        return [
+            SparseAllreduce(n, comm=comm, algorithm="dense", clip_norm=most).step(given[comm.rank]) / comm.size
+            for most in (None, 0.5, 0.1)
+        ]
+
+    for free, loose, tight in World(32).run(body):
+        assert loose.tobytes() == free.tobytes()
+        assert np.linalg.norm(tight) == pytest.approx(0.1, rel=4 * ERROR)
+        np.testing.assert_allclose(tight / np.linalg.norm(tight), free / np.linalg.norm(free), atol=1e-6)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(list(KINDS)),
+    st.integers(2, 40),
+    st.floats(-1, 1),
+    st.integers(1, 40_000),
+    st.floats(-30, 30),
+    st.integers(0, 2**32),
+)
+def test_the_norm_of_the_mean_is_known_to_a_few_per_cent(kind, ranks, common, n, scale, seed):
+    """Whatever the gradients have in common: nothing, everything, or a sum that all but cancels."""
+    rng = np.random.default_rng(seed)
+    shared = KINDS[kind](rng, n)
+    given = [(1 - abs(common)) * KINDS[kind](rng, n) + common * shared for _ in range(ranks)]
+    given = [(10**scale * g).astype(np.float32) for g in given]
+    if common < 0:
+        given[-1] = (given[-1] - np.sum(given, axis=0) * (1 + common)).astype(np.float32)
+    norm = norm_of_mean(given)
+    for most in (norm / 3, norm * (1 + 6 * ERROR), norm * 3):
+        found = set(factors(given, most)) if most else {1.0}
+        assert len(found) == 1, "all ranks must scale alike, to the bit"
+        assert found.pop() == pytest.approx(min(1, most / norm) if norm else 1, rel=6 * ERROR)
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_all_ranks_scale_alike_before_error_feedback(ranks, name):
+    def body(comm):
+        clipping = SparseAllreduce(N, k=K, comm=comm, algorithm=name, clip_norm=20.0)
+        plain = SparseAllreduce(N, k=K, comm=comm, algorithm=name)
+        for step in range(3):
+            gradient = vector(comm.rank, step) * (1e-3 if step == 1 else 1)
+            before = gradient.tobytes()
+            factor = clipping_factor(sketched([gradient], comm.size), 20.0, comm)
+            assert (factor == 1) == (step == 1)
+            assert same_bytes(clipping.step(gradient, check=True), plain.step(gradient * np.float32(factor)))
+            assert gradient.tobytes() == before and clipping.residual.tobytes() == plain.residual.tobytes()
+
+    ranks.run(body)
+
+
+def test_a_single_rank_knows_the_norm_exactly():
+    x = vector(0)
+    assert factors([x], 2.0) == [2.0 / l2_norm(x)]
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.against_world
+def test_the_same_bits_as_in_world(ranks):
+    given = [vector(rank, n=300_000) for rank in range(ranks.size)]
+
+    def body(comm):
+        return clipping_factor(sketched([given[comm.rank]], comm.size), 1.0, comm)
+
+    assert ranks.run(body) == factors(given, 1.0)
+
+
+@pytest.mark.ranks(3)
+def test_what_it_costs_is_control_and_nothing_without_clipping(ranks):
+    def body(comm):
+        free, clipping = (SparseAllreduce(N, k=K, comm=comm, algorithm="topka", clip_norm=c) for c in (None, 1.0))
+        spent = []
+        for reducer in (free, clipping):
+            before = comm.traffic.copy()
+            reducer.step(vector(comm.rank))
+            spent.append(comm.traffic - before)
+        return spent
+
+    for without, clipped in ranks.run(body):
+        assert clipped.sent == without.sent and clipped.received == without.received
+        assert clipped.control - without.control == 2 * 8 * (SKETCH + 1) * 2 // 3
+        assert clipped.messages - without.messages == 2 * 2
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_spikes_of_any_height_are_clipped(size, dtype):
+    """Far beyond what the first exchange has room for, and on one rank alone."""
+    given = [vector(rank).astype(dtype) * dtype(size if rank == 1 else 1e-35) for rank in range(3)]
+    for factor in factors(given, 1e-33):
+        assert factor * norm_of_mean(given) == pytest.approx(1e-33, rel=5 * ERROR)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e308])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_mean_without_a_norm_is_not_clipped(bad, ranks):
+    """On no rank, so that NaN and Inf still show in the sum."""
+    given = [vector(rank).astype(np.float64) for rank in range(ranks)]
+    given[-1][7] = bad
+    assert factors(given, 0.1) == [1.0] * ranks
+
+
+def test_norm_of_a_long_vector_is_added_up_in_float64():
+    x = np.full(1_000_003, 1e25, np.float32)  # its square is beyond float32
+    assert l2_norm(x) == pytest.approx(float(x[0]) * 1_000_003**0.5, rel=1e-9)

@@ -1,0 +1,217 @@
+"""Every feedback rule with every algorithm: the laws, resumption, another k in every step, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi import ALGORITHMS, ErrorFeedback, SparseAllreduce
+from sparse_mpi.reduction.arguments import takes_selector
+from sparse_mpi.select.threshold import Threshold
+from sparse_mpi.sparse import Layout
+
+from ..algorithms.conformance import dense_of, same_bytes
+from .rules import KINDS
+
+N, K = 200, 10
+few_ranks = pytest.mark.ranks(1, 3)
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+every_feedback = pytest.mark.parametrize("kind", KINDS)
+
+
+def vector(rank: int, step: int = 0) -> np.ndarray:
+    return np.random.default_rng([step, rank]).standard_normal(N).astype(np.float32)
+
+
+@pytest.mark.thin(1, ranks=(3,), kind=("residual", "gmc"))
+@few_ranks
+@every_algorithm
+@every_feedback
+def test_laws(ranks, name, kind):
+    """Asserted by the library in every step, and here for what the memories differ in."""
+
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=KINDS[kind])
+        given, totals = np.zeros(N), np.zeros(N)
+        for step in range(5):
+            gradient = vector(comm.rank, step)
+            before = gradient.tobytes()
+            total = dense_of(reducer.step(gradient, check=True))
+            assert gradient.tobytes() == before
+            given, totals = given + gradient, totals + total
+        return given - reducer.residual, totals
+
+    results = ranks.run(body)
+    given, totals = np.sum([given for given, _ in results], axis=0), results[0][1]
+    everything_arrives = np.allclose(given, totals, atol=1e-4)
+    algorithm = ALGORITHMS[name]()
+    sends_all = algorithm.lossless and algorithm.result_band(Layout.of(N), K, ranks.size)[0] == N
+    rule = KINDS[kind]
+    assert everything_arrives == (rule.momentum == 0 and (sends_all or (rule.owes and rule.leak == 0)))
+
+
+@pytest.mark.thin(1, ranks=(3,), kind=("residual", "gmc"))
+@few_ranks
+@every_algorithm
+@every_feedback
+def test_resumption_is_bit_exact(ranks, name, kind):
+    def body(comm):
+        straight, resumed = (SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=KINDS[kind]) for _ in range(2))
+        for step in range(4):
+            straight.step(vector(comm.rank, step))
+        resumed.load_state_dict(straight.state_dict())
+        for step in range(4, 8):
+            assert same_bytes(straight.step(vector(comm.rank, step)), resumed.step(vector(comm.rank, step)))
+        remembered = zip(straight.feedback.state().values(), resumed.feedback.state().values(), strict=True)
+        assert all(a.tobytes() == b.tobytes() for a, b in remembered)
+
+    ranks.run(body)
+
+
+@pytest.mark.thin(1, ranks=(3,), kind=("residual",))
+@few_ranks
+@every_algorithm
+@every_feedback
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nothing_that_is_not_finite_is_kept(ranks, name, kind, bad):
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=KINDS[kind])
+        totals = []
+        for step in range(3):
+            gradient = vector(comm.rank, step)
+            if step == 1 and comm.rank == 0:
+                gradient[123] = bad
+            totals.append(dense_of(reducer.step(gradient, check=True)))
+            assert all(np.isfinite(array).all() for array in reducer.feedback.state().values())
+        return totals
+
+    for before, during, after in ranks.run(body):
+        assert np.isfinite(before).all() and not np.isfinite(during[123]) and np.isfinite(after).all()
+
+
+VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
+    "topka-published": ("topka", {"selector": Threshold(refresh="exact")}),
+}
+
+
+@pytest.mark.thin(1, ranks=(3,), kind=("residual",))
+@few_ranks
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", ["residual", "dgc", "gmc", "ef21"])
+def test_k_may_change_from_step_to_step(ranks, variant, kind):
+    """Down a density warm-up, up again, and back to the reducer's own; both laws hold and counts follow at once."""
+    name, options = VARIANTS[variant]
+    ways = [{"density": d} for d in (0.5, 0.25, 0.0625)] + [{"k": 1}, {}, {"k": 3}, {"density": 1.0}, {}, {"k": N + 9}]
+
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=kind, **options)
+        for step, way in enumerate(ways):
+            k = min(way.get("k", round(way.get("density", K / N) * N)), N)
+            reducer.step(vector(comm.rank, step), check=True, **way)
+            if takes_selector(name):
+                fewest, most = reducer.algorithm.selected_band(reducer.layout, k, comm.size)
+                assert int(fewest) <= reducer.report.selected <= max(k, most)
+                assert reducer.report.total <= 4 / 3 * k * comm.size
+        assert reducer.k == K
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(least=2)
+@pytest.mark.under_mpi(3)
+def test_another_k_on_one_rank_raises_on_every_rank(ranks):
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm)
+        with pytest.raises(ValueError, match=r"(?s)all ranks must call with the same arguments, but.*k=6"):
+            reducer.step(vector(comm.rank), k=5 + (comm.rank == 0))
+        with pytest.raises(ValueError, match="give k or density, not both" if comm.rank == 0 else "rank 0: ValueError"):
+            reducer.step(vector(comm.rank), k=5, density=0.1 if comm.rank == 0 else None)
+
+    ranks.run(body)
+
+
+def test_clipping_does_not_hide_nan(ranks):
+    def body(comm):
+        gradient = vector(comm.rank)
+        gradient[7] = np.nan
+        with pytest.raises(FloatingPointError):
+            SparseAllreduce(N, k=K, comm=comm, clip_norm=1.0, nonfinite="raise").step(gradient)
+
+    ranks.run(body)
+
+
+BAD = {
+    "name": ({"feedback": "best"}, ValueError, "feedback must be one of residual, .*none, got 'best'"),
+    "class": ({"feedback": ErrorFeedback}, TypeError, "feedback must be a name or an instance"),
+    "type": ({"feedback": 3}, TypeError, "feedback must be a name or an instance, got 3"),
+    "clip_norm=0": ({"clip_norm": 0}, ValueError, r"clip_norm must be in \(0, inf\), got 0"),
+    "clip_norm=nan": ({"clip_norm": float("nan")}, ValueError, r"clip_norm must be in \(0, inf\), got nan"),
+    "clip_norm=text": ({"clip_norm": "1"}, TypeError, "clip_norm must be a number"),
+    "in_place=text": ({"in_place": "yes"}, TypeError, "in_place must be True or False, got 'yes'"),
+    "clip_norm in place": ({"clip_norm": 1, "in_place": True}, ValueError, "clip_norm must be None with in_place"),
+    "dgc in place": ({"feedback": "dgc", "in_place": True}, ValueError, "in_place must be False with MomentumCorr"),
+    "none in place": ({"feedback": "none", "in_place": True}, ValueError, "in_place must be False with NoFeedback"),
+}
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("what", BAD)
+@pytest.mark.under_mpi(3)
+def test_bad_arguments_raise_on_every_rank(ranks, what):
+    arguments, error, message = BAD[what]
+
+    def body(comm):
+        mine = arguments if comm.rank == comm.size - 1 else {}
+        expected = (error, message) if mine else (ValueError, f"rank {comm.size - 1}: {error.__name__}")
+        with pytest.raises(expected[0], match=expected[1]):
+            SparseAllreduce(N, k=K, comm=comm, **mine)
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(least=2)
+@pytest.mark.parametrize("option", [{"feedback": "dgc"}, {"clip_norm": 1.0}, {"in_place": True}], ids=repr)
+@pytest.mark.under_mpi(3)
+def test_options_that_differ_raise_on_every_rank(ranks, option):
+    def body(comm):
+        with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
+            SparseAllreduce(N, k=K, comm=comm, **(option if comm.rank == 0 else {}))
+
+    ranks.run(body)
+
+
+@few_ranks
+@pytest.mark.under_mpi(3)
+def test_state_of_another_feedback_is_refused(ranks):
+    def body(comm):
+        states = {kind: SparseAllreduce(N, k=K, comm=comm, feedback=KINDS[kind]).state_dict() for kind in KINDS}
+        for kind in KINDS:
+            reducer = SparseAllreduce(N, k=K, comm=comm, feedback=KINDS[kind])
+            for other, state in states.items():
+                if other != kind:
+                    with pytest.raises(ValueError, match=r"state\['memory'\] must be"):
+                        reducer.load_state_dict(state)
+            reducer.load_state_dict(states[kind])
+        damaged = {key: value for key, value in states["dgc"].items() if key != "velocity"}
+        with pytest.raises(ValueError, match=rf"state\['velocity'\] must be float32 \({N},\) .* got nothing"):
+            SparseAllreduce(N, k=K, comm=comm, feedback="dgc").load_state_dict(damaged)
+
+    ranks.run(body)
+
+
+@few_ranks
+def test_two_reducers_take_turns_with_one_residual(ranks):
+    """Dense steps first, then sparse ones: momentum goes on across the change."""
+
+    def body(comm):
+        sparse = SparseAllreduce(N, k=K, comm=comm, feedback="dgc")
+        dense = SparseAllreduce(N, comm=comm, algorithm="dense", feedback="dgc")
+        dense.feedback = sparse.feedback
+        dense.step(vector(comm.rank, 0), check=True)
+        assert not sparse.residual.any()
+        sparse.step(np.zeros(N, np.float32), check=True)
+        return sparse.residual, 0.9 * vector(comm.rank, 0)
+
+    for residual, expected in ranks.run(body):
+        kept = residual != 0
+        assert kept.sum() >= N - 2 * K and (residual[kept] == expected.astype(np.float32)[kept]).all()

@@ -1,0 +1,235 @@
+"""Every entry point with every spelling that README and docstrings show, and the spellings of release 0.1."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import sparse_mpi
+from sparse_mpi import (
+    ErrorFeedback,
+    MomentumCorrection,
+    NoFeedback,
+    SparseAllreduce,
+    World,
+    feedback,
+    sparse_allreduce,
+)
+from sparse_mpi.algorithms.oktopk import OkTopk
+from sparse_mpi.algorithms.topka import TopkA
+from sparse_mpi.ddp import SparseState
+from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.select.sampled import DGC
+from sparse_mpi.training.ddp import DDPBuckets
+from sparse_mpi.training.reduction import GradientReduction
+
+N = 60
+ORDER = ["k", "density", "comm", "algorithm", "feedback", "clip_norm", "in_place", "nonfinite"]
+ENTRY_POINTS = {  # what stands before the arguments that are given by keyword
+    sparse_allreduce: ["x"],
+    SparseAllreduce: ["layout"],
+    SparseAllreduce.step: ["self", "gradient"],
+    SparseAllreduce.start: ["self", "gradient"],
+    GradientReduction: ["parameters"],
+    DistributedOptimizer: ["optimizer", "named_parameters"],
+    SparseState: ["named_parameters"],
+    DDPBuckets: ["shapes"],
+}
+
+
+def once(comm, *args, **options):
+    return sparse_allreduce(np.arange(N, dtype=np.float32), *args, comm=comm, **options)
+
+
+def reducer(comm, *args, **options):
+    made = SparseAllreduce(N, *args, comm=comm, **options)
+    made.step(np.arange(N, dtype=np.float32))
+    return made
+
+
+def weight():
+    return torch.nn.Parameter(torch.ones(6, 10))
+
+
+def reduction(comm, *args, **options):
+    return GradientReduction([weight()], *args, comm=comm, **options)
+
+
+def optimizer(comm, *args, **options):
+    return DistributedOptimizer(torch.optim.SGD([weight()], lr=0.1), *args, comm=comm, **options)
+
+
+def state(comm, *args, **options):
+    return SparseState([("weight", weight())], *args, comm=comm, **options)
+
+
+MAKERS = {"once": once, "reducer": reducer, "reduction": reduction, "optimizer": optimizer, "state": state}
+LASTING = ("reducer", "reduction", "optimizer", "state")  # those with feedback
+every_maker = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+SHOWN = [
+    ("once", {"k": 1000}),
+    ("once", {"density": 0.05, "algorithm": "topka"}),
+    ("once", {"algorithm": OkTopk(period=32)}),
+    ("once", {"algorithm": "auto"}),
+    ("once", {"selector": "dgc"}),
+    ("once", {"selector": DGC(seed=1)}),
+    *((maker, {"density": 0.01, "algorithm": "oktopk"}) for maker in LASTING),
+    *(
+        (maker, {"feedback": name})
+        for maker in LASTING
+        for name, rule in feedback.FEEDBACKS.items()
+        if not (maker == "state" and rule().previews)  # a hook cannot move weights before the gradient is computed
+    ),
+    *((maker, {"feedback": MomentumCorrection(0.9, nesterov=True)}) for maker in LASTING),
+    *((maker, {"algorithm": "topka", "selector": "dgc"}) for maker in LASTING),
+    *((maker, {"algorithm": "oktopk", "wire": "packed", "radix": 32}) for maker in LASTING),
+    ("reducer", {"clip_norm": 1.0, "nonfinite": "raise"}),
+    ("reducer", {"in_place": True}),
+    ("reducer", {"algorithm": "auto"}),
+    ("optimizer", {"algorithm": "topka"}),
+    ("optimizer", {"algorithm": TopkA()}),
+    ("optimizer", {"compression": "topka"}),
+    *(("optimizer", {"momentum": who}) for who in ("local", "global", "corrected")),
+    ("optimizer", {"k": 6, "bucket_cap_mb": None}),
+    ("optimizer", {"backward_passes_per_step": 2, "op": "sum", "overlap": False, "in_place": True}),
+    ("state", {"dense_steps": 0, "check_every": 10}),
+]
+
+
+def run(body, ranks=2):
+    """Run ``body(comm)`` on the ranks of a world, where a warning of this package is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)
+        return World(ranks).run(body)
+
+
+@pytest.mark.parametrize(("maker", "options"), SHOWN, ids=str)
+def test_spellings_of_the_documentation_work_without_a_warning(maker, options, default_group):
+    run(lambda comm: MAKERS[maker](comm, **options) and None)
+
+
+@pytest.mark.parametrize(("entry", "first"), ENTRY_POINTS.items(), ids=lambda x: getattr(x, "__qualname__", ""))
+def test_all_entry_points_have_the_same_order_of_arguments(entry, first):
+    parameters = inspect.signature(entry).parameters
+    by_position = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    by_keyword = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+    shared = [name for name in by_keyword if name in ORDER]
+    assert by_position == first
+    assert shared == [name for name in ORDER if name in by_keyword] == by_keyword[: len(shared)]
+
+
+FORMER_CALLS = {  # by position
+    "once": (lambda comm: sparse_allreduce(np.ones(N), 3, None, comm, "topka"), "k=.*density=.*comm=.*algorithm="),
+    "reducer": (lambda comm: SparseAllreduce(N, 3, None, comm, "topka"), "k=.*density=.*comm=.*algorithm="),
+    "step": (lambda comm: SparseAllreduce(N, comm=comm).step(np.ones(N), True), "check="),
+    "reduction": (lambda comm: GradientReduction([weight()], 0.1, None, comm, "topka"), "density=.*k=.*comm="),
+    "optimizer": (lambda comm: optimizer(comm, None, "topka", 2, "sum"), "algorithm=.*backward_passes_per_step=.*op="),
+    "state": (lambda comm: SparseState([("w", weight())], 0.1, "topka", comm), "density=.*algorithm=.*comm="),
+}
+
+
+@pytest.mark.parametrize("name", FORMER_CALLS)
+def test_positional_calls_of_before_work_with_a_warning_that_says_what_to_write(name, default_group):
+    call, advice = FORMER_CALLS[name]
+    with pytest.warns(DeprecationWarning, match=f"by keyword only: write {advice}") as caught:
+        (made,) = World(1).run(lambda comm: [call(comm)])[0]
+    assert caught[0].filename == __file__  # it points to the caller
+    chosen = getattr(getattr(made, "reduction", made), "algorithms", [getattr(made, "algorithm", TopkA())])
+    assert chosen in ([TopkA()], [OkTopk()])
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_memory_is_feedback_with_a_warning(name, default_group):
+    with pytest.warns(DeprecationWarning, match=r"\(memory=\.\.\.\) is deprecated: write feedback="):
+        World(1).run(lambda comm: MAKERS[name](comm, memory="dgc") and None)
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_two_spellings_at_once_are_refused_with_both_names(name, default_group):
+    def body(comm):
+        with pytest.raises(TypeError, match="takes feedback or memory, not both, got feedback='none' and memory='dgc'"):
+            MAKERS[name](comm, feedback="none", memory="dgc")
+
+    World(1).run(body)
+
+
+def test_an_algorithm_is_given_once():
+    def body(comm):
+        with pytest.raises(TypeError, match="takes algorithm or compression, not both, got algorithm='topka' and comp"):
+            optimizer(comm, algorithm="topka", compression="dense")
+        with pytest.raises(TypeError, match="got algorithm twice, by position and as algorithm="):
+            optimizer(comm, None, "topka", algorithm="dense")
+        with pytest.raises(TypeError, match="takes algorithm or compression, not both"):
+            with pytest.warns(DeprecationWarning):
+                optimizer(comm, None, "topka", compression="dense")
+
+    World(1).run(body)
+
+
+@every_maker
+def test_more_positional_arguments_than_there_ever_were_are_refused(make):
+    with pytest.raises(TypeError, match="positional argument"):
+        World(1).run(lambda comm: make(comm, *range(9)))
+
+
+def test_former_names_work_with_a_warning():
+    for module, former, name in [
+        (sparse_mpi, "MEMORIES", "FEEDBACKS"),
+        (feedback, "MEMORIES", "FEEDBACKS"),
+        (feedback, "Memory", "Feedback"),
+    ]:
+        with pytest.warns(DeprecationWarning, match=f"{former} is deprecated: write {name}"):
+            assert getattr(module, former) is getattr(module, name)
+        with pytest.raises(AttributeError, match="has no attribute 'NAMES'"):
+            _ = module.NAMES
+    (made,) = World(1).run(lambda comm: SparseAllreduce(N, comm=comm))
+    with pytest.warns(DeprecationWarning, match="SparseAllreduce.memory is deprecated: write feedback") as caught:
+        assert made.memory is made.feedback
+        made.memory = other = ErrorFeedback().start(N, False, 1)
+    assert made.feedback is other and {warning.filename for warning in caught} == {__file__}
+
+
+def test_a_state_keeps_the_key_of_before():
+    """So that checkpoints load that were made when feedback was called memory."""
+    (saved,) = World(1).run(lambda comm: SparseAllreduce(N, comm=comm, feedback=NoFeedback()).state_dict())
+    assert saved["memory"] == "NoFeedback()" and "feedback" not in saved
+
+
+def test_algorithms_change_between_steps_and_residuals_stay():
+    def body(comm):
+        parameters = [weight(), weight()]
+        reduction = GradientReduction(parameters, density=0.1, comm=comm, bucket_cap_mb=1e-4, overlap=False)
+        before = reduction.algorithms
+
+        def step():
+            sum((p * (comm.rank + 1)).sum() for p in parameters).backward()
+            return reduction.synchronize()
+
+        step()
+        sparse = [bucket.reducer for bucket in reduction.buckets]
+        owed = [r.residual.sum() for r in sparse]
+        reduction.use("dense")
+        assert all(bucket.reducer.feedback is r.feedback for bucket, r in zip(reduction.buckets, sparse, strict=True))
+        reduction.check = True
+        totals = step()
+        assert all(torch.is_tensor(total) for total in totals) and all(owed)
+        assert not any(r.residual.any() for r in sparse)
+        reduction.use(before)
+        assert [bucket.reducer for bucket in reduction.buckets] == sparse
+        with pytest.raises(ValueError, match=f"one or {len(before)}, one for each bucket, got {len(before) + 1}"):
+            reduction.use([*before, before[0]])
+        with pytest.raises(ValueError, match="algorithm must be one of"):
+            reduction.use("best")
+
+    run(body)
+
+
+@pytest.fixture
+def default_group(monkeypatch):
+    """Let `SparseState` be made without torch.distributed."""
+    monkeypatch.setattr("sparse_mpi.ddp._check_same_ranks", lambda comm: None)

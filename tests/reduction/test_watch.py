@@ -1,0 +1,79 @@
+"""What a step's total is worth, measured while training runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.comm import NullComm
+from sparse_mpi.reduction.watch import Quality, Watch
+
+N = 40
+
+
+def watched(comm, gradients, every=1, **options) -> list[Quality]:
+    """Return the quality of every step; ``gradients(step, rank)`` makes them."""
+    reducer = SparseAllreduce(N, comm=comm, **options)
+    reducer.watch, found = Watch(every), []
+    for step in range(6):
+        reducer.step(gradients(step, comm.rank), check=step == 3)
+        found.append(reducer.watch.quality)
+    return found
+
+
+def normal(step, rank):
+    return np.random.default_rng([step, rank]).standard_normal(N).astype(np.float32)
+
+
+@pytest.mark.ranks(1, 3, 5)
+def test_where_everything_is_sent_nothing_is_missed_and_nothing_waits(ranks):
+    for found in ranks.run(lambda comm: watched(comm, normal, algorithm="dense", k=4)):
+        for quality in found:
+            assert (quality.captured, quality.wait) == (pytest.approx(1), 1)
+
+
+def test_a_single_rank_attains_everything():
+    found = watched(NullComm(), normal, algorithm="topka", selector="exact", k=4)
+    for quality in found:
+        assert quality.captured == pytest.approx(1) and quality.xi == 0
+    assert found[-1].wait > 1
+
+
+@pytest.mark.ranks(2)
+def test_figures_by_hand(ranks):
+    """Ranks agree on entry 0 and oppose each other in entry 1, which both select; entry 2 is small on both."""
+
+    def gradients(step, rank):
+        gradient = np.zeros(N, np.float32)
+        gradient[:3] = 3.0, (5.0, -5.0)[rank], 2.0
+        return gradient
+
+    for found in ranks.run(lambda comm: watched(comm, gradients, algorithm="topka", selector="exact", k=1)):
+        first = found[0]  # the sum is 6, 0, 4, and total is 0 at entry 1
+        assert first.energy == 52 and first.removed == 0 and first.attainable == 36
+        assert first.captured == 0 and first.xi == pytest.approx(np.sqrt(36 / 52)) and first.wait == 1
+
+
+@pytest.mark.ranks(3)
+def test_waits_are_those_since_the_last_measure_and_every_rank_measures_the_same(ranks):
+    def round_robin(step, rank):
+        gradient = np.full(N, 1e-3, np.float32)
+        gradient[step % 3] = 10
+        return gradient
+
+    results = ranks.run(lambda comm: watched(comm, round_robin, every=2, algorithm="oktopk", selector="exact", k=1))
+    for found in results:
+        assert found[0] is None and found[1] is found[2] and found == results[0]
+        assert found[1].wait == 1.5 and found[3].wait == 3 and found[5].wait == 3  # steps 1, 2; 3, 3; 3, 3
+
+
+@pytest.mark.ranks(3)
+def test_watching_changes_no_bit(ranks):
+    def body(comm, every):
+        reducer = SparseAllreduce(N, comm=comm, k=4, algorithm="oktopk")
+        reducer.watch = Watch(every) if every else None
+        return [reducer.step(normal(step, comm.rank)).to_dense() for step in range(5)], reducer.residual
+
+    for plain, seen in zip(ranks.run(lambda comm: body(comm, 0)), ranks.run(lambda comm: body(comm, 2)), strict=True):
+        assert np.array_equal(plain[0], seen[0]) and np.array_equal(plain[1], seen[1])

@@ -1,0 +1,197 @@
+"""``predict --advise`` and ``--run``: dense where it is fast enough, sparse on slow links, and errors that help."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.network.cluster import TYPICAL, Cluster
+from sparse_mpi.tools.analysis import advice, calibration, run_time, steps
+from sparse_mpi.tools.analysis.advice import Job, Offer
+from sparse_mpi.tools.analysis.calibration import Fit, Prediction
+from sparse_mpi.tools.analysis.exchanges import Exchange
+from sparse_mpi.tools.analysis.simulation import Outcome, simulate
+from sparse_mpi.tools.cli import main
+
+NAMES = ["oktopk:wire=packed", "topka"]
+
+
+def offer(way, step, density=0.01, batch=1.0):
+    return Offer(way, density, 1, step, step - batch, None)
+
+
+def test_a_tiny_model_on_a_fast_network_stays_dense_and_a_big_one_on_a_slow_one_does_not():
+    tiny = advice.advise(Job(2_000, 4, 0.0), TYPICAL.on(100), names=NAMES)
+    assert tiny.best.dense and "leave it dense" in tiny.reason
+    big = advice.advise(Job(2_000_000, 4, 0.0), TYPICAL.on(0.1), names=NAMES)
+    assert not big.best.dense and big.best.density == advice.USUAL
+    dense = next(of for of in big.offers if of.dense)
+    assert dense.step > 10 * big.best.step and big.offers[0].step <= big.best.step
+    assert big.offers == sorted(big.offers, key=lambda of: of.step)
+
+
+def test_dense_is_left_where_the_batch_takes_most_of_a_step():
+    job = Job(10, 2, 1.0)
+    dense = offer("dense", 1.08)
+    found = advice.chosen(job, dense, [dense, offer("topka", 1.001)])
+    assert found.best is dense and "the batch takes 90% of a step" in found.reason
+    close = advice.chosen(Job(10, 2, 0.0), dense, [dense, offer("topka", 1.04)])
+    assert close.best is dense and "no sparse sum makes a step much shorter" in close.reason
+
+
+def test_the_largest_density_that_is_fast_enough_is_advised_then_local_steps():
+    job, dense = Job(10, 2, 1.0), offer("dense", 9.0)
+    some = [offer("a", 1.3, 0.03), offer("a", 1.15, 0.01), offer("a", 1.1, 0.003), offer("b", 1.05, 0.003)]
+    found = advice.chosen(job, dense, [dense, *some])
+    assert (found.best.way, found.best.density) == ("b", 0.003)
+    slow = [dense, offer("a", 5.0, 0.01), offer("a", 3.0, 0.001)]
+    found = advice.chosen(job, dense, slow)
+    assert (found.best.way, found.best.density, found.best.local_steps) == ("a", 0.01, 64)
+    assert found.best.step == pytest.approx(1 + 4 / 64) and "with so many local steps it does" in found.reason
+    hopeless = advice.chosen(job, dense, [dense, offer("a", 8.5, 0.01)])
+    assert hopeless.best.local_steps == 64 and "it comes nearest" in hopeless.reason
+
+
+def test_an_exchange_hides_behind_the_backward_pass_but_for_its_last_bucket():
+    outcome = Outcome([1.6, 1.5], [0.4, 0.4])
+    assert advice.overlapped(outcome, 0.0) == pytest.approx(1.6)
+    assert advice.overlapped(outcome, 0.6) == pytest.approx(0.4 + 1.2 - 7 / 8 * 0.4)
+    assert advice.overlapped(outcome, 100.0) == pytest.approx(0.4 + 1.2 / 8)
+
+
+def prediction(candidate, step, told, rate="1gbit", ranks=8):
+    return Prediction(Exchange(candidate, ranks, 10, 0.01, step, step, 2, rate=rate), told, told)
+
+
+def test_errors_are_those_of_the_algorithm_where_it_was_measured_often_enough():
+    known = [prediction("topka", 1.0, told) for told in (1.0, 1.1, 1.2, 1.1, 9.0)]
+    known += [prediction("dense", 1.0, 2.0)] * 5
+    fit = Fit(TYPICAL, known)
+    assert advice.error_of("topka:wire=packed", fit) == pytest.approx(0.2)
+    assert advice.error_of("micro", fit) == pytest.approx(1.0)
+    assert advice.error_of("topka", None) is None
+
+
+def test_what_a_way_took_longer_than_was_explained_it_takes_longer_elsewhere():
+    known = [prediction("topka packed", measured, 1.0) for measured in (1.4, 1.5, 9.0)] + [
+        prediction("topka", 2.0, 1.0)
+    ]
+    fit = Fit(TYPICAL, known)
+    assert [fit.longer(way) for way in ("topka:wire=packed", "topka", "micro")] == [1.5, 2.0, 1.0]
+    job, names = Job(10_000, 2, batch=0.0), ("topka:wire=packed", "micro")
+    plain, found = (advice.advise(job, TYPICAL, of, (0.01,), names) for of in (None, fit))
+    steps = [{offer.way: offer.step for offer in of.offers} for of in (plain, found)]
+    assert steps[1]["topka:wire=packed"] == pytest.approx(1.5 * steps[0]["topka:wire=packed"])
+    assert steps[1]["micro"] == steps[0]["micro"] and steps[1]["dense"] == steps[0]["dense"]
+    of = known[0].measured
+    assert fit.predict(of).step == pytest.approx(1.5 * calibration.predict(of, TYPICAL).step)
+    assert fit.predict(of).seconds == calibration.predict(of, TYPICAL).seconds
+
+
+def test_advice_is_judged_by_what_was_measured():
+    predictions = [
+        prediction("dense", 1.0, 1.0),
+        prediction("topka", 0.5, 0.4),
+        prediction("micro", 0.4, 0.5),
+        prediction("dense", 1.0, 1.0, "100gbit"),
+        prediction("topka", 1.2, 0.97, "100gbit"),
+    ]
+    first, second = advice.judged(predictions)
+    assert first.advised.measured.candidate == "topka" and first.regret == pytest.approx(0.25)
+    assert second.advised.measured.candidate == "dense" and second.regret == 0
+    with pytest.raises(ValueError, match="must have measured dense"):
+        advice.judged(predictions[1:3])
+
+
+@pytest.mark.parametrize("name", ["dense", "oktopk:wire=packed", "gtopk"])
+def test_a_program_of_a_short_gradient_scales_to_a_long_one(name):
+    """Bytes are those of the whole gradient within a few percent; computing is not shorter."""
+    n, ranks = 1 << 20, 4
+    whole, told = steps.program(name, n, 0.05, ranks), steps.program(name, n, 0.05, ranks, most_elements=1 << 10)
+    assert sum(m[2] for m in told.messages) == pytest.approx(sum(m[2] for m in whole.messages), rel=0.06)
+    assert sum(of.compute for rounds in told.rounds for of in rounds) > 0
+
+
+def test_a_step_scales_along_a_line_through_two_lengths():
+    """Of 10 s, a quarter of the length takes 4 s: 8 s grow with the length."""
+    step = [([], 10.0)]
+    assert steps.scaled(step, 3.0, 10.0, 4.0) == [([], pytest.approx(26.0))]
+    assert steps.scaled(step, 3.0, 10.0, 12.0) == [([], pytest.approx(10.0))]
+    assert steps.scaled([([], 0.0)], 3.0, 0.0, 0.0) == [([], 0.0)]
+
+
+def test_one_rank_exchanges_nothing():
+    outcome = simulate(steps.program("oktopk", 5000, 0.01, 1), Cluster(alpha=9.0, beta=9.0))
+    assert outcome.exchanges == [0.0]
+
+
+def test_advice_is_printed_and_recorded(tmp_path, capsys):
+    file = tmp_path / "a.json"
+    options = ["--advise", "--n", "300000", "--ranks", "4", "--rate", "10mbit", "--batch-seconds", "0.01"]
+    options += ["--algorithms", "oktopk", "topka:wire=packed", "--latency", "50", "--json", str(file)]
+    assert main(["predict", *options]) == 0
+    printed = capsys.readouterr().out
+    assert "take oktopk" in printed or "take topka:wire=packed" in printed
+    assert "no error bar without --from" in printed and "dense" in printed
+    record = json.loads(file.read_text())
+    assert record["advised"]["local_steps"] > 1 and record["cluster"]["alpha"] == pytest.approx(5e-5)
+    assert len(record["cases"]) >= 5
+
+
+def metrics(tmp_path, **changed):
+    config = {"event": "config", "algo": "topka", "wire": "packed", "parameters": 20_000, "k": 200, "density": 0.01}
+    config |= {"ranks": 4, "headline": "accuracy"} | changed
+    timed = {"compute_seconds": 0.5, "update_seconds": 0.25}
+    epochs = [{"event": "epoch", "step": 10 * e, "test_accuracy": 0.2 * e, **timed} for e in (1, 2, 3)]
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in [config, {"event": "step"}, *epochs]))
+    return file
+
+
+def test_a_recorded_run_takes_its_steps_each_as_long_as_predicted(tmp_path, capsys):
+    run = run_time.read(metrics(tmp_path))
+    assert (run.way, run.density, run.batch, run.steps_to(0.4)) == ("topka:wire=packed", 0.01, 0.75, 20)
+    on = replace(TYPICAL.on(0.01), alpha=0.01)
+    reducing = simulate(steps.program(run.way, 20_000, 0.01, 4), on).step
+    assert run_time.seconds(run, 0.4, on) == pytest.approx(20 * (0.75 + reducing))
+    assert run_time.seconds(run, 0.4, on, batch=0.0) == pytest.approx(20 * reducing)
+    assert main(["predict", "--run", str(tmp_path / "metrics.jsonl"), "--score", "0.4", "--rate", "10mbit"]) == 0
+    assert "accuracy 0.4 after 20 steps" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"target must be one that the run reaches, accuracy 0.6 at best, got 0.9"):
+        run.steps_to(0.9)
+    assert run._replace(score="loss").steps_to(0.2) == 10
+
+
+@pytest.mark.parametrize("changed", [{"parameters": None}, {"algo": "auto", "wire": None}, {"event": "resume"}])
+def test_what_is_no_run_is_refused(tmp_path, changed):
+    with pytest.raises(ValueError, match=r"metrics.jsonl must be metrics.jsonl of a training program"):
+        run_time.read(metrics(tmp_path, **changed))
+
+
+BASE = ["--advise", "--n", "1000", "--ranks", "2", "--rate", "1gbit"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--advise", "--ranks", "2"], "need --rate, of a rank's link"),
+        (["--advise", "--rate", "1gbit"], "--advise needs --ranks P, one number from 1 to 64"),
+        ([*BASE, "--rate", "none"], "--rate must be that of a link such as 1gbit, got none"),
+        ([*BASE, "--from", "nowhere.json"], "--from: must be a file that is there, got nowhere.json"),
+        (["--run", "setup.cfg", "--rate", "1gbit"], "--run goes with --score"),
+        (["--run", "setup.cfg", "--rate", "1gbit", "--score", "1"], "setup.cfg must be metrics.jsonl of a training"),
+    ],
+)
+def test_nonsense_is_refused(options, says):
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", *options])
+    assert says in str(stop.value)
+
+
+def test_everything_is_offered_that_needs_neither_shapes_nor_nodes():
+    ways = advice.everything()
+    assert {"dense", "oktopk:wire=packed", "elect"} <= set(ways) and not {"powersgd", "oktopk-2level"} & set(ways)
+    assert len(ways) == len(set(ways)) and all(way.split(":")[0] in ALGORITHMS for way in ways)

@@ -1,0 +1,246 @@
+"""``bench sparse``, ``sparse-compare`` and ``sparse-volume``: data, rivals, tables, figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparse_mpi.collectives.algorithms import ALGORITHMS
+from sparse_mpi.collectives.choice import INLINE
+from sparse_mpi.tools.analysis import keyed_volume
+from sparse_mpi.tools.bench.sparse_cases import CASES, filled, stored
+from sparse_mpi.tools.cli import bench_sparse_compare, emulated_grid, main, parser
+from sparse_mpi.tools.figures.sparse_compare import rows
+
+from ..launch import launch, needs_mpi
+
+
+@pytest.mark.parametrize(("size", "fill_in"), [(1, 1), (2, 1.5), (3, 1), (3, 3), (7, 2.5), (16, 16)])
+def test_a_case_has_the_fill_in_that_was_asked_for(size, fill_in):
+    keys = [filled(fill_in)(rank, size, 100_000, 1000) for rank in range(size)]
+    assert all(len(each) == 1000 and (np.diff(each) > 0).all() and 0 <= each[0] for each in keys)
+    assert max(each[-1] for each in keys) < 100_000
+    assert len(np.unique(np.concatenate(keys))) / 1000 == pytest.approx(fill_in, abs=size / 1000)
+
+
+def test_a_fill_in_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match=r"fill-in must be in \[1, P\], here \[1, 2\], got 2.5"):
+        filled(2.5)(0, 2, 1000, 10)
+    with pytest.raises(ValueError, match="fill-in needs n of at least 300 keys, got 299"):
+        filled(1)(0, 2, 299, 100)
+
+
+def store(folder, *parts):
+    for rank, (keys, values) in enumerate(parts):
+        np.savez(folder / f"rank-{rank}.npz", keys=keys, values=values)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 12, 20])
+def test_stored_data_is_dealt_to_any_number_of_ranks(tmp_path, size):
+    store(tmp_path, *(([rank + 5, 3], np.array([1, 10**rank], np.int64)) for rank in range(12)))
+    found = [stored(tmp_path, rank, size) for rank in range(size)]
+    assert all(keys.dtype == values.dtype == np.int64 and (np.diff(keys) > 0).all() for keys, values in found)
+    assert sum(values.sum() for _, values in found) == 12 + 111_111_111_111
+    assert {key for keys, _ in found for key in keys.tolist()} == {3, *range(5, 17)}
+    assert found[0][1][found[0][0] == 3] == sum(10**rank for rank in range(0, 12, size))
+
+
+@pytest.mark.parametrize(("keys", "values"), [([-1, 2], [1.0, 1.0]), ([1, 2], [1.0]), ([1, 2], [[1.0], [1.0]])])
+def test_stored_data_of_another_form_is_refused(tmp_path, keys, values):
+    store(tmp_path, ([1], [1.0]), (keys, values))
+    with pytest.raises(ValueError, match=r"rank-1.npz must have a value for each key, and no key below 0"):
+        stored(tmp_path, 1, 2)
+
+
+def measured(folder, ranks, *options, **variables):
+    """The cases of a job, and what it printed."""
+    record = folder / "record.json"
+    small = ["--n", "5000", "--entries", "300", "--steps", "2", "--json", str(record), *options]
+    done = launch(ranks, "-m", "sparse_mpi", "bench", "sparse", *small, **variables)
+    assert done.returncode == 0, done.stderr
+    return json.loads(record.read_text())["cases"], done.stdout
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_all_candidates_are_compared_and_every_sum_checked(tmp_path):
+    pytest.importorskip("scipy")
+    pytest.importorskip("torch")
+    (tmp_path / "words").mkdir()
+    store(tmp_path / "words", ([5, 2**60], np.array([1, 2])), ([2**60, 1], np.array([3, 4])), ([7], np.array([1])))
+    cases, printed = measured(tmp_path, 2, "--fill-in", "2", "--data", str(tmp_path / "words"))
+    assert list(cases) == [*CASES, "fill-in 2", "words"]
+    everybody = {"auto", *ALGORITHMS, "pickled allreduce", "pickled allgather", "dense", "gloo"}
+    for name, case in cases.items():
+        rows = case["candidates"]
+        assert set(rows) | set(case["skipped"]) == everybody and case["chosen"] in {*ALGORITHMS, INLINE}
+        assert all(row["seconds"] > 0 and (row["memory"] is None) == (each == "gloo") for each, row in rows.items())
+        assert {"auto", "gloo", "pickled allreduce"} <= set(rows) and ("dense" in rows) == (name != "words")
+    assert cases["identical"]["fill-in"] == 1 and cases["fill-in 2"]["fill-in"] == 2
+    assert (cases["words"]["entries"], cases["words"]["result"], cases["words"]["n"]) == (5, 4, 2**60 + 1)
+    assert "best rival / it" in printed and "dense                not compared: 1,152,921,504,606,846,977" in printed
+
+
+LACKING = """
+import sys
+from mpi4py import MPI
+
+if MPI.COMM_WORLD.rank == 1:
+    sys.modules["torch"] = None
+from sparse_mpi.tools.cli import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_without_torch_on_one_rank_there_is_no_gloo_on_any(tmp_path):
+    (tmp_path / "lacking.py").write_text(LACKING)
+    record = tmp_path / "r.json"
+    command = ["bench", "sparse", "--n", "500", "--entries", "20", "--steps", "1", "--json", str(record)]
+    done = launch(2, str(tmp_path / "lacking.py"), *command)
+    assert done.returncode == 0, done.stderr
+    for case in json.loads(record.read_text())["cases"].values():
+        assert case["skipped"]["gloo"] == "torch is not installed; pip install torch"
+        assert "gloo" not in case["candidates"] and "split" in case["candidates"]
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_where_gloo_cannot_listen_the_others_are_compared(tmp_path):
+    pytest.importorskip("torch")
+    cases, _ = measured(tmp_path, 2, "--cases", "uniform", GLOO_SOCKET_IFNAME="nowhere0")
+    assert cases["uniform"]["skipped"]["gloo"].startswith("gloo does not start: ")
+    assert "split" in cases["uniform"]["candidates"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--data", "docs"], "--data docs must be a folder with rank-0.npz"),
+        (["--fill-in", "2", "3", "2"], "must have different names, got fill-in 2 twice"),
+    ],
+)
+def test_wrong_options_are_named(options, says):
+    with pytest.raises(SystemExit, match=re.escape(says)):
+        main(["bench", "sparse-compare", *options])
+
+
+def parsed(*options):
+    known = parser()
+    return known, known.parse_args(["bench", "sparse-compare", *options])
+
+
+@pytest.mark.parametrize("cases", [["zipf"], []])
+def test_a_job_gets_all_options_and_the_fill_ins_that_its_ranks_can_have(cases, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+    given = ["--n", "50", "--entries", "7", "--steps", "3", "--fill-in", "1", "2.5", "8", "--data", "a", "b"]
+    known, args = parsed(*given, "--cases", *cases)
+    job = known.parse_args(bench_sparse_compare.job_command(args, 4, Path("file")))
+    assert (job.n, job.entries, job.steps, job.json) == (50, 7, 3, Path("file"))
+    assert (job.cases, job.fill_in, job.data) == (cases, [1, 2.5], [Path("a"), Path("b")])
+
+
+def made(ranks, rate="1gbit", **cases):
+    """A job's record: ``auto`` takes P milliseconds and sends a MB, a dense sum takes and sends 4 times as much."""
+    row = {"seconds": ranks / 1e3, "bytes": 1e6, "memory": 2.0}
+    candidates = {"auto": row, "dense": {"seconds": ranks / 250, "bytes": 4e6, "memory": None}}
+    facts = {"chosen": "split", "skipped": {"gloo": "torch is not installed"}, "candidates": candidates}
+    return {
+        "ranks": ranks,
+        "rate": rate,
+        "cases": {
+            name.replace("fill_in_", "fill-in "): facts | {"fill-in": fill_in} for name, fill_in in cases.items()
+        },
+    }
+
+
+def test_jobs_that_a_file_has_are_told_and_drawn_again(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    jobs = [made(4, uniform=3.9, fill_in_1=1.0, fill_in_3=3.0), made(2, uniform=2.0, fill_in_1=1.0)]
+    file, figure = tmp_path / "r.json", tmp_path / "r.svg"
+    options = ["--steps", "5", "--cases", "uniform", "--fill-in", "1", "3"]
+    facts = {"n": 10**7, "entries": 10**5, "cases": ["uniform"], "fill_in": [1, 3], "data": [], "steps": 5}
+    file.write_text(json.dumps({"options": facts, "jobs": jobs}))
+    monkeypatch.setattr(emulated_grid.hosts, "emulate", None)
+    command = ["bench", "sparse-compare", "--ranks", "2", "4", *options, "--json", str(file), "--plot", str(figure)]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "| uniform | 2 | 1gbit | 2.00 | split | 2, 1, 2.0 | - | - | 8, 4, - | - | 4.00 |" in lines
+    assert [line.split(" | ")[:2] for line in lines[2:7]] == [
+        ["| uniform", "2"],
+        ["| uniform", "4"],
+        ["| fill-in 1", "2"],
+        ["| fill-in 1", "4"],
+        ["| fill-in 3", "4"],
+    ]
+    assert lines.count("uniform: no gloo: torch is not installed") == 1
+    assert all(text in figure.read_text() for text in ("uniform, 1gbit", "P = 4, 1gbit", "dense"))
+    assert json.loads(file.read_text())["jobs"] == jobs
+    with pytest.raises(SystemExit, match=r"--steps must be 5 as in .*r.json, got 7; name another file"):
+        main(["bench", "sparse-compare", *options[2:], "--steps", "7", "--json", str(file)])
+
+
+def test_fill_in_is_drawn_for_the_most_ranks():
+    jobs = [made(4, "none", fill_in_1=1.0, fill_in_3=3.0, zipf=2.0), made(8, "none", fill_in_3=3.0), made(2, zipf=1.5)]
+    found = [(row.title, row.label, [x for x, _ in row.points]) for row in rows(jobs)]
+    assert found == [
+        ("zipf, none", "P", [4]),
+        ("P = 8, none", "fill-in", [3.0]),
+        ("zipf, 1gbit", "P", [2]),
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ["auto", *ALGORITHMS])
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_volumes_are_of_the_true_sum(algorithm, size):
+    found = keyed_volume.count("zipf", CASES["zipf"], algorithm, size, 2000, 90)
+    keys = [CASES["zipf"](rank, size, 2000, 90) for rank in range(size)]
+    assert found.entries == sum(map(len, keys)) and found.result == len(np.unique(np.concatenate(keys)))
+    assert 0 <= found.sent <= found.most and (found.chosen == algorithm or algorithm == "auto")
+    assert (found.messages > 0) == (size > 1)
+    assert (found.most > 0) == (found.received > 0) == (size > 1 and found.chosen != "inline")
+    assert found.dense == 2 * 8 * 2000 * (size - 1) / size
+
+
+def test_what_gathered_keys_take_is_known():
+    """Of wide keys, 8 bytes each and 8 more a message, every rank sends its own on to all others but one."""
+    wide = lambda rank, ranks, n, m: np.array([rank, 2**60])  # noqa: E731
+    found = keyed_volume.count("wide", wide, "gather", 4, 2**61, 2)
+    message = 8 + 2 * (8 + 8)
+    assert (found.sent, found.most, found.received, found.result) == (3 * message, 3 * message, 3 * message, 5)
+    assert found.pairs == 16 * 8 * 3 / 4
+
+
+def test_volumes_are_told_written_and_drawn(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+
+    def refusing(*_):
+        raise ValueError("no room")
+
+    monkeypatch.setitem(ALGORITHMS, "refusing", refusing)
+    file, figure = tmp_path / "v.json", tmp_path / "v.svg"
+    options = ["--ranks", "2", "3", "--cases", "uniform", "disjoint", "--json", str(file), "--plot", str(figure)]
+    assert main(["bench", "sparse-volume", *options]) == 0
+    record, printed = json.loads(file.read_text()), capsys.readouterr().out
+    compared = [name for name in ["auto", *ALGORITHMS] if name != "refusing"]
+    assert [(v["case"], v["algorithm"], v["ranks"]) for v in record["volumes"]] == [
+        (case, name, ranks) for case in ("uniform", "disjoint") for name in compared for ranks in (2, 3)
+    ]
+    assert {each["reason"] for each in record["skipped"]} == {"no room"} and len(record["skipped"]) == 4
+    assert "skipped: no room" in printed and "auto: " in printed and "dense ring" in figure.read_text()
+
+
+def test_what_needs_too_much_memory_is_left_out(capsys):
+    few = ["bench", "sparse-volume", "--cases", "uniform", "--algorithms", "gather", "--most-gigabytes", "1e-6"]
+    assert main([*few, "--ranks", "64"]) == 0
+    assert re.search(r"gather +64  skipped: may need 0 GB, more than --most-gigabytes 1e-06", capsys.readouterr().out)
+    assert main([*few, "--ranks", "2", "3"]) == 0
+    assert re.search(r"gather +2 +199 (?s:.*)gather +3  skipped", capsys.readouterr().out)

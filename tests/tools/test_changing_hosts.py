@@ -1,0 +1,187 @@
+"""Emulated hosts whose links change: what they give in each phase, and jobs that go on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from fractions import Fraction
+
+import pytest
+
+from sparse_mpi.tools.cli import main
+from sparse_mpi.tools.emulation.course import Course
+from sparse_mpi.tools.emulation.hosts import emulate
+from sparse_mpi.tools.emulation.links import Links
+from sparse_mpi.tools.emulation.probe import probe
+from sparse_mpi.tools.emulation.schedule import DOWN, Schedule
+
+from ..launch import needs_mpi
+
+GBIT, SLOW = 10**9, 10_000_000
+
+# All ranks add up until the record has as many lines as the last argument says, and then once more
+ADDING = """
+import sys
+from pathlib import Path
+import numpy as np
+from mpi4py import MPI
+comm, file, lines = MPI.COMM_WORLD, Path(sys.argv[1]), int(sys.argv[2])
+x, total, last = np.arange(20_000.0), np.empty(20_000), False
+while not last:
+    last = comm.bcast(file.read_text().count("\\n") >= lines)
+    comm.Allreduce(x, total)
+    assert (total == comm.size * x).all()
+print("added", flush=True)
+"""
+# Bytes as they come, for as long as the other side sends
+LISTENING = """
+import socket, sys
+with socket.create_server((sys.argv[1], 5300)) as listener:
+    print("ready", flush=True)
+    connection, _ = listener.accept()
+got = 0
+while some := connection.recv(1 << 16):
+    assert not any(some)
+    got += len(some)
+print(got)
+"""
+SENDING = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 5300)) as connection:
+    print("connected", flush=True)
+    for _ in sys.stdin:
+        connection.sendall(bytes(200_000))
+"""
+
+
+@pytest.fixture
+def start():
+    """Start a program on a host; what still runs is killed."""
+    started = []
+
+    def start(hosts, host, program, *arguments):
+        line = hosts.inside(host, sys.executable, "-c", program, *arguments)
+        started.append(subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert started[-1].stdout.readline()
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def queues(hosts, host, link):
+    return subprocess.check_output(["tc", "-n", hosts.name(host), "qdisc", "show", "dev", link], text=True)
+
+
+def test_links_have_the_rate_of_each_phase(possible):
+    """From faster to slower and back, by a limit at either end; one slow link leaves the others alone."""
+    with emulate(3, None) as hosts:
+        links = Links(hosts)
+        links.change((None,) * 3)
+        assert "tbf" not in queues(hosts, 1, "eth0")
+        for rates, slow in (((SLOW, GBIT, None), True), ((None,) * 3, False), ((None, SLOW, None), True)):
+            links.change(rates)
+            measured = probe(hosts, 0.5).rate
+            assert (0.1 * SLOW < measured < 2 * SLOW) if slow else measured > 2 * SLOW
+        assert "rate 10Mbit" in queues(hosts, 2, "eth0") and "rate 10Mbit" not in queues(hosts, 3, "eth0")
+
+
+def test_a_connection_survives_all_changes_and_all_bytes_arrive(possible, start):
+    with emulate(2, GBIT) as hosts:
+        links = Links(hosts)
+        listening = start(hosts, 2, LISTENING, hosts.address(2))
+        sending = start(hosts, 1, SENDING, hosts.address(2))
+        before = links.carried()
+        for rates in ((SLOW, SLOW), (DOWN, DOWN), (DOWN, None), (None, None), (GBIT, DOWN), (GBIT, GBIT)):
+            print(file=sending.stdin, flush=True)  # some of it is on its way
+            links.change(rates)
+        sending.stdin.close()
+        assert int(listening.stdout.readline()) == 6 * 200_000
+        carried = links.carried().since(before)
+        # At least once each, to whom it was for
+        assert carried.sent[0] > 1_200_000 < carried.received[1] and carried.sent[1] < 600_000 > carried.received[0]
+
+
+def test_nothing_passes_a_link_that_is_down(possible):
+    with emulate(2, GBIT) as hosts:
+        links = Links(hosts)
+        links.change((GBIT, DOWN))
+        before = links.carried()
+        line = f"import socket, sys; socket.create_connection(('{hosts.address(2)}', 5300), float(sys.argv[1]))"
+        asking = hosts.inside(1, sys.executable, "-c", line)
+        done = subprocess.run([*asking, "0.3"], capture_output=True, text=True)
+        assert "timed out" in done.stderr or "No route" in done.stderr
+        assert links.carried().received[1] == before.received[1]
+        links.change((GBIT, GBIT))
+        done = subprocess.run([*asking, "60"], capture_output=True, text=True)
+        assert "refused" in done.stderr
+
+
+def test_a_reason_of_the_system_is_passed_on(possible, monkeypatch):
+    with emulate(2, GBIT) as hosts:
+        links = Links(hosts)
+        monkeypatch.setattr("sparse_mpi.tools.emulation.links.port", lambda number: f"none{number}")
+        with pytest.raises(RuntimeError, match="(?s)qdisc replace dev none1 .*Cannot find device"):
+            links.change((SLOW, SLOW))
+        assert links.rates == (GBIT, GBIT)
+
+
+def test_a_course_leaves_out_what_is_over(possible, capfd):
+    """Where the machine was late, the links get the rates of now; each rate that they got is told."""
+    starts = tuple(map(Fraction, ("0", "0.001", "0.002", "3600")))
+    schedule = Schedule(starts, ((GBIT,) * 2, (DOWN,) * 2, (SLOW,) * 2, (GBIT,) * 2))
+    with emulate(2, GBIT) as hosts:
+        links = Links(hosts)
+        steps = Course(links, schedule).follow()
+        assert next(steps) == 0.001
+        probe(hosts, 0.01)  # which takes longer
+        assert next(steps) == 3600 and links.rates == (SLOW, SLOW)
+    error = capfd.readouterr().err
+    assert "links go from 1gbit to 10mbit; hosts have sent" in error and "down" not in error
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_a_job_survives_changing_links_and_two_seconds_without(possible, tmp_path, capfd):
+    """Its results are right, and the record says what the links did and carried."""
+    program, record = tmp_path / "adding.py", tmp_path / "links.jsonl"
+    program.write_text(ADDING)
+    options = ["--ranks", "3", "--rate", "1gbit,20mbit,down,100mbit", "--every", "2s", "--log", str(record)]
+    assert main(["bench", "network", *options, "--timeout", "150", "--", str(program), str(record), "5"]) == 0
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["start", *["change"] * (len(lines) - 2), "end"]
+    seen = [line["rates"] for line in lines]
+    assert seen[:5] == [[bits] * 3 for bits in (GBIT, 20_000_000, 0, 100_000_000, GBIT)]
+    seconds = [line["seconds"] for line in lines]
+    assert seconds == sorted(seconds) and all(at >= due for at, due in zip(seconds, (0, 2, 4, 6, 8), strict=False))
+    assert lines[0]["sent"] == lines[0]["received"] == [0, 0, 0]
+    for before, after in zip(lines, lines[1:], strict=False):
+        sent = sum(after["sent"]) - sum(before["sent"])
+        assert sent >= 0 and (before["rates"] != [0] * 3 or sent < 1_000_000)  # in the instants of the changes
+    said = capfd.readouterr()
+    assert said.out.count("added") == 3 and "3 hosts, 1gbit: measured" in said.out
+    assert "links go from 20mbit to down; hosts have sent " in said.err and "in all" in said.err
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_the_bytes_of_a_command_are_told_where_nothing_changes(possible, tmp_path, capfd):
+    """As many as the algorithm's own counters say, and what headers and the launcher take."""
+    file, record = tmp_path / "r.json", tmp_path / "links.jsonl"
+    command = ["bench", "allreduce", "--n", "200000", "--steps", "3", "--algorithms", "dense", "--json", str(file)]
+    trace = tmp_path / "trace.txt"
+    trace.write_text("0 1gbit\n0 100mbit 2\n")
+    options = ["--ranks", "2", "--trace", str(trace), "--log", str(record)]
+    assert main(["bench", "network", *options, "--timeout", "150", "--", *command]) == 0
+    start, end = [json.loads(line) for line in record.read_text().splitlines()]
+    assert start["rates"] == end["rates"] == [GBIT, 100_000_000]
+    steps = 3 * 4 * 200_000  # and those to warm up
+    assert all(steps < each < 5 * steps for each in (*end["sent"], *end["received"]))
+    said = capfd.readouterr()
+    assert "2 hosts, 1gbit (host 2 100mbit): measured" in said.out
+    assert "the command has ended; hosts have sent" in said.err and "in all" not in said.err

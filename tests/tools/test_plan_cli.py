@@ -1,0 +1,134 @@
+"""``python -m sparse_mpi plan``, from a profile."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.runtime import LAUNCHERS
+from sparse_mpi.tools.cli import main
+from sparse_mpi.tools.cli.plan import spread
+from sparse_mpi.tools.plan import store
+from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
+
+from .plan_profiles import worked
+
+
+@pytest.fixture
+def profile(tmp_path, monkeypatch):
+    """A profile file, and no launcher."""
+    for name in LAUNCHERS:
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "profile.json"
+    store.save_profile(worked(), path)
+    return str(path)
+
+
+def test_plans_and_writes(profile, tmp_path, capsys):
+    out, copy = tmp_path / "plan.json", tmp_path / "copy.json"
+    assert main(["plan", "--profile", profile, "--overlap", "--out", str(out), "--save-profile", str(copy)]) == 0
+    assert store.load(out) == best(worked(), overlap=True) and store.load_profile(copy) == worked()
+    printed = capsys.readouterr().out
+    assert "2 tensors, 150 elements, density 0.1, P = 4, with overlap\n" in printed
+    assert "   1  dense              1           100           100          1\n" in printed
+    assert "leave it dense, but by dense in 2 pieces." in printed
+
+
+def test_compares_all_planners_but_the_oracle(profile, capsys):
+    assert main(["plan", "--profile", profile, "--compare", "--planner", "partial", "--cpu-lane"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("planner "))
+    rows = [line.split() for line in lines[first + 1 : first + 1 + len(PLANNERS) - len(ORACLES)]]
+    assert [row[0] for row in rows] == [name for name in PLANNERS if name not in ORACLES]
+    assert rows[0][1:] == ["20.5", "7.5", "1", "100.00", "1.000"] and rows[1][1:] == ["17", "2", "1", "0.00", "0.829"]
+
+
+def test_another_density_than_the_profile_was_measured_for(profile, tmp_path):
+    out = tmp_path / "plan.json"
+    assert main(["plan", "--profile", profile, "--density", "0.5", "--planner", "sparse", "--out", str(out)]) == 0
+    assert store.load(out) == PLANNERS["sparse"](replace(worked(), density=0.5), False, False)
+    assert [part.k for part in store.load(out).parts] == [75]
+
+
+@pytest.mark.parametrize(("extension", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml")], ids=["png", "svg"])
+@pytest.mark.parametrize("options", [[], ["--overlap", "--cpu-lane", "--planner", "sparse"]], ids=["plain", "lanes"])
+def test_plot(profile, tmp_path, extension, begins, options):
+    pytest.importorskip("matplotlib")
+    figure = tmp_path / f"figure.{extension}"
+    assert main(["plan", "--profile", profile, "--plot", str(figure), *options]) == 0
+    assert figure.read_bytes().startswith(begins) and figure.stat().st_size > 10_000
+
+
+def test_figure_names_what_it_shows(profile, tmp_path):
+    pytest.importorskip("matplotlib")
+    import matplotlib
+
+    figure = tmp_path / "figure.svg"
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        main(["plan", "--profile", profile, "--overlap", "--planner", "secopa", "--plot", str(figure)])
+    text = figure.read_text()
+    shown = ["all dense: step 20.5 s, exposed communication 7.5 s", "planned (secopa): step ", "select", "exchange"]
+    for words in [*shown, "merge", "exposed", "communication", "seconds from the beginning of the step"]:
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ([], "one of the arguments --model --profile is required"),
+        (["--model", "vgg"], "bert-base"),
+        (["--profile", "nowhere.json"], "nowhere.json"),
+        (["--profile", "PROFILE", "--planner", "worst"], "greedy"),
+        (["--profile", "PROFILE", "--backward", "1"], "--backward has no effect with --profile"),
+        (["--profile", "PROFILE", "--plot", "figure.no"], "--plot: "),
+    ],
+)
+def test_wrong_calls_say_what_is_right(argv, says, profile, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["plan", *(profile if word == "PROFILE" else word for word in argv)])
+    assert stop.value.code not in (0, None)
+    assert says in capsys.readouterr().err + str(stop.value.code)
+
+
+def test_an_altered_profile_and_too_large_a_search_are_refused(profile, tmp_path):
+    with pytest.raises(SystemExit, match="brute tries at most 200,000 plans"):
+        large = tmp_path / "large.json"
+        store.save_profile(replace(worked(), tensors=worked().tensors * 5), large)
+        main(["plan", "--profile", str(large), "--planner", "brute"])
+    altered = tmp_path / "altered.json"
+    altered.write_text(open(profile).read().replace('"ranks": 4', '"ranks": 5'))
+    with pytest.raises(SystemExit, match="altered.json was altered"):
+        main(["plan", "--profile", str(altered)])
+
+
+def test_a_profile_needs_no_ranks(profile, monkeypatch):
+    monkeypatch.setenv(LAUNCHERS[0], "4")
+    with pytest.raises(SystemExit, match=f"--profile plans in one process, got several .{LAUNCHERS[0]}.; leave"):
+        main(["plan", "--profile", profile])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_measures_on_all_ranks_and_prints_on_the_first(rank, tmp_path, capsys, monkeypatch):
+    calls = []
+
+    def measure(tensors, density, comm, **options):
+        calls.append((len(tensors), density, comm.size, options))
+        return worked(tensors=tensors)
+
+    monkeypatch.setitem(sys.modules, "sparse_mpi.tools.plan.measure", SimpleNamespace(measure=measure))
+    monkeypatch.setattr("sparse_mpi.tools.cli.plan.as_comm", lambda comm: NullComm(4, rank))
+    saved = tmp_path / "profile.json"
+    options = ["--model", "vgg16", "--backward", "0.5", "--update", "0.1", "--save-profile", str(saved)]
+    assert main(["plan", *options]) == 0
+    assert calls == [(54, 0.01, 4, {"before": 0.0, "backward": 0.5, "update": 0.1, "progress": True})]
+    assert ("54 tensors, 14,728,266 elements" in capsys.readouterr().out) == saved.exists() == (rank == 0)
+
+
+def test_tensors_become_ready_in_reverse_order():
+    ready = [(tensor.name, tensor.ready) for tensor in spread([("a", (10,)), ("b", (5, 4)), ("c", (70,))], 2.0)]
+    assert ready == [("a", 2.0), ("b", 1.8), ("c", 1.4)]

@@ -1,0 +1,98 @@
+"""Measuring options and carrying plans out, on real ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.algorithms.hybrid import Hybrid
+from sparse_mpi.tools.plan.base import Part, Plan, Profile, Tensor
+from sparse_mpi.tools.plan.execute import algorithm_of
+from sparse_mpi.tools.plan.measure import OPTIONS, measure
+from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
+from sparse_mpi.tools.plan.store import digest, dumps_profile, loads_profile
+
+TENSORS = (Tensor("a.weight", (30, 50), 0.03), Tensor("a.bias", (30,), 0.03), Tensor("b.weight", (4, 30), 0.01))
+SIZE = sum(tensor.size for tensor in TENSORS)
+PLAN = Plan(
+    "by hand",
+    tuple((tensor.name, tensor.shape) for tensor in TENSORS),
+    3,
+    0.1,
+    (Part("oktopk", (0,), 150, 2), Part("dense", (1,), 30), Part("topka", (2,), 15)),
+    0.1,
+)
+
+
+@pytest.mark.ranks(1, 3)
+def test_every_rank_has_the_same_profile_and_so_the_same_plans(ranks):
+    def body(comm):
+        profile = measure(TENSORS, 0.05, comm, before=0.01, backward=0.03, update=0.002)
+        assert isinstance(profile, Profile) and profile.tensors == TENSORS and profile.ranks == comm.size
+        assert (profile.before, profile.backward, profile.update) == (0.01, 0.03, 0.002)
+        assert loads_profile(dumps_profile(profile)) == profile
+        planners = [planner for name, planner in PLANNERS.items() if name not in ORACLES]
+        return dumps_profile(profile), [digest(planner(profile, False, False)) for planner in (best, *planners)]
+
+    seen = ranks.run(body)
+    assert all(other == seen[0] for other in seen)
+
+
+@pytest.mark.ranks(2)
+def test_costs_are_those_of_the_options_asked_for(ranks):
+    def body(comm):
+        return measure(TENSORS, 0.05, comm, options=("oktopk", "dense-bf16"))
+
+    profile = ranks.run(body)[0]
+    assert [(option.name, option.dense) for option in profile.options] == [
+        ("dense", True),
+        ("oktopk", False),
+        ("dense-bf16", True),
+    ]
+    for option in profile.options:
+        for cost in (option.select, option.exchange, option.merge):
+            assert min(cost.fixed, cost.per_element, cost.per_entry) >= 0
+        assert option.exchange.seconds(SIZE, SIZE) > 0
+        assert not option.dense or option.exchange.per_entry == option.select.seconds(SIZE, SIZE) == 0
+    assert "oktopk" in OPTIONS
+
+
+@pytest.mark.ranks(2)
+def test_unknown_options_and_empty_tensors_are_refused(ranks):
+    def body(comm):
+        with pytest.raises(ValueError, match="tensors must have elements, got none.weight without any"):
+            measure((*TENSORS, Tensor("none.weight", (0, 3))), 0.05, comm)
+        with pytest.raises(ValueError, match="options must be among dense, .*, got fastest"):
+            measure(TENSORS, 0.05, comm, options=("oktopk", "fastest"))
+
+    ranks.run(body)
+
+
+def test_a_plan_is_carried_out_as_it_says(ranks):
+    """Its k exactly, every tensor by its algorithm, both laws."""
+    algorithm = algorithm_of(PLAN)
+    assert isinstance(algorithm, Hybrid) and [p.pieces for p in algorithm.parts] == [2, 1, 1]
+
+    def body(comm):
+        reducer = SparseAllreduce([t.shape for t in TENSORS], density=0.1, comm=comm, algorithm=algorithm)
+        for step in range(3):
+            gradient = np.random.default_rng([step, comm.rank]).standard_normal(SIZE, np.float32)
+            reducer.step(gradient, check=True)
+            assert reducer.report.selected == sum(part.k for part in PLAN.parts)
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.under_mpi(3)
+def test_ranks_with_different_plans_do_not_start(ranks):
+    def body(comm):
+        other = replace(PLAN, parts=(Part("topka", (0, 1, 2), 165),))
+        with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
+            plan = other if comm.rank == 1 else PLAN
+            SparseAllreduce([t.shape for t in TENSORS], density=0.1, comm=comm, algorithm=algorithm_of(plan))
+
+    ranks.run(body)

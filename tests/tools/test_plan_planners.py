@@ -1,0 +1,155 @@
+"""The planners: never worse than doing nothing clever, next to what brute force finds, and the budgets they keep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from sparse_mpi.tools.plan.base import Cost, Option, Part, Tensor
+from sparse_mpi.tools.plan.explain import explain
+from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
+from sparse_mpi.tools.plan.planners.brute import brute
+from sparse_mpi.tools.plan.timeline import simulate
+
+from .plan_profiles import FREE, MODES, profiles, worked
+
+QUICK = [name for name in PLANNERS if name not in ORACLES]
+ROUNDING = 1 + 1e-9
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(("overlap", "cpu_lane"), MODES)
+@settings(max_examples=15)
+@given(profile=profiles(most_tensors=8))
+def test_a_plan_has_every_tensor_once_and_the_step_it_says(profile, overlap, cpu_lane, name):
+    plan = PLANNERS[name](profile, overlap, cpu_lane)
+    assert sorted(number for part in plan.parts for number in part.tensors) == list(range(len(profile.tensors)))
+    for part in plan.parts:
+        elements = sum(profile.tensors[number].size for number in part.tensors)
+        assert 1 <= part.partitions <= part.k <= elements
+        assert list(part.tensors) == sorted(part.tensors)
+        if profile.option(part.option).dense:
+            assert part.k == elements
+    assert plan.predicted == pytest.approx(simulate(profile, plan.parts, overlap, cpu_lane).step)
+    assert (plan.planner, plan.ranks, plan.density) == (name, profile.ranks, profile.density)
+    assert plan == PLANNERS[name](profile, overlap, cpu_lane)
+
+
+@pytest.mark.thin(0, overlap=(True,), cpu_lane=(True,))
+@pytest.mark.parametrize(("overlap", "cpu_lane"), MODES)
+@settings(max_examples=10)
+@given(profile=profiles())
+def test_never_worse_than_all_dense_or_all_sparse(profile, overlap, cpu_lane):
+    steps = {name: PLANNERS[name](profile, overlap, cpu_lane).predicted for name in QUICK}
+    assert steps["partial"] <= steps["sparse"] * ROUNDING
+    assert steps["greedy"] <= min(steps.values()) * ROUNDING
+    assert best(profile, overlap, cpu_lane).predicted <= min(steps.values()) * ROUNDING
+
+
+@pytest.mark.thin(0)
+@pytest.mark.parametrize(("overlap", "cpu_lane"), MODES[1:])
+@pytest.mark.parametrize(("tensors", "partitions"), [(3, (1, 2, 4, 8)), (4, (1, 2)), (6, (1,))])
+def test_greedy_is_within_a_tenth_of_brute_force(overlap, cpu_lane, tensors, partitions):
+    @settings(max_examples=20)
+    @given(profile=profiles(most_tensors=tensors, fewest_tensors=tensors))
+    def compare(profile):
+        least = brute(profile, overlap, cpu_lane, partitions).predicted
+        assert PLANNERS["greedy"](profile, overlap, cpu_lane).predicted <= 1.1 * least
+
+    compare()
+
+
+@pytest.mark.thin(0, overlap=(True,), cpu_lane=(True,))
+@pytest.mark.parametrize(("overlap", "cpu_lane"), MODES)
+@settings(max_examples=50)
+@given(profile=profiles())
+def test_partial_sends_k_entries_exactly(profile, overlap, cpu_lane):
+    plan = PLANNERS["partial"](profile, overlap, cpu_lane)
+    assert sum(part.k for part in plan.parts) == profile.k
+    dense = [profile.tensors[i].size for p in plan.parts if profile.option(p.option).dense for i in p.tensors]
+    sparse = [profile.tensors[i].size for p in plan.parts if not profile.option(p.option).dense for i in p.tensors]
+    assert not dense or not sparse or max(dense) < min(sparse)
+
+
+@settings(max_examples=20)
+@given(profile=profiles(most_tensors=8))
+def test_where_dense_is_faster_the_answer_is_dense(profile):
+    """An algorithm that takes longer than dense in every phase, whatever the size."""
+    dense = profile.option("dense")
+    worse = Option("topka", False, Cost(fixed=0.1), Cost(dense.exchange.fixed + 60), Cost(dense.merge.fixed + 6))
+    profile = replace(profile, options=(dense, worse))
+    for overlap, cpu_lane in MODES:
+        plan = best(profile, overlap, cpu_lane)
+        assert {part.option for part in plan.parts} == {"dense"}
+        assert explain(profile, plan).startswith("leave it dense")
+        if not overlap:
+            assert plan.planner == "dense" and len(plan.parts) == 1
+
+
+def test_brute_force_on_the_worked_example():
+    """a goes dense behind the backward pass; b is sent after it: dense for 2.5 s or sparse for 4."""
+    plan = brute(worked(), overlap=True)
+    assert plan.parts == (Part("dense", (1,), 100), Part("dense", (0,), 50))
+    assert plan.predicted == 2 + 10 + 2.5 + 1
+    quick = worked(options=(worked().options[0], Option("topka", False, Cost(per_element=0.02), Cost(fixed=0.5), FREE)))
+    assert brute(quick, overlap=True).parts == (Part("dense", (1,), 100), Part("topka", (0,), 5))
+    assert PLANNERS["greedy"](quick, True).parts == brute(quick, overlap=True).parts
+
+
+def test_brute_force_refuses_what_would_take_for_ever():
+    profile = worked(tensors=tuple(Tensor(f"t{i}", (1,)) for i in range(11)))
+    with pytest.raises(ValueError, match="at most 10 tensors, got 11; take greedy"):
+        brute(profile)
+    with pytest.raises(ValueError, match=r"at most 200,000 plans, got [\d,]+ of them; take greedy"):
+        brute(replace(profile, tensors=profile.tensors[:9]))
+
+
+def test_secopa_weighs_each_tensor_by_itself():
+    """dense takes 0.05 s an element, topka 4 s: 80 elements are the limit; pieces pay only where phases overlap."""
+    assert {part.option: part.tensors for part in PLANNERS["secopa"](worked()).parts} == {"dense": (0,), "topka": (1,)}
+    linear = Option("topka", False, *[Cost(per_element=0.01)] * 3)
+    profile = worked(options=(worked().options[0], linear))
+    assert [part.partitions for part in PLANNERS["secopa"](profile).parts] == [1]
+    assert [part.partitions for part in PLANNERS["secopa"](profile, True).parts] == [8]
+
+
+def test_partial_leaves_dense_what_fits_into_the_budget():
+    """Pairs cost ten times as much as dense elements, so all that fits into half of k goes dense: 1 + 3, not 6 more."""
+    tensors = tuple(Tensor(f"t{size}", (size,)) for size in (3, 80, 1, 20, 6))
+    options = (
+        Option("dense", True, FREE, Cost(per_element=1), FREE),
+        Option("topka", False, FREE, Cost(per_entry=10), FREE),
+    )
+    plan = PLANNERS["partial"](worked(tensors=tensors, options=options, density=0.1))
+    assert {part.option: (part.tensors, part.k) for part in plan.parts} == {
+        "dense": ((0, 2), 4),
+        "topka": ((1, 3, 4), 7),
+    }
+    assert "at density 0.066; the others stay dense" in explain(worked(tensors=tensors, options=options), plan)
+
+
+def test_options_that_another_undercuts_change_nothing():
+    profile = worked(options=(*worked().options, Option("oktopk", False, Cost(fixed=1), Cost(fixed=3), Cost(fixed=2))))
+    for name in PLANNERS:
+        for overlap, cpu_lane in MODES:
+            assert PLANNERS[name](profile, overlap, cpu_lane).parts == PLANNERS[name](worked(), overlap, cpu_lane).parts
+
+
+@pytest.mark.parametrize("kept", [slice(0, 1), slice(1, 2), slice(0, 0)])
+def test_a_profile_needs_dense_and_something_sparse(kept):
+    with pytest.raises(ValueError, match="profile must have the option dense and a sparse one, got (dense|topka|none)"):
+        best(worked(options=worked().options[kept]))
+
+
+def test_explanations_compare_with_all_dense_and_all_sparse():
+    says = explain(worked(), best(worked()))
+    assert says.startswith("sparse: topka for 2 of 2 tensors, 100 % of the elements. ")
+    assert "17 s, all dense 20.5 s (1.21 times as long), all sparse by topka 17 s (1.00 times)" in says
+    buckets = best(worked(), overlap=True)
+    assert explain(worked(), buckets).startswith("leave it dense, but by dense in 2 pieces.")
+    slow = worked(options=(worked().options[0], Option("topka", False, Cost(fixed=30), FREE, FREE)))
+    forced = PLANNERS["sparse"](slow)
+    assert explain(slow, forced).startswith("leave it dense: a step is predicted to take 20.5 s so, this plan 43 s")

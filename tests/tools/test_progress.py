@@ -1,0 +1,104 @@
+"""Progress on a terminal, also on that of `run`, and in a file."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import sys
+import termios
+from contextlib import contextmanager
+
+import pytest
+
+from sparse_mpi.comm import runtime
+from sparse_mpi.tools.bench import progress as module
+from sparse_mpi.tools.bench.progress import BETWEEN, EVERY, FIRST, Bar, progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_file_has_a_line_now_and_then(capsys, clock):
+    with Bar(1000, "steps") as bar:
+        for _ in range(100):
+            bar.update()
+            bar.say("loss 2.1")
+            clock[0] += 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 + (100 - FIRST) // EVERY and lines[0] == f"steps: 4/1000 after {FIRST:.0f} s, loss 2.1"
+
+
+def test_phases_are_said_at_once_and_short_work_not_at_all(capsys, clock):
+    with Bar(3, "turns") as bar:
+        bar.phase("compiling kernels")
+        bar.phase("compiling kernels")
+        bar.update(3)
+    assert list(progress(range(3), "items")) == [0, 1, 2]
+    assert capsys.readouterr().err == "compiling kernels\n"
+
+
+def test_what_stays_ends_with_a_line(capsys, clock):
+    with Bar(3, "epoch 1/1", stay=True) as bar:
+        bar.update(2)
+        bar.close()
+    assert capsys.readouterr().err == "epoch 1/1: 2/3 after 0 s\n"
+
+
+def test_other_ranks_show_nothing(capsys, clock):
+    bar = Bar(3, "turns", shown=False)
+    bar.phase("compiling")
+    clock[0] += 100
+    bar.update()
+    assert not bar.shown and capsys.readouterr() == ("", "")
+
+
+@contextmanager
+def pseudo_terminal(columns):
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    try:
+        yield ours, os.ttyname(theirs)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_bar_is_as_wide_as_the_terminal_of_run_at_most(monkeypatch, tmp_path, capsys):
+    """The stderr of a rank is a pipe, but `run` tells of its terminal."""
+    pytest.importorskip("tqdm")
+    with pseudo_terminal(60) as (shown, path):
+        monkeypatch.setenv(runtime.FOLDER, str(tmp_path))
+        monkeypatch.setenv(runtime.TERMINAL, path)
+        with Bar(5, "epoch 1/12") as bar:
+            bar.say("loss 2.111, 20 images/s, 1.04 MB, k 14728, energy 0.93, xi 0.20, waited 31 steps")
+            bar.write("epoch 1: a line")
+            bar.update(5)
+        written = os.read(shown, 1 << 16).decode()
+    assert "epoch 1/12:   0%|" in written and "\n" not in written.strip()
+    assert max(len(line) for line in written.split("\r")) <= 60
+    assert capsys.readouterr() == ("epoch 1: a line\n", "")
+
+
+def test_a_terminal_of_another_host_is_none(monkeypatch, tmp_path):
+    with pseudo_terminal(60) as (_, path):
+        monkeypatch.setenv(runtime.TERMINAL, path)
+        monkeypatch.setenv(runtime.FOLDER, str(tmp_path / "not here"))
+        assert module.terminal() is None
+    monkeypatch.setenv(runtime.FOLDER, str(tmp_path))
+    monkeypatch.setenv(runtime.TERMINAL, str(tmp_path / "gone" / "pts"))
+    assert module.terminal() is None and BETWEEN < FIRST and not sys.stderr.isatty()
+
+
+def test_of_ranks_with_the_same_error_one_says_it(monkeypatch, tmp_path):
+    assert runtime.first_to_say("error") and runtime.first_to_say("error")  # without `run`
+    monkeypatch.setenv(runtime.FOLDER, str(tmp_path))
+    assert runtime.first_to_say("error") and runtime.first_to_say("error")  # a process may say it again
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert not runtime.first_to_say("error") and runtime.first_to_say("another")
+    monkeypatch.setenv(runtime.FOLDER, str(tmp_path / "not here"))
+    assert runtime.first_to_say("error")

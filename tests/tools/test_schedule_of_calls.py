@@ -1,0 +1,155 @@
+"""Recorded calls, their textbook schedules, and the timeline: what is drawn is what was counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi.comm.world import World
+from sparse_mpi.network.model import Network
+from sparse_mpi.tools.analysis.recording import RecordingComm
+from sparse_mpi.tools.analysis.replay import Trace, replay
+
+NETWORK = Network(alpha=1.0, beta=0.5)
+
+
+def rows(comm, count):
+    return np.full((count, 2), comm.rank, np.int32)
+
+
+CALLS = {
+    "sendrecv": lambda comm: (
+        comm.sendrecv(rows(comm, comm.rank + 1), (comm.rank + 1) % comm.size, comm.rank - 1)
+        if comm.rank
+        else comm.sendrecv(rows(comm, 1), 1 % comm.size, comm.size - 1)
+    ),
+    "allgather": lambda comm: comm.allgather(rows(comm, 3)),
+    "allgather control": lambda comm: comm.allgather(rows(comm, 3), control=True),
+    "allgatherv": lambda comm: comm.allgatherv(rows(comm, comm.rank)),
+    "allgatherv counts": lambda comm: comm.allgatherv(rows(comm, comm.rank), np.arange(comm.size)),
+    "alltoallv": lambda comm: comm.alltoallv(rows(comm, comm.size * 2), np.full(comm.size, 2)),
+    "alltoallv expected": lambda comm: comm.alltoallv(
+        rows(comm, 5), 5 * (np.arange(comm.size) == 0), np.full(comm.size, 5 * (comm.rank == 0))
+    ),
+    "allreduce": lambda comm: comm.allreduce(np.ones(840, np.float32)),
+    "allreduce control": lambda comm: comm.allreduce(np.ones(840), "max", control=True),
+    "bcast": lambda comm: comm.bcast(rows(comm, 4), root=comm.size - 1),
+    "barrier": lambda comm: comm.barrier(),
+}
+
+
+def recorded(world, *names):
+    """What every rank recorded of these calls, and what was counted."""
+
+    def run(comm):
+        recording = RecordingComm(comm)
+        for name in names:
+            CALLS[name](recording)
+        return recording.record, comm.traffic
+
+    done = world.run(run)
+    return [record for record, _ in done], [traffic for _, traffic in done]
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+@pytest.mark.parametrize("name", CALLS)
+def test_a_schedule_sends_the_bytes_and_messages_that_were_counted(size, name):
+    records, counted = recorded(World(size), name)
+    transfers = replay(records, NETWORK)
+    payload, control = (sum(t.bytes for t in transfers if t.control == kind) for kind in (False, True))
+    assert (payload, control) == (sum(t.sent for t in counted), sum(t.control for t in counted))
+    for rank, traffic in enumerate(counted):
+        assert sum(t.source == rank for t in transfers) == traffic.messages
+        if name.startswith(("sendrecv", "alltoallv", "allreduce", "bcast")):
+            mine = [t.bytes for t in transfers if t.source == rank]
+            assert sum(mine) == traffic.sent + traffic.control
+        assert sum(call.counted.sent for call in records[rank]) == traffic.sent
+
+
+def test_an_allgather_brings_every_block_to_every_rank():
+    """Bruck's rounds among five ranks: 1, 2 and 1 blocks are handed down."""
+    transfers = replay(recorded(World(5), "allgather")[0], NETWORK)
+    assert [t.bytes // 24 for t in transfers if t.source == 3] == [1, 2, 1]
+    assert Trace("", 5, transfers).matrix[3].tolist() == [0, 48, 24, 0, 24]
+
+
+def test_times_follow_latency_bandwidth_and_who_waits_for_whom():
+    def relay(comm):
+        """Rank 0 -> 1 -> 2, 8 bytes each, then all meet."""
+        recording = RecordingComm(comm)
+        if comm.rank:
+            recording.sendrecv(rows(comm, 1), None, comm.rank - 1)
+        if comm.rank < 2:
+            recording.sendrecv(rows(comm, 1), comm.rank + 1, None)
+        recording.barrier()
+        return recording.record
+
+    transfers = replay(World(3).run(relay), NETWORK)
+    first, second, *meeting = transfers
+    assert (first.source, first.dest, first.start, first.end, first.round) == (0, 1, 0, 5, 0)
+    assert (second.source, second.dest, second.start, second.end, second.round) == (1, 2, 5, 10, 1)
+    assert {t.phase for t in transfers} == {
+        "test_schedule_of_calls.relay: sendrecv",
+        "test_schedule_of_calls.relay: barrier",
+    }
+    assert max(t.end for t in meeting) == 12 and min(t.round for t in meeting) == 2
+
+
+def parts(comm):
+    """Ranks 0, 3, 6 | 1, 4, 7 | 2, 5; in each the first ends after the others meet, and then all ranks meet."""
+    part = comm.split(comm.rank % 3)
+    part.bcast(rows(comm, 2), root=part.size - 1)
+    part.alltoallv(rows(comm, part.size), np.ones(part.size, np.int64), np.ones(part.size, np.int64))
+    part.sendrecv(rows(comm, 1), (part.rank + 1) % part.size, part.rank - 1 if part.rank else part.size - 1)
+    part.split(min(part.rank, 1)).allgather(rows(comm, 1))
+    comm.sendrecv(rows(comm, 1), (comm.rank + 1) % comm.size, comm.rank - 1 if comm.rank else comm.size - 1)
+    part.allreduce(np.ones(840, np.float32))
+    comm.barrier()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_calls_of_a_part_have_the_ranks_of_the_whole(size):
+    def run(comm):
+        recording = RecordingComm(comm)
+        parts(recording)
+        return recording.record, comm.traffic.copy(), recording.node()
+
+    done = World(size).run(run)
+    transfers = replay([record for record, *_ in done], NETWORK)
+    for rank, (_, traffic, node) in enumerate(done):
+        assert node == 0 and sum(t.source == rank for t in transfers) == traffic.messages
+    inside = [t for t in transfers if not t.phase.endswith((": barrier", ": sendrecv"))]
+    assert all((t.source - t.dest) % 3 == 0 for t in inside) and bool(inside) == (size > 3)
+    assert sum(t.bytes for t in transfers) == sum(t.sent + t.control for _, t, _ in done)
+
+
+def test_a_part_is_counted_with_the_whole_and_other_traffic_is_not():
+    def run(comm):
+        recording = RecordingComm(comm)
+        part = recording.split(comm.rank % 2)
+        part.duplicate().barrier()
+        before = comm.traffic.copy()
+        part.barrier()
+        return before.messages, [(call.name, list(call.members), call.counted.messages) for call in recording.record]
+
+    assert World(4).run(run) == [(0, [("barrier", [rank % 2, rank % 2 + 2], 1)]) for rank in range(4)]
+
+
+def test_records_that_do_not_fit_together_are_refused():
+    records, _ = recorded(World(3), "barrier", "allreduce")
+    with pytest.raises(ValueError, match="must be of one collective, got allreduce, barrier"):
+        replay([records[0][1:], *records[1:]], NETWORK)
+    with pytest.raises(ValueError, match="rank 1 waits for others in allreduce"):
+        replay([records[0][:1], *records[1:]], NETWORK)
+    records, _ = recorded(World(3), "sendrecv")
+    with pytest.raises(ValueError, match="rank 1 waits for others in sendrecv"):
+        replay([[], *records[1:]], NETWORK)
+
+
+def test_a_call_is_named_after_the_function_that_made_it_not_after_a_lambda():
+    def _balance(comm):
+        (lambda: comm.barrier())()
+        return comm.record
+
+    (record,) = World(1).run(lambda comm: _balance(RecordingComm(comm)))
+    assert record[0].phase == "test_schedule_of_calls.balance: barrier"

@@ -1,0 +1,72 @@
+"""The strip of a step: every message of a real one, and entries that are those of its result."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi.tools.analysis import gradients
+from sparse_mpi.tools.analysis.strip import BARE, watch
+from sparse_mpi.tools.cli import main
+from sparse_mpi.tools.figures.strip import figure
+from sparse_mpi.tools.figures.style import DARK, LIGHT, drawn
+
+RANKS, N, DENSITY = 4, 12, 0.25
+
+
+def strip(name, ranks=RANKS, step=1):
+    return watch(name, gradients.make("independent", N, 0), ranks, DENSITY, step)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+@pytest.mark.parametrize("name", BARE)
+def test_what_ranks_have_last_is_the_result(name, ranks):
+    watched = strip(name, ranks)
+    last = next(each for each in reversed(watched.exchanges) if each.messages)
+    for rank in range(ranks):
+        came = [index for message in last.messages if message.dest == rank for index in message.entries]
+        assert sorted(set(came)) == np.flatnonzero(watched.result).tolist()
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_ranks_send_entries_of_the_first_gradient(name):
+    watched = strip(name)
+    first = next(each for each in watched.exchanges if each.messages)
+    k = round(DENSITY * N)
+    for message in first.messages:
+        largest = np.argsort(-np.abs(watched.gradients[message.source]))[:k]
+        assert set(message.entries) <= set(largest.tolist()) and message.bytes == 8 * len(message.entries)
+
+
+def test_gtopk_climbs_a_tree_and_comes_down():
+    found = [
+        [(message.source, message.dest) for message in each.messages if message.source != message.dest]
+        for each in strip("gtopk").exchanges
+    ]
+    assert found == [[], [(1, 0), (3, 2)], [(2, 0)], [(0, 1), (0, 2), (0, 3)]]
+
+
+@pytest.mark.parametrize("name", ["elect", "spardl", "topkdsa", "adtopk", "dense", "oktopk", "gtopk"])
+def test_every_algorithm_has_a_strip_in_colours_of_ranks(name):
+    pytest.importorskip("matplotlib")
+    watched = strip(name, step=2)
+    for look in (LIGHT, DARK):
+        texts = [text.get_text() for text in drawn(lambda look: figure(watched, name, look), look).axes[0].texts]
+        assert {"rank 0", "rank 3", "gradient", "result"} <= set(texts)
+    if name not in BARE:
+        assert all(message.entries is None for each in watched.exchanges for message in each.messages)
+
+
+def test_both_variants_are_written(tmp_path):
+    pytest.importorskip("matplotlib")
+    options = ["--algorithms", "gtopk", "--ranks", "4", "--n", "12", "--density", "0.25", "--step", "1"]
+    assert main(["trace", *options, "--strip", str(tmp_path / "s.svg")]) == 0
+    assert (tmp_path / "s.svg").stat().st_size > 5000 < (tmp_path / "s-dark.svg").stat().st_size
+
+
+@pytest.mark.parametrize("options", [["--n", "100"], ["--ranks", "8", "--n", "12"], ["--algorithms", "topka", "gtopk"]])
+def test_what_cannot_be_read_is_not_drawn(options, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["trace", *options, "--strip", str(tmp_path / "s.svg")])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1 and "--strip takes one of --algorithms" in said

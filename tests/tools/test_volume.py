@@ -1,0 +1,160 @@
+"""``bench volume``: counted traffic beside the formulas, on made-up and recorded gradients."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.algorithms.oktopk import OkTopk
+from sparse_mpi.comm import Traffic
+from sparse_mpi.reduction.arguments import make_algorithm
+from sparse_mpi.select.threshold import Threshold
+from sparse_mpi.tools.analysis import gradients, volume
+from sparse_mpi.tools.analysis.recording import Call
+from sparse_mpi.tools.cli import main
+from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.figures.volume import figure
+
+
+def counted(name, ranks=4, kind="independent", n=4000, k=200, steps=2, warmup=1):
+    return volume.count(make_algorithm(name, {}), name, gradients.make(kind, n), ranks, k, steps, warmup)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_nobody_sends_more_than_the_formula_allows(name, ranks):
+    found = counted(name, ranks)
+    assert found.within and (ranks == 1 or found.words > 0)
+    assert sum(phase.words for phase in found.phases.values()) == pytest.approx(found.words)
+    assert sum(phase.control for phase in found.phases.values()) == pytest.approx(found.control)
+    assert max(phase.messages for phase in found.phases.values()) <= found.messages
+
+
+def test_what_topka_sends_is_known():
+    found = counted("topka")
+    assert (found.words, found.most_words, found.formula_words, found.imbalance) == (1200, 1200, 1200, 1)
+    assert (found.messages, found.formula_messages) == (8, 8) and found.lowest == 8 * 200 * 3 / 4
+    assert found.selected == 1 and found.fill_in == found.total > 3
+    assert list(found.phases) == ["consistency.check_consistency: allreduce", "topka.reduce: allgatherv"]
+    assert found.phases["topka.reduce: allgatherv"] == volume.Phase(1200, 1200, 12, 4)
+
+
+def test_what_goes_to_other_nodes_is_known():
+    """Of the five others three are in the other node; what topka gathers goes to all of them."""
+    made, algorithm = gradients.make("independent", 4000), make_algorithm("topka", {})
+    found = volume.count(algorithm, "topka", made, 6, 200, 1, 0, ranks_per_node=3)
+    assert found.between == pytest.approx(3 / 5 * found.words)
+    two = make_algorithm("oktopk-2level", {"ranks_per_node": 3})
+    found = volume.count(two, "oktopk-2level", made, 6, 200, 1, 0, ranks_per_node=3)
+    dense = found.phases["two_level.sum_segments: alltoallv"].words + found.phases["two_level.reduce: allgatherv"].words
+    assert found.within and 0 < found.between == pytest.approx(found.words - dense)
+
+
+@pytest.mark.parametrize("ranks_per_node", [1, 2, 8])
+def test_a_message_is_for_another_node_or_not(ranks_per_node):
+    call = Call("alltoallv", "", range(4), Traffic(sent=100), to={0: 10, 3: 90})
+    assert volume.leaving(call, 1, ranks_per_node) == {1: 100, 2: 90, 8: 0}[ranks_per_node]
+
+
+@pytest.mark.parametrize(("refresh", "most"), [("histogram", 4.5), ("exact", 14)])
+def test_a_stale_threshold_stays_near_k_on_a_cold_start(refresh, most):
+    """42k words without the published program's correction, which raises the threshold before it selects."""
+    algorithm = OkTopk(selector=Threshold(refresh="exact"), refresh=refresh, trigger=4.0)
+    found = volume.count(algorithm, "oktopk", gradients.make("independent", 20_000), 8, 200, 64, 0)
+    assert found.words / 200 < most and found.selected < 1.3 and found.within
+
+
+@pytest.mark.parametrize(
+    ("name", "arrays"), [("dense", 2), ("oktopk", 2), ("powersgd", 2), ("dense-bf16", 4), ("oktopk-2level", 4)]
+)
+def test_memory_is_known_before(name, arrays):
+    """As measured: two-level 3.8 arrays a rank, dense-bf16 3.0, oktopk 2.1; gradients go round in one array."""
+    made = gradients.make("independent", 10_000)
+    assert volume.gigabytes(make_algorithm(name, {}), made, 8) == pytest.approx(4e-9 * 10_000 * 8 * arrays)
+
+
+def test_watching_selections_changes_nothing():
+    """The gradient joins the residual in a pass of its own, and the same entries are picked."""
+    watched = counted("oktopk", kind="correlated")
+    assert watched.fill_in is not None and 1 < watched.fill_in < 4 and watched.total <= 1
+    dense = counted("dense")
+    assert dense.fill_in is None and dense.total == 4000 / 200
+
+
+def test_a_formula_that_is_exceeded_shows(capsys, monkeypatch):
+    monkeypatch.setattr(volume, "formula", lambda *_: (1.0, 1.0, 1.0))
+    assert main(["bench", "volume", "--ranks", "2", "--algorithms", "topka"]) == 1
+    assert capsys.readouterr().out.splitlines()[1].endswith(" !")
+
+
+@pytest.mark.parametrize("kind", gradients.KINDS)
+def test_gradients_are_the_same_again_and_others_elsewhere(kind):
+    made, again = gradients.make(kind, 5000, 3), gradients.make(kind, 5000, 3)
+    first = made.at(1, 2)
+    assert first.dtype == np.float32 and first.shape == (5000,)
+    np.testing.assert_array_equal(first, again.at(1, 2))
+    assert not np.array_equal(first, made.at(2, 2)) and not np.array_equal(first, made.at(1, 3))
+    agreeing = np.corrcoef(np.sign(first), np.sign(made.at(1, 3)))[0, 1]  # 2/pi arcsin of the values' correlation
+    correlation = {"correlated": gradients.COMMON, "opposed": (gradients.SHARE**2 - 1) / (gradients.SHARE**2 + 1)}
+    expected = 2 / np.pi * np.arcsin(correlation.get(kind, 0))
+    assert agreeing == pytest.approx(expected, abs=0.06)
+    scale = np.abs(first[:15]).mean() / np.abs(first[-500:]).mean()
+    assert (scale > 1000) == (kind == "layer-skewed")
+
+
+def test_recorded_gradients_come_back_and_go_round(tmp_path):
+    file = tmp_path / "g.npz"
+    steps = {4: np.arange(6, dtype=np.float32).reshape(2, 3), 9: np.ones((2, 3), np.float32)}
+    gradients.write(file, steps, {"program": "vgg", "data": "digits"})
+    made = gradients.make(str(file), None)
+    assert made.size == 3 and "vgg digits, 2 ranks, steps 4, 9" in made.title
+    np.testing.assert_array_equal(made.at(0, 1), [3, 4, 5])
+    np.testing.assert_array_equal(made.at(0, 2), [1, 1, 1])  # a third rank takes rank 0's of the next step
+    np.testing.assert_array_equal(made.at(3, 3), [3, 4, 5])
+    with pytest.raises(ValueError, match="n must be left out or be that of .*, 3, got 4"):
+        gradients.make(str(file), 4)
+
+
+def test_table_phases_record_and_what_is_skipped(tmp_path, capsys):
+    file = tmp_path / "v.json"
+    options = ["--ranks", "2", "3", "--algorithms", "topka", "oktopk", "--k-per-rank", "8", "--most-pairs", "120"]
+    assert main(["bench", "volume", *options, "--phases", "2", "--json", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert f"{'topka':<26}     3  skipped: 1.4e+02 pairs to merge in a step, more than --most-pairs 1.2e+02" in printed
+    assert "topka, P = 2" in printed and "topka.reduce: allgatherv" in printed and "topka, P = 3" not in printed
+    record = json.loads(file.read_text())
+    assert [(v["algorithm"], v["ranks"], v["k"]) for v in record["volumes"]] == [("topka", 2, 16), ("oktopk", 2, 16)]
+    assert [(s["algorithm"], s["ranks"]) for s in record["skipped"]] == [("topka", 3), ("oktopk", 3)] and record[
+        "volumes"
+    ][0]["within"]
+    assert main(["bench", "volume", "--ranks", "2", "--algorithms", "topka", "--most-gigabytes", "1e-9"]) == 0
+    assert "GB of vectors, more than --most-gigabytes 1e-09" in capsys.readouterr().out
+
+
+def test_figure(tmp_path):
+    pytest.importorskip("matplotlib")
+    found = [counted(name, ranks, steps=1).record() for name in ("topka", "gtopk") for ranks in (2, 4)]
+    save(partial(figure, [{"volumes": found}]), str(tmp_path / "v.svg"))
+    assert "8(P-1)/P" in (tmp_path / "v.svg").read_text()
+    with pytest.raises(SystemExit, match="--plot"):
+        save(partial(figure, [{"volumes": found}]), str(tmp_path / "v.unknown"))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--density", "2"], "--density: must be in (0, 1], got 2"),
+        (["--n", "100", "--k-per-rank", "3"], "--k-per-rank goes without --n"),
+        (["--gradients", "setup.cfg"], "must be an .npz that train/gradients.py wrote"),
+        (["--phases", "3", "--ranks", "2"], "--phases must be one of --ranks, got 3"),
+        (["--wire", "packed", "--algorithms", "dense"], "--wire packed has no effect on dense"),
+    ],
+)
+def test_wrong_calls_say_what_is_right(options, says, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "volume", *options])
+    assert says in capsys.readouterr().err + str(stop.value.code)

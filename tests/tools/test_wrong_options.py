@@ -1,0 +1,167 @@
+"""A wrong option of any command is one line: its name, what it must be, what came, an example; the exit status is 2."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+import pytest
+
+from sparse_mpi.tools.cli import main, values
+from sparse_mpi.tools.cli.parsing import PATIENCE
+from sparse_mpi.tools.cli.values import Value
+
+from ..launch import launch, needs_mpi
+from .parsers import ROOT, parsers, programs
+
+TEXTS = ("word", "-1", "0", "0.5", "nan", "inf", "", "no/such/file", "3furlongs", "two\nlines")
+NEVER = ""  # a good value of no option
+UNITS = "second|Gbit/s|bytes|GB|epochs|rate|norm|momentum|decay|factor|score|pairs|ranks|times|share"  # of numbers
+
+
+@pytest.fixture(params=programs())
+def parser_list(request, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    return parsers(request.param, monkeypatch)
+
+
+def values_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the options and arguments that take values, but not those that take what is left for another program."""
+    taking = [action for action in parser._actions if action.nargs not in (0, argparse.REMAINDER)]
+    return [action for action in taking if not isinstance(action, argparse._SubParsersAction)]
+
+
+def complaint(parser: argparse.ArgumentParser, action: argparse.Action, text: str, capsys) -> str:
+    """Return the lines about a value; "" if it is taken."""
+    words = [f"{action.option_strings[-1]}={text}"] if action.option_strings else ["--", text]
+    try:
+        parser.parse_known_args(words)
+    except SystemExit as ended:
+        assert ended.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+def test_every_wrong_value_is_one_line_with_an_example(parser_list, capsys):
+    for parser in parser_list:
+        for action in values_of(parser):
+            checked = action.choices or isinstance(action.type, Value)
+            assert checked, f"{parser.prog} {action.dest} takes anything"
+            name = action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
+            for text in TEXTS:
+                said = complaint(parser, action, text, capsys)
+                if "argument" not in said or "required" in said:
+                    assert text != NEVER, f"{parser.prog} {name} takes {text!r}"
+                    continue
+                assert said.count("\n") == 1 and said.startswith(f"{parser.prog}: error: argument "), said
+                assert re.search(rf"{name}\b.*: .*\bmust |expected", said) and all(
+                    word in said for word in text.split()
+                ), said
+                assert re.search(rf"for example ({name} )?\S|did you mean \S", said), said
+                assert "Traceback" not in said and "usage" not in said
+
+
+def test_examples_are_good(parser_list, tmp_path, monkeypatch, capsys):
+    """What a line proposes is taken, but for names of files, which are of nobody's machine."""
+    for parser in parser_list:
+        for action in values_of(parser):
+            said = complaint(parser, action, "", capsys)
+            value = re.search(r"for example (?:--?\S+ )?(.*)", said)[1]
+            if "that is there" not in said and "a file" not in said:
+                for text in value.split() if action.nargs in ("+", "*") else [value]:
+                    again = complaint(parser, action, text, capsys)
+                    assert "error: argument" not in again or "required" in again, again
+
+
+def test_help_tells_what_every_option_is(parser_list, capsys):
+    for parser in parser_list:
+        with pytest.raises(SystemExit) as ended:
+            parser.parse_known_args(["--help"])
+        assert ended.value.code == 0 and parser.description, parser.prog
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "usage:" in shown
+        for action in parser._actions:
+            text = parser._get_formatter()._expand_help(action) if action.help else ""
+            if action.help is argparse.SUPPRESS or isinstance(action, argparse._SubParsersAction):
+                continue
+            assert len(text) > 5, f"{parser.prog} {action.dest} has no help"
+            if action.option_strings and action.nargs not in (0, argparse.REMAINDER) and not action.required:
+                assert "default" in text, f"{parser.prog} {action.dest} does not tell its default: {text}"
+            if action.type in (values.number, values.positive, values.finite):
+                assert re.search(UNITS, text), f"{parser.prog} {action.dest} does not tell its unit: {text}"
+
+
+def test_unknown_options_have_the_nearest_spelling(parser_list, capsys):
+    for parser in parser_list:
+        options = [name for name in parser._option_string_actions if len(name) > 6 and name != "--help"]
+        parts = [*parser._actions, *parser._mutually_exclusive_groups]
+        if options and not any(part.required for part in parts):
+            with pytest.raises(SystemExit):
+                parser.parse_args([options[0] + "q"])
+            assert f"did you mean {options[0]}?" in capsys.readouterr().err
+
+
+def test_misspelled_names_have_the_nearest_spelling(parser_list, capsys):
+    """Algorithms, commands and whatever else is one of several."""
+    for parser in parser_list:
+        for action in parser._actions:
+            for name in [str(choice) for choice in action.choices or () if len(str(choice)) > 4]:
+                misspelled = name[:2] + name[3] + name[2] + name[4:]
+                if misspelled != name:
+                    words = [action.option_strings[-1]] if action.option_strings else []
+                    with pytest.raises(SystemExit):
+                        parser.parse_known_args([*words, misspelled])
+                    assert f"; did you mean {name}?" in capsys.readouterr().err, (parser.prog, action.dest, name)
+
+
+COMBINATIONS = {
+    "bench volume --n 100 --k-per-rank 3": "--k-per-rank goes without --n, got 3 and 100; leave one out",
+    "bench volume --phases 3 --ranks 2": "--phases must be one of --ranks, got 3",
+    "bench allreduce --rank 3 --algorithms topka": "--rank 3 has no effect on topka; leave it out",
+    "bench wire --messages 9 --n 8": "--messages must be at most --n, got 9 and 8; for example --messages 16",
+    "bench network --rate 1gbit,50mbit": "--every must say how long each of the rates 1gbit,50mbit holds",
+    "bench network --rate 1gbit --every 3s": "--every needs several rates",
+    "bench sparse --fill-in 2 2": "must have different names, got fill-in 2 twice",
+    "bench interleaved --algorithms dense --wires packed": "--wires must be accepted by one of dense",
+    "bench allreduce --model vgg16 --n 3": "argument --n: not allowed with argument --model; leave out one of them",
+    "predict --ranks 1": "--ranks must be from 2 to 1024, got 1; for example --ranks 4",
+    "predict --advise --ranks 8": "--advise and --run need --rate, of a rank's link, such as --rate 1gbit",
+    "predict --check-ranks 8": "--from FILE ... goes with --check FILE",
+    "plan --model vgg16 --profile setup.cfg": "not allowed with argument --model",
+    "plan --profile setup.cfg --before 1": "--before has no effect with --profile",
+    "selectors --density 0.1": "--density must come with --model",
+    "run nowhere.py": "there is no program nowhere.py",
+    "run -m nowhere": "there is no module nowhere",
+    "bench alreduce": "; did you mean allreduce?",
+    "bench": "required: WHAT",
+}
+
+
+@pytest.mark.parametrize("line", COMBINATIONS)
+def test_what_does_not_go_together_is_one_line_before_anything_starts(line, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and said.out == "" and said.err.count("\n") == 1
+    command = " ".join(word for word in line.split()[:2] if not word.startswith("-"))
+    assert COMBINATIONS[line] in said.err and said.err.startswith("python -m sparse_mpi"), said.err
+    assert command.split()[0] in said.err.partition("error:")[0]
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_of_several_ranks_one_says_it():
+    done = launch(3, "-m", "sparse_mpi", "bench", "allreduce", "--steps", "0")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("argument --steps: must be an integer >= 1, got 0; for example --steps 20") == 1
+
+
+def test_another_rank_lets_the_first_one_speak(monkeypatch, capsys):
+    waited = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setenv("PMI_RANK", "1")
+    with pytest.raises(SystemExit, match="must be an integer >= 1, got 0"):
+        main(["bench", "allreduce", "--steps", "0"])
+    assert waited == [PATIENCE] and capsys.readouterr().err.count("\n") == 1

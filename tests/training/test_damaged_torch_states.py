@@ -1,0 +1,111 @@
+"""A damaged state of a torch model's reduction is refused on all ranks alike, by the name of what is damaged."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparse_mpi import World
+from sparse_mpi.ddp import SparseState, sparse_hook
+from sparse_mpi.training.reduction import GradientReduction
+
+from ..reduction.damage import check_all
+from ..training.loops import made, net, steps
+
+
+def reduction_of(comm, **options):
+    model = net()
+    options = {"density": 0.1, "bucket_cap_mb": 0.0004} | options
+    return model, GradientReduction(model.parameters(), comm=comm, **options)
+
+
+def reduced(pair, rank):
+    model, reduction = pair
+    torch.manual_seed(rank)
+    model(torch.randn(4, 6)).square().sum().backward()
+    reduction.synchronize()
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+class Restored:
+    """A model's reduction with the methods that load a state."""
+
+    def __init__(self, comm, **options):
+        self.pair = reduction_of(comm, **options)
+
+    def __getattr__(self, name):
+        return getattr(self.pair[1], name)
+
+
+@pytest.mark.parametrize("options", [{}, {"density": None, "budget": "500B/step", "algorithm": "auto"}], ids=str)
+def test_a_damaged_state_of_buckets_is_refused_by_name(options):
+    def run(comm):
+        made = Restored(comm, **options)
+        for _ in range(3):
+            reduced(made.pair, comm.rank)
+        return made.state_dict()
+
+    loads = ("load_state_dict",) if options else ("take_over",)
+    check_all(
+        World(2).run(run),
+        lambda comm: Restored(comm, **options),
+        lambda made, rank: reduced(made.pair, rank),
+        loads,
+        deep=2,
+    )
+
+
+class Bucket:
+    """A bucket of gradients as DistributedDataParallel hands it over."""
+
+    def __init__(self, parameters, rank, last):
+        torch.manual_seed(rank)
+        self.parameters, self.is_last = lambda: parameters, lambda: last
+        self.flat = torch.randn(sum(p.numel() for p in parameters))
+
+    def buffer(self):
+        return self.flat
+
+
+def hooked(state, rank):
+    parameters = list(state._names)
+    for part, last in ((parameters[:2], False), (parameters[2:], True)):
+        sparse_hook(state, Bucket(part, rank, last))
+
+
+def test_a_damaged_state_of_a_hook_is_refused_by_name():
+    def state_of(comm):
+        return SparseState(net().named_parameters(), density=0.1, comm=comm, dense_steps=1)
+
+    def run(comm):
+        state = state_of(comm)
+        for _ in range(3):
+            hooked(state, comm.rank)
+        return state.state_dict()
+
+    check_all(World(2).run(run), state_of, hooked, deep=2)
+
+
+def test_a_damaged_state_of_local_steps_is_refused_by_name():
+    class Local:
+        """A replica with the methods that load a state."""
+
+        def __init__(self, comm):
+            self.replica = made(comm, 4, fragments=2, fragment_sync_delay=1, density=0.1)
+
+        def __getattr__(self, name):
+            return getattr(self.replica.local, name)
+
+    def run(comm):
+        local = Local(comm)
+        steps(local.replica, comm.rank, range(5))
+        return local.state_dict()
+
+    check_all(
+        World(2).run(run),
+        Local,
+        lambda local, rank: steps(local.replica, rank, range(5, 9)),
+        ("take_over",),
+        deep=2,
+    )

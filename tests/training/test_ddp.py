@@ -1,0 +1,212 @@
+"""DistributedDataParallel with the hook, under torchrun and under mpiexec: `ddp_job` trains, and this looks at it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ..launch import launch, needs_mpi
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sparse_mpi.ddp")
+
+RANKS = 3
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
+HALF = ("float16", "bfloat16")
+TRAINED = ("dense", "everything", "oktopk", "oktopk-resumed", "at once", "other buckets", "exact", "flushed", *HALF)
+OTHERS = tuple(f"{rule}{how}" for rule in ("dgc", "ef21", "leaky") for how in ("", "-resumed"))
+GRAPHS = ("static", "static views", "static reentrant", "static anew", "reentrant", "anew")
+TABLES = ("tables", "tables-hook", "tables-sparse")
+
+
+class Saved:
+    """What the ranks of a job saved, by run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __getitem__(self, run: str) -> list:
+        return [torch.load(self.folder / f"{run}-{rank}.pt", weights_only=False) for rank in range(RANKS)]
+
+
+pytestmark = pytest.mark.jobs
+
+
+def job(folder: Path, launcher: tuple[str, ...], ranks: int | None, *runs: str) -> Saved:
+    done = launch(ranks, *launcher, "tests/training/ddp_job.py", str(folder), *runs, seconds=240, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr[-5000:]
+    return Saved(folder)
+
+
+@pytest.fixture(scope="module")
+def by_torchrun(tmp_path_factory):
+    return job(
+        tmp_path_factory.mktemp("torchrun"),
+        TORCHRUN,
+        None,
+        "plain",
+        *TRAINED,
+        *OTHERS,
+        "optimizer",
+        "mistakes",
+        *TABLES,
+        *(f"{graph}-{how}" for graph in GRAPHS for how in ("plain", "all")),
+        "static-sparse",
+    )
+
+
+@pytest.fixture(scope="module")
+def by_mpi(tmp_path_factory):
+    return job(tmp_path_factory.mktemp("mpi"), (), RANKS, "oktopk")
+
+
+def assert_nothing_lost(ranks: list[dict], atol: float) -> None:
+    given, left = (sum(rank[name].double() for rank in ranks) for name in ("given", "residual"))
+    torch.testing.assert_close(given, RANKS * ranks[0]["applied"] + left, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("run", TRAINED + OTHERS)
+def test_ranks_stay_alike_to_the_bit(by_torchrun, run):
+    first, *others = by_torchrun[run]
+    for other in others:
+        assert torch.equal(first["parameters"], other["parameters"]) and torch.equal(first["applied"], other["applied"])
+    assert first["parameters"].isfinite().all()
+
+
+@pytest.mark.parametrize("run", TRAINED)
+def test_what_was_given_was_applied_or_is_in_a_residual(by_torchrun, run):
+    """From the first step to the last, whatever buckets there were; half precision rounds what is applied."""
+    assert_nothing_lost(by_torchrun[run], {"float16": 1e-3, "bfloat16": 1e-2}.get(run, 1e-6))
+
+
+@pytest.mark.parametrize("run", ["dense", "everything"])
+def test_what_sends_everything_trains_as_ddp_does(by_torchrun, run):
+    for plain, ours in zip(by_torchrun["plain"], by_torchrun[run], strict=True):
+        torch.testing.assert_close(ours["parameters"], plain["parameters"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_flush_leaves_nothing(by_torchrun):
+    assert not any(rank["residual"].any() for rank in by_torchrun["flushed"])
+
+
+def test_steps_are_dense_at_first_and_then_sparse(by_torchrun):
+    dense, sparse = by_torchrun["plain"][0], by_torchrun["oktopk"][0]
+    assert sparse["losses"][:3] == pytest.approx(dense["losses"][:3], rel=1e-5)
+    assert sparse["losses"][3:] != pytest.approx(dense["losses"][3:], rel=1e-5)
+    assert by_torchrun["at once"][0]["losses"][1] != pytest.approx(dense["losses"][1], rel=1e-5)
+    assert sparse["sent"] < by_torchrun["dense"][0]["sent"] / 2
+    for rank in by_torchrun["oktopk"]:
+        assert rank["residual"].count_nonzero() > len(rank["residual"]) / 2
+
+
+@pytest.mark.parametrize("run", ["exact", "tables-sparse"])
+def test_reports_tell_what_each_step_sent(by_torchrun, run):
+    """Of all buckets and tables together; in the steps that are dense at first, as many entries as there are."""
+    for rank in by_torchrun[run]:
+        reports = rank["reports"]
+        assert len(reports) == 6 and sum(report["sent"] for report in reports) == rank["sent"] > 0
+        assert all(0 < r["selected"] and 0 < r["total"] and 0 < r["exchange_seconds"] == r["seconds"] for r in reports)
+    size = len(by_torchrun["oktopk"][0]["parameters"])
+    totals = [report["total"] for report in by_torchrun["oktopk"][0]["reports"]]
+    assert totals[:2] == [size, size] and max(totals[2:]) < size / 4
+
+
+@pytest.mark.parametrize("run", ["oktopk", "dgc", "ef21", "leaky"])
+def test_a_resumed_job_goes_on_to_the_same_bits(by_torchrun, run):
+    """Though DDP begins it with its first buckets again: one, where later there are three."""
+    for straight, resumed in zip(by_torchrun[run], by_torchrun[f"{run}-resumed"], strict=True):
+        assert straight["losses"][3:] == resumed["losses"]
+        assert resumed["buckets"][0] == 6 and resumed["buckets"][1:] == [4, 2] * 2
+        for name in ("parameters", "residual"):
+            assert torch.equal(straight[name], resumed[name])
+
+
+def test_residuals_move_into_other_buckets(by_torchrun):
+    straight, moved = by_torchrun["oktopk"][0], by_torchrun["other buckets"][0]
+    assert moved["buckets"] == [6, 6, 6]
+    assert moved["losses"][:2] == straight["losses"][3:5]  # still reduced as before
+    assert not torch.equal(moved["parameters"], straight["parameters"])
+
+
+def test_distributed_optimizer_trains_to_the_same_bits(by_torchrun):
+    for hook, optimizer in zip(by_torchrun["exact"], by_torchrun["optimizer"], strict=True):
+        assert hook["losses"] == optimizer["losses"] and torch.equal(hook["parameters"], optimizer["parameters"])
+
+
+@pytest.mark.parametrize("run", HALF)
+def test_half_precision_is_widened_inside(by_torchrun, run):
+    for rank in by_torchrun[run]:
+        assert rank["parameters"].dtype == getattr(torch, run) and rank["residual"].dtype == torch.float32
+
+
+def test_embeddings_train_as_ddp_does_and_stay_sparse(by_torchrun):
+    """Their gradients are exact whatever becomes of the others, and of the size of what was looked up."""
+    for plain, ours in zip(by_torchrun["tables"], by_torchrun["tables-hook"], strict=True):
+        assert ours["sparse"] == plain["sparse"] == [True, True, True, False, False]
+        torch.testing.assert_close(ours["parameters"], plain["parameters"], rtol=1e-5, atol=1e-6)
+        assert ours["sent"] < 6 * 2 * (2 * 18 * (8 + 1) + 18 * (3 + 1) + 48 + 40) * 4  # a table alone has 32,000 bytes
+    for rank in by_torchrun["tables-sparse"]:
+        assert rank["residuals"] == ["head.bias", "head.weight"] and rank["sparse"][:3] == [True] * 3
+        assert rank["flushed"] == [False, False, False, True, True]
+        assert torch.equal(rank["parameters"], by_torchrun["tables-sparse"][0]["parameters"])
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_static_graphs_and_recomputed_activations_train_as_with_ddp(by_torchrun, graph):
+    """DDP waits for the first step of a static graph within a callback: what completes it must not be a later one."""
+    for plain, ours in zip(by_torchrun[f"{graph}-plain"], by_torchrun[f"{graph}-all"], strict=True):
+        torch.testing.assert_close(ours["parameters"], plain["parameters"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_static_graph_trains_sparsely(by_torchrun):
+    first, *others = by_torchrun["static-sparse"]
+    assert not torch.allclose(first["parameters"], by_torchrun["static-plain"][0]["parameters"])
+    assert all(torch.equal(first["parameters"], other["parameters"]) for other in others)
+
+
+@pytest.mark.full("a second start of the jobs, under MPI")
+@needs_mpi
+def test_mpi_trains_as_torchrun_does(by_torchrun, by_mpi):
+    """MPI adds the dense steps in another order."""
+    for torchrun, mpi in zip(by_torchrun["oktopk"], by_mpi["oktopk"], strict=True):
+        assert mpi["losses"] == pytest.approx(torchrun["losses"], rel=1e-5)
+        torch.testing.assert_close(mpi["parameters"], torchrun["parameters"], rtol=1e-4, atol=1e-6)
+    for other in by_mpi["oktopk"][1:]:
+        assert torch.equal(other["parameters"], by_mpi["oktopk"][0]["parameters"])
+    assert_nothing_lost(by_mpi["oktopk"], 1e-6)
+
+
+@pytest.mark.full("a second start of the jobs, under MPI")
+@needs_mpi
+def test_other_ranks_than_mpis_are_refused(by_mpi):
+    errors = by_mpi["turned"]
+    for rank in (0, 2):
+        assert f"comm must have the ranks of the process group, got rank {rank} of 3 where that has" in errors[rank]
+        assert "initialise it with the rank and size of MPI.COMM_WORLD" in errors[rank]
+    assert errors[1].startswith("ValueError: all ranks must call with the same arguments")
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("algorithm", "ValueError: algorithm must be one of dense, .*, got 'best'"),
+        ("ahead", "ValueError: feedback must not move weights before .* use feedback='residual', or Distributed"),
+        ("density", r"ValueError: density must be in \(0, 1\], got 1.5; 0.01 keeps"),
+        ("ranks differ", "(?s)ValueError: .*density"),
+        ("dense_steps", "ValueError: dense_steps must be at least 0 steps, got -1"),
+        ("parameters", "TypeError: named_parameters must be pairs of name and tensor"),
+        (
+            "of another model",
+            r"ValueError: named_parameters must have every parameter .* lacks a torch float32 \(10,\)",
+        ),
+        ("of another shape", "ValueError: gradient must have 10 elements as layout says, got 15"),
+        ("complex", "TypeError: named_parameters: weight must be of dtype float32.*got complex64"),
+        ("state", r"TypeError: state\['steps'\] must be a whole number, at least 0 steps, got None"),
+        ("names", "ValueError: state must have each of this model's parameters at most once, got '0.weights'"),
+    ],
+)
+def test_mistakes_are_named_on_every_rank(by_torchrun, what, message):
+    for said in by_torchrun["mistakes"]:
+        assert re.match(message, said[what]), said[what]

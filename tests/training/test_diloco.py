@@ -1,0 +1,246 @@
+"""`DiLoCo` does what its formula says, and what it is told: schedules, mixing, evaluation, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import sparse_mpi
+from sparse_mpi import GlobalMomentum, World
+from sparse_mpi.comm import NullComm
+from sparse_mpi.fault_tolerance import Team
+from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.training.diloco import DiLoCo
+
+from .loops import adamw, common, loss_of, made, nesterov, net, plain, steps, weights
+
+few_ranks = pytest.mark.ranks(1, 3, 5)
+
+
+def serial(ranks: int, rounds: int, every: int, inner=adamw, outer=nesterov) -> np.ndarray:
+    """Return the global parameters by DiLoCo's formula, all replicas in one process."""
+    model = net()
+    workers = [net() for _ in range(ranks)]
+    inners, optimizer = [inner(worker.parameters()) for worker in workers], outer(model.parameters())
+    for turn in range(rounds):
+        for rank, (worker, own) in enumerate(zip(workers, inners, strict=True)):
+            worker.load_state_dict(model.state_dict())
+            for step in range(turn * every, (turn + 1) * every):
+                own.zero_grad()
+                loss_of(worker, rank, step).backward()
+                own.step()
+        for parameter, *others in zip(model.parameters(), *(w.parameters() for w in workers), strict=True):
+            parameter.grad = sum(parameter.detach() - other.detach() for other in others) / ranks
+        optimizer.step()
+    return weights(model)
+
+
+@few_ranks
+@pytest.mark.parametrize("inner", [adamw, plain], ids=lambda make: make.__name__)
+def test_dense_is_the_formula(ranks, inner):
+    def body(comm):
+        replica = made(comm, 5, algorithm="dense", inner=inner)
+        steps(replica, comm.rank, range(15))
+        return weights(replica.model)
+
+    for one in ranks.run(body):
+        np.testing.assert_allclose(one, serial(ranks.size, 3, 5, inner), rtol=1e-4, atol=1e-5)
+
+
+@few_ranks
+def test_one_step_at_a_time_is_data_parallel_training(ranks):
+    def body(comm):
+        replica = made(comm, 1, algorithm="dense", inner=lambda p: torch.optim.SGD(p, lr=0.1), outer=plain)
+        steps(replica, comm.rank, range(6))
+        return weights(replica.model)
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(6):
+        optimizer.zero_grad()
+        (sum(loss_of(model, rank, step) for rank in range(ranks.size)) / ranks.size).backward()
+        optimizer.step()
+    for one in ranks.run(body):
+        np.testing.assert_allclose(one, weights(model), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.ranks(3)
+def test_fragments_take_turns_and_arrive_after_the_delay(ranks):
+    def body(comm):
+        replica = made(comm, 6, density=0.2, fragments=3, fragment_sync_delay=1)
+        changed, costs = [], []
+        for number in range(14):
+            before = [fragment.common.clone() for fragment in replica.local.fragments]
+            steps(replica, comm.rank, [number])
+            after = [fragment.common for fragment in replica.local.fragments]
+            changed += [
+                (number + 1, i) for i, (a, b) in enumerate(zip(before, after, strict=True)) if not torch.equal(a, b)
+            ]
+            costs.append(replica.local.report is not None and replica.local.report.traffic.sent > 0)
+        return changed, replica.local.synchronizations, costs
+
+    for changed, count, costs in ranks.run(body):
+        assert changed == [(3, 0), (5, 1), (7, 2), (9, 0), (11, 1), (13, 2)] and count == 6
+        assert costs == [number + 1 in dict(changed) for number in range(14)]
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("alpha", [0.0, 0.25, 1.0])
+def test_so_much_of_the_local_parameters_is_kept(ranks, alpha):
+    def body(comm):
+        replica = made(comm, 3, algorithm="dense", fragment_update_alpha=alpha)
+        own = []
+        steps(replica, comm.rank, range(2))
+        prepare = replica.local.fragments[0].prepare
+        replica.local.fragments[0].prepare = lambda *a: (own.append(weights(replica.model)), prepare(*a))
+        steps(replica, comm.rank, [2])
+        expected = alpha * own[0] + (1 - alpha) * common(replica.local)
+        np.testing.assert_allclose(weights(replica.model), expected, rtol=1e-5, atol=1e-6)
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(3)
+def test_the_model_starts_from_rank_0_and_gradients_stay_where_they_are(ranks):
+    def body(comm):
+        replica = made(comm, 1, density=0.1, model=net(comm.rank))
+        start = weights(replica.model)
+        loss_of(replica.model, comm.rank, 0).backward()
+        before = [p.grad.clone() for p in replica.model.parameters()]
+        replica.inner.step()
+        assert all(torch.equal(p.grad, g) for p, g in zip(replica.model.parameters(), before, strict=True))
+        return start
+
+    assert all(start.tobytes() == weights(net(0)).tobytes() for start in ranks.run(body))
+
+
+@pytest.mark.ranks(3)
+def test_it_follows_no_longer_when_it_is_closed(ranks):
+    def body(comm):
+        replica = made(comm, 2, density=0.1)
+        with replica.local as local:
+            steps(replica, comm.rank, range(2))
+        steps(replica, comm.rank, range(2, 4))
+        return local.steps, local.synchronizations
+
+    assert ranks.run(body) == [(2, 1)] * ranks.size
+
+
+@pytest.mark.ranks(3)
+def test_frozen_parameters_and_their_groups_stay(ranks):
+    def body(comm):
+        model = net()
+        model[0].requires_grad_(False)
+        replica = made(comm, 2, density=0.2, model=model)
+        before = model[0].weight.clone()
+        steps(replica, comm.rank, range(4))
+        return torch.equal(before, model[0].weight)
+
+    assert all(ranks.run(body))
+
+
+def test_the_package_has_it_on_first_use():
+    assert sparse_mpi.DiLoCo is DiLoCo
+
+
+BAD = {
+    "budget": ({"budget": "1MB/step"}, ValueError, "budget must be left out with local steps"),
+    "every-0": ({"sync_every": 0}, ValueError, "sync_every must be at least 1"),
+    "every-half": ({"sync_every": 2.5}, TypeError, "sync_every must be a whole number"),
+    "multiple": ({"sync_every": 5, "fragments": 2}, ValueError, "multiple of the 2 fragments.* got 5; take 6"),
+    "fragments-0": ({"fragments": 0}, ValueError, "fragments must be at least 1"),
+    "fragments-many": ({"sync_every": 7, "fragments": 7}, ValueError, "fragments must be at most the 6 parameters"),
+    "delay": ({"fragments": 2, "fragment_sync_delay": 2}, ValueError, "fragment_sync_delay must be below the 2 steps"),
+    "delay-negative": ({"fragment_sync_delay": -1}, ValueError, "fragment_sync_delay must be at least 0"),
+    "alpha": ({"fragment_update_alpha": 1.5}, ValueError, r"fragment_update_alpha must be in \[0, 1\]"),
+    "density": ({"density": 1.5}, ValueError, "density must be in"),
+    "density-and-k": ({"density": 0.1, "k": 3}, ValueError, "k or density"),
+    "wire": ({"wire": "packed+int1"}, ValueError, "wire must be one of"),
+    "wire-of-dense": ({"algorithm": "dense", "wire": "packed"}, TypeError, "dense has no option wire"),
+    "algorithm": ({"algorithm": "best"}, ValueError, "algorithm must be one of"),
+    "feedback": ({"feedback": "all"}, ValueError, "feedback must be one of"),
+    "momentum-twice": ({"feedback": GlobalMomentum(0.9)}, ValueError, "momentum must be given once"),
+    "ahead": ({"feedback": "sa-pef"}, ValueError, "feedback must not compute gradients ahead"),
+}
+
+
+def refused(ranks, make, kind, words) -> None:
+    """All ranks raise before the first message but those of the check."""
+
+    def body(comm):
+        before = comm.traffic.sent
+        with pytest.raises(kind, match=words):
+            make(comm)
+        assert comm.traffic.sent == before
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_arguments_are_refused_on_all_ranks(ranks, bad):
+    options, kind, words = BAD[bad]
+    refused(ranks, lambda comm: made(comm, **{"sync_every": 4, **options}), kind, words)
+
+
+@pytest.mark.ranks(1, 3)
+def test_optimizers_that_do_not_fit_are_refused(ranks):
+    model, other = net(), net(1)
+    inner, outer = adamw(model.parameters()), nesterov(model.parameters())
+    half = net()
+    half[0].to(torch.bfloat16)
+
+    def refuse(kind, words, *arguments):
+        refused(ranks, lambda comm: DiLoCo(*arguments, 4, comm=comm), kind, words)
+
+    refuse(TypeError, "inner_optimizer must not reduce", model, DistributedOptimizer(inner, comm=NullComm()), outer)
+    refuse(TypeError, "outer_optimizer must not reduce", model, inner, DistributedOptimizer(outer, comm=NullComm()))
+    refuse(TypeError, "model must be a torch.nn.Module", model.parameters(), inner, outer)
+    refuse(TypeError, "inner_optimizer must be a torch.optim.Optimizer", model, model, outer)
+    refuse(ValueError, "another one than inner_optimizer", model, inner, inner)
+    refuse(ValueError, "inner_optimizer must have all 6 parameters", other, inner, nesterov(other.parameters()))
+    refuse(ValueError, "outer_optimizer must have all 6 parameters", model, inner, nesterov(model[0].parameters()))
+    both = adamw([*model.parameters(), *other.parameters()])
+    refuse(ValueError, "inner_optimizer must have parameters of the model alone, got 6 others", model, both, outer)
+    refuse(ValueError, "one dtype on one device", half, adamw(half.parameters()), nesterov(half.parameters()))
+
+
+def test_a_model_that_reduces_is_refused():
+    model = net()
+    wrapped = object.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapped)
+    wrapped.module = model
+    with pytest.raises(TypeError, match="model must not reduce gradients itself"):
+        DiLoCo(wrapped, adamw(model.parameters()), nesterov(model.parameters()), 4, comm=NullComm())
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("what", ["sync_every", "lr"])
+def test_ranks_that_differ_are_told(ranks, what):
+    def body(comm):
+        rate = 0.7 + comm.rank * (what == "lr")
+        with pytest.raises(ValueError, match=r"(?s)all ranks must call with the same arguments.*rank 2"):
+            made(comm, 4 + comm.rank * (what == "sync_every"), outer=lambda p: torch.optim.SGD(p, lr=rate))
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(3)
+def test_ranks_that_have_taken_other_numbers_of_steps_are_told(ranks):
+    def body(comm):
+        replica = made(comm, 4, density=0.1)
+        steps(replica, comm.rank, range(2 + (comm.rank == 1)))
+        with pytest.raises(ValueError, match=r"(?s)synchronize steps=2.*rank 1: call=synchronize steps=3"):
+            replica.local.synchronize()
+
+    ranks.run(body)
+
+
+def test_a_team_brings_its_ranks():
+    def body(comm):
+        with pytest.raises(ValueError, match="comm must be None with a team"):
+            DiLoCo(net(), None, None, 4, comm=comm, team=Team(comm))
+
+    World(2).run(body)

@@ -1,0 +1,247 @@
+"""Training on a GPU for real: reductions beside the backward pass, `DistributedOptimizer` and the DDP hook.
+
+    python -m pytest -m gpu tests/test_gpu_background.py
+
+One process is enough: its communicator moves nothing, or is a gloo group of one rank.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sparse_mpi import SparseAllreduce, World
+from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.streams import seconds_between
+from sparse_mpi.ddp import SparseState, sparse_hook
+from sparse_mpi.optim import DistributedOptimizer
+
+from ..comm.test_background import Threaded
+from ..kernels.test_gpu import LATE, K, N, bytes_of, device_count, vector
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(device_count() == 0, reason="needs CuPy and a CUDA device"),
+]
+needs_cuda_torch = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a torch built for CUDA")
+SMALL = 2e-3  # MB: a bucket for nearly every parameter
+NAMES = ("oktopk", "topka", "gtopk", "dense")
+
+
+def in_the_foreground(name: str, in_place: bool = False) -> list[bytes]:
+    """Three steps on the host, and the residual."""
+    reducer = SparseAllreduce(N, k=K, comm=NullComm(2), algorithm=name, in_place=in_place)
+    buffer, totals = np.zeros(N, np.float32), []
+    for step in range(3):
+        buffer[...] = vector(0, step) + (buffer if in_place else 0)
+        totals.append(reducer.step(buffer))
+    return bytes_of(*totals, reducer.state_dict()["residual"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cupy_arrays_in_the_background(name):
+    """One buffer, written by the caller's stream before each start and overwritten after each wait."""
+    import cupy
+
+    reducer = SparseAllreduce(N, k=K, comm=Threaded(2), algorithm=name)
+    ready = [cupy.asarray(vector(0, step)) for step in range(3)]
+    cupy.cuda.Device().synchronize()
+    with cupy.cuda.Stream(non_blocking=True):
+        buffer, totals = cupy.zeros(N, np.float32), []
+        for gradient in ready:
+            buffer[...] = gradient
+            handle = reducer.start(buffer)
+            totals.append(handle.wait())
+            buffer.fill(np.nan)
+        found = bytes_of(*totals)
+    assert [*found, *bytes_of(reducer.state_dict()["residual"])] == in_the_foreground(name)
+
+
+@needs_cuda_torch
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_tensors_that_are_still_being_computed(name, in_place):
+    """On a busy stream of torch's own; several in flight; nobody synchronises."""
+    reducers = [SparseAllreduce(N, k=K, comm=comm, algorithm=name, in_place=in_place) for comm in [Threaded(2)] * 2]
+    ready = [torch.from_numpy(vector(0, step)).cuda() for step in range(3)]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        buffers, totals = [torch.zeros(N, device="cuda") for _ in reducers], []
+        for gradient in ready:
+            torch.cuda._sleep(LATE)
+            handles = []
+            for reducer, buffer in zip(reducers, buffers, strict=True):
+                if not in_place:
+                    buffer.zero_()
+                buffer += gradient
+                handles.append(reducer.start(buffer))
+            totals.append([handle.wait() for handle in handles])
+        found = [bytes_of(*mine) for mine in zip(*totals, strict=True)]
+    expected = in_the_foreground(name, in_place)
+    for mine, reducer in zip(found, reducers, strict=True):
+        assert [*mine, *bytes_of(reducer.state_dict()["residual"])] == expected
+
+
+@needs_cuda_torch
+@pytest.mark.parametrize("name", NAMES)
+def test_results_stay_as_they_are_while_later_steps_reuse_memory(name):
+    """The caller's stream is too busy to have copied a result when the next step is made."""
+    reducer = SparseAllreduce(N, k=K, comm=Threaded(2), algorithm=name)
+    ready = [torch.from_numpy(vector(0, step)).cuda() for step in range(3)]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        handles = [reducer.start(gradient) for gradient in ready]
+        torch.cuda._sleep(LATE)
+        totals = [handle.wait() for handle in handles]
+        assert bytes_of(*totals) == in_the_foreground(name)[: len(bytes_of(*totals))]
+
+
+def net(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 5)]
+    return nn.Sequential(*layers).to("cuda", dtype)
+
+
+def loss_of(model: nn.Module, rank: int, step: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    made = torch.Generator().manual_seed(1000 * step + rank)
+    return model(torch.randn(8, 20, generator=made).to("cuda", dtype)).pow(2).mean()
+
+
+def weights(model: nn.Module) -> np.ndarray:
+    return torch.cat([p.detach().float().flatten() for p in model.parameters()]).cpu().numpy()
+
+
+def train(comm, dtype: torch.dtype = torch.float32, autocast: bool = False, **options) -> np.ndarray:
+    """The weights after a few steps along gradients of a model on the GPU."""
+    model = net(dtype)
+    options = {"density": 0.05, "bucket_cap_mb": SMALL} | options
+    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), comm=comm, **options)
+    for step in range(4):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            loss = loss_of(model, comm.rank, step, dtype)
+        loss.backward()
+        optimizer.step()
+    assert all(p.grad.is_cuda for p in model.parameters())
+    return weights(model)
+
+
+@needs_cuda_torch
+@pytest.mark.parametrize("stream", ["default", "own"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"in_place": True},
+        {"feedback": "dgc"},
+        {"compression": "dense"},
+        {"clip_norm": 1.0},
+        {"autocast": True},
+        {"dtype": torch.bfloat16},
+    ],
+    ids=str,
+)
+def test_overlap_changes_no_bit(options, stream):
+    """Hooks of autograd's thread start what a lane's thread does; the foreground has one thread and stream."""
+    with torch.cuda.stream(torch.cuda.Stream() if stream == "own" else torch.cuda.default_stream()):
+        foreground = train(NullComm(2), overlap=False, **options)
+        late, early = (train(Threaded(2), overlap=overlap, **options) for overlap in (False, True))
+        begun = weights(net(options.get("dtype", torch.float32)))
+    assert np.isfinite(early).all() and not np.array_equal(early, begun)
+    assert np.array_equal(foreground, late) and np.array_equal(late, early)
+
+
+@needs_cuda_torch
+@pytest.mark.parametrize("comm", [NullComm, Threaded])
+def test_a_trace_has_the_devices_own_times(comm):
+    """The device begins late, when the host has queued the passes."""
+    model = net()
+    options = {"comm": comm(2), "density": 0.05, "bucket_cap_mb": SMALL}
+    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), **options)
+    tracer = optimizer.reduction.record()
+    first = tracer.mark()
+    torch.cuda._sleep(LATE)
+    loss_of(model, 0, 0).backward()
+    optimizer.step()
+    last = tracer.mark()
+    last.synchronize()
+    assert len(tracer.buckets) == len(optimizer.reduction.buckets) > 1
+    for bucket in tracer.buckets:
+        times = [seconds_between(first, mark) for mark in (*bucket.marks, last)]
+        assert times[0] > 0 and times == sorted(times)
+
+
+@needs_cuda_torch
+@pytest.mark.parametrize("in_place", [False, True])
+def test_ranks_that_share_a_gpu_stay_alike(in_place):
+    results = World(3).run(lambda comm: train(comm, in_place=in_place))
+    assert all(np.array_equal(one, results[0]) for one in results)
+
+
+@needs_cuda_torch
+@pytest.mark.parametrize("stream", ["default", "own"])
+@pytest.mark.parametrize("comm", [NullComm, Threaded])
+def test_a_loss_scaler_skips_an_overflow_and_leaves_no_trace(comm, stream):
+    with torch.cuda.stream(torch.cuda.Stream() if stream == "own" else torch.cuda.default_stream()):
+        model, scaler = net(), torch.amp.GradScaler("cuda", init_scale=2.0**10)
+        options = {"comm": comm(2), "density": 0.1, "bucket_cap_mb": SMALL, "scaler": scaler}
+        optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), algorithm="topka", **options)
+        history = [weights(model)]
+        for step in range(5):
+            optimizer.zero_grad()
+            loss = loss_of(model, 0, step) * (float("inf") if step == 2 else 1.0)
+            scaler.scale(loss).backward()
+            optimizer.synchronize()
+            scaler.unscale_(optimizer)
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+            scaler.update()
+            history.append(weights(model))
+        left = optimizer.reduction.state_dict()["buckets"]
+    changed = [not np.array_equal(a, b) for a, b in zip(history, history[1:], strict=False)]
+    assert changed == [True, True, False, True, True] and scaler.get_scale() == 2.0**9
+    assert np.isfinite(history[-1]).all() and all(np.isfinite(bucket["residual"]).all() for bucket in left)
+
+
+@pytest.fixture
+def group(tmp_path):
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+@needs_cuda_torch
+@pytest.mark.parametrize("options", [{"algorithm": "dense"}, {"algorithm": "topka", "density": 1.0}], ids=str)
+def test_what_the_hook_sends_whole_trains_as_ddp_does(group, options):
+    expected, found = (trained_by_ddp(group, hooked) for hooked in (None, options | {"dense_steps": 0}))
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
+
+
+@needs_cuda_torch
+def test_the_hook_keeps_what_it_does_not_send(group):
+    """From step to step, through DDP's second set of buckets; the laws hold in every step."""
+    found, state = trained_by_ddp(group, {"density": 0.05, "dense_steps": 1, "check_every": 1})
+    left = np.concatenate([part for part in state.residuals().values()])
+    assert np.isfinite(found).all() and np.count_nonzero(left) > len(left) / 2 and state.steps == 4
+    again, _ = trained_by_ddp(group, {"density": 0.05, "dense_steps": 1, "check_every": 1})
+    assert np.array_equal(found, again)
+
+
+def trained_by_ddp(group, options: dict | None) -> tuple[np.ndarray, SparseState | None]:
+    """The weights after a few steps under DistributedDataParallel, and the state of its hook if there is one."""
+    bare = net()
+    model = DistributedDataParallel(bare, device_ids=[0], bucket_cap_mb=SMALL, process_group=group)
+    state = None if options is None else SparseState(bare.named_parameters(), comm=group, **options)
+    if state is not None:
+        model.register_comm_hook(state, sparse_hook)
+    optimizer = torch.optim.SGD(bare.parameters(), 0.1, momentum=0.9)
+    for step in range(4):
+        optimizer.zero_grad()
+        loss_of(model, 0, step).backward()
+        optimizer.step()
+    return weights(bare), state

@@ -1,0 +1,152 @@
+"""The laws through local steps: nothing of an outer gradient is lost, and all ranks have the same global parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparse_mpi import ALGORITHMS, World
+from sparse_mpi.reduction.arguments import takes
+from sparse_mpi.wire import WIRES
+
+from .loops import adamw, common, loss_of, made, net, plain, residuals, steps, weights
+
+pytestmark = pytest.mark.ranks(1, 3, 5, 7)
+
+
+def accounts(comm, numbers=range(12), **options):
+    """Train; return what this rank brought, what was applied to its global parameters, what it owes, and these."""
+    replica = made(comm, outer=plain, density=options.pop("density", 0.1), **options)
+    brought = np.zeros_like(common(replica.local))
+    start = common(replica.local)
+    for fragment in replica.local.fragments:
+        fragment.reducer.start = watched(fragment.reducer.start, fragment, replica.local, brought)
+    replica.local.check = True
+    steps(replica, comm.rank, numbers)
+    replica.local.synchronize()
+    return brought, start - common(replica.local), residuals(replica.local), weights(replica.model)
+
+
+def watched(start, fragment, local, brought):
+    """`start` of a reducer, which adds every outer gradient that it is given to a part of ``brought``."""
+    before = sum(len(other.common) for other in local.fragments[: local.fragments.index(fragment)])
+
+    def begin(gradient, **options):
+        brought[before : before + len(gradient)] += gradient.numpy()
+        return start(gradient, **options)
+
+    return begin
+
+
+def check_accounts(results, exact: bool = True) -> None:
+    brought, owed = (sum(one[part].astype(float) for one in results) for part in (0, 2))
+    applied = results[0][1].astype(float) * len(results)
+    if exact:
+        np.testing.assert_allclose(applied + owed, brought, rtol=1e-4, atol=2e-5 * len(results))
+    for one in results:
+        assert one[1].tobytes() == results[0][1].tobytes() and one[3].tobytes() == results[0][3].tobytes()
+    assert np.abs(results[0][1]).max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("schedule", [(1, 0), (2, 0), (2, 1)], ids=str)
+def test_what_all_ranks_have_moved_is_applied_or_owed(ranks, name, schedule):
+    fragments, delay = schedule
+
+    def body(comm):
+        return accounts(
+            comm, algorithm=name, fragments=fragments, fragment_sync_delay=delay, fragment_update_alpha=None
+        )
+
+    check_accounts(ranks.run(body), ALGORITHMS[name]().conserves)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("name", ["elect", "oktopk", "topka"])
+def test_what_rounding_takes_is_owed(ranks, name, wire):
+    if takes(name, "wire", wire):
+        check_accounts(ranks.run(lambda comm: accounts(comm, algorithm=name, wire=wire)))
+
+
+@settings(max_examples=40)
+@given(
+    size=st.sampled_from([1, 3, 5, 7]),
+    shapes=st.lists(st.integers(1, 12), min_size=2, max_size=5).map(tuple),
+    name=st.sampled_from(list(ALGORITHMS)),
+    schedule=st.sampled_from([(1, 1, 0), (3, 1, 2), (4, 2, 1), (6, 2, 2), (4, 1, 0)]),
+    alpha=st.sampled_from([0.0, 0.5, 1.0, None]),
+    density=st.sampled_from([0.01, 0.3, 1.0]),
+)
+def test_whatever_the_shapes_and_the_schedule(size, shapes, name, schedule, alpha, density):
+    every, fragments, delay = schedule
+
+    def body(comm):
+        return accounts(
+            comm,
+            sync_every=every,
+            fragments=fragments,
+            fragment_sync_delay=delay,
+            fragment_update_alpha=alpha,
+            density=density,
+            algorithm=name,
+            model=net(1, shapes),
+        )
+
+    check_accounts(World(size).run(body), ALGORITHMS[name]().conserves)
+
+
+@pytest.mark.parametrize("feedback", ["residual", "leaky", "none"])
+@pytest.mark.parametrize("algorithm", ["elect", "topka", "oktopk", "dense"])
+def test_global_parameters_have_the_same_bytes_on_all_ranks_after_every_step(ranks, feedback, algorithm):
+    def body(comm):
+        replica = made(
+            comm, density=0.1, algorithm=algorithm, feedback=feedback, fragments=2, fragment_sync_delay=1, inner=adamw
+        )
+        seen = []
+        for number in range(9):
+            steps(replica, comm.rank, [number])
+            seen.append(common(replica.local).tobytes())
+        with replica.local.globally():
+            seen.append(weights(replica.model).tobytes())
+        return seen, weights(replica.model).tobytes()
+
+    results = ranks.run(body)
+    assert all(seen == results[0][0] for seen, _ in results)
+    assert len({own for _, own in results}) == len(results), "ranks differ between synchronisations"
+
+
+def test_a_flush_leaves_nothing_owed(ranks):
+    def body(comm):
+        replica = made(comm, density=0.05, outer=plain, fragments=2)
+        start = common(replica.local)
+        brought = np.zeros_like(start)
+        for fragment in replica.local.fragments:
+            fragment.reducer.start = watched(fragment.reducer.start, fragment, replica.local, brought)
+        steps(replica, comm.rank, range(7))
+        replica.local.flush()
+        return brought, start - common(replica.local), residuals(replica.local), weights(replica.model)
+
+    results = ranks.run(body)
+    assert all(not owed.any() for _, _, owed, _ in results)
+    check_accounts(results)
+
+
+def test_steps_of_the_delay_are_kept_where_that_is_asked_for():
+    """With plain outer steps of all entries and nobody else, training is as without synchronisation."""
+
+    def body(comm):
+        replica = made(
+            comm, 6, outer=plain, algorithm="dense", fragment_sync_delay=3, fragment_update_alpha=None, fragments=1
+        )
+        alone = net()
+        optimizer = adamw(alone.parameters())
+        for number in range(18):
+            steps(replica, 0, [number])
+            optimizer.zero_grad()
+            loss_of(alone, 0, number).backward()
+            optimizer.step()
+        return weights(replica.model), weights(alone)
+
+    np.testing.assert_allclose(*World(1).run(body)[0], atol=1e-5)

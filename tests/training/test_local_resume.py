@@ -1,0 +1,156 @@
+"""A `DiLoCo` resumes to the bit, also on other ranks and when ranks are lost, and World is as MPI."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi import ALGORITHMS, World, checkpoint
+from sparse_mpi.fault_tolerance import Team
+
+from .loops import common, made, net, plain, residuals, steps, weights
+
+SCHEDULES = [(4, 1, 0, 0.0), (4, 2, 1, 0.5), (6, 1, 4, None)]
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+
+
+def replica_of(comm, schedule, name="elect", **options):
+    every, fragments, delay, alpha = schedule
+    options = {"density": 0.1, "algorithm": name} | options
+    return made(comm, every, fragments=fragments, fragment_sync_delay=delay, fragment_update_alpha=alpha, **options)
+
+
+@pytest.mark.ranks(1, 3, 5)
+@pytest.mark.thin(2)
+@every_schedule
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("cut", [5, 7])
+def test_a_resumed_run_goes_on_to_the_same_bits(ranks, schedule, name, cut):
+    def body(comm):
+        straight, half, again = (replica_of(comm, schedule, name, model=net(seed)) for seed in (0, 0, 1))
+        steps(straight, comm.rank, range(13))
+        steps(half, comm.rank, range(cut))
+        again.local.load_state_dict(half.local.state_dict())
+        steps(again, comm.rank, range(cut, 13))
+        steps(half, comm.rank, range(cut, 13))  # saving a state changes nothing
+        ends = [replica.local for replica in (straight, half, again)]
+        before = [weights(replica.model).tobytes() for replica in (straight, half, again)]
+        for local in ends:
+            local.synchronize()
+        return before, [common(local).tobytes() + residuals(local).tobytes() for local in ends], ends[2].steps
+
+    for before, after, number in ranks.run(body):
+        assert len(set(before)) == len(set(after)) == 1 and number == 13
+
+
+@pytest.mark.ranks(3)
+@every_schedule
+def test_a_checkpoint_holds_the_state(ranks, schedule, tmp_path):
+    def body(comm):
+        first, again = (replica_of(comm, schedule, model=net(seed)) for seed in (0, 1))
+        steps(first, comm.rank, range(7))
+        checkpoint.save(tmp_path, 7, {"model": "small"}, b"", first.local.state_dict(), comm, keep=1)
+        found = checkpoint.load(tmp_path, comm)
+        again.local.take_over(found.states, found.ranks)
+        for replica in (first, again):
+            steps(replica, comm.rank, range(7, 13))
+        return weights(first.model).tobytes() == weights(again.model).tobytes()
+
+    if isinstance(ranks, World):  # the ranks of MPI have a folder each
+        assert all(ranks.run(body))
+
+
+@pytest.mark.ranks(1, 2, 4, 5)
+@pytest.mark.parametrize("feedback", ["residual", "leaky"])
+@every_schedule
+def test_other_numbers_of_ranks_owe_together_what_the_old_ones_did(ranks, schedule, feedback):
+    """Scaled so that the mean changes as much; what they have moved since the last exchange is owed too."""
+    old = 3
+
+    def saved(comm):
+        replica = replica_of(comm, schedule, outer=plain, feedback=feedback)
+        steps(replica, comm.rank, range(7))
+        state = replica.local.state_dict()
+        taken = [f.common if f.exchange is None else f.exchange.taken for f in replica.local.fragments]
+        moved = np.concatenate([t.numpy() for t in taken]) - weights(replica.model)
+        arriving = [f.common * 0 if f.exchange is None else f.exchange.mean for f in replica.local.fragments]
+        after = common(replica.local) - np.concatenate([m.numpy() for m in arriving])
+        return state, residuals(replica.local) + moved, after
+
+    states, owed, globals_ = zip(*World(old).run(saved), strict=True)
+
+    def body(comm):
+        replica = replica_of(comm, schedule, outer=plain, feedback=feedback, model=net(comm.rank + 2))
+        replica.local.take_over(states[comm.rank :: comm.size], old)
+        begun = residuals(replica.local), common(replica.local), weights(replica.model)
+        replica.local.check = True
+        steps(replica, comm.rank, range(7, 14))
+        replica.local.flush()
+        return *begun, weights(replica.model).tobytes()
+
+    results = ranks.run(body)
+    total = sum(one[0] for one in results)
+    np.testing.assert_allclose(total, sum(owed) * ranks.size / old, rtol=1e-4, atol=1e-5)
+    for _, start, own, end in results:
+        np.testing.assert_allclose(start, globals_[0], rtol=1e-5, atol=1e-6)
+        assert start.tobytes() == own.tobytes() == results[0][1].tobytes() and end == results[0][3]
+
+
+@pytest.mark.ranks(1, 3)
+def test_a_state_of_another_schedule_is_refused(ranks):
+    def body(comm):
+        one, other = replica_of(comm, SCHEDULES[0]), replica_of(comm, SCHEDULES[1])
+        with pytest.raises(ValueError, match=r"state\['schedule'\] must be"):
+            other.local.load_state_dict(one.local.state_dict())
+        with pytest.raises(ValueError, match="states must be those of ranks"):
+            one.local.take_over([], comm.size)
+
+    ranks.run(body)
+
+
+@pytest.mark.parametrize("name", ["dense", "topka", "elect", "oktopk", "powersgd"])
+@every_schedule
+@pytest.mark.against_world
+def test_world_equals_mpi(ranks, schedule, name):
+    def body(comm):
+        replica = replica_of(comm, schedule, name, feedback="leaky")
+        steps(replica, comm.rank, range(9))
+        own = weights(replica.model).tobytes()
+        replica.local.synchronize()
+        return own, common(replica.local).tobytes(), residuals(replica.local).tobytes()
+
+    found, expected = ranks.run(body), World(ranks.size).run(body)
+    if name in ("dense", "powersgd"):  # MPI adds floating-point numbers in an order of its own
+        for one, other in zip(sum(found, ()), sum(expected, ()), strict=True):
+            np.testing.assert_allclose(*(np.frombuffer(data, np.float32) for data in (one, other)), atol=1e-5)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("schedule", [(2, 1, 0, 0.0), (4, 2, 1, None)], ids=str)
+@pytest.mark.parametrize("leave", [{2: 3}, {0: (2, 3)}, {1: 1, 3: (4, 2)}], ids=lambda leave: str(sorted(leave)))
+def test_survivors_go_on(schedule, leave):
+    def main(comm):
+        team = Team(comm)
+        replica = replica_of(comm, schedule, team=team, copy_every=2)
+        steps(replica, team.number, range(12))
+        replica.local.flush()
+        return weights(replica.model).tobytes(), [rank for d in team.departures for rank in d.ranks]
+
+    left = [result for result in World(4, leave=leave).run(main) if result is not None]
+    assert len(left) == 4 - len(leave)
+    assert all(end == left[0][0] and sorted(lost) == sorted(leave) for end, lost in left)
+
+
+def test_a_rate_of_numpy_is_saved(ranks):
+    """As a schedule by np.cos or np.interp sets it."""
+
+    def body(comm):
+        replica = replica_of(comm, (2, 1, 0, 0.0))
+        for group in (*replica.local.inner.param_groups, *replica.local.outer.param_groups):
+            group["lr"] = np.float64(0.05)
+        steps(replica, comm.rank, range(3))
+        replica.local.load_state_dict(replica.local.state_dict())
+        return replica.local.inner.param_groups[0]["lr"]
+
+    assert ranks.run(body) == [0.05] * ranks.size

@@ -1,0 +1,261 @@
+"""Who applies SGD's momentum: wherever it is, ``param_groups`` mean what they mean in torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparse_mpi import ALGORITHMS, ErrorFeedback, GlobalMomentum, Layout, MomentumCorrection, SparseVector
+from sparse_mpi.comm import NullComm
+from sparse_mpi.feedback import LeakyFeedback
+from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.training.momentum import matched
+
+from .test_optim import loss_of, net, weights
+
+SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}
+TAKEN = ["global", "corrected"]
+
+
+def steps(model: nn.Module, optimizer, losses, count: int = 6, closure: bool = False) -> np.ndarray:
+    """Train, with a rate that falls; return the weights."""
+    for step in range(count):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 / (1 + step)
+
+        def judged(step=step):
+            optimizer.zero_grad()
+            loss = losses(model, step)
+            loss.backward()
+            return loss
+
+        if closure:
+            optimizer.step(judged)
+        else:
+            judged()
+            optimizer.step()
+    return weights(model)
+
+
+def reference(ranks: int, **options) -> np.ndarray:
+    """Return the weights after the same training on the mean of all losses, in one process."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), **SGD | options)
+    return steps(model, optimizer, lambda model, step: sum(loss_of(model, r, step) for r in range(ranks)) / ranks)
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("closure", [False, True])
+@pytest.mark.parametrize(
+    ("momentum", "options"), [(mode, {"nesterov": nesterov}) for mode in TAKEN for nesterov in (False, True)], ids=str
+)
+def test_with_everything_sent_training_is_that_of_torch(ranks, momentum, options, closure):
+    def body(comm):
+        model = net()
+        plain = torch.optim.SGD(model.parameters(), **SGD | options)
+        optimizer = DistributedOptimizer(plain, comm=comm, algorithm="dense", momentum=momentum)
+        return steps(model, optimizer, lambda model, step: loss_of(model, comm.rank, step), closure=closure)
+
+    expected = reference(ranks.size, **options)
+    for trained in ranks.run(body):
+        np.testing.assert_allclose(trained, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("momentum", TAKEN)
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_weights_decay_as_they_do_in_torch_where_no_gradient_is(momentum, nesterov):
+    """Late by no step, though entries that are not selected are."""
+    decayed = []
+    for distributed in (False, True):
+        weight = torch.ones(50, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=nesterov)
+        if distributed:
+            optimizer = DistributedOptimizer(optimizer, comm=NullComm(), k=1, momentum=momentum)
+        for _ in range(200):
+            weight.grad = torch.zeros(50)
+            optimizer.step()
+        decayed.append(weight.detach().numpy())
+    assert decayed[0][0] < 0.13
+    np.testing.assert_allclose(decayed[1], decayed[0], rtol=1e-5)
+
+
+SGD_OR_ADAM = {
+    "global": (torch.optim.SGD, SGD, {"momentum": "global"}),
+    "global in place": (torch.optim.SGD, SGD, {"momentum": "global", "in_place": True}),
+    "leaky in place": (torch.optim.SGD, SGD, {"momentum": "global", "feedback": "leaky", "in_place": True}),
+    "arrival": (torch.optim.AdamW, {"lr": 0.05}, {}),
+}
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("case", SGD_OR_ADAM)
+def test_a_run_that_is_resumed_ends_in_the_same_bits(ranks, case):
+    make, own, options = SGD_OR_ADAM[case]
+
+    def body(comm):
+        def made(model):
+            return DistributedOptimizer(make(model.parameters(), **own), comm=comm, density=0.05, **options)
+
+        def losses(first):
+            return lambda model, step: loss_of(model, comm.rank, first + step)
+
+        straight, half = net(), net()
+        long, short = made(straight), made(half)
+        steps(straight, long, losses(0), 3)
+        steps(half, short, losses(0), 3)
+        again = net(1)
+        again.load_state_dict(half.state_dict())
+        resumed = made(again)
+        resumed.load_state_dict(short.state_dict())
+        resumed.reduction.load_state_dict(short.reduction.state_dict())
+        return steps(straight, long, losses(3), 3), steps(again, resumed, losses(3), 3)
+
+    for straight, resumed in ranks.run(body):
+        assert straight.tobytes() == resumed.tobytes()
+
+
+@pytest.mark.ranks(1, 3)
+def test_in_place_changes_no_bit(ranks):
+    def body(comm, in_place):
+        model = net()
+        plain = torch.optim.SGD(model.parameters(), **SGD)
+        optimizer = DistributedOptimizer(plain, comm=comm, density=0.05, momentum="global", in_place=in_place)
+        return steps(model, optimizer, lambda model, step: loss_of(model, comm.rank, step))
+
+    copied, shared = (ranks.run(lambda comm, x=x: body(comm, x)) for x in (False, True))
+    assert np.array_equal(copied[0], shared[0])
+
+
+def optimizer_of(options, make=torch.optim.SGD, **own):
+    return DistributedOptimizer(make([torch.ones(3, requires_grad=True)], lr=0.1, **own), comm=NullComm(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "own", "message"),
+    [
+        ({"momentum": "mine"}, {}, "momentum must be one of local, matched, global, corrected, arrival, got 'mine'"),
+        ({"momentum": "global", "feedback": "dgc"}, {}, "feedback must be 'residual' or leaky with momentum='global'"),
+        (
+            {"momentum": "corrected"},
+            {"momentum": 0.9, "dampening": 0.1},
+            "dampening must be 0 with momentum='corrected'",
+        ),
+        ({"feedback": "dgc"}, {"momentum": 0.8}, "given once, got 0.8 in the optimizer and 0.9 in MomentumCorrection"),
+        ({"feedback": GlobalMomentum(0.7)}, {"momentum": 0.8}, "got 0.8 in the optimizer and 0.7 in GlobalMomentum"),
+    ],
+    ids=str,
+)
+def test_momentum_that_cannot_be_taken_over_or_is_given_twice(options, own, message):
+    with pytest.raises(ValueError, match=message):
+        optimizer_of(options, **own)
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("global", "AdamW"), ("corrected", "RMSprop"), ("arrival", "SGD")])
+def test_a_mode_needs_the_optimizer_it_is_for(mode, kind):
+    with pytest.raises(TypeError, match=f"momentum must not be '{mode}' with {kind}"):
+        optimizer_of({"momentum": mode}, getattr(torch.optim, kind))
+
+
+def test_groups_with_momenta_of_their_own_are_refused():
+    groups = [{"params": [torch.ones(3, requires_grad=True)], "momentum": m} for m in (0.5, 0.9)]
+    with pytest.raises(ValueError, match=r"momentum must be the same in all parameter groups .* got 0.5, 0.9"):
+        DistributedOptimizer(torch.optim.SGD(groups, lr=0.1), comm=NullComm(), momentum="global")
+
+
+def test_a_momentum_that_changes_later_is_refused_before_anything_is_reduced():
+    optimizer = optimizer_of({"momentum": "global"}, momentum=0.9)
+    optimizer.param_groups[0]["momentum"] = 0.5
+    with pytest.raises(ValueError, match=r"momentum must stay 0.9, .* got 0.5 in the optimizer"):
+        optimizer.step()
+    assert optimizer.param_groups[0]["momentum"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("mode", "option"),
+    [("global", {"dampening": 0.5}), ("corrected", {"dampening": 0.5}), ("corrected", {"nesterov": True})],
+)
+def test_another_kind_of_momentum_that_comes_with_a_later_group_is_refused(mode, option):
+    optimizer = optimizer_of({"momentum": mode}, momentum=0.9)
+    optimizer.add_param_group({"params": [torch.ones(3, requires_grad=True)], **option})
+    ((name, value),) = option.items()
+    with pytest.raises(ValueError, match=f"{name} must stay .* got {value} in the optimizer"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("rule", [ErrorFeedback(), MomentumCorrection(0.0), GlobalMomentum(0.0)], ids=repr)
+def test_a_rule_without_momentum_leaves_the_optimizers_own(rule):
+    assert optimizer_of({"feedback": rule}, momentum=0.9).param_groups[0]["momentum"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("make", "own", "options", "says"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}, {}, "SGD's momentum enters before entries are selected, as 0.833"),
+        (torch.optim.SGD, {}, {}, ""),
+        (torch.optim.SGD, {"momentum": 0.9}, {"momentum": "local"}, ""),
+        (torch.optim.SGD, {"momentum": 0.9}, {"momentum": "global"}, ""),
+        (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.5}, {}, ""),
+        (torch.optim.SGD, {"momentum": 0.9}, {"feedback": "none"}, ""),
+        (torch.optim.AdamW, {}, {}, "AdamW makes up for the steps that an entry has waited"),
+        (torch.optim.Adam, {"amsgrad": True}, {}, ""),
+        (torch.optim.RMSprop, {"momentum": 0.9}, {}, ""),
+    ],
+    ids=str,
+)
+def test_momentum_is_taken_over_by_default_where_that_is_possible_and_said_so(make, own, options, says, capsys):
+    optimizer = optimizer_of(options, make, **own)
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == bool(says)
+    taken = optimizer.reduction.buckets[0].reducer.feedback.momentum
+    assert taken == (own["momentum"] if "SGD" in says or options.get("momentum") == "global" else 0)
+
+
+def test_a_leak_goes_with_momentum_that_is_taken_over():
+    for feedback, keep in (("residual", 1.0), ("leaky", 0.95), (LeakyFeedback(0.9), 0.9)):
+        rule = optimizer_of({"feedback": feedback}, momentum=0.8).reduction.buckets[0].reducer.feedback
+        assert (rule.momentum, rule.keep) == (0.8, keep) and rule.leak == pytest.approx(1 - keep)
+        assert rule.late == pytest.approx(0.6 + 0.2 / 3)  # one entry in three arrives in a step
+    with pytest.raises(ValueError, match="feedback must be 'residual' with momentum='corrected', got one that keeps 0"):
+        optimizer_of({"feedback": "leaky", "momentum": "corrected"}, momentum=0.8)
+    adam = optimizer_of({"feedback": "leaky"}, torch.optim.Adam)
+    adam.param_groups[0]["params"][0].grad = torch.ones(3)
+    adam.step()
+    assert adam.reduction.buckets[0].reducer.feedback.keep == 0.95
+
+
+def test_momentum_is_matched_to_the_wait():
+    """Half of the effective rate where little arrives in a step, all of it where everything does."""
+    assert matched(0.9, 1.0) == 0.9 and matched(0.9, 0.0) == pytest.approx(0.8) and matched(0.3, 0.0) == 0
+    rule = GlobalMomentum(0.5, late=0.25).start(Layout.of(4), False, 2)
+    for total, pushed in (
+        (np.ones(4, np.float32), 0.25),
+        (SparseVector(np.arange(4), np.ones(4, np.float32), 4), 0.125),
+    ):
+        rule.accumulate(np.zeros(4, np.float32))
+        before = rule.residual.copy()
+        rule.consume(total, total)
+        np.testing.assert_allclose(rule.residual, before - 1 + pushed)
+
+
+def test_nesterov_looks_ahead_by_what_each_bucket_was_given():
+    """Late sums get less momentum; a dense bucket beside a sparse one is trained as by torch."""
+    weights = [torch.full((8,), 0.5, requires_grad=True), torch.full((40,), 0.5, requires_grad=True)]
+    plain = weights[0].detach().clone().requires_grad_()
+    optimizer = DistributedOptimizer(
+        torch.optim.SGD(weights, lr=0.1, momentum=0.9, nesterov=True),
+        comm=NullComm(),
+        density=0.1,
+        algorithm="topka",
+        bucket_cap_mb=1e-5,
+    )
+    expected = torch.optim.SGD([plain], lr=0.1, momentum=0.9, nesterov=True)
+    kinds = {8: "dense", 40: "topka"}
+    optimizer.reduction.use([ALGORITHMS[kinds[bucket.flat.numel()]]() for bucket in optimizer.reduction.buckets])
+    for _ in range(8):
+        for parameters, chosen in ((weights, optimizer), ([plain], expected)):
+            chosen.zero_grad()
+            sum((parameter - torch.arange(len(parameter))).pow(2).sum() for parameter in parameters).backward()
+            chosen.step()
+    torch.testing.assert_close(weights[0], plain)

@@ -1,0 +1,77 @@
+"""Reductions beside the backward pass of a model on a pretended device: `test_gpu_background`, as far as torch allows.
+
+The lane's thread finds the device's tensors, and streams are entered and left as on a GPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi import World
+from sparse_mpi.comm import NullComm
+from sparse_mpi.optim import DistributedOptimizer
+
+from ..comm.test_background import Threaded
+from ..fakes import fake_torch
+from . import test_gpu_background as real
+
+OPTIONS = [
+    {},
+    {"in_place": True},
+    {"feedback": "dgc"},
+    {"compression": "dense"},
+    {"clip_norm": 1.0},
+    {"dtype": torch.bfloat16},
+]
+
+
+@pytest.fixture
+def gpu(device, monkeypatch):
+    """The pretended device, for torch too."""
+    fake_torch.install_torch(monkeypatch)
+    return device
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_overlap_changes_no_bit(gpu, options):
+    foreground = real.train(NullComm(2), overlap=False, **options)
+    late, early = (real.train(Threaded(2), overlap=overlap, **options) for overlap in (False, True))
+    begun = real.weights(real.net(options.get("dtype", torch.float32)))
+    assert np.isfinite(early).all() and not np.array_equal(early, begun)
+    assert np.array_equal(foreground, late) and np.array_equal(late, early)
+    assert not gpu.early and not gpu.races
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_ranks_that_share_a_gpu_stay_alike(gpu, in_place):
+    results = World(3).run(lambda comm: real.train(comm, in_place=in_place))
+    assert all(np.array_equal(one, results[0]) for one in results)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_rows_of_embeddings_pass_through_the_host(gpu, overlap):
+    """No more of them than were touched, beside dense gradients that stay; torch's sparse tensors are not pretended."""
+    rows, width = 5000, 8
+
+    def trained(comm, where):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Embedding(rows, width, sparse=True), torch.nn.Linear(width, 4)).to(where)
+        plain = torch.optim.SGD(model[1].parameters(), 0.1)
+        plain.add_param_group({"params": model[0].parameters(), "lr": 0.0})
+        optimizer = DistributedOptimizer(plain, comm=comm, algorithm="dense", overlap=overlap)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.tensor([step, 40, 40, 9 + comm.rank], device=where)).pow(2).sum().backward()
+            optimizer.synchronize()
+        gradient = model[0].weight.grad
+        assert gradient.is_sparse and gradient._indices().tolist() == [[2, *range(9, 9 + comm.size), 40]]
+        large = [copy for copy in gpu.copies if copy.bytes >= rows * width * 4]
+        assert len(large) == (where == "cuda")  # the table, when its model was moved
+        return gradient._values().cpu().numpy()
+
+    expected = World(3).run(lambda comm: trained(comm, "cpu"))[0]
+    for one in World(3).run(lambda comm: trained(comm, "cuda")):
+        np.testing.assert_allclose(one, expected, rtol=1e-6)
+    assert not gpu.early and not gpu.races
