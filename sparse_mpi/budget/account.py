@@ -47,8 +47,8 @@ class Account:
         goal = self.goal
         if goal.rate is not None:
             return goal.rate * self.elapsed / NANOSECONDS - self.spent
-        if goal.each is not None:
-            return goal.each * self.steps - self.spent
+        if goal.bytes_per_step is not None:
+            return goal.bytes_per_step * self.steps - self.spent
         if goal.total is not None and goal.steps is not None:
             return goal.total * min(self.steps, goal.steps) / goal.steps - self.spent
         return 0.0
@@ -63,9 +63,9 @@ class Account:
         goal, more = self.goal, 1 + MORE * urgency
         if goal.total is not None and goal.steps is not None:
             return max(0.0, more * (goal.total - self.spent) / max(1, goal.steps - self.steps))
-        if goal.rate is None and goal.each is None:
+        if goal.rate is None and goal.bytes_per_step is None:
             return float("inf")
-        earned = goal.rate * seconds if goal.rate is not None else goal.each or 0.0
+        earned = goal.rate * seconds if goal.rate is not None else goal.bytes_per_step or 0.0
         # A long outage leaves much credit: spending it must not more than double what a step sends.
         return max(0.0, more * earned + min(self.credit / REPAID, earned))
 

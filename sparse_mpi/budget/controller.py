@@ -12,8 +12,8 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from sparse_mpi.budget.account import NANOSECONDS, Account
+from sparse_mpi.budget.critical_regime import CriticalRegime
 from sparse_mpi.budget.goal import PAIR_BYTES, Goal
-from sparse_mpi.budget.urgency import Urgency
 
 START = 0.01  # density of the first steps, unless the budget says what bytes they have
 FIRST = 2  # steps before the first decision: they compile kernels and allocate memory
@@ -49,7 +49,7 @@ class Decision(NamedTuple):
     exposed: float  #: seconds of these in which it waits
     sent: int  #: bytes of the last step
     credit: float  #: bytes earned and not sent; a debt is negative
-    urgency: float  #: see `Urgency`
+    urgency: float  #: see `CriticalRegime`
 
 
 class Controller:
@@ -68,7 +68,7 @@ class Controller:
 
     def __init__(self, goal: Goal, floor: int, size: int, dense_bytes: float) -> None:
         self.goal, self._floor, self._size, self._dense_bytes = goal, min(floor, size), size, dense_bytes
-        self.account, self.urgency = Account(goal), Urgency()
+        self.account, self.critical_regime = Account(goal), CriticalRegime()
         self.dense = False
         first = START * size if goal.step_bytes == math.inf else min(goal.step_bytes, dense_bytes) / PAIR_BYTES
         self._amount = min(float(size), max(float(self._floor), round(first)))  # k before it is rounded
@@ -88,14 +88,14 @@ class Controller:
         self._rests.append(seen.rest)
         rest = statistics.median_low(self._rests)
         self.account.add(sent, min(seen.rest, PAUSE * rest) + seen.exposed)
-        self.urgency.add(seen.norm)
+        self.critical_regime.add(seen.norm)
         if not self.dense:
             self._per_entry.append(sent / self.k)
         seconds, exposed = (rest + seen.exposed) / NANOSECONDS, seen.exposed / NANOSECONDS
         why = "start"
         if self.account.steps > FIRST:
             why = self._decide(seconds, rest / NANOSECONDS, max(1, seen.cost) / NANOSECONDS)
-        urgency, credit = self.urgency.value, self.account.credit
+        urgency, credit = self.critical_regime.value, self.account.credit
         return Decision(self.account.steps, self.k, self.dense, why, seconds, exposed, sent, credit, urgency)
 
     def _decide(self, seconds: float, rest: float, cost: float) -> str:
@@ -112,7 +112,7 @@ class Controller:
         most = math.inf if self._climbing else CHANGE
         by_time = now * min(most, max(least, 1 + gain * off))
         # Bytes: what the account allows the next step.
-        allowed = self.account.allowance(min(seconds, target), self.urgency.value)
+        allowed = self.account.allowance(min(seconds, target), self.critical_regime.value)
         each = self._dense_bytes / ceiling if self.dense else per_entry
         by_bytes = allowed / each if each > 0 else math.inf
         by_bytes = now * min(most, max(1 / CHANGE, by_bytes / now))
@@ -132,7 +132,7 @@ class Controller:
         """Return numbers and lists of them, from which `load` goes on to the bit."""
         return {
             "account": self.account.state(),
-            "urgency": self.urgency.state(),
+            "urgency": self.critical_regime.state(),
             "dense": self.dense,
             "amount": self._amount,
             "rests": list(self._rests),
@@ -144,7 +144,7 @@ class Controller:
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a `state` of a controller of the same size, which may have had another goal."""
         self.account.load(state["account"])
-        self.urgency.load(state["urgency"])
+        self.critical_regime.load(state["urgency"])
         self.dense, self._patience = state["dense"], state["patience"]
         self._climbing = state.get("climbing", False)  # which older states do not say
         self._amount = min(float(self._size), max(float(self._floor), state["amount"]))

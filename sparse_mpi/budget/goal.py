@@ -28,20 +28,20 @@ class Goal:
         rate: bytes a second, on average.
         total: bytes of the next ``steps`` steps together.
         steps: see ``total``.
-        each: bytes a step, on average.
+        bytes_per_step: bytes a step, on average.
         seconds: of a step, with all that belongs to it.
     """
 
     rate: float | None = None
     total: int | None = None
     steps: int | None = None
-    each: float | None = None
+    bytes_per_step: float | None = None
     seconds: float | None = None
 
     @property
-    def counts_bytes(self) -> bool:
+    def limits_bytes(self) -> bool:
         """Return True if bytes were limited, and not the time of a step alone."""
-        return not self.rate is self.total is self.each
+        return not self.rate is self.total is self.bytes_per_step
 
     @property
     def step_bytes(self) -> float:
@@ -50,7 +50,7 @@ class Goal:
             return self.total / self.steps
         if self.rate is not None and self.seconds is not None:
             return self.rate * self.seconds
-        return math.inf if self.each is None else self.each
+        return math.inf if self.bytes_per_step is None else self.bytes_per_step
 
     def check_fits(self, segments: int) -> None:
         """Raise ValueError if not even one entry of each of ``segments`` can be sent in a step, or in a second."""
@@ -113,4 +113,4 @@ def _parsed(text: Any) -> dict[str, Any]:
         raise ValueError(f"budget must be above 0, for at least one step, got {text!r}")
     if found["second"]:
         return {"rate": float(amount)}
-    return {"each": float(amount)} if steps is None else {"total": round(amount), "steps": steps}
+    return {"bytes_per_step": float(amount)} if steps is None else {"total": round(amount), "steps": steps}

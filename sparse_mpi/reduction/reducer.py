@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-from sparse_mpi import arrays, kernels
-from sparse_mpi.algorithms import Algorithm, Reduction
+from sparse_mpi import arrays
+from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import Array
-from sparse_mpi.budget.goal import check_alone, make_goal
-from sparse_mpi.comm import Comm, Traffic, as_comm
-from sparse_mpi.comm.background import Handle, busy, progress_thread_of, settle
+from sparse_mpi.budget import Decision, agreed_on
+from sparse_mpi.budget.goal import check_alone
+from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.background import Handle, busy, in_turn, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.absence import Absence
-from sparse_mpi.reduction.arguments import check_together, make_feedback, resolve_k, usual_density
-from sparse_mpi.reduction.auto import choose, make_candidate
-from sparse_mpi.reduction.clipping import clipping_factor, scaled, sketched
+from sparse_mpi.reduction.arguments import check_together, make_algorithm, resolve_k
+from sparse_mpi.reduction.auto import choose
 from sparse_mpi.reduction.deprecated import accepts_former, warn_renamed
-from sparse_mpi.reduction.flushing import Flushable
-from sparse_mpi.reduction.instrument import check_added, instrument, unselected
-from sparse_mpi.reduction.laws import check_laws, raise_nonfinite
+from sparse_mpi.reduction.engine import Agreed, Direct, Engine
 from sparse_mpi.reduction.picking import pick
-from sparse_mpi.reduction.report import StepReport, summarise
-from sparse_mpi.reduction.spending import Spending
-from sparse_mpi.reduction.states import Resumable
+from sparse_mpi.reduction.policy import Budget, FixedK, Plan
+from sparse_mpi.reduction.report import StepReport
+from sparse_mpi.reduction.settings import Settings, make_settings
+from sparse_mpi.reduction.snapshot import Snapshot
 from sparse_mpi.reduction.watch import Watch
 from sparse_mpi.sparse import Layout, leave
 
+FLUSH = Plan(0, flush=True)
 
-class SparseAllreduce(Flushable, Resumable, Spending):
+
+class SparseAllreduce:
     """The allreduce of one gradient, step after step, with error feedback. Making one is collective.
 
     Args:
@@ -44,12 +46,13 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         step_seconds: instead of k, or beside a budget, how long a step may take with all that is between two of them.
         clip_norm: where the mean of all ranks' gradients is longer than this, by its L2 norm, all ranks scale their
             gradients by the same factor before they are added to the residual. The norm is estimated, with a standard
-            error of 2.2 %, for 16 KB of control a step; a single rank's is exact. See `reducer.clipping`.
+            error of 2.2 %, for 16 KB of control a step; a single rank's is exact. See `reduction.clipping`.
         in_place: the array given to the first step *is* the residual from then on. Every step must pass the same
             array, with the gradient added to what the last step left there: autograd does that if nobody clears it,
             which saves the pass that adds the gradient. Only for rules that work in place, without clip_norm.
         nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
             every rank when ``total`` has one.
+        settings: all these arguments but comm, checked before; nothing else is given then.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -58,7 +61,7 @@ class SparseAllreduce(Flushable, Resumable, Spending):
     @accepts_former("k", "density", "comm", "algorithm", renamed={"memory": "feedback"})
     def __init__(
         self,
-        layout: Any,
+        layout: Any = None,
         *,
         k: int | None = None,
         density: float | None = None,
@@ -70,44 +73,63 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         nonfinite: str = "keep",
         budget: str | None = None,
         step_seconds: float | None = None,
+        settings: Settings | None = None,
         **options: Any,
     ) -> None:
-        self.comm: Comm = as_comm(comm)
-        settle(self.comm)  # another reducer may have prepared its next step there
-        with same_on_all_ranks(self.comm) as say:
-            if nonfinite not in ("keep", "raise"):
-                raise ValueError(f"nonfinite must be 'keep' or 'raise', got {nonfinite!r}")
-            self.layout: Layout = Layout.of(layout)
-            self.in_place: bool = in_place
-            self._rule = make_feedback(feedback, clip_norm, in_place)
-            chosen = make_candidate(algorithm, options)
-            if chosen is not None:
-                check_together(self._rule, chosen)
-            goal = make_goal(budget, step_seconds, k=k, density=density)
-            self.k: int = resolve_k(self.layout.size, k, density, usual_density(algorithm))
-            self.feedback: Feedback = self._rule.start(self.layout, in_place, self.comm.size)
-            self._keep(goal, chosen)
-            say(n=self.layout.size, layout=self.layout.digest, k=self.k, algorithm=chosen)
-            say(feedback=self._rule, clip_norm=clip_norm, in_place=in_place, nonfinite=nonfinite, budget=goal)
-        try:
-            self.algorithm: Algorithm = chosen or (
-                choose(self.layout, self.k, self.comm)
-                if self._keeper is None  # with a budget one that follows k
-                else pick([self.layout], [self.k], self.comm)[0]
-            )
-        except Exception as error:
-            self.comm.abort(error)
-        self.ranks: int = self.comm.size  # whose gradients are in the last result
-        self.whole: bool = False  # the last step was to send every entry
-        self.absence: Absence = Absence(len(self.layout.shapes))  # of gradients, in a step
-        self.clip_norm: float | None = clip_norm
-        self._nonfinite: str = nonfinite
-        self.report: StepReport | None = None
-        self.watch: Watch | None = None  # measures the quality of some steps, if set
-        self._selectors, self._instrumented = instrument(self.algorithm)
-        self._state = self._instrumented.init(self.layout, self.k, self.comm.size)
-        self._unselected = unselected(self.algorithm, self.layout)
-        self._prepared = Traffic()  # of what was prepared for the next step in the background
+        transport: Comm = as_comm(comm)
+        settle(transport)  # another reducer may have prepared its next step there
+        with same_on_all_ranks(transport) as say:
+            if settings is None:
+                settings = make_settings(
+                    layout,
+                    k=k,
+                    density=density,
+                    algorithm=algorithm,
+                    feedback=feedback,
+                    clip_norm=clip_norm,
+                    in_place=in_place,
+                    nonfinite=nonfinite,
+                    budget=budget,
+                    step_seconds=step_seconds,
+                    **options,
+                )
+            size, ranks, chosen = settings.layout.size, transport.size, settings.algorithm
+            self.policy: FixedK | Budget = FixedK(settings.k)
+            if settings.goal is not None:
+                self.policy = Budget(settings.goal, size, 1, ranks, chosen, settings.in_place)
+            say(**settings.statement)
+        if chosen is None and settings.goal is None:
+            chosen = choose(settings.layout, settings.k, transport)
+        elif chosen is None:  # with a budget one that follows k
+            (chosen,) = pick([settings.layout], [settings.k], transport)
+        self.engine = Engine(settings, transport, chosen)
+        self.execution: Direct = Direct(self.engine)
+        self._preparing: Handle[None] | None = None
+
+    @property
+    def comm(self) -> Comm:
+        """Return the ranks that reduce."""
+        return self.engine.comm
+
+    @property
+    def layout(self) -> Layout:
+        """Return the layout of the gradient."""
+        return self.engine.layout
+
+    @property
+    def k(self) -> int:
+        """Return the number of entries of a step that is given no other."""
+        return self.engine.settings.k
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Return the algorithm that reduces."""
+        return self.engine.exchange.algorithm
+
+    @property
+    def feedback(self) -> Feedback:
+        """Return what becomes of entries that are not sent, with its arrays."""
+        return self.engine.feedback
 
     @property
     def residual(self) -> Array:
@@ -115,7 +137,46 @@ class SparseAllreduce(Flushable, Resumable, Spending):
 
         An array on a device is valid in the order of the stream on which the last step was made or waited for.
         """
-        return self.feedback.residual
+        return self.engine.feedback.residual
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks whose gradients are in the last result: divide by it for the mean."""
+        return self.engine.ranks
+
+    @property
+    def whole(self) -> bool:
+        """Return True if the last step was to send every entry."""
+        return self.engine.whole
+
+    @property
+    def absence(self) -> Absence:
+        """Return which tensors have no gradient, in a step."""
+        return self.engine.absence
+
+    @property
+    def report(self) -> StepReport | None:
+        """Return what the last step did on this rank; None before the first."""
+        return self.engine.report
+
+    @property
+    def watch(self) -> Watch | None:
+        """Return what measures the quality of some steps, if set."""
+        return self.engine.watch
+
+    @watch.setter
+    def watch(self, watch: Watch | None) -> None:
+        self.engine.watch = watch
+
+    @property
+    def decision(self) -> Decision | None:
+        """Return how the budget has decided on the next step; None without one, or before the second step is over."""
+        return self.policy.decision
+
+    @property
+    def selections(self) -> list[tuple[float, float]]:
+        """Return when the selections of the last step began and ended, in `time.perf_counter` seconds."""
+        return [selector.span for selector in self.engine.exchange.selectors]
 
     @property
     def memory(self) -> Feedback:
@@ -123,13 +184,16 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         warn_renamed("SparseAllreduce.memory", "feedback")
         return self.feedback
 
-    @memory.setter
-    def memory(self, feedback: Feedback) -> None:
-        warn_renamed("SparseAllreduce.memory", "feedback")
-        self.feedback = feedback
-
     @accepts_former("check")
-    def step(self, gradient: Any, *, k: int | None = None, density: float | None = None, check: bool = False) -> Any:
+    def step(
+        self,
+        gradient: Any,
+        *,
+        k: int | None = None,
+        density: float | None = None,
+        check: bool = False,
+        dense: bool = False,
+    ) -> Any:
         """Add ``gradient`` to the residual, reduce the k most significant entries, and keep the rest. Collective.
 
         Args:
@@ -138,6 +202,7 @@ class SparseAllreduce(Flushable, Resumable, Spending):
             k: number of entries in this step instead of the reducer's own, the same on all ranks.
             density: k as a fraction of n, likewise.
             check: assert both laws on this step; costs two dense allreduces.
+            dense: sum every entry, by a dense allreduce.
 
         Returns:
             The sum over the ranks, the same bytes on every rank: a `SparseVector` of the gradient's library (dense
@@ -150,13 +215,19 @@ class SparseAllreduce(Flushable, Resumable, Spending):
             LawError: a law is broken, with ``check``.
         """
         if busy(self.comm):
-            return self.start(gradient, k=k, density=density, check=check).wait()
+            return self.start(gradient, k=k, density=density, check=check, dense=dense).wait()
         with arrays.on_stream_of(gradient):
-            return self._spend(gradient, k, density, check)
+            return self._step(gradient, k, density, check, dense)
 
     @accepts_former("check")
     def start(
-        self, gradient: Any, *, k: int | None = None, density: float | None = None, check: bool = False
+        self,
+        gradient: Any,
+        *,
+        k: int | None = None,
+        density: float | None = None,
+        check: bool = False,
+        dense: bool = False,
     ) -> Handle[Any]:
         """Begin a `step` in the background and return at once; `Handle.wait` returns its result or raises its error.
 
@@ -168,130 +239,156 @@ class SparseAllreduce(Flushable, Resumable, Spending):
 
         def work() -> Any:
             with arrays.on_stream_of(gradient):
-                return self._spend(gradient, k, density, check)
+                return self._step(gradient, k, density, check, dense)
 
         return progress_thread_of(self.comm).start(work, gradient)
 
-    def _step(self, gradient: Any, k: int | None, density: float | None, check: bool) -> Any:
+    def _step(self, gradient: Any, k: int | None, density: float | None, check: bool, dense: bool) -> Any:
         """Carry out `step` on the current device and stream."""
-        start, before = perf_counter(), self.comm.traffic.copy()
-        self.comm.begin_reduction()
-        # Check the arguments before any data moves: all ranks raise, or none.
-        flat, k_now, dtype, asked = self._agree(gradient, k, density, check)
-        try:
-            self._begin(k_now, dtype, asked)
-            # Prepare: what needs no gradient, unless it was done in the background.
-            self._prepare()
-            # Accumulate: the gradient joins the residual, here or in the pass in which the algorithm selects.
-            watched = self.watch is not None and self.watch.due
-            acc, add = self._accumulate(flat, check or watched)
-            initial_acc = acc.copy() if check or watched else None
-            # Reduce: the only communication of the step.
-            reduction = self._reduce(acc, k_now, add)
-            # Consume: what was sent leaves the residual.
-            self.feedback.consume(reduction.sent, reduction.total)
-            # Prepare the next step now if the next gradient will be added to the residual from outside.
-            if self.in_place:
-                self._prepare()
-        except Exception as error:
-            self.comm.abort(error)
-        # Report what the step did, and check what it is asked to check.
-        self._report(reduction, start, before)
-        if self.watch is not None:
-            self.watch.note(initial_acc, reduction.total, k_now, self.comm)
-        self._check_result(reduction, initial_acc if check else None, self.algorithm)
-        return leave(self.feedback.outcome(reduction.total), gradient)
+        self._finish_preparing()
+        began, before = perf_counter(), self.comm.traffic.copy()
+        engine, budget = self.engine, self.policy if isinstance(self.policy, Budget) else None
 
-    def _report(self, reduction: Reduction, start: float, before: Traffic) -> None:
-        """Put together the report of a step that began at the time ``start``, after the traffic ``before``."""
-        spent, traffic = perf_counter() - start, self.comm.traffic - before + self._prepared
-        self._prepared = Traffic()
-        self.report = summarise(reduction, self._selectors, self._unselected, spent, traffic)
+        def agree() -> Agreed:
+            agreed = engine.agree(gradient, lambda: self._plan(k, density, dense), check)
+            if budget is not None:
+                budget.observe(agreed.flat)
+            return agreed
 
-    def _agree(self, gradient: Any, k: int | None, density: float | None, check: bool) -> tuple[Array, int, Any, bool]:
-        """Return the flat gradient ``(n,)``, k, the dtype of acc, and True if a rank has `absence.news`; all agree."""
-        agreement = same_on_all_ranks(self.comm)
-        with agreement as say:
-            flat, k_now = self._enter(gradient), self._resolve(k, density)
-            dtype = self._acc_type(flat)
-            say(dtype=arrays.wide_type(flat), acc=dtype, k=k_now, check=check)
-            agreement.flag = self.absence.news(self.comm)
-        return flat, k_now, dtype, agreement.flag
+        total = engine.commit(self.execution.complete(gradient, agree, check), began, before)
+        if budget is not None and engine.report is not None:
+            words = budget.measured(began, engine.report, {0: gradient})
+            if words is not None:
+                budget.tracker.decide(agreed_on(words, self.comm))
+        return leave(total, gradient)
 
-    def _begin(self, k_now: int, dtype: Any, asked: bool) -> None:
-        """Begin a step with what `_agree` returned. Collective if ``asked``."""
-        self._use_dtype(dtype)
-        missing = self.absence.agree(asked, self.comm)
-        parts = self.layout.parts if missing else ()  # made anew at each look
-        self.feedback.withhold([parts[number] for number in missing])
-        self.whole = k_now >= self.layout.size
+    def _plan(self, k: int | None, density: float | None, dense: bool) -> Plan:
+        """Return the plan of a step that is given these arguments."""
+        size = self.layout.size
+        if k is None and density is None:
+            return Plan(size, dense=True) if dense else self.policy.next()
+        if isinstance(self.policy, Budget):
+            check_alone("a budget", k=k, density=density)
+        return Plan(resolve_k(size, k, density), dense)
 
-    def _reduce(self, acc: Array, k: int, add: Array | None) -> Reduction:
-        """Return the reduction of ``acc`` ``(n,)``, to which the selection still has to add ``add``, if anything."""
-        reduction, self._state = self._instrumented.reduce(acc, k, self.comm, self._state, self.layout, add)
-        check_added(self._selectors, self.algorithm, add)
-        return reduction
+    def flush(self, *, check: bool = False, like: Any = None) -> Any:
+        """Send all that the ranks owe, in one dense allreduce, and leave a residual of 0. Collective.
 
-    def _accumulate(self, flat: Array, check: bool) -> tuple[Array, Array | None]:
-        """Return acc ``(n,)``, and what a selection must still add to it, or None."""
-        if self.clip_norm is not None:
-            flat = scaled(arrays.widened(flat), self._clipping_factor(flat, self.clip_norm))
-        acc, add = self.feedback.accumulate(flat)
-        if add is not None and (check or not self.algorithm.accumulates):
-            kernels.accumulate(acc, add)
-            add = None
-        return acc, add
+        It is a dense step without a gradient. For the end of training, or before an evaluation that matters: without it
+        what is still in the residuals never reaches the model. Global momentum leaves its share of the momentum of this
+        result in the residual, as after any step.
 
-    def _clipping_factor(self, flat: Array, clip_norm: float) -> float:
-        """Return what all ranks multiply their gradients by. Collective."""
-        return clipping_factor(sketched([flat], self.comm.size), clip_norm, self.comm)
+        Args:
+            check: as for `step`.
+            like: the sum comes in the library of this array, on whose device the residual must be; by default NumPy or
+                CuPy as `residual` is.
 
-    def _check_result(self, reduction: Reduction, initial_acc: Array | None, algorithm: Algorithm) -> None:
-        """Raise on every rank if the laws are to be checked, on what began with acc, and are broken; or for NaN."""
-        if initial_acc is not None:
-            check_laws(reduction, initial_acc, self.feedback, algorithm, self.comm)
-        if self._nonfinite == "raise":
-            raise_nonfinite(reduction.total)
+        Returns:
+            The sum over the ranks ``(n,)``.
 
-    @property
-    def selections(self) -> list[tuple[float, float]]:
-        """Return when the selections of the last step began and ended, in `time.perf_counter` seconds."""
-        return [selector.span for selector in self._selectors]
+        Raises:
+            ValueError: the feedback rule never owes anything, as without error feedback; raised on every rank.
+            LawError, FloatingPointError: as for `step`.
+        """
+        shown = self.residual if like is None else like
+
+        def work() -> Any:
+            with arrays.on_stream_of(shown):
+                self._finish_preparing()
+                began, before = perf_counter(), self.comm.traffic.copy()
+                attempt = self.execution.complete(None, lambda: self.engine.agree(None, lambda: FLUSH, check), check)
+                return leave(self.engine.commit(attempt, began, before), shown)
+
+        return in_turn(self.comm, work, shown)
+
+    def prepare(self) -> None:
+        """Begin in the background what can be done for the next step before its gradient is known. Collective.
+
+        Without this call the next step does it, with the same result; most algorithms have nothing to prepare. As with
+        `start`, nothing else may use ``comm`` meanwhile, but steps of other reducers, which wait. Where ranks may be
+        lost it does nothing: preparing is a part of the transaction then.
+        """
+        engine = self.engine
+
+        def work() -> None:
+            before = self.comm.traffic.copy()
+            engine.prepare()
+            engine.prepared = self.comm.traffic - before
+
+        prepares = engine.exchange.instrumented.prepares
+        if prepares and not engine.settings.in_place and not self.execution.survives:
+            self._preparing = progress_thread_of(self.comm).start(work, self.residual)
+
+    def _finish_preparing(self) -> None:
+        """Wait for what `prepare` began, and raise what it raised."""
+        if self._preparing is not None:
+            preparing, self._preparing = self._preparing, None
+            preparing.wait()
 
     def adopt(self, buffer: Any) -> None:
         """Make ``buffer`` hold the residual from now on, as the first step's gradient would; with ``in_place`` only."""
         with arrays.on_stream_of(buffer):
-            self.feedback.adopt(self._enter(buffer))
+            self.feedback.adopt(self.engine.entered(buffer))
 
-    def sibling(self, algorithm: str | Algorithm) -> SparseAllreduce:
-        """Return a reducer with another algorithm that shares this one's residual. Collective.
+    def use(self, algorithm: str | Algorithm) -> None:
+        """Reduce the next steps by another algorithm; what either has not sent, the other sends. Collective.
 
-        The two can take turns: what either has not sent, the other sends.
+        One that was used before goes on with the state it had then.
+
+        Raises:
+            TypeError, ValueError: there is no such algorithm, it does not go with the feedback rule, or ranks may be
+                lost; raised on every rank.
         """
-        same: dict[str, Any] = {"k": self.k, "comm": self.comm, "clip_norm": self.clip_norm, "in_place": self.in_place}
-        same |= {"feedback": self._rule, "nonfinite": self._nonfinite}
-        made = SparseAllreduce(self.layout, algorithm=algorithm, **same)
-        made.feedback = self.feedback
-        return made
+        self._finish_preparing()
+        settle(self.comm)
+        with same_on_all_ranks(self.comm) as say:
+            chosen = make_algorithm(algorithm, {})
+            if self.execution.survives and chosen != self.algorithm:
+                raise ValueError(f"algorithm must stay {self.algorithm} where ranks may be lost, got {algorithm}")
+            check_together(self.engine.settings.feedback, chosen)
+            say(call="use", algorithm=chosen)
+        self.engine.use(chosen)
 
-    def _enter(self, gradient: Any) -> Array:
-        """Return ``gradient`` as a flat NumPy or CuPy array ``(n,)``, or raise what `step` raises for a bad one."""
-        arrays.check(gradient, "gradient")
-        if self.in_place:
-            arrays.check_in_place(gradient, "gradient")
-        flat = arrays.enter(gradient)
-        if len(flat) != self.layout.size:
-            raise ValueError(
-                f"gradient must have {self.layout.size} elements as layout says, got {len(flat)}; "
-                "pass all tensors of the layout, flattened into one"
-            )
-        self.feedback.check_gradient(flat)
-        return flat
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays.
 
-    def _resolve(self, k: int | None, density: float | None) -> int:
-        """Return k of a step: from its arguments, or the reducer's own."""
-        if k is None and density is None:
-            return self.k if self._keeper is None else self._keeper.controller.k
-        if self._keeper is not None:
-            check_alone("a budget", k=k, density=density)
-        return resolve_k(self.layout.size, k, density)
+        `load_state_dict` takes tensors as well: ``torch.save(as_tensors(state), file)`` of `sparse_mpi.arrays` makes
+        what `torch.load` reads.
+        """
+        self._finish_preparing()
+        self.execution.catch_up()
+        return Snapshot(self.engine, self.policy).taken()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, on the same rank of as many ranks. Collective.
+
+        `take_over` restores on another number of ranks.
+
+        Raises:
+            TypeError, ValueError: it was saved by another algorithm, feedback, layout, k or rank, or is not as it was
+                saved; raised on every rank.
+        """
+        self._finish_preparing()
+        self.execution.catch_up()
+        Snapshot(self.engine, self.policy).restore(state)
+        self.execution.loaded()
+
+    def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
+        """Restore what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out. Collective.
+
+        On as many ranks as before this is `load_state_dict`. On another number the residuals of the old ranks are
+        added up, so that the new ranks together owe what the old ones did, to rounding; the states of algorithm and
+        selector start afresh.
+
+        Args:
+            states: those of the old ranks r, r + P, r + 2 P, ... on rank r; empty if there is no such rank.
+            ranks: the number of old ranks.
+
+        Raises:
+            TypeError, ValueError: a state is missing, was saved by another algorithm, feedback, layout or k, or is not
+                as it was saved; raised on every rank.
+        """
+        self._finish_preparing()
+        self.execution.catch_up()
+        Snapshot(self.engine, self.policy).deal(states, ranks)
+        self.execution.loaded()

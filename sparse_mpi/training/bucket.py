@@ -10,16 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import synchronize_device, to_host
-from sparse_mpi.budget.keeper import NormSample
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.arguments import make_algorithm
-from sparse_mpi.reduction.watch import Watch
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.training.flat_parameters import FlatParameters, cut_by_tensor, joined
 from sparse_mpi.training.gradients import DENSE, UNSEEN, Arrivals, kind_of
-from sparse_mpi.training.rows import give_back
+from sparse_mpi.training.sparse_gradients import give_back
 
 MakeReducer = Callable[[list[tuple[int, ...]]], SparseAllreduce]
 
@@ -48,21 +44,17 @@ class Bucket:
         in_place: bool,
         average: bool,
     ) -> None:
-        self.parameters: list[Tensor] = list(parameters)
-        self.reducer: SparseAllreduce = make_reducer([tuple(p.shape) for p in parameters])
+        self.members = FlatParameters(parameters)
+        self.parameters: list[Tensor] = self.members.parameters
+        self.reducer: SparseAllreduce = make_reducer(self.members.shapes)
         self.in_place, self._average = in_place, average
         self._passes = passes
         self.handle: Handle[Any] | None = None
-        self.watch: Watch | None = None  # of whichever reducer takes the next step
-        self.sample: NormSample | None = None  # of the gradients, for a budget
-        self.sparse: Algorithm | None = None  # what reduces it while steps are not dense, for a budget
         self.kinds: np.ndarray = np.zeros(len(self.parameters), np.uint8)  # of the gradients, as far as all ranks know
         self.remembers: bool = False  # there was a step, or a state was loaded
         self.arrivals: Arrivals = Arrivals(self.parameters, passes)
         self._numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
         self._missing = set(range(len(self.parameters)))  # numbers of gradients that are not collected yet
-        self._reducers = [self.reducer]  # all that took turns, by algorithm
-        self._sizes = [p.numel() for p in parameters]
         self._written: Tensor | None = None  # indices at which the mean has entries; None: anywhere
         self._version = -1  # torch's version of the mean when it was written; others may modify it
         self._absent: list[int] = []  # numbers of the parameters that have no gradient on this rank
@@ -73,8 +65,7 @@ class Bucket:
     @cached_property
     def flat(self) -> Tensor:
         """Return the gradient ``(n,)``, which is made when the first part of it is collected."""
-        first = self.parameters[0]
-        made = torch.zeros(sum(self._sizes), dtype=first.dtype, device=first.device)
+        made = self.members.zeros()
         if self.in_place:
             self.reducer.adopt(made)
         return made
@@ -87,12 +78,12 @@ class Bucket:
     @cached_property
     def _views(self) -> list[Tensor]:
         """Return the gradient of each parameter."""
-        return self.split(self.flat)
+        return self.members.split(self.flat)
 
     @cached_property
     def _mean_views(self) -> list[Tensor]:
         """Return the result for each parameter."""
-        return self.split(self.mean)
+        return self.members.split(self.mean)
 
     def kind(self, parameter: Tensor) -> int:
         """Return the kind of a parameter's gradient, as far as all ranks know."""
@@ -122,37 +113,26 @@ class Bucket:
         stay = np.flatnonzero(self.kinds <= DENSE).tolist()
         if len(stay) == len(self.parameters):
             return self
-        arrays = self._remembered()
-        for number in np.flatnonzero(self.kinds > DENSE) if "residual" in arrays else ():
-            give_back(arrays["residual"][number], self.parameters[number], int(self.kinds[number]) - DENSE, scale)
+        tensors = self._remembered()
+        for number in np.flatnonzero(self.kinds > DENSE):
+            if "residual" in tensors[number]:
+                dim = int(self.kinds[number]) - DENSE
+                give_back(tensors[number]["residual"], self.parameters[number], dim, scale)
         if not stay:
             return None
         members = [self.parameters[number] for number in stay]
         made = Bucket(members, make_reducer, passes=self._passes, in_place=self.in_place, average=self._average)
-        made.kinds, made.watch, made.sparse = self.kinds[stay], self.watch, self.sparse
-        made.use(self.reducer.algorithm)
-        if arrays:
-            made.reducer.feedback.load({what: np.concatenate([x[n] for n in stay]) for what, x in arrays.items()})
+        made.kinds, made.reducer.watch = self.kinds[stay], self.reducer.watch
+        made.reducer.use(self.reducer.algorithm)
+        if self.remembers:
+            made.reducer.feedback.load(joined([tensors[number] for number in stay], made.members.sizes))
             made.remembers = True
         return made
 
-    def _remembered(self) -> dict[str, list[np.ndarray]]:
-        """Return the arrays that error feedback keeps, in host memory, cut by parameter; none before the first step."""
-        if not self.remembers:
-            return {}
-        synchronize_device(self.reducer.residual)
-        ends, rule = np.cumsum(self._sizes)[:-1], self.reducer.feedback
-        return {what: np.split(to_host(x), ends) for what, x in (rule.state() | rule.common()).items()}
-
-    def use(self, algorithm: str | Algorithm) -> None:
-        """Reduce by ``algorithm`` from now on, with the residual there is. Collective at its first use."""
-        chosen = make_algorithm(algorithm, {})
-        for reducer in self._reducers:
-            if reducer.algorithm == chosen:
-                self.reducer = reducer
-                return
-        self.reducer = self.reducer.sibling(chosen)
-        self._reducers.append(self.reducer)
+    def _remembered(self) -> list[dict[str, np.ndarray]]:
+        """Return by parameter the arrays that error feedback keeps, in host memory; none before the first step."""
+        rule = self.reducer.feedback
+        return cut_by_tensor(rule.state() | rule.common() if self.remembers else {}, self.members.sizes)
 
     def attach(self) -> None:
         """Make backward passes accumulate into the buffer that is reduced, once no gradient may be a sparse tensor."""
@@ -208,13 +188,13 @@ class Bucket:
         elif scale != 1.0:
             view.div_(scale)
 
-    def start(self, *, density: float | None, check: bool, factor: float = 1.0) -> Handle[Any]:
+    def start(self, *, density: float | None, check: bool, dense: bool = False, factor: float = 1.0) -> Handle[Any]:
         """Begin to reduce what was collected, times ``factor``; half precision is widened before it is scaled."""
         wide = torch.promote_types(self.flat.dtype, torch.float32)
         gradient = self.flat if factor == 1 else self.flat.to(wide) * factor
-        self.reducer.watch, self.remembers = self.watch, True
+        self.remembers = True
         self.reducer.absence.here, self._flushing = self._absent, False
-        self.handle = self.reducer.start(gradient, density=density, check=check)
+        self.handle = self.reducer.start(gradient, density=density, check=check, dense=dense)
         return self.handle
 
     def start_flush(self, *, check: bool) -> None:
@@ -230,8 +210,9 @@ class Bucket:
         Raises:
             Exception: as `SparseAllreduce.step` does.
         """
-        assert self.handle is not None, "finish follows start or start_flush"
         handle, self.handle = self.handle, None
+        if handle is None:
+            raise RuntimeError("finish must follow start or start_flush")
         total = handle.wait()
         self._skipped = range(len(self.parameters)) if self._flushing else self.reducer.absence.everywhere
         if self._flushing:
@@ -281,9 +262,4 @@ class Bucket:
             return {}
         mask = self.mean != 0
         mask[self._arrived.to(mask.device, torch.long)] = True
-        return dict(zip(self.parameters, self.split(mask), strict=True))
-
-    def split(self, flat: Tensor) -> list[Tensor]:
-        """Return the view of each parameter's shape in ``flat`` ``(n,)``."""
-        parts = flat.split(self._sizes)
-        return [part.view(p.shape) for p, part in zip(self.parameters, parts, strict=True)]
+        return dict(zip(self.parameters, self.members.split(mask), strict=True))

@@ -16,7 +16,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.reduction.forms import FORM, WHOLE, check_bytes, check_form, check_list, equal, sealed
-from sparse_mpi.reduction.states import check_ranks
+from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.training.fragment import Arrived, Fragment
 
 

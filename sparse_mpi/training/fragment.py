@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.training.flat_parameters import FlatParameters, write_mean
 
 
 class Exchange:
@@ -35,12 +35,7 @@ class Exchange:
             Exception: as `SparseAllreduce.step` does.
         """
         total, ranks = self._handle.wait(), self._fragment.reducer.ranks
-        mean = torch.zeros_like(self.taken)
-        if isinstance(total, SparseVector):
-            mean[total.indices.long()] = (total.values / ranks).to(mean.dtype)
-        else:
-            mean.copy_(total / ranks)
-        return mean
+        return write_mean(total, ranks, torch.zeros_like(self.taken))
 
 
 class Arrived(Exchange):
@@ -65,27 +60,20 @@ class Fragment:
     """
 
     def __init__(self, parameters: Sequence[Tensor], reducer: SparseAllreduce) -> None:
-        self.parameters, self.reducer = list(parameters), reducer
-        self._sizes = [p.numel() for p in parameters]
+        self.members, self.reducer = FlatParameters(parameters), reducer
+        self.parameters = self.members.parameters
         self.common = self.local()
-        self.twins = self.split(self.common)
+        self.twins = self.members.split(self.common)
         self.prepared = 0
         self.exchange: Exchange | None = None
 
     def local(self) -> Tensor:
         """Return a copy of this rank's own parameters ``(n,)``."""
-        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        return self.members.values()
 
-    def split(self, flat: Tensor) -> list[Tensor]:
-        """Return the view of each parameter's shape in ``flat`` ``(n,)``."""
-        parts = flat.split(self._sizes)
-        return [part.view(p.shape) for p, part in zip(self.parameters, parts, strict=True)]
-
-    @torch.no_grad()
     def adopt(self, flat: Tensor) -> None:
         """Make ``flat`` ``(n,)`` this rank's own parameters."""
-        for parameter, value in zip(self.parameters, self.split(flat), strict=True):
-            parameter.copy_(value)
+        self.members.assign(flat)
 
     @contextmanager
     def globally(self) -> Iterator[None]:
@@ -125,9 +113,10 @@ class Fragment:
         Raises:
             Exception: as `SparseAllreduce.step` does.
         """
-        assert self.exchange is not None, "apply follows prepare"
         exchange, self.exchange = self.exchange, None
-        for twin, gradient in zip(self.twins, self.split(exchange.mean), strict=True):
+        if exchange is None:
+            raise RuntimeError("apply must follow prepare or prepare_flush")
+        for twin, gradient in zip(self.twins, self.members.split(exchange.mean), strict=True):
             twin.grad = gradient
         step()
         for twin in self.twins:

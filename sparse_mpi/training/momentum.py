@@ -1,7 +1,7 @@
 """Decide who applies the momentum of a torch optimizer.
 
 The optimizer itself applies it to whatever arrives, however late. Instead a feedback rule can apply SGD's before
-entries are selected, and Adam's moments can make up for the steps that an entry has waited, see `arrival`.
+entries are selected, and Adam's moments can make up for the steps that an entry has waited, see `staleness_adam`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
-from sparse_mpi.training.arrival import check_adam
+from sparse_mpi.training.staleness_adam import check_adam
 
 TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
 MODES = ("local", *TAKING, "arrival")

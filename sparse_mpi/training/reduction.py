@@ -2,50 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial, reduce
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
 from operator import add
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.budget import make_goal
-from sparse_mpi.comm import as_comm
-from sparse_mpi.comm.background import progress_thread_of
+from sparse_mpi.algorithms import ALGORITHMS, Algorithm
+from sparse_mpi.arrays import as_arrays
+from sparse_mpi.budget import Decision
+from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.fault_tolerance import ElasticAllreduce, Team
+from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.arguments import check_clip_norm, resolve_k, usual_density
+from sparse_mpi.reduction.arguments import usual_density
+from sparse_mpi.reduction.clipping import clipping_factor, sketched
 from sparse_mpi.reduction.deprecated import accepts_former
+from sparse_mpi.reduction.picking import Picker
+from sparse_mpi.reduction.policy import Budget
 from sparse_mpi.reduction.report import StepReport
+from sparse_mpi.reduction.settings import make_settings
+from sparse_mpi.reduction.watch import Quality, Watch
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.training.agreeing import Agreeing
-from sparse_mpi.training.ahead import Previewing
 from sparse_mpi.training.bucket import Bucket
-from sparse_mpi.training.choosing import Choosing
-from sparse_mpi.training.cutting import cut
-from sparse_mpi.training.flushing import Flushable
+from sparse_mpi.training.bucket_budget import FIRST, BucketBudget
+from sparse_mpi.training.bucket_cutting import cut
+from sparse_mpi.training.buckets import Buckets
 from sparse_mpi.training.gradients import Hooks
+from sparse_mpi.training.live_ranks import LiveRanks
+from sparse_mpi.training.lookahead import Lookahead
 from sparse_mpi.training.options import check_options
-from sparse_mpi.training.rows import SparseGradients
-from sparse_mpi.training.spending import FIRST, SpendingReduction
-from sparse_mpi.training.states import ResumableReduction
+from sparse_mpi.training.reduction_snapshot import ReductionSnapshot
+from sparse_mpi.training.sparse_gradients import SparseGradients
 from sparse_mpi.training.trace import Tracer
-from sparse_mpi.training.watching import WatchedReduction
+
+SURVIVAL = ("copy_every", "copy", "min_ranks")  # options of `ElasticAllreduce`
 
 
-class GradientReduction(
-    Agreeing, Choosing, Flushable, Previewing, SpendingReduction, ResumableReduction, WatchedReduction
-):
+class GradientReduction:
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
     A bucket is started when all its gradients have arrived and all buckets before it are started, so that the order is
     the same on all ranks. A gradient that is missing when `synchronize` is called counts as zero. Gradients that are
-    sparse tensors on any rank leave the buckets before the first step, and are added up exactly, see `rows`.
+    sparse tensors on any rank leave the buckets before the first step, and are added up exactly, see
+    `sparse_gradients`.
 
     Making one is collective.
 
@@ -65,6 +71,12 @@ class GradientReduction(
             step in which a gradient of any rank overflows leaves no trace. Reductions begin in `synchronize`.
         team: the ranks in place of ``comm``, of which the others go on when some are lost: each bucket is then reduced
             by an `ElasticAllreduce`, whose options may be given too.
+
+    Attributes:
+        buckets: in the order in which they are reduced.
+        sparse: the parameters whose gradients are sparse tensors.
+        density: of the next steps, if it is not the reducers' own.
+        check: True makes the next steps assert both laws.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -93,61 +105,86 @@ class GradientReduction(
         team: Team | None = None,
         **options: Any,
     ) -> None:
-        self.buckets: list[Bucket] = []
-        self._home, self.team = {}, team
-        self.density: float | None = None  # density of the next steps, if it is not the reducers' own
-        self.check = False  # True makes the next steps assert both laws
-        self._tracer: Tracer | None = None
         first = [p for p in parameters if p.requires_grad]
-        elements = self._elements = sum(p.numel() for p in first)
         transport = as_comm(comm) if team is None else team.comm
+        survival = {} if team is None else {name: options.pop(name) for name in SURVIVAL if name in options}
         with same_on_all_ranks(transport) as say:
             check_options(first, bucket_cap_mb, passes, scaler, in_place=in_place, average=average, overlap=overlap)
-            check_clip_norm(clip_norm, in_place)
             if team is not None and comm is not None:
                 raise ValueError(f"comm must be None with a team, which has one, got {comm!r}")
+            settings = make_settings(
+                sum(p.numel() for p in first),
+                k=k,
+                density=density,
+                algorithm=algorithm,
+                feedback=feedback,
+                clip_norm=clip_norm,
+                in_place=in_place,
+                nonfinite=nonfinite,
+                budget=budget,
+                step_seconds=step_seconds,
+                **options,
+            )
             if team is not None and clip_norm is not None and not average:
                 raise ValueError(f"clip_norm must be None with a team and average=False, got {clip_norm}")
-            goal = make_goal(budget, step_seconds, k=k, density=density)
-            self._k = resolve_k(elements, k, density, usual_density(algorithm))
-            self._max_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
-            self._keep(goal, len(cut(first, self._max_bytes)), transport.size, algorithm, options)
-            say(n=elements, k=self._k, bucket_cap_mb=bucket_cap_mb, budget=goal)
-            say(overlap=overlap, passes=passes, average=average, scaled=scaler is not None, clip_norm=clip_norm)
+            max_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
+            self._budget: BucketBudget | None = None
+            if settings.goal is not None:
+                if team is not None:
+                    raise ValueError("budget and step_seconds must be None with a team; give k or density")
+                segments, size, chosen = len(cut(first, max_bytes)), settings.layout.size, settings.algorithm
+                spending = Budget(settings.goal, size, segments, transport.size, chosen, in_place)
+                self._budget = BucketBudget(spending, Picker() if chosen is None else None)
+            say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=passes, average=average)
+            say(scaled=scaler is not None)
         self._overlap = overlap and scaler is None
-        self.comm = transport.duplicate(patient=self._overlap) if team is None else transport
-        self._share = self._k / elements if k is not None else density
-        self._by_k = k is not None
-        self._passes, self._in_place, self._scaler = passes, in_place, scaler
-        self._average = average
+        self.comm: Comm = transport.duplicate(patient=self._overlap) if team is None else transport
+        self.team: Team | None = team
+        self._ranks = LiveRanks(self.comm, team)
         most = clip_norm if clip_norm is None or average else clip_norm / self.comm.size
+        alone = most if self._overlap else None  # of each bucket
         self._max_norm = None if self._overlap else most  # of the mean of all buckets together
-        begun = algorithm if self._picker is None else FIRST
-        self._options: dict[str, Any] = {"algorithm": begun, "feedback": feedback, "in_place": in_place}
-        self._options |= {"clip_norm": most if self._overlap else None, "nonfinite": nonfinite, **options}
+        if settings.algorithm is None and settings.goal is not None:
+            settings = replace(settings, algorithm=ALGORITHMS[FIRST]())
+        self.sparse = SparseGradients(passes, average, alone, raises=nonfinite == "raise")
+        self._buckets = Buckets(
+            replace(settings, clip_norm=alone),
+            by_k=k is not None,
+            density=usual_density(settings.algorithm) if density is None else density,
+            comm=self.comm,
+            ranks=self._ranks,
+            survival=survival,
+            passes=passes,
+            average=average,
+            max_bytes=max_bytes,
+            sparse=self.sparse,
+        )
+        self._in_place, self._scaler, self._average = in_place, scaler, average
+        self._lookahead = Lookahead()
         self._hooks = Hooks(self._arrived)
+        self._tracer: Tracer | None = None
         self._next = 0  # the bucket to be started next
         self._scale: float | None = None  # the loss scale of the gradients under way
-        alone = most if self._overlap else None
-        self.sparse = SparseGradients(passes, average, alone, raises=nonfinite == "raise")
-        self._kinds_known = False
         self._open = True
+        self.density: float | None = None
+        self.check: bool = False
         self.add(first)
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """Return the buckets, in the order in which they are reduced."""
+        return self._buckets.list
 
     def add(self, parameters: Iterable[Tensor]) -> None:
         """Reduce also the gradients of those ``parameters`` that need one and are new; collective if there are any."""
-        for members in cut([p for p in parameters if p.requires_grad and p not in self._home], self._max_bytes):
-            bucket = Bucket(members, self._reducer, passes=self._passes, in_place=self._in_place, average=self._average)
-            self.buckets.append(bucket)
-            self._home |= dict.fromkeys(members, bucket)
-            self._kinds_known = False
+        self._buckets.add(parameters)
         if self._open:
             self.open()
 
     def open(self) -> None:
         """Take part in the backward passes that follow, until `close`."""
         self._open = True
-        for parameter in self._home:
+        for parameter in self._buckets.home:
             if parameter.requires_grad:
                 self._hooks.add(parameter)
 
@@ -172,6 +209,39 @@ class GradientReduction(
         reports = [*(bucket.reducer.report for bucket in self.buckets), self.sparse.report]
         return reduce(lambda a, b: StepReport(*map(add, a, b)), [report for report in reports if report is not None])
 
+    @property
+    def decision(self) -> Decision | None:
+        """Return how the budget has decided on the next step; None without one, or before the second step is over."""
+        return None if self._budget is None else self._budget.decision
+
+    @property
+    def decided(self) -> Decision | None:
+        """Return what was decided for the last step; None without a budget, or before the third step."""
+        return None if self._budget is None else self._budget.last_decision
+
+    @property
+    def algorithms(self) -> list[Algorithm]:
+        """Return the algorithm of each bucket."""
+        return [bucket.reducer.algorithm for bucket in self.buckets]
+
+    def use(self, algorithm: str | Algorithm | Sequence[Algorithm]) -> None:
+        """Reduce the next steps by ``algorithm``, one for all buckets or one for each; residuals are kept.
+
+        Collective if an algorithm is new to a bucket. One that was used before continues with the state it had then.
+
+        Raises:
+            RuntimeError: gradients are being reduced.
+            TypeError, ValueError: an algorithm does not exist, or there is not one for each bucket.
+        """
+        if self.under_way:
+            raise RuntimeError("algorithms must not change while gradients are being reduced; call synchronize() first")
+        several = isinstance(algorithm, Sequence) and not isinstance(algorithm, str)
+        chosen = list(algorithm) if several else [algorithm] * len(self.buckets)  # type: ignore[arg-type]
+        if len(chosen) != len(self.buckets):
+            raise ValueError(f"algorithm must be one or {len(self.buckets)}, one for each bucket, got {len(chosen)}")
+        for bucket, wanted in zip(self.buckets, chosen, strict=True):
+            bucket.reducer.use(wanted)
+
     def synchronize(self) -> list[SparseVector | Tensor]:
         """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
 
@@ -182,26 +252,26 @@ class GradientReduction(
             Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.
         """
         began = perf_counter()
-        self._check_ahead(self._was_ahead)
-        self._was_ahead = False
+        self._lookahead.check_step(self.buckets)
         scale = self._current_scale()
         # Other ranks may have started these already: they come before what ranks ask each other.
         while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].settled:
             self.buckets[self._next].take_missing(scale)
             self._start(self.buckets[self._next])
-        self._settle()
+        self._buckets.complete(scale)
         waiting = self.buckets[self._next :]
         for bucket in waiting:
             bucket.take_missing(scale)
         # With a loss scaler, a step whose gradients overflowed anywhere is not reduced at all.
         if self._overflowed():
             self._reset()
-            self._pause()
+            if self._budget is not None:
+                self._budget.budget.skip()
             self.sparse.fail()
             for bucket in self.buckets:
                 bucket.fail()
             return []
-        self.sparse.start(self._begin)
+        self.sparse.start(self._ranks.begin)
         try:
             factor = self._clipping_factor(scale)  # of a whole gradient: of each that waits, none has been started
         except Exception:
@@ -210,11 +280,34 @@ class GradientReduction(
         for bucket in waiting:
             self._start(bucket, factor)
         totals = self._finish(scale, factor)
-        self._spend(began)
+        if self._budget is not None:
+            self._budget.spend(began, self.report, self.buckets, self._ranks)
         # What the next step needs no gradients for is done behind the optimizer and the passes that follow.
         for bucket in self.buckets if self._overlap else ():
             bucket.reducer.prepare()
         return totals
+
+    def flush(self) -> list[SparseVector | Tensor]:
+        """Send all that the ranks owe, and write the result to ``.grad``: a step without a gradient. Collective.
+
+        Afterwards residuals are 0, see `SparseAllreduce.flush`.
+
+        Returns:
+            The sum over the ranks of each bucket, ``(n,)``, without a loss scale.
+
+        Raises:
+            RuntimeError: gradients have arrived that are not reduced yet.
+            Exception: as `SparseAllreduce.flush` does; raised on every rank, with nothing under way any more.
+        """
+        if self.arrived:
+            raise RuntimeError(
+                "gradients must not wait to be reduced when the residual is flushed; call step() (or synchronize()) "
+                "first, or clear them"
+            )
+        self.sparse.clear()
+        for bucket in self.buckets:
+            bucket.start_flush(check=self.check)
+        return self._finish(1.0)
 
     def discard(self) -> None:
         """Forget the gradients that have arrived since the last step.
@@ -230,13 +323,6 @@ class GradientReduction(
             )
         self._reset()
 
-    def _reset(self) -> None:
-        """Expect the first gradient of a step."""
-        self._next, self._scale = 0, None
-        self.sparse.arrivals.reset()
-        for bucket in self.buckets:
-            bucket.reset()
-
     def attach(self) -> None:
         """With ``in_place``, make the next backward pass add to the residual; otherwise do nothing."""
         for bucket in self.buckets if self._in_place else ():
@@ -247,25 +333,95 @@ class GradientReduction(
         for bucket in self.buckets if self._in_place else ():
             bucket.detach()
 
+    @contextmanager
+    def ahead(self, rates: Mapping[Tensor, float]) -> Iterator[None]:
+        """Keep weights where the feedback rule wants gradients, with these learning ``rates``; see `Lookahead`."""
+        with self._lookahead.moved(self.buckets, rates, self._in_place):
+            yield
+
+    def watch(self, every: int, step: int = 0) -> None:
+        """Measure the quality of every Nth step from now on, see `Watch`; two dense allreduces for each.
+
+        Args:
+            every: N, at least 1.
+            step: the number of the step before.
+
+        Raises:
+            ValueError: every is below 1.
+        """
+        if every < 1:
+            raise ValueError(f"every must be at least 1 step, got {every}")
+        for bucket in self.buckets:
+            bucket.reducer.watch = Watch(every, step)
+
+    @property
+    def quality(self) -> Quality | None:
+        """Return the quality of the last step that was measured, all buckets together; None if there is none."""
+        watches = [bucket.reducer.watch for bucket in self.buckets]
+        known = [watch.quality for watch in watches if watch is not None and watch.quality is not None]
+        return reduce(add, known) if known else None
+
     def record(self) -> Tracer:
         """Return a tracer that records, from the next step on, when each bucket is reduced."""
-        self._tracer = Tracer(self.comm, next(iter(self._home)).detach())
+        self._tracer = Tracer(self.comm, next(iter(self._buckets.home)).detach())
         return self._tracer
 
-    def _reducer(self, shapes: Sequence[tuple[int, ...]]) -> SparseAllreduce:
-        """Make the reducer of a bucket of parameters of these shapes, on the progress thread."""
-        whole = sum(map(int, map(np.prod, shapes))) == self._elements
-        amount: dict[str, Any] = {"k": min(self._k, self._elements)} if whole else {"density": self._share}
-        kind: Callable[..., SparseAllreduce] = SparseAllreduce
-        if self.team is not None:
-            kind = partial(ElasticAllreduce, team=self.team)
-        make = partial(kind, list(shapes), comm=self.comm if self.team is None else None, **amount, **self._options)
-        return progress_thread_of(self.comm).start(make).wait()
+    def kinds(self) -> list[list[int]]:
+        """Return, by bucket, what all ranks know of the kinds of gradients, for `know_kinds` on one that joins them."""
+        return self._buckets.kinds()
+
+    def know_kinds(self, kinds: Sequence[Sequence[int] | np.ndarray]) -> None:
+        """Take over what other ranks know, see `Buckets.know_kinds`. Collective if any are of sparse tensors."""
+        self._buckets.know_kinds(kinds)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank's reducers need to continue, in tensors and plain values; between steps.
+
+        See `SparseAllreduce.state_dict`. `torch.save` writes it, and `torch.load` reads it.
+        """
+        return self._snapshot().taken()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, on the same rank of as many ranks, for the same parameters. Collective.
+
+        Raises:
+            ValueError: it is of other buckets, or as for `SparseAllreduce.load_state_dict`; raised on every rank.
+        """
+        self._ranks.settle()
+        self._snapshot().restore(as_arrays(state))
+
+    def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
+        """Restore what ``ranks`` ranks saved, on any number of ranks, see `SparseAllreduce.take_over`. Collective.
+
+        What the old ranks owed together changes ``.grad`` as much as it would have changed theirs: if ``.grad`` is a
+        mean, residuals are scaled by the ratio of the numbers of ranks.
+
+        Raises:
+            ValueError: a state is of other buckets, or as for `SparseAllreduce.take_over`; raised on every rank.
+        """
+        self._ranks.settle()
+        self._snapshot().deal(as_arrays(states), ranks, self._average)
+
+    def _snapshot(self) -> ReductionSnapshot:
+        """Return what saves and restores this, once the budget's last decision is carried out."""
+        self._decide()
+        return ReductionSnapshot(self._buckets, self._ranks, self._budget, self.use)
+
+    def loss_of_all(self, loss: Any) -> Any:
+        """Return the mean over the ranks of a ``loss``, or the sum if that is what ``.grad`` becomes. Collective."""
+        own = loss.detach() if isinstance(loss, Tensor) else loss
+
+        def question(comm: Comm) -> float:
+            losses = comm.allgather(np.array([float(own)]), control=True)
+            return float(losses.sum()) / (comm.size if self._average else 1)
+
+        of_all = self._ranks.ask(question)
+        return torch.full_like(own, of_all) if isinstance(own, Tensor) else of_all
 
     def _arrived(self, parameter: Tensor) -> None:
         """Start what is complete now; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
-        self._check_ahead(self._is_ahead)
-        self._home[parameter].arrive(parameter, self._current_scale())
+        self._lookahead.check_arrival(self.buckets)
+        self._buckets.home[parameter].arrive(parameter, self._current_scale())
         while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].ready:
             self.buckets[self._next].take_missing(self._current_scale())  # those that need no gradient any more
             self._start(self.buckets[self._next])
@@ -277,10 +433,64 @@ class GradientReduction(
         if not self.under_way:
             self._decide()
         self._next += 1
-        self._sample(bucket)
-        handle = bucket.start(density=self._density_now, check=self.check, factor=factor)
+        density, dense = self._buckets.share_left if self.density is None else self.density, False
+        if self._budget is not None:
+            self._budget.budget.observe(bucket.flat, id(bucket))
+            plan = self._budget.plan()
+            density, dense = min(1.0, plan.k / self._buckets.elements), plan.dense
+        handle = bucket.start(density=None if dense else density, check=self.check, dense=dense, factor=factor)
         if self._tracer is not None:
             self._tracer.watch(handle, bucket.reducer)
+
+    def _decide(self) -> None:
+        """Carry out what a budget has decided on the step that begins. Collective."""
+        if self._budget is not None:
+            self._budget.decide(self.buckets, self._buckets.elements, self.comm, self.use)
+
+    def _finish(self, scale: float, factor: float = 1.0) -> list[SparseVector | Tensor]:
+        """Wait for all buckets, even if one fails, so that nothing is under way afterwards; see `Bucket.finish`.
+
+        Sparse tensors are multiplied by ``factor``; those in buckets have been.
+        """
+        totals, errors = [], []
+        for bucket in self.buckets:
+            try:
+                totals.append(bucket.finish(scale))
+            except Exception as error:
+                errors.append(error)
+        try:
+            self.sparse.finish(factor)
+        except Exception as error:
+            errors.append(error)
+        if self._tracer is not None:
+            self._tracer.end()
+        self._reset()
+        if errors:
+            raise errors[0]
+        return totals
+
+    def _reset(self) -> None:
+        """Expect the first gradient of a step."""
+        self._next, self._scale = 0, None
+        self.sparse.arrivals.reset()
+        for bucket in self.buckets:
+            bucket.reset()
+
+    def _overflowed(self) -> bool:
+        """Return True on all ranks if there is a loss scaler and any rank has a gradient that is not finite."""
+        if self._scaler is None:
+            return False
+        finite = self.sparse.finite and all(bool(bucket.flat.isfinite().all()) for bucket in self.buckets)
+        return bool(self._ranks.any(np.array([not finite], np.uint8))[0])
+
+    def _clipping_factor(self, scale: float) -> float:
+        """Return what all ranks multiply the whole gradient by, to clip its mean; 1 where there is nothing to clip."""
+        most = self._max_norm
+        if most is None:
+            return 1.0
+        beside = self.sparse.norm / scale
+        flats = [bucket.flat for bucket in self.buckets]
+        return self._ranks.ask(lambda comm: clipping_factor(sketched(flats, comm.size), most, comm, beside))
 
     def _current_scale(self) -> float:
         """Return the loss scale of the gradients under way, which the scaler changes only between steps."""

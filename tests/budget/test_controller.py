@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sparse_mpi.budget import Controller, Goal, Observation
 from sparse_mpi.budget.controller import CHANGE, FIRST, START
 from sparse_mpi.budget.goal import PAIR_BYTES
-from sparse_mpi.budget.urgency import WINDOW
+from sparse_mpi.budget.critical_regime import WINDOW
 
 from .links import DENSE, GBIT, MBIT, SIZE, Link, alternating, controller
 
@@ -86,7 +86,7 @@ def test_the_first_steps_send_what_the_budget_has_for_them(goal):
     assert controller(**goal).k == 1000
     assert controller(floor=1001, **goal).k == 1001
     assert controller(rate=4e4).k == controller(seconds=TARGET).k == START * SIZE
-    assert controller(each=1e12).k == min(SIZE, DENSE // PAIR_BYTES)
+    assert controller(bytes_per_step=1e12).k == min(SIZE, DENSE // PAIR_BYTES)
 
 
 def test_k_changes_by_no_more_than_a_factor_unless_the_link_collapses():
@@ -115,7 +115,7 @@ def test_a_total_is_met_to_the_last_step(rate, noise, steps):
 
 
 def test_bytes_a_step_are_those_of_the_budget():
-    steps = Link(lambda now: GBIT).run(controller(each=2e5), 100)
+    steps = Link(lambda now: GBIT).run(controller(bytes_per_step=2e5), 100)
     assert total(steps) == pytest.approx(2e5 * len(steps), rel=0.05)
 
 

@@ -16,14 +16,14 @@ from sparse_mpi.budget import Goal, make_goal
         ("1 Mbit / s", Goal(rate=125e3)),
         (".5MiB/s", Goal(rate=2.0**19)),
         ("4096B/s", Goal(rate=4096.0)),
-        ("200kB/step", Goal(each=2e5)),
+        ("200kB/step", Goal(bytes_per_step=2e5)),
         ("40GB/10000steps", Goal(total=40 * 10**9, steps=10_000)),
         ("8kbit/1step", Goal(total=1000, steps=1)),
     ],
 )
 def test_texts_are_read(text, goal):
     assert make_goal(text) == goal
-    assert make_goal(text).counts_bytes
+    assert make_goal(text).limits_bytes
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_seconds_must_be_a_number(seconds):
 
 def test_seconds_alone_count_no_bytes():
     assert make_goal(step_seconds=1) == Goal(seconds=1.0)
-    assert not make_goal(step_seconds=1).counts_bytes
+    assert not make_goal(step_seconds=1).limits_bytes
     assert make_goal() is None
 
 
@@ -78,6 +78,6 @@ def test_an_amount_beside_it_is_refused(asked, amount):
 )
 def test_a_budget_must_hold_an_entry_of_every_segment(goal, fits):
     goal.check_fits(fits)
-    if goal.counts_bytes:
+    if goal.limits_bytes:
         with pytest.raises(ValueError, match="budget must let one entry of 8 bytes of each of"):
             goal.check_fits(fits + 1)

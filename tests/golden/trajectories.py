@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from sparse_mpi import ALGORITHMS, FEEDBACKS, SparseAllreduce, SparseVector, World
-from sparse_mpi.budget import Keeper
+from sparse_mpi.budget import BudgetTracker
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.optim import DistributedOptimizer
@@ -67,7 +67,7 @@ def gradient(rank: int, step: int, size: int = SIZE) -> np.ndarray:
     return (drawn**3).astype(np.float32) / np.float32(2**27)
 
 
-class Clocked(Keeper):
+class Clocked(BudgetTracker):
     """A budget for which every step takes as long as the one before, whatever the clock says."""
 
     def measured(self, waited: float, exchange: float, sent: int, norm: float) -> np.ndarray | None:
@@ -81,7 +81,7 @@ def reduced(comm: Any, *, shapes: Any = SHAPES, **options: Any) -> dict[str, Any
     trace = Trace()
     reducer = SparseAllreduce(shapes, comm=comm, **({} if "budget" in options else {"density": 0.05}), **options)
     if "budget" in options:
-        reducer._keeper.__class__ = Clocked
+        reducer.policy.tracker.__class__ = Clocked
     buffer = np.zeros(SIZE, np.float32)
     for step in range(STEPS):
         if options.get("in_place"):

@@ -1,4 +1,4 @@
-"""Measure steps and have the ranks agree on what they took, so that all decide alike: `Keeper`."""
+"""Measure steps and have the ranks agree on what they took, so that all decide alike: `BudgetTracker`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparse_mpi.comm.consistency import tell
 SAMPLED = 4096  # entries of a gradient, of which its norm is estimated
 
 
-class Keeper:
+class BudgetTracker:
     """The controller of a reduction on this rank, with the clock and counters that it goes by.
 
     After every step each rank calls `measured`, then all agree on its words by `agreed_on`, and each calls `decide`.
@@ -39,7 +39,7 @@ class Keeper:
     @property
     def samples(self) -> bool:
         """Return True if it matters how fast gradients change."""
-        return self.controller.goal.counts_bytes
+        return self.controller.goal.limits_bytes
 
     def pause(self, sent: int = 0) -> None:
         """Leave the time of the running step out of account, on all ranks, but not bytes that were ``sent`` in it."""

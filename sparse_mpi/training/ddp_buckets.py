@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Set
+from typing import Any
 
 import numpy as np
 import torch
 
-from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import Array, check, synchronize_device, to_host
+from sparse_mpi.arrays import check
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import progress_thread_of
-from sparse_mpi.feedback import Feedback
 from sparse_mpi.feedback.residual import check_sizes
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.forms import WHOLE, check_list, check_mapping
+from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.sparse import Layout
+from sparse_mpi.training.flat_parameters import cut_by_tensor, joined
 
 Names = tuple[str, ...]
 
@@ -35,57 +35,46 @@ def names_of(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[torch
     return names
 
 
-class DDPBucket(NamedTuple):
-    """Two reducers for the gradients of some parameters, dense and sparse, that share one residual."""
-
-    names: Names  # of the parameters, in the order of the flat gradient
-    sparse: SparseAllreduce
-    dense: SparseAllreduce
-
-
 class DDPBuckets:
     """The buckets of a model, by the names of their parameters; no parameter is in two of them.
 
     Args:
         shapes: the shape of every parameter of the model, by name.
-        density, comm, algorithm, feedback: as for `SparseAllreduce`, for each bucket.
+        settings: of every bucket, but for layout and k.
+        density: the share of a bucket's entries that is sent.
+        comm: the ranks.
     """
 
     def __init__(
         self,
         shapes: dict[str, tuple[int, ...]],
-        *,
-        density: float | None,
+        settings: Settings,
+        density: float,
         comm: Comm,
-        algorithm: Algorithm,
-        feedback: Feedback,
     ) -> None:
-        self.known: dict[Names, DDPBucket] = {}
+        self.known: dict[Names, SparseAllreduce] = {}
         self._shapes, self._comm = shapes, comm
-        self._density, self._algorithm, self._feedback = density, algorithm, feedback
+        self._settings, self._density = settings, density
         self._owed: dict[str, dict[str, np.ndarray]] = {}  # what is remembered of parameters that are in no bucket
 
-    def adopt(self, names: Names) -> DDPBucket:
+    def adopt(self, names: Names) -> SparseAllreduce:
         """Make a bucket of the parameters ``names`` and return it. Collective.
 
         Other buckets that hold any of these parameters are dissolved; the new one takes over what they remember of
         its parameters.
         """
         for other in [other for other in self.known if set(other) & set(names)]:
-            self._owed |= _split(self.known.pop(other))
-        shapes = [self._shapes[name] for name in names]
+            self._owed |= _by_name(other, self.known.pop(other))
+        settings = self._settings.part([self._shapes[name] for name in names], self._density)
 
-        def make() -> DDPBucket:
-            sparse = SparseAllreduce(
-                shapes, density=self._density, comm=self._comm, algorithm=self._algorithm, feedback=self._feedback
-            )
-            return DDPBucket(names, sparse, sparse.sibling("dense"))
+        def make() -> SparseAllreduce:
+            return SparseAllreduce(settings=settings, comm=self._comm)
 
-        bucket = self.known[names] = progress_thread_of(self._comm).start(make).wait()  # after work under way
+        reducer = self.known[names] = progress_thread_of(self._comm).start(make).wait()  # after work under way
         owed = [self._owed.pop(name, {}) for name in names]
         if any(owed):
-            bucket.sparse.feedback.load(_joined(owed, bucket.sparse.layout.sizes))
-        return bucket
+            reducer.feedback.load(joined(owed, reducer.layout.sizes))
+        return reducer
 
     def parts(self, names: Names, flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         """Return each of the parameters ``names`` with its view ``(n,)`` in the vector ``flat`` of them all."""
@@ -97,9 +86,9 @@ class DDPBuckets:
         shapes = {name: shape for name, shape in self._shapes.items() if name not in without}
         nothing = {name: np.zeros(Layout.of([shape]).size, np.float32) for name, shape in shapes.items()}
         owed = {name: remembered.get("residual", nothing[name]) for name, remembered in self._owed.items()}
-        for bucket in self.known.values():
-            residuals = _cut(bucket, {"residual": bucket.sparse.residual})
-            owed |= {name: arrays["residual"] for name, arrays in residuals.items()}
+        for names, reducer in self.known.items():
+            tensors = cut_by_tensor({"residual": reducer.residual}, reducer.layout.sizes)
+            owed |= {name: tensor["residual"] for name, tensor in zip(names, tensors, strict=True)}
         return nothing | owed
 
     def adopt_rest(self) -> None:
@@ -109,7 +98,7 @@ class DDPBuckets:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to continue bit for bit: numbers, strings and NumPy arrays."""
-        buckets = [{"names": list(names), "reducer": b.sparse.state_dict()} for names, b in self.known.items()]
+        buckets = [{"names": list(names), "reducer": r.state_dict()} for names, r in self.known.items()]
         return {"buckets": buckets, "owed": dict(self._owed)}
 
     def check_state(self, state: dict[str, Any]) -> None:
@@ -134,26 +123,10 @@ class DDPBuckets:
         self.known.clear()
         self._owed = dict(state["owed"])
         for saved in state["buckets"]:
-            self.adopt(tuple(saved["names"])).sparse.load_state_dict(saved["reducer"])
+            self.adopt(tuple(saved["names"])).load_state_dict(saved["reducer"])
 
 
-def _split(bucket: DDPBucket) -> dict[str, dict[str, np.ndarray]]:
-    """Return the arrays that ``bucket`` remembers, in host memory, cut by parameter."""
-    return _cut(bucket, bucket.sparse.feedback.state() | bucket.sparse.feedback.common())
-
-
-def _cut(bucket: DDPBucket, remembered: dict[str, Array]) -> dict[str, dict[str, np.ndarray]]:
-    """Return copies in host memory of arrays ``(n,)`` of ``bucket``, cut by parameter."""
-    ends = np.cumsum(bucket.sparse.layout.sizes)[:-1]
-    synchronize_device(bucket.sparse.residual)
-    arrays = {what: np.split(to_host(x).copy(), ends) for what, x in remembered.items()}
-    return {name: {what: arrays[what][at] for what in arrays} for at, name in enumerate(bucket.names)}
-
-
-def _joined(owed: list[dict[str, Array]], sizes: Sequence[int]) -> dict[str, Array]:
-    """Concatenate what is remembered of several parameters of ``sizes``; zeros for those of which nothing is."""
-    arrays = {}
-    for what in {what: None for remembered in owed for what in remembered}:
-        parts = [remembered.get(what, np.zeros(n, np.float32)) for remembered, n in zip(owed, sizes, strict=True)]
-        arrays[what] = np.concatenate(parts)
-    return arrays
+def _by_name(names: Names, reducer: SparseAllreduce) -> dict[str, dict[str, np.ndarray]]:
+    """Return the arrays that ``reducer`` remembers of each of the parameters ``names``, in host memory."""
+    rule = reducer.feedback
+    return dict(zip(names, cut_by_tensor(rule.state() | rule.common(), reducer.layout.sizes), strict=True))

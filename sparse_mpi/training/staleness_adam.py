@@ -29,34 +29,38 @@ ADAMS = (Adam, AdamW)
 ARRIVED = "arrived"  # the key, in the optimizer's state of a parameter, of the step in which each entry came last
 
 
-class ByArrival:
-    """A mixin that replaces the step of torch's Adam or AdamW; it precedes that class."""
+class StalenessAwareAdam:
+    """Takes the step of torch's Adam or AdamW in its place.
 
-    reduction: GradientReduction
+    Args:
+        reduction: knows which entries have arrived.
+    """
 
-    @Optimizer.profile_hook_step
+    def __init__(self, reduction: GradientReduction) -> None:
+        self._reduction = reduction
+
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Move the weights whose gradients have come, as far as Adam would have since they last did."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        check_adam(self)  # type: ignore[arg-type]
-        groups = self.param_groups  # type: ignore[attr-defined]
+        check_adam(optimizer)
+        groups = optimizer.param_groups
         moved = [(p, group) for group in groups for p in group["params"] if p.grad is not None]
         for parameter, _ in moved:
             if parameter.grad.is_sparse:
                 raise RuntimeError(
-                    f"{type(self).__name__} must have dense gradients, got a sparse tensor of shape "
+                    f"{type(optimizer).__name__} must have dense gradients, got a sparse tensor of shape "
                     f"{tuple(parameter.shape)}; make a DistributedOptimizer of torch.optim.SparseAdam for that one"
                 )
-        masks = {p: mask for bucket in self.reduction.buckets for p, mask in bucket.arrived().items()}
+        masks = {p: mask for bucket in self._reduction.buckets for p, mask in bucket.arrived().items()}
         partly = [p for p, _ in moved if p in masks]
         places = dict(zip(partly, _places([masks[p] | (p.grad != 0) for p in partly]), strict=True))
         for parameter, group in moved:
-            decoupled = isinstance(self, AdamW) or group.get("decoupled_weight_decay", False)
-            state, at = self.state[parameter], places.get(parameter, EVERYWHERE)  # type: ignore[attr-defined]
+            decoupled = isinstance(optimizer, AdamW) or group.get("decoupled_weight_decay", False)
+            state, at = optimizer.state[parameter], places.get(parameter, EVERYWHERE)
             _catch_up(parameter, at, state, group, decoupled)
         return loss
 

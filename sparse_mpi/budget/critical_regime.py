@@ -1,4 +1,4 @@
-"""When gradients change fast, and so more of them should be sent: `Urgency`.
+"""When gradients change fast, and so more of them should be sent: `CriticalRegime`.
 
 Accordion (Agarwal et al., MLSys 2021) compresses little in the critical phases of training, at its beginning and after
 changes, which it knows by the gradient's norm: it changes by half or more from one time to the next. Instead of two
@@ -14,7 +14,7 @@ WINDOW = 20  # steps whose norms are averaged, and compared with those of as man
 CRITICAL = 0.5  # the relative change of the norm that Accordion calls critical
 
 
-class Urgency:
+class CriticalRegime:
     """A measure of how fast gradients change, in [0, 1]: 1 is critical, as training is until there is a comparison."""
 
     def __init__(self) -> None:

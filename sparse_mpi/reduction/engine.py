@@ -1,0 +1,322 @@
+"""The exchange of one gradient, step after step: `Engine`.
+
+It knows no thread, no budget and no fault. A step has two halves. An *attempt* agrees, accumulates and reduces; it
+changes nothing that another attempt of the same step would not find as it was, so that it may fail and be made again.
+`Engine.commit` takes what was sent out of the residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparse_mpi import arrays, kernels
+from sparse_mpi.algorithms import ALGORITHMS, Algorithm, Reduction
+from sparse_mpi.arrays import Array
+from sparse_mpi.comm import Comm, Traffic
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.feedback import Feedback
+from sparse_mpi.reduction.absence import Absence
+from sparse_mpi.reduction.clipping import clipping_factor, scaled, sketched
+from sparse_mpi.reduction.instrument import check_added, instrument, unselected
+from sparse_mpi.reduction.laws import check_laws, raise_nonfinite
+from sparse_mpi.reduction.policy import Plan
+from sparse_mpi.reduction.report import StepReport, summarise
+from sparse_mpi.reduction.settings import Settings
+from sparse_mpi.reduction.watch import Watch
+from sparse_mpi.select.instrumented import Instrumented
+from sparse_mpi.sparse import SparseVector
+
+DENSE = ALGORITHMS["dense"]()
+
+
+class Agreed(NamedTuple):
+    """What all ranks have agreed to reduce in a step."""
+
+    flat: Array | None  # (n,) the gradient; None: there is none, in a flush
+    plan: Plan
+    check: bool  # assert both laws
+    dtype: np.dtype  # of acc
+    absence_changed: bool  # on some rank, see `Absence.agree`
+
+
+class Attempt(NamedTuple):
+    """What a step will do once it is committed."""
+
+    reduction: Reduction
+    state: Any  # of the algorithm, for the next step
+    agreed: Agreed
+    initial_acc: Array | None  # (n,) a copy of what was reduced, where somebody is to look at it
+
+
+@dataclass(eq=False)
+class Exchange:
+    """An algorithm, and all of it that lasts from step to step."""
+
+    algorithm: Algorithm
+    instrumented: Algorithm  # the same, whose selectors measure themselves
+    selectors: list[Instrumented]
+    unselected: int  # elements that no selector looks at
+    state: Any
+    dtype: np.dtype | None = None  # of the acc that the state is of; None while any will do
+
+
+class Engine:
+    """Reduces gradients of one layout on one rank.
+
+    Args:
+        settings: what is reduced, and how.
+        comm: the ranks.
+        algorithm: the one of the settings, or the one that was picked.
+
+    Attributes:
+        ranks: the number of ranks whose gradients are in the last result.
+        whole: the last step was to send every entry.
+        absence: of gradients, in a step.
+        watch: measures the quality of some steps, if set.
+        report: counts and times of the last step.
+        prepared: traffic of what was prepared for the next step in the background.
+    """
+
+    def __init__(self, settings: Settings, comm: Comm, algorithm: Algorithm) -> None:
+        self.settings, self.comm, self.layout = settings, comm, settings.layout
+        self.feedback: Feedback = settings.feedback.start(settings.layout, settings.in_place, comm.size)
+        self.exchange: Exchange = self._exchange(algorithm)
+        self.ranks: int = comm.size
+        self.whole: bool = False
+        self.absence = Absence(len(self.layout.shapes))
+        self.watch: Watch | None = None
+        self.report: StepReport | None = None
+        self.prepared = Traffic()
+        self._exchanges = [self.exchange]  # of all algorithms that took turns
+        self._acc: Array | None = None  # of the step under way
+        self._add: Array | None = None  # what a selection has yet to add to it
+
+    def _exchange(self, algorithm: Algorithm) -> Exchange:
+        """Return an exchange by ``algorithm`` before its first step."""
+        selectors, instrumented = instrument(algorithm)
+        state = instrumented.init(self.layout, self.settings.k, self.comm.size)
+        return Exchange(algorithm, instrumented, selectors, unselected(algorithm, self.layout), state)
+
+    def use(self, algorithm: Algorithm) -> None:
+        """Reduce by ``algorithm`` from now on; one that was used before goes on with the state it had then."""
+        known = [exchange for exchange in self._exchanges if exchange.algorithm == algorithm]
+        if not known:
+            known = [self._exchange(algorithm)]
+            self._exchanges += known
+        self.exchange = known[0]
+
+    def agree(self, gradient: Any, make_plan: Callable[[], Plan], check: bool) -> Agreed:
+        """Return what is to be reduced, once all ranks are about to do the same. Collective.
+
+        Args:
+            gradient: ``(n,)`` or any shape of n elements, of any library; None in a flush.
+            make_plan: returns the plan of the step, or raises what is wrong with the arguments for it.
+            check: assert both laws on the step.
+
+        Raises:
+            TypeError, ValueError: ``gradient`` is not one of this layout, or ranks differ; raised on every rank.
+        """
+        agreement = same_on_all_ranks(self.comm)
+        with agreement as say:
+            plan = make_plan()
+            if plan.flush:
+                flat, dtype = None, self.feedback.owed().dtype
+                say(call="flush", dtype=dtype, check=check)
+            else:
+                flat = self.entered(gradient)
+                dtype = self._acc_type(flat)
+                say(dtype=arrays.wide_type(flat), acc=dtype, k="dense" if plan.dense else plan.k, check=check)
+                agreement.flag = self.absence.news(self.comm)
+        return Agreed(flat, plan, check, dtype, agreement.flag)
+
+    def attempt(self, agreed: Agreed) -> Attempt:
+        """Reduce what was agreed on. Collective."""
+        self.begin(agreed)
+        self.accumulate(agreed.flat, join=self._watched(agreed) or agreed.plan.dense)
+        return self.reduce(agreed)
+
+    def begin(self, agreed: Agreed) -> None:
+        """Do what needs no gradient: find out whose gradients are absent, and have the algorithm prepare."""
+        if agreed.plan.flush:
+            return
+        exchange = self.exchange
+        if exchange.dtype is not None and exchange.dtype != agreed.dtype:  # thresholds are bits of numbers
+            self.start_anew()
+        exchange.dtype = agreed.dtype
+        missing = self.absence.agree(agreed.absence_changed, self.comm)
+        parts = self.layout.parts if missing else ()  # made anew at each look
+        self.feedback.withhold([parts[number] for number in missing])
+        self.whole = agreed.plan.k >= self.layout.size
+        if agreed.plan.dense:
+            self.forget()
+        else:
+            self.prepare()
+
+    def accumulate(self, flat: Array | None, factor: float | None = None, join: bool = False) -> Array:
+        """Return acc ``(n,)``, which the gradient joins once, however often the step is attempted.
+
+        Args:
+            flat: the gradient ``(n,)``; None: there is none.
+            factor: clips the gradient, where it is known already.
+            join: complete acc here, and not in the pass in which the algorithm selects.
+        """
+        if self._acc is not None:
+            self._join()
+        elif flat is None:
+            self._acc = self.feedback.owed()
+        else:
+            if self.settings.clip_norm is not None:
+                factor = self.clipping_factor(flat) if factor is None else factor
+                flat = scaled(arrays.widened(flat), factor)
+            self._acc, self._add = self.feedback.accumulate(flat)
+            if join or not self.exchange.algorithm.accumulates:
+                self._join()
+        return self._acc
+
+    def reduce(self, agreed: Agreed) -> Attempt:
+        """Return the reduction of what was accumulated: the only communication of a step beside control."""
+        assert self._acc is not None, "reduce follows accumulate"
+        acc, add, plan = self._acc, self._add, agreed.plan
+        initial = acc.copy() if self._watched(agreed) else None
+        if plan.dense or plan.flush:
+            state = DENSE.init(self.layout, self.settings.k, self.comm.size)
+            reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
+            return Attempt(reduction, self.exchange.instrumented.forget(self.exchange.state), agreed, initial)
+        exchange = self.exchange
+        reduction, state = exchange.instrumented.reduce(acc, plan.k, self.comm, exchange.state, self.layout, add)
+        check_added(exchange.selectors, exchange.algorithm, add)
+        return Attempt(reduction, state, agreed, initial)
+
+    def commit(self, attempt: Attempt, began: float, before: Traffic) -> SparseVector | Array:
+        """Take what was sent out of the residual, and return the sum over the ranks.
+
+        Args:
+            attempt: of the step, which all ranks have made.
+            began: the time at which the step began, of `time.perf_counter`.
+            before: the traffic of ``comm`` before the step.
+        """
+        reduction, agreed = attempt.reduction, attempt.agreed
+        self.feedback.consume(reduction.sent, reduction.total)
+        self.exchange.state, self._acc, self._add = attempt.state, None, None
+        # Prepare the next step now if the next gradient will be added to the residual from outside.
+        if self.settings.in_place and not agreed.plan.dense and not agreed.plan.flush:
+            self.prepare()
+        whole = agreed.plan.dense or agreed.plan.flush
+        seconds, traffic = perf_counter() - began, self.comm.traffic - before + self.prepared
+        self.prepared = Traffic()
+        selectors, elements = ((), self.layout.size) if whole else (self.exchange.selectors, self.exchange.unselected)
+        self.report = summarise(reduction, selectors, elements, seconds, traffic)
+        if self.watch is not None and not agreed.plan.flush:
+            self.watch.note(attempt.initial_acc, reduction.total, agreed.plan.k, self.comm)
+        if agreed.check and attempt.initial_acc is not None:
+            check_laws(reduction, attempt.initial_acc, self.feedback, self._algorithm(agreed.plan), self.comm)
+        if self.settings.nonfinite == "raise":
+            raise_nonfinite(reduction.total)
+        return self.feedback.outcome(reduction.total)
+
+    def prepare(self) -> None:
+        """Have the algorithm do for the next step what it can before the gradient is known. Collective."""
+        if self.exchange.instrumented.prepares:
+            state = self.exchange.state
+            self.exchange.state = self.exchange.instrumented.prepare(self.feedback.residual, self.comm, state)
+
+    def forget(self) -> None:
+        """Have the algorithm forget what it knew of the residual, because all that is owed is sent at once."""
+        self.exchange.state = self.exchange.instrumented.forget(self.exchange.state)
+
+    def start_anew(self) -> None:
+        """Give the algorithm its state before the first step."""
+        self.exchange.state = self.exchange.instrumented.init(self.layout, self.settings.k, self.comm.size)
+
+    def owe(self, pending: list[Array]) -> None:
+        """Add arrays ``(n,)``, which somebody else owed, to what this rank owes; ``pending`` is empty afterwards."""
+        self._join()
+        acc = self.feedback.owed() if self._acc is None else self._acc
+        for array in pending:
+            kernels.accumulate(acc, arrays.like(array, acc).astype(acc.dtype, copy=False))
+        pending.clear()
+
+    def abandon(self) -> None:
+        """Leave the gradient of the step under way in the residual, unsent."""
+        self._join()
+        self._acc = None
+        self.feedback.withhold(())
+
+    def clipping_factor(self, flat: Array | None) -> float:
+        """Return the factor by which all ranks multiply their gradients. Collective."""
+        limit = self.settings.clip_norm
+        if limit is None:
+            return 1.0
+        return clipping_factor(sketched([flat], self.comm.size), limit, self.comm)
+
+    def entered(self, gradient: Any) -> Array:
+        """Return ``gradient`` as a flat NumPy or CuPy array ``(n,)``, or raise what `agree` raises for a bad one."""
+        arrays.check(gradient, "gradient")
+        if self.settings.in_place:
+            arrays.check_in_place(gradient, "gradient")
+        flat = arrays.enter(gradient)
+        if len(flat) != self.layout.size:
+            raise ValueError(
+                f"gradient must have {self.layout.size} elements as layout says, got {len(flat)}; "
+                "pass all tensors of the layout, flattened into one"
+            )
+        self.feedback.check_gradient(flat)
+        return flat
+
+    def _acc_type(self, gradient: Array) -> np.dtype:
+        """Return the dtype of the acc of ``gradient`` ``(n,)``: the widest of this and of what is remembered."""
+        remembered = [array.dtype for array in self.feedback.state().values()]
+        return max([arrays.wide_type(gradient), *remembered], key=attrgetter("itemsize"))
+
+    def _algorithm(self, plan: Plan) -> Algorithm:
+        """Return the algorithm of a step."""
+        return DENSE if plan.dense or plan.flush else self.exchange.algorithm
+
+    def _watched(self, agreed: Agreed) -> bool:
+        """Return True if somebody is to look at acc as it was before the reduction."""
+        return agreed.check or (self.watch is not None and self.watch.due and not agreed.plan.flush)
+
+    def _join(self) -> None:
+        """Make acc complete: what has yet to be added joins it, unless a selection has seen to that."""
+        if self._add is not None and not any(selector.added for selector in self.exchange.selectors):
+            kernels.accumulate(self._acc, self._add)
+        self._add = None
+        for selector in self.exchange.selectors:
+            selector.reset()
+
+
+class Direct:
+    """Carries out steps at once: an error ends them."""
+
+    survives = False  # the loss of a rank
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def complete(self, gradient: Any, agree: Callable[[], Agreed], check: bool) -> Attempt:
+        """Return the attempt that all ranks have made; where it fails the gradient stays in the residual.
+
+        Args:
+            gradient: of the step; None in a flush.
+            agree: returns what all ranks have agreed to reduce. Collective.
+            check: assert both laws on the step.
+        """
+        self.engine.comm.begin_reduction()
+        agreed = agree()
+        try:
+            return self.engine.attempt(agreed)
+        except BaseException:
+            self.engine.abandon()
+            raise
+
+    def catch_up(self) -> None:
+        """Bring the engine up to date with the ranks that are there, before its state is saved or loaded."""
+
+    def loaded(self) -> None:
+        """Take note that a state was loaded."""

@@ -1,0 +1,79 @@
+"""What a reduction was asked to do, checked once: `Settings`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.budget import Goal, make_goal
+from sparse_mpi.checks import check_choice
+from sparse_mpi.feedback import Feedback
+from sparse_mpi.reduction.arguments import check_together, make_feedback, resolve_k, usual_density
+from sparse_mpi.reduction.auto import make_candidate
+from sparse_mpi.sparse import Layout
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of a reducer, as `make_settings` has checked them; each is described at `SparseAllreduce`."""
+
+    layout: Layout
+    k: int
+    algorithm: Algorithm | None  # None: to be picked by trial
+    feedback: Feedback  # holds hyperparameters, no arrays
+    clip_norm: float | None = None
+    in_place: bool = False
+    nonfinite: str = "keep"
+    goal: Goal | None = None  # of a budget, which then sets k
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """Return by name what must be the same on all ranks."""
+        return {
+            "n": self.layout.size,
+            "layout": self.layout.digest,
+            "k": self.k,
+            "algorithm": self.algorithm,
+            "feedback": self.feedback,
+            "clip_norm": self.clip_norm,
+            "in_place": self.in_place,
+            "nonfinite": self.nonfinite,
+            "budget": self.goal,
+        }
+
+    def part(self, shapes: Any, share: float) -> Settings:
+        """Return the settings of a part of the gradient, tensors of these ``shapes``, that sends a ``share`` of it."""
+        layout = Layout.of(shapes)
+        return replace(self, layout=layout, k=resolve_k(layout.size, None, share), goal=None)
+
+
+def make_settings(
+    layout: Any,
+    *,
+    k: int | None = None,
+    density: float | None = None,
+    algorithm: str | Algorithm = "oktopk",
+    feedback: str | Feedback = "residual",
+    clip_norm: float | None = None,
+    in_place: bool = False,
+    nonfinite: str = "keep",
+    budget: str | None = None,
+    step_seconds: float | None = None,
+    **options: Any,
+) -> Settings:
+    """Return the settings that these arguments of `SparseAllreduce` ask for.
+
+    Raises:
+        TypeError, ValueError: an argument is bad, or two do not go together.
+    """
+    check_choice("nonfinite", nonfinite, ("keep", "raise"))
+    shapes = Layout.of(layout)
+    rule = make_feedback(feedback, clip_norm, in_place)
+    rule.start(shapes, in_place, 1)  # raises if the rule cannot work in place
+    chosen = make_candidate(algorithm, options)
+    if chosen is not None:
+        check_together(rule, chosen)
+    goal = make_goal(budget, step_seconds, k=k, density=density)
+    entries = resolve_k(shapes.size, k, density, usual_density(algorithm))
+    return Settings(shapes, entries, chosen, rule, clip_norm, in_place, nonfinite, goal)

@@ -1,0 +1,243 @@
+"""Save and restore an engine and its policy, on as many ranks to the bit and on any other number: `Snapshot`.
+
+A snapshot is a dict of a versioned schema: what it is of, plain numbers, and named arrays. `sealed` adds its form, by
+which damage is found before anything is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi import arrays
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.arrays import Array, as_arrays, to_host
+from sparse_mpi.checks import check_choice, check_whole
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.reduction.engine import Engine
+from sparse_mpi.reduction.forms import WHOLE, check_form, check_list, check_mapping, equal, sealed
+from sparse_mpi.reduction.policy import Budget, Policy
+from sparse_mpi.sparse import Layout
+
+VERSION = 3  # of the schema; states of releases 0.1 and 0.2 have none
+BUDGET = "budget"  # the key of what its controller needs to go on
+DTYPE = "dtype"  # of the acc that the algorithm's state is of
+LEAVES = (np.ndarray, str, (bool, int, float, np.generic))  # the kinds of what a state holds
+
+
+class Snapshot:
+    """Takes, restores and deals out the state of an engine and its policy.
+
+    Arrays of the feedback rule are *owed*: those of several ranks are added up. What the rule has in common is the same
+    on all ranks: any of them has it. The state of the algorithm is a rank's own, and begins afresh on other ranks.
+    """
+
+    def __init__(self, engine: Engine, policy: Policy) -> None:
+        self._engine, self._budget = engine, policy if isinstance(policy, Budget) else None
+
+    def taken(self) -> dict[str, Any]:
+        """Return the state: numbers, texts and NumPy arrays."""
+        engine = self._engine
+        synchronize((engine.feedback.residual, engine.exchange.state))
+        remembered = engine.feedback.state() | engine.feedback.common()
+        owed = {name: to_host(array).copy() for name, array in remembered.items()}
+        spent = {} if self._budget is None else {BUDGET: self._budget.tracker.state()}
+        exchange = {"state": asdict(engine.exchange.state, dict_factory=on_host)}
+        dtype = {DTYPE: engine.exchange.dtype and engine.exchange.dtype.name}
+        return sealed({"version": VERSION} | self._identity() | exchange | dtype | owed | spent)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore what `taken` returned, on the same rank of as many ranks. Collective.
+
+        Raises:
+            TypeError, ValueError: see `SparseAllreduce.load_state_dict`.
+        """
+        engine = self._engine
+        agreement = same_on_all_ranks(engine.comm, 1)
+        with agreement as say:
+            state = as_arrays(state)
+            self._check(state)
+            restored = restore(engine.exchange.state, state.get("state"), "state['state']")
+            names = [*engine.feedback.state(), *engine.feedback.common()]
+            remembered = {name: state[name] for name in names if name in state}  # earlier versions lack some
+            agreement.words[0] = _widest(remembered)
+            say(call="load_state_dict", dtype=state.get(DTYPE))
+        dtype = np.dtype(f"f{agreement.rows.max()}")
+        engine.exchange.state, engine.exchange.dtype = restored, np.dtype(state.get(DTYPE) or dtype)
+        self._load({name: array.astype(dtype, copy=False) for name, array in remembered.items()})
+        if self._budget is not None and BUDGET in state:
+            self._budget.tracker.load(state[BUDGET])
+
+    def deal(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
+        """Restore what ``ranks`` ranks have taken, on any number of ranks. Collective.
+
+        Raises:
+            TypeError, ValueError: see `SparseAllreduce.take_over`.
+        """
+        engine, comm = self._engine, self._engine.comm
+        agreement = same_on_all_ranks(comm, 1)
+        with agreement as say:
+            states = self._dealt(states, ranks)
+            owed = {name: added(states, name, engine.layout.size) for name in engine.feedback.state()}
+            agreement.words[0] = _widest(owed)
+            say(call="take_over", ranks=ranks)
+        if ranks == comm.size:
+            return self.restore(states[0])
+        dtype = np.dtype(f"f{agreement.rows.max()}")  # the same on ranks that get nothing
+        owed = {name: array.astype(dtype, copy=False) for name, array in owed.items()}
+        engine.start_anew()
+        engine.exchange.dtype = None
+        size = engine.layout.size
+        self._load(owed | {name: from_first(states, name, size, comm) for name in engine.feedback.common()})
+        if self._budget is not None:
+            self._budget.tracker.take_over([state[BUDGET] for state in states if BUDGET in state], comm)
+
+    def _dealt(self, states: Any, ranks: Any) -> list[dict[str, Any]]:
+        """Return ``states`` with NumPy arrays, or raise TypeError or ValueError if they are not those for this rank."""
+        check_ranks(ranks)
+        check_list(states, "states")
+        states = as_arrays(states)
+        for number, state in enumerate(states):
+            check_form(state, f"states[{number}]")
+        comm = self._engine.comm
+        expected = list(range(comm.rank, ranks, comm.size))
+        if not equal([state.get("rank") for state in states], expected):
+            raise ValueError(
+                f"states must be those of ranks {expected} of {ranks}, got those of "
+                f"{[state.get('rank') for state in states]}; deal them out as sparse_mpi.checkpoint.load does"
+            )
+        for state in states:
+            self._check(state, rank=state["rank"], ranks=ranks)
+        return states
+
+    def _check(self, state: Any, **where: Any) -> None:
+        """Raise TypeError or ValueError unless ``state`` is whole, and of this engine; ``where`` it was saved."""
+        check_form(state)
+        version = state.get("version")
+        if version not in (None, VERSION):
+            raise ValueError(f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of")
+        identity = self._identity(described if version else repr) | where
+        for key, expected in identity.items():
+            if not equal(state.get(key), expected):
+                raise ValueError(
+                    f"state[{key!r}] must be {expected!r}, got {state.get(key)!r}; "
+                    "load it into a SparseAllreduce made with the arguments it was saved from"
+                )
+        self._engine.feedback.check_state(state)
+        if state.get(DTYPE) is not None:
+            check_choice(f"state[{DTYPE!r}]", state[DTYPE], ("float32", "float64"))
+        if self._budget is not None and BUDGET in state:
+            self._budget.tracker.check_state(state[BUDGET], f"state[{BUDGET!r}]")
+
+    def _load(self, owed: dict[str, Any]) -> None:
+        """Restore the arrays of the feedback rule, after all work on them and before all that follows."""
+        feedback = self._engine.feedback
+        synchronize(feedback.residual)
+        feedback.load(owed)
+        synchronize(feedback.residual)
+
+    def _identity(self, shown: Any = None) -> dict[str, Any]:
+        """Return what a state must share with this engine to be loaded into it.
+
+        The key "memory" keeps the former name of feedback. Releases up to 0.2 wrote the ``repr`` of both.
+        """
+        engine, shown = self._engine, shown or described
+        return {
+            "algorithm": shown(engine.exchange.algorithm),
+            "memory": shown(engine.settings.feedback),
+            "shapes": engine.layout.shapes,
+            "k": engine.settings.k,
+            "rank": engine.comm.rank,
+            "ranks": engine.comm.size,
+        }
+
+
+def described(value: Any) -> Any:
+    """Return an algorithm, a rule or an option of one in plain values: its kind, and what differs from the default."""
+    if isinstance(value, (list, tuple)):
+        return [described(part) for part in value]
+    if not is_dataclass(value) or isinstance(value, type):
+        return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
+    found = {"kind": type(value).__name__}
+    for field in fields(value):
+        own = getattr(value, field.name)
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        if field.init and (field.repr or isinstance(value, Algorithm)) and own != default:
+            found[field.name] = described(own)
+    return found
+
+
+def synchronize(state: Any) -> None:
+    """Wait for all work on the devices that hold arrays of ``state``: an array, a state, or a tuple of them."""
+    if is_dataclass(state):
+        state = tuple(getattr(state, field.name) for field in fields(state))
+    if isinstance(state, tuple):
+        for part in state:
+            synchronize(part)
+    else:
+        arrays.synchronize_device(state)
+
+
+def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a state as a dict with all arrays on the host: a ``dict_factory`` for ``asdict``."""
+    return {name: to_host(value) for name, value in items}
+
+
+def restore(template: Any, saved: Any, where: str) -> Any:
+    """Invert ``asdict``: return a state of ``template``'s type, nested states included, that shares no array.
+
+    A field that an earlier release did not save has its default. ``where`` names ``saved`` in errors.
+
+    Raises:
+        TypeError, ValueError: ``saved`` is not of such a state.
+    """
+    if isinstance(template, tuple) and any(map(is_dataclass, template)):
+        check_list(saved, where)
+        if len(saved) != len(template):
+            raise ValueError(f"{where} must have {len(template)} parts, got {len(saved)}; {WHOLE}")
+        pairs = enumerate(zip(template, saved, strict=True))
+        return tuple(restore(was, part, f"{where}[{number}]") for number, (was, part) in pairs)
+    if not is_dataclass(template) or isinstance(template, type):
+        if any(isinstance(saved, kind) != isinstance(template, kind) for kind in LEAVES):
+            raise TypeError(f"{where} must be like {template!r}, got {saved!r}; {WHOLE}")
+        return saved.copy() if isinstance(saved, np.ndarray) else saved
+    check_mapping(saved, where)
+    made = {field.name: getattr(template, field.name) for field in fields(template)}
+    for field in fields(template):
+        if field.name in saved:
+            made[field.name] = restore(made[field.name], saved[field.name], f"{where}[{field.name!r}]")
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"{where} must have {field.name!r}, got {sorted(saved)}; {WHOLE}")
+    if isinstance(template, Layout) and Layout.of(made["shapes"]) != template:  # kernels would write by it
+        raise ValueError(f"{where} must be {template}, got {made['shapes']}; {WHOLE}")
+    return type(template)(**made)
+
+
+def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:
+    """Return the sum of the array ``(n,)`` called ``name`` over all states, in their order.
+
+    Without states it is zeros ``(size,)`` float32.
+    """
+    return sum((state[name] for state in states[1:]), states[0][name]) if states else np.zeros(size, np.float32)
+
+
+def from_first(states: Sequence[Mapping[str, Any]], name: str, size: int, comm: Comm) -> Array:
+    """Return the array ``(n,)`` called ``name`` of the first of rank 0's states, on all ranks. Collective."""
+    missing = np.zeros(size, np.float32)  # earlier versions did not save all
+    array = states[0].get(name, missing) if comm.rank == 0 else missing[:0]
+    received = comm.bcast(np.ascontiguousarray(array).view(np.uint8), control=True)
+    return received.view(f"f{len(received) // size}")
+
+
+def check_ranks(ranks: Any) -> None:
+    """Raise TypeError or ValueError unless ``ranks`` can be the number of ranks that saved a state."""
+    check_whole("ranks", ranks, 1, remedy="give Checkpoint.ranks")
+
+
+def _widest(arrays: Mapping[str, Array]) -> int:
+    """Return the bytes of a number in those of ``arrays`` that have the most, 4 if there are none."""
+    return max((array.dtype.itemsize for array in arrays.values()), default=np.dtype(np.float32).itemsize)

@@ -1,0 +1,132 @@
+"""Who reduces the gradient of each parameter of a model: `Buckets`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.background import progress_thread_of
+from sparse_mpi.fault_tolerance import ElasticAllreduce
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.settings import Settings
+from sparse_mpi.training.bucket import Bucket
+from sparse_mpi.training.bucket_cutting import cut
+from sparse_mpi.training.gradients import DENSE
+from sparse_mpi.training.live_ranks import LiveRanks
+from sparse_mpi.training.sparse_gradients import SparseGradients
+
+
+class Buckets:
+    """The buckets of a model, and the parameters outside of them whose gradients are sparse tensors.
+
+    Whether a gradient is a sparse tensor shows in the first backward pass. So the ranks tell each other what they saw
+    before the first reduction, and again until every gradient has been seen on some rank.
+
+    Args:
+        settings: of all parameters together; each bucket is given its share of k.
+        by_k: k was given, and not a density: it stays the same when parameters leave the buckets.
+        density: the share of its entries that a bucket sends.
+        comm: the communicator of the reductions.
+        ranks: those of ``comm`` that are left.
+        survival: options of `ElasticAllreduce`, where ranks may be lost.
+        passes, in_place, average: see `Bucket`.
+        max_bytes: the most gradients in a bucket.
+        sparse: takes the parameters that leave.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        by_k: bool,
+        density: float,
+        comm: Comm,
+        ranks: LiveRanks,
+        survival: Mapping[str, Any],
+        passes: int,
+        average: bool,
+        max_bytes: float,
+        sparse: SparseGradients,
+    ) -> None:
+        self.list: list[Bucket] = []
+        self.home: dict[Tensor, Bucket | SparseGradients] = {}  # of each parameter
+        self.sparse = sparse
+        self.elements: int = settings.layout.size  # of all parameters in buckets
+        self.share_left: float | None = None  # the share of a bucket's entries, once parameters have left
+        self._settings, self._by_k = settings, by_k
+        self._share = settings.k / self.elements if by_k else density
+        self._comm, self._ranks, self._survival = comm, ranks, survival
+        self._passes, self._average, self._max_bytes = passes, average, max_bytes
+        self._kinds_known = False
+
+    def __iter__(self) -> Iterator[Bucket]:
+        return iter(self.list)
+
+    def add(self, parameters: Iterable[Tensor]) -> None:
+        """Take in those ``parameters`` that need a gradient and are new; collective if there are any."""
+        for members in cut([p for p in parameters if p.requires_grad and p not in self.home], self._max_bytes):
+            options = {"passes": self._passes, "in_place": self._settings.in_place, "average": self._average}
+            bucket = Bucket(members, self.make_reducer, **options)  # type: ignore[arg-type]
+            self.list.append(bucket)
+            self.home |= dict.fromkeys(members, bucket)
+            self._kinds_known = False
+
+    def make_reducer(self, shapes: Sequence[tuple[int, ...]]) -> SparseAllreduce:
+        """Make the reducer of a bucket of parameters of these shapes, after all pending work. Collective."""
+        settings = self._settings.part(list(shapes), self._share)
+        if settings.layout.size == self.elements:
+            settings = replace(settings, k=min(self._settings.k, self.elements))
+
+        def make() -> SparseAllreduce:
+            if self._ranks.team is None:
+                return SparseAllreduce(settings=settings, comm=self._comm)
+            return ElasticAllreduce(settings=settings, team=self._ranks.team, **self._survival)
+
+        return progress_thread_of(self._comm).start(make).wait()
+
+    def complete(self, scale: float) -> None:
+        """Take the parameters whose gradients are sparse tensors, on any rank, out of their buckets on all. Collective.
+
+        Gradients have the loss ``scale``.
+        """
+        if not self._kinds_known:
+            seen = [bucket.seen() for bucket in self.list]
+            kinds = self._ranks.any(np.concatenate(seen))
+            self.know_kinds(np.split(kinds, np.cumsum([len(own) for own in seen])[:-1]), scale)
+
+    def kinds(self) -> list[list[int]]:
+        """Return, by bucket, what all ranks know of the kinds of gradients, for `know_kinds` on one that joins them."""
+        return [bucket.kinds.tolist() for bucket in self.list]
+
+    def know_kinds(self, kinds: Sequence[Sequence[int] | np.ndarray], scale: float = 1.0) -> None:
+        """Take over what other ranks know, see `kinds`, and take sparse tensors out of their buckets.
+
+        Collective if there are any. Gradients have the loss ``scale``.
+        """
+        for bucket, known in zip(self.list, kinds, strict=True):
+            bucket.kinds[:] = known
+        leaving = {
+            parameter: int(kind) - DENSE
+            for bucket in self.list
+            for parameter, kind in zip(bucket.parameters, bucket.kinds, strict=True)
+            if kind > DENSE
+        }
+        if leaving:
+            self._remove(leaving, scale)
+        self._kinds_known = all(bucket.settled for bucket in self.list)
+
+    def _remove(self, leaving: Mapping[Tensor, int], scale: float) -> None:
+        """Have parameters, with as many sparse dimensions each, added up row by row; ``k`` is for the others alone."""
+        self.home.update(dict.fromkeys(leaving, self.sparse))
+        self.sparse.add(leaving, self.home)
+        self.elements = sum(p.numel() for p, home in self.home.items() if home is not self.sparse)
+        if self._by_k:
+            self._share = self.share_left = min(1.0, self._settings.k / max(1, self.elements))
+        left = [bucket.without_sparse(scale, self.make_reducer) for bucket in self.list]
+        self.list[:] = [bucket for bucket in left if bucket is not None]
+        self.home |= {parameter: bucket for bucket in self.list for parameter in bucket.parameters}

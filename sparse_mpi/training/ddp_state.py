@@ -1,0 +1,281 @@
+"""The state of the hook by which torch's DistributedDataParallel reduces sparsely: `SparseState`; see `sparse_mpi.ddp`."""
+
+# Annotations are not postponed here: DDP compares those of a hook with the types themselves.
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.arrays import as_arrays, as_tensors, describe
+from sparse_mpi.checks import check_whole
+from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.feedback import Feedback
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.arguments import make_algorithm, usual_density
+from sparse_mpi.reduction.deprecated import accepts_former
+from sparse_mpi.reduction.forms import WHOLE, check_form, sealed
+from sparse_mpi.reduction.report import StepReport, combined
+from sparse_mpi.reduction.settings import make_settings
+from sparse_mpi.training.ddp_buckets import DDPBuckets, Names, names_of
+from sparse_mpi.training.flat_parameters import write_mean
+from sparse_mpi.training.sparse_gradients import RowSum, mean_of, staged, summed
+
+
+class SparseState:
+    """The state of `sparse_hook` on one rank, kept from step to step. Making one is collective.
+
+    Args:
+        named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
+        density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket, but ``"auto"`` is not
+            available. ``memory`` is the former name of feedback, deprecated.
+        comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated.
+            None: all ranks of the job, see `as_comm`.
+        dense_steps: the number of steps at the beginning that are dense.
+        check_every: assert both laws in one step out of this many, 0 for never; costs two dense allreduces.
+
+    Attributes:
+        report: what the last step did on this rank, all buckets together, as `GradientReduction.report`; at first None.
+
+    Raises:
+        TypeError, ValueError: bad arguments, arguments that differ between ranks, or a process group that is not
+            MPI.COMM_WORLD's; raised on every rank.
+        RuntimeError: torch.distributed was not initialised.
+    """
+
+    @accepts_former("density", "algorithm", "comm", renamed={"memory": "feedback"})
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, torch.Tensor]],
+        *,
+        density: float | None = None,
+        comm: Any = None,
+        algorithm: str | Algorithm = "elect",
+        feedback: str | Feedback = "residual",
+        dense_steps: int = 2,
+        check_every: int = 0,
+        **options: Any,
+    ) -> None:
+        if comm is None and not dist.is_initialized():
+            raise RuntimeError("torch.distributed must be initialised first; call torch.distributed.init_process_group")
+        transport = as_comm(comm)
+        with same_on_all_ranks(transport) as say:
+            if comm is None:
+                _check_same_ranks(transport)
+            self._names = names_of(named_parameters)
+            self.algorithm: Algorithm = make_algorithm(algorithm, options)  # "auto" is none
+            shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
+            share = usual_density(self.algorithm) if density is None else density
+            settings = make_settings(list(shapes.values()), density=share, algorithm=self.algorithm, feedback=feedback)
+            rule = settings.feedback
+            if rule.previews:
+                raise ValueError(
+                    f"feedback must not move weights before the gradient is computed, as a hook cannot, got {rule!r}; "
+                    "use feedback='residual', or DistributedOptimizer"
+                )
+            for argument, steps in (("dense_steps", dense_steps), ("check_every", check_every)):
+                check_whole(argument, steps, 0, "steps")
+            say(density=density, algorithm=self.algorithm, feedback=rule)
+            say(dense_steps=dense_steps, check_every=check_every, named_parameters=list(self._names.values()))
+        self.comm: Comm = transport.duplicate()
+        self.density: float | None = density
+        self.dense_steps: int = dense_steps
+        self.check_every: int = check_every
+        self.steps: int = 0  # steps made so far
+        self.report: StepReport | None = None
+        self._buckets = DDPBuckets(shapes, settings, share, self.comm)
+        self._before: set[Names] = set()  # the buckets that DDP had in the last step
+        self._now: list[_Arrival] = []  # the buckets of this step that have arrived
+        self._under_way: list[tuple[Handle[Any], torch.Tensor, SparseAllreduce]] = []
+        self._sparse: list[_Arrival] = []  # of this step, the buckets of a single sparse tensor each
+        self._tables: set[str] = set()  # the names of their parameters, of which nothing is ever owed
+
+    def residuals(self) -> dict[str, np.ndarray]:
+        """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory, by name; between steps.
+
+        Without parameters whose gradients are sparse tensors, of which everything is sent.
+        """
+        return self._buckets.residuals(self._tables)
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Set ``.grad`` of every parameter to the mean of all that the ranks owe, and leave residuals of 0. Collective.
+
+        Between steps; let the optimizer take a step then, preferably without weight decay and momentum. See
+        `SparseAllreduce.flush`.
+
+        Raises:
+            RuntimeError: gradients are being reduced.
+        """
+        if self._now or self._sparse:
+            raise RuntimeError("gradients must not be on their way in a flush; flush between two steps")
+        self._buckets.adopt_rest()
+        parameters = {name: parameter for parameter, name in self._names.items()}
+        for name in self._tables:
+            parameters[name].grad = None
+        for names, reducer in self._buckets.known.items():
+            total = reducer.flush(like=parameters[names[0]])
+            for name, part in self._buckets.parts(names, total):
+                parameter = parameters[name]
+                mean = (part / self.comm.size).view(parameter.shape).to(parameter)
+                parameter.grad = mean if parameter.grad is None else parameter.grad.copy_(mean)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that this rank needs to continue bit for bit: plain values and tensors; between steps.
+
+        `torch.save` writes it, and `torch.load` reads it.
+        """
+        return dict(as_tensors(sealed({"steps": self.steps} | self._buckets.state_dict())))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, on the same rank of as many ranks, before the first step. Collective.
+
+        DDP may have other buckets now: in the first step after this, gradients are regrouped into the buckets of
+        ``state``; if DDP keeps its new buckets, what is remembered moves there.
+
+        Raises:
+            ValueError: it is of other parameters, or was saved with other arguments; raised on every rank.
+        """
+        with same_on_all_ranks(self.comm) as say:
+            state = as_arrays(state)
+            check_form(state)
+            check_whole("state['steps']", state.get("steps"), 0, "steps", WHOLE)
+            self._buckets.check_state(state)
+            say(steps=state["steps"], buckets=[saved["names"] for saved in state["buckets"]])
+        self._buckets.load_state_dict(state)
+        self.steps, self._before = state["steps"], set(self._buckets.known)
+
+    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Begin to reduce a bucket of DDP and return the future of its mean."""
+        arrival = _Arrival(self._names_in(bucket), bucket.buffer(), _future_on(bucket.buffer().device))
+        if arrival.buffer.is_sparse:
+            self._sparse.append(arrival)
+        else:
+            self._arrive(arrival)
+        if bucket.is_last():
+            moves = self._regroup([late for late in self._now if late.names not in self._buckets.known])
+            # All gradients are here. A callback of autograd would be too late: DDP with static_graph=True waits for
+            # the futures of its first step within one.
+            self._finish(moves, self._start_sparse())
+        return arrival.future
+
+    def _arrive(self, arrival: "_Arrival") -> None:
+        """Begin to reduce a bucket that is not sparse, if it is adopted."""
+        self._now.append(arrival)
+        # DDP rebuilds its buckets after the first step; later ones are adopted when they come twice in a row.
+        if arrival.names not in self._buckets.known and (self.steps <= 1 or arrival.names in self._before):
+            self._buckets.adopt(arrival.names)
+        if arrival.names in self._buckets.known:
+            self._start(arrival.names, arrival.buffer)
+
+    def _start_sparse(self) -> Handle[RowSum] | None:
+        """Begin to add up the sparse tensors of this step, if there are any."""
+        if not self._sparse:
+            return None
+        given = [staged(arrival.buffer, arrival.buffer, arrival.buffer.sparse_dim()) for arrival in self._sparse]
+        self._tables.update(name for arrival in self._sparse for name in arrival.names)
+        return progress_thread_of(self.comm).start(partial(summed, given, self.comm))
+
+    def _start(self, names: Names, gradient: torch.Tensor) -> None:
+        """Begin to reduce the gradient ``(n,)`` of an adopted bucket."""
+        reducer = self._buckets.known[names]
+        asserting = self.check_every > 0 and self.steps % self.check_every == 0
+        self._under_way.append(
+            (reducer.start(gradient, check=asserting, dense=self.steps < self.dense_steps), gradient, reducer)
+        )
+
+    def _regroup(self, late: list["_Arrival"]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Reduce the gradients that arrived in buckets not adopted yet.
+
+        They are regrouped into the adopted buckets that did not arrive. If these do not have exactly the same
+        parameters, the new buckets are adopted as they are.
+
+        Returns:
+            Pairs of views ``(n,)``: the second is to be overwritten with the first after the reduction.
+        """
+        here = {arrival.names for arrival in self._now}
+        absent = [names for names in self._buckets.known if names not in here]
+        if sorted(sum(absent, ())) != sorted(sum((arrival.names for arrival in late), ())):
+            for arrival in late:
+                self._buckets.adopt(arrival.names)
+                self._start(arrival.names, arrival.buffer)
+            return []
+        arrived = {name: part for arrival in late for name, part in self._buckets.parts(arrival.names, arrival.buffer)}
+        moves = []
+        for names in absent:
+            gathered = torch.cat([arrived[name] for name in names])
+            self._start(names, gathered)
+            moves += [(part, arrived[name]) for name, part in self._buckets.parts(names, gathered)]
+        return moves
+
+    def _finish(self, moves: list[tuple[torch.Tensor, torch.Tensor]], rows: Handle[RowSum] | None) -> None:
+        """Wait for all reductions of this step, write the means over the gradients, and complete DDP's futures."""
+        sparse, self._sparse = self._sparse, []
+        under_way, arrivals = self._under_way, self._now
+        self._under_way, self._now = [], []
+        for handle, gradient, _ in under_way:
+            write_mean(handle.wait(), self.comm.size, gradient)
+        for part, place in moves:
+            place.copy_(part)
+        tables = rows.wait() if rows is not None else None
+        self.report = combined([*(reducer.report for _, _, reducer in under_way), tables and tables.report])
+        self.steps += 1
+        self._before = {arrival.names for arrival in arrivals}
+        for arrival in arrivals:
+            arrival.future.set_result(arrival.buffer)
+        for arrival, found in zip(sparse, tables.sums if tables is not None else (), strict=True):
+            arrival.future.set_result(mean_of(found, arrival.buffer, self.comm.size))
+
+    def _names_in(self, bucket: GradBucket) -> Names:
+        """Return the names of the parameters of a bucket, or raise ValueError if it has one without a name."""
+        for parameter in bucket.parameters():
+            if parameter not in self._names:
+                raise ValueError(
+                    f"named_parameters must have every parameter that DDP reduces, lacks a {describe(parameter)}; "
+                    "pass named_parameters() of the very model that DDP wraps"
+                )
+        return tuple(self._names[parameter] for parameter in bucket.parameters())
+
+
+def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Reduce a bucket sparsely; its mean over the ranks comes back in the bucket's own buffer, dtype and device.
+
+    Half precision is added up in float32. Not supported are ``model.join()``, and a loss scaler that changes its scale,
+    because residuals contain the scale: use `DistributedOptimizer` there, and also where an embedding with
+    ``sparse=True`` has no gradient on some rank in some step, which DDP takes for an error.
+
+    Raises:
+        ValueError: the bucket has a parameter that ``state`` does not have.
+        FloatingPointError, LawError, TypeError: as `SparseAllreduce.step` does; raised by ``backward()``.
+    """
+    return state._reduce(bucket)
+
+
+class _Arrival(NamedTuple):
+    """A bucket that DDP has handed over in this step."""
+
+    names: Names
+    buffer: torch.Tensor  # (n,) the gradients, later their means
+    future: torch.futures.Future[torch.Tensor]
+
+
+def _check_same_ranks(comm: Comm) -> None:
+    """Raise unless ``comm`` and the default process group have the same size, and this process the same rank."""
+    ours, theirs = (comm.rank, comm.size), (dist.get_rank(), dist.get_world_size())
+    if ours != theirs:
+        raise ValueError(
+            f"comm must have the ranks of the process group, got rank {ours[0]} of {ours[1]} where that has rank "
+            f"{theirs[0]} of {theirs[1]}; initialise it with the rank and size of MPI.COMM_WORLD, or pass comm"
+        )
+
+
+def _future_on(device: torch.device) -> torch.futures.Future[torch.Tensor]:
+    """Return a future for a tensor on ``device``."""
+    return torch.futures.Future(devices=None if device.type == "cpu" else [device])

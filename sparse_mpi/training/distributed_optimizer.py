@@ -1,0 +1,323 @@
+"""Make any torch optimizer step along gradients that are reduced over all ranks: `DistributedOptimizer`.
+
+Names are Horovod's (Sergeev and Del Balso, 2018), so that a program changes in three lines. Arguments behind
+``named_parameters`` are given by keyword.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.comm import as_comm
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.fault_tolerance import Team
+from sparse_mpi.feedback import Feedback, GlobalMomentum
+from sparse_mpi.reduction.arguments import resolve_k, usual_density
+from sparse_mpi.reduction.deprecated import accepts_former
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi.training.momentum import (
+    TAKING,
+    along_gradients,
+    announcement,
+    default_mode,
+    momentum_rule,
+    without_momentum,
+)
+from sparse_mpi.training.options import ordered
+from sparse_mpi.training.reduction import GradientReduction, is_distributed
+from sparse_mpi.training.staleness_adam import StalenessAwareAdam
+
+Average: str = "average"
+Sum: str = "sum"
+
+
+@dataclass
+class MomentumState:
+    """Who applies the optimizer's momentum, and to which gradients."""
+
+    taken: float | None = None  # what error feedback has taken over; None: nothing
+    late: float | None = None  # the momentum that it applies to sparse sums
+    looks_ahead: bool = False  # Nesterov's look ahead, if any, is left to do when the gradients are there
+    waited: set[Tensor] = field(default_factory=set)  # the parameters whose sums are sparse in this step
+    adam: StalenessAwareAdam | None = None  # takes the steps of Adam
+
+    def applied(self, parameter: Tensor) -> float | None:
+        """Return the momentum that was applied to the gradient of a parameter."""
+        return self.late if parameter in self.waited else self.taken
+
+
+class _Reducing:
+    """What a distributed optimizer does before its own class: the class that precedes it in `_class_of`."""
+
+    reduction: GradientReduction
+    _momentum: MomentumState
+    _synchronizes: bool  # `step` calls `synchronize`
+    _synchronized: bool  # `synchronize` was called since the last step
+
+    def synchronize(self) -> list[SparseVector | Tensor]:
+        """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
+
+        `step` does this. Call it yourself if gradients are needed earlier, for clipping or a loss scaler, and then
+        step within `skip_synchronize`.
+
+        Returns:
+            As `GradientReduction.synchronize`.
+        """
+        self.reduction.add(p for group in self.param_groups for p in group["params"])  # type: ignore[attr-defined]
+        self._synchronized = True
+        totals = self.reduction.synchronize()
+        if self._momentum.looks_ahead:
+            buckets = zip(self.reduction.buckets, totals, strict=False)  # no totals after an overflow
+            self._momentum.waited = {
+                p for bucket, total in buckets if isinstance(total, SparseVector) for p in bucket.parameters
+            }
+        return totals
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Make `step` take the gradients as they are within this context."""
+        self._synchronizes = False
+        try:
+            yield
+        finally:
+            self._synchronizes = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Reduce the gradients unless `synchronize` has done so, and step along them.
+
+        With a closure, gradients are reduced after each call of it, and for LBFGS, which decides by it, the loss.
+        """
+        momentum = self._momentum
+        with without_momentum(
+            self,  # type: ignore[arg-type]
+            momentum.taken,
+            momentum.applied,
+            momentum.looks_ahead,
+        ) as finish:
+
+            def reduced() -> Any:
+                loss = closure() if closure is not None else None
+                self._reduce()
+                self._synchronized = False
+                finish()
+                return self.reduction.loss_of_all(loss) if isinstance(self, torch.optim.LBFGS) else loss
+
+            if closure is not None:
+                return self._own_step(reduced)
+            reduced()
+            return self._own_step()
+
+    step.hooked = True  # type: ignore[attr-defined]  # the optimizer's own step calls the step hooks
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Keep the weights where the feedback rule wants gradients to be computed, and put them back, to the bit.
+
+        Step-ahead error feedback needs it around the forward and backward passes of every step; with other rules it
+        does nothing, so that a training loop may always have it.
+        """
+        groups = self.param_groups  # type: ignore[attr-defined]
+        with self.reduction.ahead({p: float(group["lr"]) for group in groups for p in group["params"]}):
+            yield
+
+    def flush(self) -> None:
+        """Step along all that the ranks have not sent yet, once, and leave residuals of 0. Collective.
+
+        For the end of training, or before an evaluation that matters; costs a dense allreduce. This step is without
+        weight decay, and torch's SGD takes it without momentum: what is late is not pushed again.
+
+        Raises:
+            RuntimeError: gradients have arrived that are not reduced yet.
+            Exception: as `SparseAllreduce.flush` does.
+        """
+        self.reduction.flush()
+        self._synchronized = False
+        with along_gradients(self):  # type: ignore[arg-type]
+            self._own_step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients.
+
+        Raises:
+            RuntimeError: gradients are being reduced, see `GradientReduction.discard`.
+        """
+        self.reduction.discard()
+        self._synchronized = False
+        self.reduction.detach()
+        super().zero_grad(set_to_none)  # type: ignore[misc]
+        self.reduction.attach()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters and reduce their gradients too. Collective."""
+        super().add_param_group(param_group)  # type: ignore[misc]
+        self.reduction.add(self.param_groups[-1]["params"])  # type: ignore[attr-defined]
+
+    def _own_step(self, *closure: Callable[[], Any]) -> Any:
+        """Take the step of the optimizer's own class, or that of what stands in for it; hooks are called in it."""
+        if self._momentum.adam is not None:
+            return self._staleness_aware_step(*closure)
+        return super().step(*closure)  # type: ignore[misc]
+
+    @torch.optim.Optimizer.profile_hook_step
+    def _staleness_aware_step(self, *closure: Callable[[], Any]) -> Any:
+        """Take the step of `StalenessAwareAdam`."""
+        return self._momentum.adam.step(self, *closure)  # type: ignore[union-attr, arg-type]
+
+    def _reduce(self) -> None:
+        """Synchronize unless that was done or is switched off."""
+        if self._synchronizes and not (self._synchronized and not self.reduction.arrived):
+            self.synchronize()
+
+
+@accepts_former(
+    "algorithm",
+    "backward_passes_per_step",
+    "op",
+    renamed={"memory": "feedback"},
+    aliases={"compression": "algorithm"},
+)
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    *,
+    k: int | None = None,
+    density: float | None = None,
+    comm: Any = None,
+    algorithm: str | Algorithm = "elect",
+    feedback: str | Feedback = "residual",
+    clip_norm: float | None = None,
+    in_place: bool = False,
+    nonfinite: str = "keep",
+    budget: str | None = None,
+    step_seconds: float | None = None,
+    momentum: str | None = None,
+    backward_passes_per_step: int = 1,
+    op: str = Average,
+    bucket_cap_mb: float | None = 25.0,
+    overlap: bool = True,
+    scaler: Any = None,
+    team: Team | None = None,
+    **options: Any,
+) -> Any:
+    """Return ``optimizer`` changed to step along the gradients of all ranks. Collective.
+
+    Reductions start while the backward pass still runs, from the second step on. By then it is known which gradients
+    are sparse tensors, as those of ``nn.Embedding(sparse=True)``: these are added up exactly, row by row, and stay
+    sparse, for optimizers that take them. ``k``, ``density``, ``algorithm`` and ``feedback`` are for the others.
+
+    Args:
+        optimizer: any torch optimizer. Its parameters and state become those of the result; use only the result from
+            then on.
+        named_parameters: ``model.named_parameters()``. It is checked that the optimizer has parameters of that model,
+            and gradients are reduced in the model's order; the default is the optimizer's order.
+        k: the number of the gradient's entries that a rank may send in a step.
+        density: k as a fraction of all entries; if neither is given 0.01, and 0.0275 with elect.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`. Duplicated.
+        algorithm: a name in `ALGORITHMS` such as ``"topka"``, an instance, or ``"auto"``, see `sparse_allreduce`. The
+            default of all that trains, elect, was as accurate as dense sums; that of bare sums is oktopk.
+            ``compression`` is Horovod's name for it.
+        feedback: see `SparseAllreduce`. ``memory`` is its former name, deprecated.
+        budget: instead of k, what a rank may send, as ``"5MB/s"``, see `SparseAllreduce`. What was decided for the next
+            step is in ``optimizer.reduction.decision``.
+        step_seconds: likewise, or beside a budget, how long a step may take.
+        momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
+            late. For SGD ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
+            selection, see `GlobalMomentum` and `MomentumCorrection`. ``"matched"`` is ``"global"`` with a smaller
+            momentum for sums that arrive late: 0.8 for 0.9, see `sparse_mpi.training.momentum.matched`. For Adam and
+            AdamW ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
+            `sparse_mpi.training.staleness_adam`. What ``param_groups`` say keeps the meaning that it has in torch. None takes
+            ``"matched"`` or ``"arrival"`` where that is possible with optimizer and ``feedback``, and says so in a line
+            on stderr.
+        clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
+            applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` it is that of the whole
+            gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
+        nonfinite: see `SparseAllreduce`.
+        **options: hyperparameters of a named algorithm, see `SparseAllreduce`.
+        in_place: add gradients directly to the residual, which saves a pass over both. Clear gradients with the
+            optimizer's ``zero_grad`` then, not the model's.
+        backward_passes_per_step: the number of backward passes whose gradients are added up before a reduction.
+        op: "average" or "sum".
+        bucket_cap_mb: the most gradients that are reduced together, in 10^6 bytes. None reduces everything at once,
+            which selects the largest entries of all and overlaps with nothing.
+        overlap: start reductions before `step`, as gradients become final.
+        scaler: the ``torch.amp.GradScaler`` in use, if any. Reductions then begin in ``synchronize()``, when it is
+            known that no rank's gradient has overflowed. Call that before ``scaler.step``, and the latter within
+            ``skip_synchronize()``.
+        team: the ranks in place of ``comm``, of which the others go on when some are lost, see
+            `sparse_mpi.fault_tolerance`. Options of `ElasticAllreduce` may be given too. Every survivor takes the same
+            steps.
+
+    From then on an exception that nobody catches ends the whole job: other ranks would wait for this one forever.
+
+    Returns:
+        ``optimizer``, now of a class derived from its own, with ``synchronize()``, ``skip_synchronize()``,
+        ``ahead()``, ``flush()`` and the attribute ``reduction``, a `GradientReduction`.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
+    """
+    transport = as_comm(comm) if team is None else team.comm
+    if team is None:
+        transport.guard()
+    with same_on_all_ranks(transport) as say:
+        if op not in (Average, Sum):
+            raise ValueError(f"op must be one of {(Average, Sum)}, got {op!r}")
+        if is_distributed(optimizer):
+            raise TypeError(f"optimizer must be a plain torch.optim.Optimizer, got {type(optimizer).__name__}")
+        parameters = ordered(optimizer, named_parameters)
+        mode = default_mode(optimizer, feedback) if momentum is None else momentum
+        share = 0.0  # a budget may leave little room
+        if budget is None and step_seconds is None:
+            elements = max(1, sum(p.numel() for p in parameters if p.requires_grad))
+            share = resolve_k(elements, k, density, usual_density(algorithm)) / elements
+        rule = momentum_rule(optimizer, feedback, mode, share)
+        say(op=op, parameters=len(parameters), momentum=mode)
+    late = rule.late if isinstance(rule, GlobalMomentum) else None
+    if momentum is None and transport.rank == 0 and (line := announcement(optimizer, mode, late)):
+        print(line, file=sys.stderr)
+    reduction = GradientReduction(
+        parameters,
+        k=k,
+        density=density,
+        comm=transport if team is None else comm,
+        algorithm=algorithm,
+        feedback=rule,
+        budget=budget,
+        step_seconds=step_seconds,
+        clip_norm=clip_norm,
+        in_place=in_place,
+        nonfinite=nonfinite,
+        passes=backward_passes_per_step,
+        average=op == Average,
+        bucket_cap_mb=bucket_cap_mb,
+        overlap=overlap,
+        scaler=scaler,
+        team=team,
+        **options,
+    )
+    made: Any = optimizer
+    # A scheduler made earlier has set an attribute `step`, which would hide the method of the new class
+    vars(made).pop("step", None)
+    made.__class__ = _class_of(type(optimizer))
+    made.reduction, made._synchronizes, made._synchronized = reduction, True, False
+    taken = optimizer.param_groups[0]["momentum"] if mode in TAKING else None
+    made._momentum = MomentumState(taken, taken if late is None else late, mode in ("matched", "global"))
+    if mode == "arrival":
+        made._momentum.adam = StalenessAwareAdam(reduction)
+        made._step_supports_amp_scaling = False  # as fused ones do: a GradScaler then unscales before the step
+    return made
+
+
+@cache
+def _class_of(kind: type) -> type:
+    """Return the class of distributed optimizers that are ``kind`` otherwise, and have its name."""
+    return type(kind.__name__, (_Reducing, kind), {})

@@ -1,0 +1,126 @@
+"""Save and restore the state of a `GradientReduction`, bucket by bucket: `ReductionSnapshot`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.arrays import as_tensors
+from sparse_mpi.checks import check_whole
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.reduction.forms import WHOLE, check_form, check_list, sealed
+from sparse_mpi.training.bucket import Bucket
+from sparse_mpi.training.bucket_budget import BucketBudget
+from sparse_mpi.training.buckets import Buckets
+from sparse_mpi.training.live_ranks import LiveRanks
+
+
+class ReductionSnapshot:
+    """Takes and deals out the state of all buckets, and of their budget.
+
+    Args:
+        buckets: of the reduction.
+        ranks: those that are left.
+        budget: of all buckets together, or None.
+        use: changes the algorithms of the buckets.
+    """
+
+    def __init__(
+        self, buckets: Buckets, ranks: LiveRanks, budget: BucketBudget | None, use: Callable[[Any], None]
+    ) -> None:
+        self._buckets, self._ranks, self._budget, self._use = buckets, ranks, budget, use
+
+    def taken(self) -> dict[str, Any]:
+        """Return the state, in tensors and plain values."""
+        buckets = [bucket.reducer.state_dict() for bucket in self._buckets]
+        kinds = [home.kind(parameter) for parameter, home in self._buckets.home.items()]
+        algorithms = [bucket.reducer.algorithm for bucket in self._buckets]
+        spent = {} if self._budget is None else self._budget.state(algorithms)
+        return dict(as_tensors(sealed({"buckets": buckets, "kinds": kinds, **spent})))
+
+    def restore(self, state: Any) -> None:
+        """Restore what `taken` returned, on the same rank of as many ranks. Collective.
+
+        Raises:
+            TypeError, ValueError: see `GradientReduction.load_state_dict`.
+        """
+        for bucket, (saved,) in self._begin([state]):
+            bucket.reducer.load_state_dict(saved)
+            bucket.remembers = True
+        if self._budget is not None:
+            self._budget.restore([state], self._ranks.comm.size, self._ranks.comm)
+
+    def deal(self, states: Any, ranks: int, average: bool) -> None:
+        """Restore what ``ranks`` ranks have taken, on any number of ranks. Collective.
+
+        Args:
+            states: of the old ranks r, r + P, ... on rank r, with NumPy arrays.
+            ranks: the number of old ranks.
+            average: gradients become their means over the ranks.
+
+        Raises:
+            TypeError, ValueError: see `GradientReduction.take_over`.
+        """
+        comm = self._ranks.comm
+        for bucket, saved in self._begin(states):
+            bucket.reducer.take_over(saved, ranks)
+            bucket.remembers = True
+            rule = bucket.reducer.feedback
+            for array in [*rule.state().values(), *rule.common().values()] if average and ranks != comm.size else ():
+                array *= comm.size / ranks
+        if self._budget is not None:
+            self._budget.restore(states, ranks, comm)
+
+    def _begin(self, states: Any) -> Iterator[tuple[Bucket, list[dict[str, Any]]]]:
+        """Return every bucket with its states, once kinds and algorithms are those of ``states``. Collective."""
+        self._load_kinds(states)
+        if self._budget is not None:
+            self._budget.restore_choice(states, self._ranks.comm, self._use)
+        return zip(self._buckets, self._by_bucket(states), strict=True)
+
+    def _load_kinds(self, states: Any) -> None:
+        """Take the parameters out of their buckets whose gradients were sparse tensors when ``states`` were saved.
+
+        Collective: on more ranks than before some have no state.
+        """
+        known = np.zeros(len(self._buckets.home), np.uint8)
+        with same_on_all_ranks(self._ranks.comm) as say:
+            check_list(states, "states")
+            for state in states:
+                self._check(state)
+                kinds = state.get("kinds", known.tolist())  # earlier versions did not save them
+                if len(kinds) != len(known):
+                    raise ValueError(
+                        f"state['kinds'] must be of {len(known)} parameters, got {len(kinds)}; load it into a "
+                        "reduction of the same parameters"
+                    )
+                known = np.maximum(known, np.asarray(kinds, np.uint8))
+            say(call="load_state_dict")
+        agreed = self._ranks.comm.allreduce(known, "max", control=True)
+        kind = dict(zip(self._buckets.home, np.asarray(agreed).tolist(), strict=True))
+        self._buckets.know_kinds([[kind[parameter] for parameter in bucket.parameters] for bucket in self._buckets])
+
+    def _check(self, state: Any) -> None:
+        """Raise TypeError or ValueError unless ``state`` is whole; buckets and what their reducers saved come later."""
+        check_form(state)
+        check_list(state.get("buckets"), "state['buckets']")
+        check_list(state.get("kinds", []), "state['kinds']")
+        for number, kind in enumerate(state.get("kinds", [])):
+            check_whole(f"state['kinds'][{number}]", kind, 0, remedy=WHOLE, most=255)
+        if self._budget is not None:
+            self._budget.check_state(state)
+
+    def _by_bucket(self, states: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
+        """Return, for every bucket, the list of its states in ``states``. Collective."""
+        expected = len(self._buckets.list)
+        with same_on_all_ranks(self._ranks.comm) as say:
+            say(call="load_state_dict")
+            for state in states:
+                if len(state["buckets"]) != expected:
+                    raise ValueError(
+                        f"state['buckets'] must hold {expected} buckets, got {len(state['buckets'])}; load it into a "
+                        "reduction of the same parameters with the same bucket_cap_mb"
+                    )
+            return [[state["buckets"][number] for state in states] for number in range(expected)]
