@@ -1,4 +1,4 @@
-"""The state of the hook by which torch's DistributedDataParallel reduces sparsely: `SparseState`; see `sparse_mpi.ddp`."""
+"""The hook by which torch's DistributedDataParallel reduces sparsely, and its state: see `sparse_mpi.ddp`."""
 
 # Annotations are not postponed here: DDP compares those of a hook with the types themselves.
 
@@ -187,9 +187,8 @@ class SparseState:
         """Begin to reduce the gradient ``(n,)`` of an adopted bucket."""
         reducer = self._buckets.known[names]
         asserting = self.check_every > 0 and self.steps % self.check_every == 0
-        self._under_way.append(
-            (reducer.start(gradient, check=asserting, dense=self.steps < self.dense_steps), gradient, reducer)
-        )
+        handle = reducer.start(gradient, check=asserting, dense=self.steps < self.dense_steps)
+        self._under_way.append((handle, gradient, reducer))
 
     def _regroup(self, late: list["_Arrival"]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Reduce the gradients that arrived in buckets not adopted yet.

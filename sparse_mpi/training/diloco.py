@@ -9,9 +9,8 @@ feedback, this is SparseLoCo (arXiv:2508.15706). Names are those of torchft.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -21,13 +20,13 @@ from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance import ElasticAllreduce, Team
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.arguments import resolve_k
+from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.report import StepReport, combined
+from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.training.broadcast import broadcast_parameters
 from sparse_mpi.training.diloco_arguments import (
     check_optimizers,
@@ -36,12 +35,14 @@ from sparse_mpi.training.diloco_arguments import (
     cut,
     trained_parameters,
 )
-from sparse_mpi.training.diloco_states import Resumable
+from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot, Progress
 from sparse_mpi.training.fragment import Fragment
+from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.momentum import along_gradients
+from sparse_mpi.training.reduction import SURVIVAL
 
 
-class DiLoCo(Resumable):
+class DiLoCo:
     """Local steps of ``inner_optimizer``, which it follows, and steps of ``outer_optimizer`` of all ranks together.
 
     A loop of training::
@@ -81,10 +82,8 @@ class DiLoCo(Resumable):
             its last outer gradient are lost with it.
 
     Attributes:
-        steps: the number of inner steps so far.
         density: of the next synchronisations, if it is not the reducers' own.
         check: True makes the next synchronisations assert both laws.
-        synchronizations: the number of fragments that were synchronised so far.
         seconds: what the last inner step spent on synchronisation.
 
     Raises:
@@ -122,20 +121,33 @@ class DiLoCo(Resumable):
             check_optimizers(inner_optimizer, outer_optimizer, feedback)
             check_options(options)
             parameters = trained_parameters(model, inner_optimizer, outer_optimizer, fragments)
-            size = sum(p.numel() for p in parameters)
-            share = resolve_k(size, k, density) / size if k is not None else density
-            say(sync_every=sync_every, fragments=fragments, fragment_sync_delay=fragment_sync_delay)
-            say(fragment_update_alpha=fragment_update_alpha, outer_optimizer=repr(outer_optimizer))
+            survival = {} if team is None else {name: options.pop(name) for name in SURVIVAL if name in options}
+            settings = make_settings(
+                sum(p.numel() for p in parameters),
+                k=k,
+                density=density,
+                algorithm=algorithm,
+                feedback=feedback,
+                clip_norm=clip_norm,
+                nonfinite=nonfinite,
+                **(options if wire is None else options | {"wire": wire}),
+            )
+            say(**settings.statement, sync_every=sync_every, fragments=fragments)
+            say(fragment_sync_delay=fragment_sync_delay, fragment_update_alpha=fragment_update_alpha)
+            say(outer_optimizer=repr(outer_optimizer))
         self.team = team
         self.comm: Comm = transport.duplicate(patient=fragment_sync_delay > 0) if team is None else transport
-        kind: Callable[..., SparseAllreduce] = SparseAllreduce
-        if team is not None:
-            kind = partial(ElasticAllreduce, team=team)
-        make = partial(kind, comm=self.comm if team is None else None, density=share, algorithm=algorithm, **options)
-        make = partial(make, feedback=feedback, clip_norm=clip_norm, in_place=False, nonfinite=nonfinite)
-        make = make if wire is None else partial(make, wire=wire)
+        self._ranks = LiveRanks(self.comm, team)
+        share = settings.k / settings.layout.size if k is not None else density
+        share = usual_density(settings.algorithm) if share is None else share
         members = cut(parameters, fragments)
-        reducers = [make([tuple(p.shape) for p in some]) for some in members]
+        parts = [settings.part([tuple(p.shape) for p in some], share) for some in members]
+        reducers = [
+            SparseAllreduce(settings=part, comm=self.comm)
+            if team is None
+            else ElasticAllreduce(settings=part, team=team, **survival)
+            for part in parts
+        ]
         broadcast_parameters(model.state_dict(), comm=transport)
         self.fragments: list[Fragment] = [
             Fragment(some, reducer) for some, reducer in zip(members, reducers, strict=True)
@@ -145,8 +157,7 @@ class DiLoCo(Resumable):
         self.sync_every: int = sync_every
         self.delay: int = fragment_sync_delay
         self.alpha: float | None = fragment_update_alpha
-        self.steps: int = 0
-        self.synchronizations: int = 0
+        self._progress = Progress()
         self.density: float | None = None
         self.check = False
         self._reports: list[StepReport] = []
@@ -172,6 +183,16 @@ class DiLoCo(Resumable):
     def close(self) -> None:
         """Follow the inner optimizer no longer. What is under way is left; `synchronize` before it to apply it."""
         self._hook.remove()
+
+    @property
+    def steps(self) -> int:
+        """Return the number of inner steps so far."""
+        return self._progress.steps
+
+    @property
+    def synchronizations(self) -> int:
+        """Return the number of fragments that were synchronised so far."""
+        return self._progress.synchronizations
 
     @property
     def reducers(self) -> list[SparseAllreduce]:
@@ -234,7 +255,7 @@ class DiLoCo(Resumable):
         All ranks do the same after the same step, so that nobody needs to ask.
         """
         began = perf_counter()
-        self.steps += 1
+        self._progress.steps += 1
         self._reports = []
         turn, late = divmod(self.steps, self._turn)
         # A fragment leaves in its turn.
@@ -252,16 +273,60 @@ class DiLoCo(Resumable):
     def _apply(self, fragment: Fragment, alpha: float | None) -> None:
         """Step along the mean of a fragment's outer gradients, see `Fragment.apply`."""
         fragment.apply(self.outer.step, alpha)
-        self.synchronizations += 1
+        self._progress.synchronizations += 1
         if fragment.reducer.report is not None:
             self._reports.append(fragment.reducer.report)
 
     def _agree(self, call: str) -> None:
         """Raise ValueError on every rank unless all make this call after as many steps."""
 
-        def agree() -> None:
-            with same_on_all_ranks(self._ranks) as say:
+        def question(comm: Comm) -> None:
+            with same_on_all_ranks(comm) as say:
                 say(call=call, steps=self.steps)
 
-        work = agree if self.team is None else partial(self.team.transaction, agree)
-        progress_thread_of(self.comm).start(work).wait()  # behind what is under way
+        self._ranks.ask(question)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that this rank needs to go on: plain values and tensors; between steps.
+
+        That is both optimizers, global and own parameters, residuals, and an outer gradient that is under way, for
+        which this waits. What is the same on all ranks is in rank 0's. The model's buffers are not in it. `torch.save`
+        writes it, and `torch.load` reads it.
+        """
+        return self._snapshot().taken()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, on the same rank of as many ranks; to the bit. Collective.
+
+        Raises:
+            ValueError: as for `take_over`.
+        """
+        self.take_over([state], self._ranks.comm.size)
+
+    def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
+        """Restore what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out. Collective.
+
+        On another number than before all ranks start from the global parameters. What the old ranks have moved since
+        joins what they owed, and all that is scaled by the ratio of the numbers of ranks, because means are over fewer
+        or more; a feedback rule that owes nothing loses it. New ranks have the inner optimizer of rank 0.
+
+        Args:
+            states: those of the old ranks r, r + P, r + 2 P, ... on rank r; empty if there is no such rank.
+            ranks: the number of old ranks.
+
+        Raises:
+            ValueError: a state is of other fragments or another schedule, or as for `SparseAllreduce.take_over`; raised
+                on every rank.
+        """
+        for fragment in self._snapshot().deal(states, ranks):
+            self._apply(fragment, 0.0)
+
+    def _snapshot(self) -> DiLoCoSnapshot:
+        """Return what saves and restores this."""
+        schedule = {
+            "sync_every": self.sync_every,
+            "fragments": len(self.fragments),
+            "fragment_sync_delay": self.delay,
+            "fragment_update_alpha": self.alpha,
+        }
+        return DiLoCoSnapshot(self.fragments, self.inner, self.outer, self._progress, schedule, self._ranks)

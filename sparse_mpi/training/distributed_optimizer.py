@@ -1,8 +1,4 @@
-"""Make any torch optimizer step along gradients that are reduced over all ranks: `DistributedOptimizer`.
-
-Names are Horovod's (Sergeev and Del Balso, 2018), so that a program changes in three lines. Arguments behind
-``named_parameters`` are given by keyword.
-"""
+"""Change an optimizer to step along the gradients of all ranks: `DistributedOptimizer`, see `sparse_mpi.optim`."""
 
 from __future__ import annotations
 
@@ -234,9 +230,9 @@ def DistributedOptimizer(
             selection, see `GlobalMomentum` and `MomentumCorrection`. ``"matched"`` is ``"global"`` with a smaller
             momentum for sums that arrive late: 0.8 for 0.9, see `sparse_mpi.training.momentum.matched`. For Adam and
             AdamW ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
-            `sparse_mpi.training.staleness_adam`. What ``param_groups`` say keeps the meaning that it has in torch. None takes
-            ``"matched"`` or ``"arrival"`` where that is possible with optimizer and ``feedback``, and says so in a line
-            on stderr.
+            `sparse_mpi.training.staleness_adam`. What ``param_groups`` say keeps the meaning that it has in torch. None
+            takes ``"matched"`` or ``"arrival"`` where that is possible with optimizer and ``feedback``, and says so in
+            a line on stderr.
         clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
             applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` it is that of the whole
             gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
@@ -307,7 +303,7 @@ def DistributedOptimizer(
     made: Any = optimizer
     # A scheduler made earlier has set an attribute `step`, which would hide the method of the new class
     vars(made).pop("step", None)
-    made.__class__ = _class_of(type(optimizer))
+    made.__class__ = _class_of(type(optimizer))  # type: ignore[arg-type]
     made.reduction, made._synchronizes, made._synchronized = reduction, True, False
     taken = optimizer.param_groups[0]["momentum"] if mode in TAKING else None
     made._momentum = MomentumState(taken, taken if late is None else late, mode in ("matched", "global"))

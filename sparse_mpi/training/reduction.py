@@ -235,8 +235,8 @@ class GradientReduction:
         """
         if self.under_way:
             raise RuntimeError("algorithms must not change while gradients are being reduced; call synchronize() first")
-        several = isinstance(algorithm, Sequence) and not isinstance(algorithm, str)
-        chosen = list(algorithm) if several else [algorithm] * len(self.buckets)  # type: ignore[arg-type]
+        one = isinstance(algorithm, (str, Algorithm))
+        chosen: list[Any] = [algorithm] * len(self.buckets) if one else list(algorithm)  # type: ignore[arg-type]
         if len(chosen) != len(self.buckets):
             raise ValueError(f"algorithm must be one or {len(self.buckets)}, one for each bucket, got {len(chosen)}")
         for bucket, wanted in zip(self.buckets, chosen, strict=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pickle import UnpicklingError
 from typing import Any
 
@@ -12,12 +13,11 @@ import torch
 from torch.optim import Optimizer
 
 from sparse_mpi.arrays import as_arrays, as_tensors
-from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.reduction.forms import FORM, WHOLE, check_bytes, check_form, check_list, equal, sealed
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.training.fragment import Arrived, Fragment
+from sparse_mpi.training.live_ranks import LiveRanks
 
 
 def packed(tree: Any) -> np.ndarray:
@@ -41,33 +41,39 @@ def unpacked(data: np.ndarray) -> Any:
     return torch.load(io.BytesIO(data.tobytes()), "cpu", weights_only=True)
 
 
-class Resumable:
-    """The part of `DiLoCo` that saves and restores its state."""
+@dataclass
+class Progress:
+    """How far training by local steps has come."""
 
-    comm: Comm
-    team: Team | None
-    fragments: list[Fragment]
-    inner: Optimizer
-    outer: Optimizer
-    steps: int
-    synchronizations: int
-    sync_every: int
-    delay: int
-    alpha: float | None
-    _apply: Callable[[Fragment, float | None], None]
+    steps: int = 0  # inner ones
+    synchronizations: int = 0  # of fragments
 
-    @property
-    def _ranks(self) -> Comm:
-        """Return the ranks that are there."""
-        return self.comm if self.team is None else self.team.comm
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that this rank needs to go on: plain values and tensors; between steps.
+class DiLoCoSnapshot:
+    """Takes and deals out the state of local steps.
 
-        That is both optimizers, global and own parameters, residuals, and an outer gradient that is under way, for
-        which this waits. What is the same on all ranks is in rank 0's. The model's buffers are not in it. `torch.save`
-        writes it, and `torch.load` reads it.
-        """
+    Args:
+        fragments: of the model.
+        inner, outer: the optimizers.
+        progress: how far training has come.
+        schedule: what a state must share with this to be loaded; reducers see to shapes, and how to reduce.
+        ranks: those that are left.
+    """
+
+    def __init__(
+        self,
+        fragments: list[Fragment],
+        inner: Optimizer,
+        outer: Optimizer,
+        progress: Progress,
+        schedule: dict[str, Any],
+        ranks: LiveRanks,
+    ) -> None:
+        self.fragments, self.inner, self.outer = fragments, inner, outer
+        self._progress, self._schedule, self._ranks = progress, schedule, ranks.comm
+
+    def taken(self) -> dict[str, Any]:
+        """Return the state: plain values and tensors. Waits for an outer gradient that is under way."""
         own = {
             "parameters": [fragment.local() for fragment in self.fragments],
             "inner": self.inner.state_dict(),
@@ -75,46 +81,32 @@ class Resumable:
             "taken": [f.exchange and f.exchange.taken for f in self.fragments],
         }
         common = {
-            "steps": self.steps,
-            "synchronizations": self.synchronizations,
+            "steps": self._progress.steps,
+            "synchronizations": self._progress.synchronizations,
             "parameters": [fragment.common for fragment in self.fragments],
             "outer": self.outer.state_dict(),
             "means": [fragment.arrive() for fragment in self.fragments],
         }
         state = {
-            "schedule": self._schedule(),
+            "schedule": self._schedule,
             "reducers": [fragment.reducer.state_dict() for fragment in self.fragments],
             "own": packed(own),
             "common": packed(common if self._ranks.rank == 0 else None),
         }
         return dict(as_tensors(sealed(state)))
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, on the same rank of as many ranks; to the bit. Collective.
+    def deal(self, states: Any, ranks: int) -> list[Fragment]:
+        """Restore what ``ranks`` ranks have taken, on any number of ranks. Collective.
+
+        Returns:
+            The fragments whose outer gradients, which were under way on other ranks, are to be applied at once.
 
         Raises:
-            ValueError: as for `take_over`.
-        """
-        self.take_over([state], self._ranks.size)
-
-    def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
-        """Restore what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out. Collective.
-
-        On another number than before all ranks start from the global parameters. What the old ranks have moved since
-        joins what they owed, and all that is scaled by the ratio of the numbers of ranks, because means are over fewer
-        or more; a feedback rule that owes nothing loses it. New ranks have the inner optimizer of rank 0.
-
-        Args:
-            states: those of the old ranks r, r + P, r + 2 P, ... on rank r; empty if there is no such rank.
-            ranks: the number of old ranks.
-
-        Raises:
-            ValueError: a state is of other fragments or another schedule, or as for `SparseAllreduce.take_over`; raised
-                on every rank.
+            TypeError, ValueError: see `DiLoCo.take_over`.
         """
         for fragment in self.fragments:  # nothing else may use the communicator while something is under way
             fragment.arrive()
-        comm, expected, states = self._ranks, self._schedule(), as_arrays(states)
+        comm, expected, states = self._ranks, self._schedule, as_arrays(states)
         with same_on_all_ranks(comm) as say:
             check_ranks(ranks)
             check_list(states, "states")
@@ -146,16 +138,17 @@ class Resumable:
             for array in [*rule.state().values(), *rule.common().values()] if ranks != comm.size else ():
                 array *= comm.size / ranks
         # What is the same on all ranks
-        self.steps, self.synchronizations = common["steps"], common["synchronizations"]
+        self._progress.steps, self._progress.synchronizations = common["steps"], common["synchronizations"]
         self.outer.load_state_dict(common["outer"])
         for fragment, parameters in zip(self.fragments, common["parameters"], strict=True):
             fragment.common.copy_(parameters)
         # What is each rank's own
+        late: list[Fragment] = []
         if comm.size > ranks:
             first = unpacked(self._from_first(states, "own"))
         self.inner.load_state_dict(own[0]["inner"] if own else first["inner"])
         for number, fragment in enumerate(self.fragments):
-            fragment.prepared, fragment.exchange = self.steps, None
+            fragment.prepared, fragment.exchange = self._progress.steps, None
             fragment.adopt(fragment.common)
             if ranks == comm.size:
                 fragment.prepared = own[0]["prepared"][number]
@@ -166,7 +159,8 @@ class Resumable:
                 taken = own[0]["taken"][number] if ranks == comm.size else fragment.common
                 fragment.exchange = Arrived(mean.to(fragment.common), taken.to(fragment.common))
                 if ranks != comm.size:
-                    self._apply(fragment, 0.0)
+                    late.append(fragment)
+        return late
 
     def _check_reducers(self, state: dict[str, Any]) -> None:
         """Raise TypeError or ValueError unless ``state`` has one reducer's state, whole, for each fragment."""
@@ -208,12 +202,3 @@ class Resumable:
         """Return the bytes called ``name`` of rank 0's first state, on all ranks. Collective."""
         own = states[0][name] if self._ranks.rank == 0 else np.zeros(0, np.uint8)
         return self._ranks.bcast(own)
-
-    def _schedule(self) -> dict[str, Any]:
-        """Return what a state must share with this to be loaded into it; reducers see to shapes, and how to reduce."""
-        return {
-            "sync_every": self.sync_every,
-            "fragments": len(self.fragments),
-            "fragment_sync_delay": self.delay,
-            "fragment_update_alpha": self.alpha,
-        }
