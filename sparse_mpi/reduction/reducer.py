@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -348,6 +349,14 @@ class SparseAllreduce:
             check_together(self.engine.settings.feedback, chosen)
             say(call="use", algorithm=chosen)
         self.engine.use(chosen)
+
+    def sibling(self, algorithm: str | Algorithm) -> SparseAllreduce:
+        """Return a reducer with another algorithm that shares this one's residual. Deprecated: take `use`."""
+        warn_renamed("SparseAllreduce.sibling", "SparseAllreduce.use")
+        chosen = make_algorithm(algorithm, {})
+        made = SparseAllreduce(settings=replace(self.engine.settings, algorithm=chosen, goal=None), comm=self.comm)
+        made.engine.feedback = self.feedback
+        return made
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays.

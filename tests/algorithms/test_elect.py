@@ -52,8 +52,8 @@ def test_what_ranks_told_is_what_owners_heard_until_it_is_elected(ranks, radix):
         reducer, states = SparseAllreduce(N, k=K, comm=comm, algorithm="elect", radix=radix), []
         for step in range(8):
             total = reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(N).astype(np.float32))
-            assert not reducer._state.told[total.indices].any()
-            states.append((reducer._state.told.copy(), reducer._state.heard.copy()))
+            assert not reducer.engine.exchange.state.told[total.indices].any()
+            states.append((reducer.engine.exchange.state.told.copy(), reducer.engine.exchange.state.heard.copy()))
         return states
 
     every = np.arange(N, dtype=np.int32)
@@ -72,7 +72,7 @@ def test_votes_are_not_repeated_but_say_what_has_changed(ranks):
         reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=Elect(votes=1.0))
         for step in range(2):
             reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(N).astype(np.float32) * (step == 0))
-        told, left = reducer._state.told, reducer.residual
+        told, left = reducer.engine.exchange.state.told, reducer.residual
         largest = np.argsort(-np.abs(left))[:K]
         return told[largest], left[largest]
 
@@ -126,7 +126,7 @@ def test_more_that_is_infinite_than_k_is_elected_in_time(ranks):
         reducer = SparseAllreduce(N, k=K, comm=comm, algorithm="elect")
         for step in range(12):
             reducer.step(x if step == 0 else np.zeros_like(x))
-        return reducer._state.told, reducer._state.heard
+        return reducer.engine.exchange.state.told, reducer.engine.exchange.state.heard
 
     for told, heard in ranks.run(body):
         assert np.isfinite(told).all() and np.isfinite(heard).all()
@@ -138,7 +138,7 @@ def test_a_flush_leaves_no_votes(ranks):
         reducer = SparseAllreduce(N, k=K, comm=comm, algorithm="elect")
         for step in range(5):
             reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(N).astype(np.float32))
-        assert reducer._state.told.any()
+        assert reducer.engine.exchange.state.told.any()
         reducer.flush()
         x = np.random.default_rng([9, comm.rank]).standard_normal(N).astype(np.float32)
         other = SparseAllreduce(N, k=K, comm=comm, algorithm="elect")

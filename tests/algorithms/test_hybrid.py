@@ -260,7 +260,7 @@ def test_ranks_with_other_hybrids_are_told_apart(ranks):
 def test_a_reducer_can_be_copied():
     def body(comm):
         reducer = SparseAllreduce(LAYERS, k=50, comm=comm, algorithm=HYBRIDS["one part"])
-        copied = copy.deepcopy(reducer._instrumented)
+        copied = copy.deepcopy(reducer.engine.exchange.instrumented)
         assert copied.parts[0].algorithm.selector.band == (1.0, 1.0)
 
     World(1).run(body)

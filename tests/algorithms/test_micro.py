@@ -137,6 +137,6 @@ def test_the_threshold_stays_in_range_where_ranks_name_more_than_k(ranks, dtype)
         for step in range(450):
             g = np.random.default_rng([step, comm.rank]).standard_normal(500).astype(dtype)
             reducer.step(np.full(500, np.nan, dtype) if 200 <= step < 240 else g)
-        assert reducer._state.threshold < np.iinfo(np.int32 if dtype == np.float32 else np.int64).max
+        assert reducer.engine.exchange.state.threshold < np.iinfo(np.int32 if dtype == np.float32 else np.int64).max
 
     ranks.run(body)

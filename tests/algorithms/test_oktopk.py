@@ -125,7 +125,12 @@ def test_unbalanced_results_move_and_regions_are_redrawn(ranks):
             layer = slice(0, 1000) if step < 3 else slice(3000, 4000)
             g[layer] *= 1000
             total = reducer.step(g)
-            seen.append((np.histogram(total.indices, reducer._state.boundaries)[0], reducer._state.stale))
+            seen.append(
+                (
+                    np.histogram(total.indices, reducer.engine.exchange.state.boundaries)[0],
+                    reducer.engine.exchange.state.stale,
+                )
+            )
         return seen
 
     for seen in ranks.run(body):
@@ -144,7 +149,7 @@ def test_chance_moves_no_results_and_redraws_no_regions(each):
         stale = []
         for step in range(60):
             reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(100 * k, np.float32))
-            stale.append(reducer._state.stale)
+            stale.append(reducer.engine.exchange.state.stale)
         return stale[8:]
 
     assert np.mean(World(16).run(body)[0]) <= 0.05

@@ -95,7 +95,7 @@ def test_no_selector_is_left_out():
 def test_no_state_of_an_algorithm_holds_a_layout(name):
     """But those of selectors, which have no other way to know it."""
     layout = Layout.of([(12, 30), (30,)])
-    state = World(1).run(lambda comm: SparseAllreduce(layout, comm=comm, algorithm=name)._state)[0]
+    state = World(1).run(lambda comm: SparseAllreduce(layout, comm=comm, algorithm=name).engine.exchange.state)[0]
     selects = ALGORITHMS[name]().selector is not None
     assert selects or not any(isinstance(getattr(state, field.name), Layout) for field in fields(state))
     assert is_dataclass(state)

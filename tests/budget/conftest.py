@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi.budget import Keeper
+from sparse_mpi.budget import BudgetTracker
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def scripted(monkeypatch):
         words = [round(1e8 * (2 - share)), -exposed, -exposed - keeper.rank, keeper._sent]
         return np.array([*words, np.float64(1.0 + square).view(np.int64)], np.int64)
 
-    monkeypatch.setattr(Keeper, "measured", measured)
-    monkeypatch.setattr(Keeper, "rank", 0, raising=False)
+    monkeypatch.setattr(BudgetTracker, "measured", measured)
+    monkeypatch.setattr(BudgetTracker, "rank", 0, raising=False)
 
     def script(keeper, rank):
         keeper.rank = rank

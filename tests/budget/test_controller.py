@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sparse_mpi.budget import Controller, Goal, Observation
 from sparse_mpi.budget.controller import CHANGE, FIRST, START
-from sparse_mpi.budget.goal import PAIR_BYTES
 from sparse_mpi.budget.critical_regime import WINDOW
+from sparse_mpi.budget.goal import PAIR_BYTES
 
 from .links import DENSE, GBIT, MBIT, SIZE, Link, alternating, controller
 

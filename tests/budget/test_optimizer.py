@@ -27,7 +27,7 @@ def made(comm, script, model, goal, **options):
     plain = torch.optim.SGD(model.parameters(), lr=0.02)
     options = {"bucket_cap_mb": SMALL, "feedback": "residual", "momentum": "local"} | options
     optimizer = DistributedOptimizer(plain, model.named_parameters(), comm=comm, **goal, **options)
-    script(optimizer.reduction._keeper, comm.rank)
+    script(optimizer.reduction._budget.budget.tracker, comm.rank)
     return optimizer
 
 
@@ -90,7 +90,7 @@ def test_a_resumed_run_goes_on_to_the_bit(ranks, scripted, goal):
         steps(comm, half, short, range(12))
         again.load_state_dict(half.state_dict())
         resumed.reduction.load_state_dict(short.reduction.state_dict())
-        resumed.reduction._keeper.steps = 12
+        resumed.reduction._budget.budget.tracker.steps = 12
         return (whole[0][12:], whole[1]), steps(comm, again, resumed, range(12, STEPS))
 
     for whole, rest in ranks.run(body):
@@ -112,7 +112,7 @@ def test_another_number_of_ranks_goes_on_with_what_was_spent(scripted, goal, siz
         model = net()
         optimizer = made(comm, scripted, model, GOALS[goal])
         optimizer.reduction.take_over([state for state, _ in saved[comm.rank :: comm.size]], 3)
-        controller = optimizer.reduction._keeper.controller
+        controller = optimizer.reduction._budget.budget.tracker.controller
         taken = controller.k, controller.account.sent
         steps(comm, model, optimizer, range(3))
         return taken, controller.state()

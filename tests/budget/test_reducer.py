@@ -35,7 +35,7 @@ def dense_of(total) -> np.ndarray:
 
 def made(comm, script, goal, algorithm="elect", **options) -> SparseAllreduce:
     reducer = SparseAllreduce(SIZE, comm=comm, algorithm=algorithm, **goal, **options)
-    script(reducer._keeper, comm.rank)
+    script(reducer.policy.tracker, comm.rank)
     return reducer
 
 
@@ -103,9 +103,8 @@ def test_a_resumed_run_goes_on_to_the_bit(ranks, scripted, goal, in_place):
         straight = steps(long, comm, buffers[0], range(STEPS))
         steps(short, comm, buffers[1], range(15))
         again.load_state_dict(short.state_dict())
-        again._keeper.steps = 15
-        if again._sample and short._sample:
-            again._sample._left = short._sample._left  # no part of the state: the norm is an estimate
+        again.policy.tracker.steps = 15
+        again.policy._samples = short.policy._samples  # no part of the state: the norm is an estimate
         return straight[15:], steps(again, comm, buffers[2], range(15, STEPS))
 
     for straight, resumed in ranks.run(body):
@@ -125,9 +124,9 @@ def test_another_number_of_ranks_goes_on_with_what_was_spent(scripted):
     def then(comm):
         reducer = made(comm, scripted, goal)
         reducer.take_over(saved[comm.rank :: comm.size], 3)
-        spent = reducer._keeper.controller.account.sent
+        spent = reducer.policy.tracker.controller.account.sent
         stepped(reducer, comm.rank, range(3))
-        return spent, reducer._keeper.controller.state()
+        return spent, reducer.policy.tracker.controller.state()
 
     for size in (2, 5):
         spent, states = zip(*World(size).run(then), strict=True)
@@ -164,7 +163,7 @@ def test_bytes_are_those_of_the_budget(ranks, scripted):
     def body(comm):
         reducer = made(comm, scripted, {"budget": "2kB/step"}, "topka")
         stepped(reducer, comm.rank, range(120))
-        return reducer._keeper.controller.account.sent
+        return reducer.policy.tracker.controller.account.sent
 
     assert ranks.run(body)[0] == pytest.approx(120 * 2000, rel=0.05)
 

@@ -205,10 +205,10 @@ def test_a_second_team_of_the_same_ranks_is_refused():
     assert min(World(3).run(main)) > 0
 
 
-def test_a_sibling_is_refused():
+def test_another_algorithm_is_refused():
     def main(comm):
         with pytest.raises(ValueError, match="algorithm must stay"):
-            ElasticAllreduce(SIZE, density=0.05, comm=comm).sibling("dense")
+            ElasticAllreduce(SIZE, density=0.05, comm=comm).use("dense")
 
     World(2).run(main)
 

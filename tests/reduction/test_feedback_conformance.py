@@ -106,10 +106,9 @@ def test_steps_that_are_dense_share_what_is_remembered(ranks, name, kind):
     """A dense warm-up, sparse steps, one of more entries, and a dense one again: both laws hold in each."""
 
     def body(comm):
-        sparse = reducer_of(comm, kind, name)
-        dense = sparse.sibling("dense")
-        for step, (reducer, density) in enumerate([(dense, None), (sparse, None), (sparse, 0.3), (dense, None)]):
-            reducer.step(vector(comm.rank, step), density=density, check=True)
+        reducer = reducer_of(comm, kind, name)
+        for step, (dense, density) in enumerate([(True, None), (False, None), (False, 0.3), (True, None)]):
+            reducer.step(vector(comm.rank, step), density=density, dense=dense, check=True)
 
     ranks.run(body)
 
@@ -151,7 +150,7 @@ def test_an_algorithm_that_is_exempt_from_the_second_law_is_refused_by_rules_tha
         with pytest.raises(ValueError, match=r"feedback must not rely on .*GTopk.*use feedback='residual'"):
             reducer_of(comm, kind, published)
         with pytest.raises(ValueError, match="feedback must not rely on"):
-            reducer_of(comm, kind).sibling(published)
+            reducer_of(comm, kind).use(published)
 
     ranks.run(body)
 
