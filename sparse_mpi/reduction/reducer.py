@@ -185,6 +185,11 @@ class SparseAllreduce:
         warn_renamed("SparseAllreduce.memory", "feedback")
         return self.feedback
 
+    @memory.setter
+    def memory(self, feedback: Feedback) -> None:
+        warn_renamed("SparseAllreduce.memory", "feedback")
+        self.engine.feedback = feedback
+
     @accepts_former("check")
     def step(
         self,

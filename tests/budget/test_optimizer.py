@@ -171,7 +171,7 @@ def picking(monkeypatch):
         known = pickable()
         return [known[(turn + at) % len(known)] for at in range(len(layouts))]
 
-    monkeypatch.setattr("sparse_mpi.training.spending.pick", pick)
+    monkeypatch.setattr("sparse_mpi.training.bucket_budget.pick", pick)
 
 
 @pytest.mark.ranks(3)

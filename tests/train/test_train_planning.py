@@ -179,7 +179,8 @@ def test_coverage_of_a_dense_total_counts_what_is_there(algorithm):
     mixed = Hybrid((Fused(ALGORITHMS["dense"](), (0, 1), 0), Fused(ALGORITHMS["topka"](), (2,), 1.0)))
     layout = [(8, 4), (16,), (50, 2)]
     reducer = SparseAllreduce(layout, k=5, comm=World(1).run(lambda comm: comm)[0], algorithm="dense")
-    reducer.algorithm = mixed if algorithm == "mixed" else reducer.algorithm
+    if algorithm == "mixed":
+        reducer.engine.exchange.algorithm = mixed
     total = torch.zeros(148)
     total[:48] = 1
     total[48:53] = 1  # 3 of 50 rows
