@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Set
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from xml.etree import ElementTree as Tree
 
 SVG = "http://www.w3.org/2000/svg"
+SPACE = "-3"  # how the name of the glyph of a space ends
+Written = dict[tuple[tuple[str, str], ...], tuple[str, float]]  # words: their names, and where each was first
 LINK = "{http://www.w3.org/1999/xlink}href"
 
 
@@ -34,24 +36,28 @@ def shorten(file: Path) -> None:
 
 
 def _gather(root: Tree.Element, lines: Set[str]) -> None:
-    """Draw neighbouring lines of one class as one path, clip neighbours once, and tell the class of marks once."""
+    """Draw neighbouring lines of one class as one path, and tell class and clipping of neighbours once."""
     for parent in list(root.iter())[::-1]:
         kept: list[Tree.Element] = []
-        for child in parent:
-            alike = bool(kept) and child.tag == kept[-1].tag and child.attrib | {"d": ""} == kept[-1].attrib | {"d": ""}
-            if alike and child.get("class") in lines and "d" in child.attrib:
-                kept[-1].set("d", f"{kept[-1].attrib['d']}{child.attrib['d']}")
-            elif alike and set(child.attrib) == {"clip-path"}:
-                kept[-1].extend(child)
-            else:
-                kept.append(child)
+        for (tag, shared), alike in groupby(parent, lambda child: (child.tag, _shared(child))):
+            members = list(alike)
+            if dict(shared).get("class") in lines and "d" in members[0].attrib:
+                members[0].set("d", "".join(member.attrib["d"] for member in members))
+                del members[1:]
+            if len(members) > 1 and shared:
+                group = Tree.Element(f"{{{SVG}}}g", dict(shared))
+                for member in members:
+                    for name, _ in shared:
+                        del member.attrib[name]
+                    group.extend(member if tag == group.tag and not member.attrib else [member])
+                members = [group]
+            kept += members
         parent[:] = kept
-    for parent in root.iter(f"{{{SVG}}}g"):
-        classes = {child.get("class") for child in parent}
-        if len(parent) > 1 and len(classes) == 1 and "class" not in parent.attrib and (shared := classes.pop()):
-            parent.set("class", shared)
-            for child in parent:
-                del child.attrib["class"]
+
+
+def _shared(element: Tree.Element) -> tuple[tuple[str, str], ...]:
+    """Return what a group can say for an element."""
+    return tuple((name, value) for name, value in element.attrib.items() if name in ("class", "clip-path"))
 
 
 def _round(root: Tree.Element) -> None:
@@ -114,28 +120,45 @@ def _members(group: Tree.Element) -> Iterator[Tree.Element]:
 
 
 def _share_words(root: Tree.Element) -> None:
-    """Let a text that was written before be used again; place its glyphs by x."""
-    written: dict[tuple[tuple[str, str], ...], str] = {}
+    """Let a word that was written before be used again; place glyphs and words by x."""
+    written: Written = {}
     for group in list(root.iter(f"{{{SVG}}}g")):
         glyphs = group.findall(f"{{{SVG}}}use")
-        if not glyphs or not all("y" not in glyph.attrib and "style" not in glyph.attrib for glyph in glyphs):
+        if not glyphs or any(set(glyph.attrib) - {"href", "transform"} for glyph in glyphs):
             continue
-        for glyph in glyphs:
-            moved = re.fullmatch(r"translate\((\S+) 0\)", glyph.get("transform", ""))
-            if moved:
-                glyph.set("x", f"{float(moved[1]):.0f}")
-                del glyph.attrib["transform"]
-        word = tuple((glyph.attrib["href"], repr(sorted(glyph.attrib.items()))) for glyph in glyphs)
+        letters = []
         for glyph in glyphs:
             group.remove(glyph)
-        if len(glyphs) == 1 and len(group) == 0:
-            written.setdefault(word, glyphs[0].attrib["href"][1:])
-        if word in written:
+            place = re.search(r"translate\(([\d.]+)", glyph.get("transform", ""))
+            letters.append((float(place[1]) if place else 0.0, glyph.attrib["href"]))
+        for blank, word in groupby(letters, lambda letter: letter[1].endswith(SPACE)):
+            if not blank:
+                group.append(_word(list(word), written))
+        if len(group) == 1 and group[0].tag == f"{{{SVG}}}use" and "x" not in group[0].attrib:
             group.tag = f"{{{SVG}}}use"
-            group.set("href", f"#{written[word]}")
-        else:
-            written[word] = f"word{len(written)}"
-            Tree.SubElement(group, f"{{{SVG}}}g", {"id": written[word]}).extend(glyphs)
+            group.set("href", group[0].attrib["href"])
+            group.remove(group[0])
+
+
+def _word(letters: list[tuple[float, str]], written: Written) -> Tree.Element:
+    """Return the element of a word, and note where it was written first."""
+    start = letters[0][0]
+    if len(letters) == 1:
+        return Tree.Element(f"{{{SVG}}}use", {"href": letters[0][1]} | _at(start))
+    word = tuple((f"{place - start:.0f}", glyph) for place, glyph in letters)
+    if word in written:
+        name, first = written[word]
+        return Tree.Element(f"{{{SVG}}}use", {"href": f"#{name}"} | _at(start - first))
+    written[word] = f"word{len(written)}", start
+    element = Tree.Element(f"{{{SVG}}}g", {"id": written[word][0]})
+    for place, glyph in letters:
+        Tree.SubElement(element, f"{{{SVG}}}use", {"href": glyph} | _at(place))
+    return element
+
+
+def _at(place: float) -> dict[str, str]:
+    """Return where something is on its line, if that is not where the line begins."""
+    return {"x": f"{place:.0f}"} if round(place) else {}
 
 
 def _name_shortly(root: Tree.Element) -> None:
