@@ -1,6 +1,8 @@
-"""Draw the figures of the pages anew, for light and dark pages: python runs/figures.py [NAME ...]
+"""Draw the figures of the pages anew, for light and dark pages.
 
-Run it from the checkout. `word2vec.svg` has no record: docs/results/README.md has its command.
+python runs/figures.py [NAME ...]             from the checkout
+
+ `word2vec.svg` has no record: docs/results/README.md has its command.
 """
 
 from __future__ import annotations
