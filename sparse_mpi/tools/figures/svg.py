@@ -124,13 +124,14 @@ def _share_words(root: Tree.Element) -> None:
     written: Written = {}
     for group in list(root.iter(f"{{{SVG}}}g")):
         glyphs = group.findall(f"{{{SVG}}}use")
-        if not glyphs or any(set(glyph.attrib) - {"href", "transform"} for glyph in glyphs):
-            continue
-        letters = []
+        places = [re.fullmatch(r"(?:translate\((\S+) 0\))?", glyph.get("transform", "")) for glyph in glyphs]
+        if not glyphs or not all(places) or any(set(glyph.attrib) - {"href", "transform"} for glyph in glyphs):
+            continue  # marks, or a formula
+        letters = [
+            (float(place[1] or 0), glyph.attrib["href"]) for place, glyph in zip(places, glyphs, strict=True) if place
+        ]
         for glyph in glyphs:
             group.remove(glyph)
-            place = re.search(r"translate\(([\d.]+)", glyph.get("transform", ""))
-            letters.append((float(place[1]) if place else 0.0, glyph.attrib["href"]))
         for blank, word in groupby(letters, lambda letter: letter[1].endswith(SPACE)):
             if not blank:
                 group.append(_word(list(word), written))
