@@ -32,7 +32,7 @@ LIMIT := timeout -k 10
 TESTS := test-in-process test-jobs test-mpi test-slurm
 # These start MPI jobs without the launcher. Open MPI refuses root and more ranks than cores unless told, pins a rank to
 # one core, and looks for network hardware
-DIRECT := programs chaos test-in-process test-jobs test-slurm coverage
+DIRECT := test-in-process test-jobs test-slurm
 $(DIRECT): export OMPI_ALLOW_RUN_AS_ROOT ?= 1
 $(DIRECT): export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
 $(DIRECT): export PRTE_MCA_rmaps_default_mapping_policy ?= :oversubscribe
@@ -46,10 +46,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .NOTPARALLEL:
-N ?= 50
-SEED ?= 0
-.PHONY: help setup train programs chaos slow-networks changing-link figures test test-all test-rest lint $(TESTS) coverage docs docs-links first-hour \
-        gpu release bench clean
+.PHONY: help setup train test test-all test-rest lint $(TESTS) docs first-hour gpu release bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -61,9 +58,6 @@ setup: $(READY)  ## create the virtual environment with an MPI in it; the other 
 
 train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Elect at density 2.75 %
 	$(MPIRUN) -n $(NP) train/vgg.py $(ARGS)
-
-programs: $(READY)  ## every training program with every algorithm on 4 ranks, killed and resumed: runs/programs.json
-	$(LIMIT) 3600 $(RUN) -m tests.train.program_jobs runs/programs.json
 
 test: lint $(TESTS)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
 
@@ -96,73 +90,8 @@ test-mpi: $(READY)
 test-slurm: $(READY)
 	$(LIMIT) 900 $(RUN) -m pytest --tier $(TIER) -m slurm -q -rs $(ARGS) tests/slurm
 
-coverage: $(READY)  ## which lines of the library no test of `make test` in this process runs
-	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m "not slurm and not jobs" -q -n $(WORKERS) --dist worksteal --cov=sparse_mpi \
-	    --cov-report=term:skip-covered $(ARGS)
-
-chaos: $(READY)  ## lose ranks of N (50) real jobs at random, and compare with planned losses: runs/chaos.json
-	$(RUN) -m tests.fault_tolerance.chaos --jobs $(N) --seed $(SEED) --json runs/chaos.json
-
 docs: $(READY)  ## build the site into build/docs; a warning or a link that leads nowhere is an error
 	$(RUN) -m sphinx -nWq --keep-going docs build/docs
-
-docs-links: $(READY)  ## try the links of the site that lead to other sites; needs a network
-	$(RUN) -m sphinx -nq -b linkcheck docs build/docs-links
-
-# Ways of the study on slow networks: gradients of every step, and eight local steps with the plain mean outside
-MEAN := outer-lr=1:outer-momentum=0
-SPARSE := local-steps=8:density=0.2:wire=packed+int4:feedback=leaky:$(MEAN)
-EVERY := density=0.02:wire=packed+int8
-LOCAL := dense:local-steps=8:$(MEAN) topka:$(SPARSE) elect:$(SPARSE)
-SLOW := --seeds 1 2 3 --emulate none 10mbit 100mbit 1gbit
-TINY := --tiny --warmup-epochs 1 --batch-size 8
-slow-networks: $(READY)  ## train GPT-2 and ResNet-20 in six ways, and time them on slow networks (an hour): runs/slow
-	for ranks in 4:20 8:10; do \
-		$(RUN) train/study.py gpt2 --ranks $${ranks%:*} $(SLOW) --out runs/slow/gpt2-p$${ranks%:*} \
-			--ways dense elect:$(EVERY):lr=0.002 oktopk:$(EVERY):lr=0.002 $(LOCAL) \
-			-- $(TINY) --epochs $${ranks#*:} --clip-norm 1 --lr 0.006 || exit; \
-	done
-	for ranks in 4 8; do \
-		$(RUN) train/study.py resnet --ranks $$ranks $(SLOW) --out runs/slow/resnet-p$$ranks \
-			--ways dense elect:$(EVERY) oktopk:$(EVERY) $(LOCAL) \
-			-- $(TINY) --epochs 12 --optimizer adamw --lr 0.003 || exit; \
-	done
-	$(RUN) -m sparse_mpi draw runs/slow/*/race.json --plot runs/slow/losses.svg
-
-FIXED := $(foreach density,0.001 0.003 0.01 0.03,elect:density=$(density):lr=0.001)
-BUDGETS := elect:step-seconds=0.068:lr=0.003 elect:budget=3MB/s:lr=0.003 elect:budget=3MB/s:step-seconds=0.06:lr=0.003
-changing-link: $(READY)  ## train GPT-2 with fixed densities and with budgets on a link that changes (half an hour): runs/changing
-	$(RUN) train/study.py gpt2 --ranks 4 --seeds 1 2 3 --links 1gbit,50mbit --every 30s --target 11 --out runs/changing \
-		--ways $(FIXED) $(BUDGETS) elect:density=0.2:lr=0.003 dense:lr=0.006 \
-		-- $(TINY) --epochs 20 --clip-norm 1
-
-# Figures of docs that one record has; those of several records, or of none, follow
-DRAWN := compare-vgg16 select-cpu sparse-compare sparse-volume volume-vgg predict-vgg16 predict-check predict-unseen \
-	predict-advice budget-alternating overlap-timeline changing-link
-STRIP := --ranks 4 --n 12 --density 0.25 --step 1
-RESULTS := docs/results
-STUDIES := $(RESULTS)/accuracy
-figures: $(READY)  ## draw the figures of docs anew from their records, for light and dark pages
-	for name in $(DRAWN); do \
-		$(RUN) -m sparse_mpi draw $(RESULTS)/$$name.json --plot $(RESULTS)/$$name.svg || exit; \
-	done
-	$(RUN) -m sparse_mpi draw $(RESULTS)/slow-networks-gpt2-*.json --plot $(RESULTS)/slow-networks.svg
-	$(RUN) -m sparse_mpi draw $(RESULTS)/compare-vgg16.json --kind best --plot $(RESULTS)/best-vgg16.svg
-	for name in vgg lstm resnet gpt2; do \
-		$(RUN) -m sparse_mpi draw $(STUDIES)/$$name/*.json --kind gaps --plot $(STUDIES)/$$name/gaps.svg || exit; \
-	done
-	for name in vgg lstm; do \
-		$(RUN) -m sparse_mpi draw $(RESULTS)/residual-study/$$name*.json --kind curves \
-			--plot $(RESULTS)/residual-study/$$name.svg || exit; \
-	done
-	$(RUN) -m sparse_mpi trace --algorithms dense topka topkdsa gtopk oktopk spardl --plot $(RESULTS)/trace-p8.svg
-	for name in oktopk gtopk; do \
-		$(RUN) -m sparse_mpi trace --algorithms $$name $(STRIP) --strip docs/explanation/step-$$name.svg || exit; \
-	done
-	$(RUN) -m sparse_mpi plan --profile $(RESULTS)/profile-vgg16-1gbit.json --overlap --planner greedy \
-		--plot $(RESULTS)/plan-timeline.svg
-	$(RUN) -m tests.fault_tolerance.pauses $(RESULTS)/chaos-*.json --plot $(RESULTS)/chaos.svg
-	$(RUN) -m tests.house.architecture --plot docs/explanation/architecture.svg
 
 gpu: $(READY)  ## prove on a machine with a GPU that all works there, and how fast: runs/gpu-check
 	$(RUN) -m sparse_mpi gpu-check $(ARGS)
@@ -176,7 +105,7 @@ release: $(READY)  ## build sdist and wheel, and try them in new environments of
 bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)
 	$(MPIRUN) -n $(NP) -m sparse_mpi bench allreduce $(ARGS)
 
-clean:  ## remove virtual environments, caches and build outputs; runs/ stays
+clean:  ## remove virtual environments, caches and build outputs; what is in runs/ stays
 	rm -rf .venv .venv-mpich .venv-system .coverage build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -93,11 +93,9 @@ def figures(picture: re.Match[str]) -> str:
 
 
 def adapt(app: Sphinx, name: str, source: list[str]) -> None:
-    """Lead links to pages above docs/ to those of the site, make figures follow its switch, and give tables a title."""
+    """Lead links to pages above docs/ to those of the site, and make figures follow its switch."""
     source[0] = PICTURE.sub(figures, source[0])
     source[0] = re.sub(rf"\]\((?:\.\./)+({'|'.join(ABOVE)})\.md", lambda link: f"](/{ABOVE[link[1]]}.md", source[0])
-    if name.startswith("results/") and not source[0].startswith("# "):
-        source[0] = f"# {name.removeprefix('results/')}\n\n{source[0]}"
 
 
 # Index pages name their first pages by patterns, so that one that is not there yet is no error

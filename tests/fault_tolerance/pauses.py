@@ -1,6 +1,6 @@
 """Sum up records of `chaos`, in a table and a figure: faults, what became of them, and how long training paused.
 
-python -m tests.fault_tolerance.pauses docs/results/chaos-*.json --plot docs/results/chaos.svg
+python -m tests.fault_tolerance.pauses runs/chaos-*.json --plot runs/chaos.svg
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def figure(look: Look) -> Any:
             arrow = {"arrowstyle": "-|>,head_width=0.15,head_length=0.3", "color": look.grey, "linewidth": 0.9}
             ends = (end.x, end.row - 0.22), (begin.x, begin.row + 0.22)
             axes.annotate("", *ends, arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0}, zorder=0)
-    axes.set(xlim=(-0.5, 7.3), ylim=(rows - 0.7, -0.35))
+    axes.set(xlim=(-0.5, 5.7), ylim=(rows - 0.7, -0.35))
     axes.axis("off")
     return drawn
 

@@ -34,7 +34,8 @@ def test_table_is_current(command, request):
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_are_named_exist(page):
     for path in re.findall(
-        r"\b(?:sparse_mpi|train|tests|docs|slurm|pbs|examples)/[a-z_][\w/-]*(?:\.\w+)?", PAGES[page]
+        r"\b(?:sparse_mpi|train|tests|docs|slurm|pbs|examples)/[a-z_][\w/-]*(?:\.\w+)?|\bruns/\w+\.(?:py|sh)\b",
+        PAGES[page],
     ):
         assert (ROOT / path).exists(), path
 
@@ -58,9 +59,9 @@ def test_the_front_page_is_short():
     assert len(README.splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", sorted(PAGES))
+@pytest.mark.parametrize("page", [*PAGES, *RECORDS])
 def test_pages_are_short(page):
-    assert len(PAGES[page].splitlines()) <= 200
+    assert len((ROOT / page).read_text().splitlines()) <= 200
 
 
 def test_methods_of_an_algorithm_are_those_of_the_protocol():

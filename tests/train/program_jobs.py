@@ -1,4 +1,4 @@
-"""Every program as jobs of 4 ranks: with every algorithm, and killed and resumed; `make programs` does all of it.
+"""Every program as jobs of 4 ranks: with every algorithm, and killed and resumed.
 
 python -m tests.train.program_jobs RECORDS.json           in about a quarter of an hour on two cores
 """

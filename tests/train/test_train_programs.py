@@ -1,7 +1,7 @@
 """Every program trains with every algorithm on 4 ranks, survives kill -9 to the same bits, and shows how it went.
 
-`make programs` does all of that; here, on 2 ranks, the first program meets all algorithms and each other one a quarter
-of them, and two are killed on 4. `make test` trains each program with one algorithm, and kills one.
+`python -m tests.train.program_jobs` does all of that; here, on 2 ranks, the first program meets all algorithms and each
+other one a quarter of them, and two are killed on 4. `make test` trains each program with one algorithm, and kills one.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ twice, for light pages and, as NAME-dark, for dark ones; as SVG, PNG or PDF, by 
 
   python -m sparse_mpi draw docs/results/compare-vgg16.json --plot compare.svg
   python -m sparse_mpi draw docs/results/compare-vgg16.json --kind best --plot best.svg
-  python -m sparse_mpi draw docs/results/accuracy/lstm/*.json --plot gaps.svg
+  python -m sparse_mpi draw docs/results/accuracy-lstm.json --plot gaps.svg
 """
 
 

@@ -65,12 +65,12 @@ def _first(of: Any) -> Any:
 
 
 def read(files: Sequence[Path]) -> list[Record]:
-    """Return the records.
+    """Return the records. A file may hold several as ``"records"``, beside what these have in common.
 
     Raises:
         ValueError: a file cannot be read, or holds none.
     """
-    found = []
+    found: list[Record] = []
     for file in files:
         try:
             record = json.loads(file.read_text())
@@ -80,7 +80,7 @@ def read(files: Sequence[Path]) -> list[Record]:
             record = None
         if not isinstance(record, dict):
             raise ValueError(f"{file} must be a record that a command wrote with --json, and is no JSON object")
-        found.append(record)
+        found += [record | each for each in record.pop("records", [{}])]
     return found
 
 

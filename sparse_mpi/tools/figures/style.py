@@ -5,13 +5,13 @@ A figure is made by a function of a `Look`, which `write` calls twice.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from sparse_mpi.tools.figures.labels import spread
+from sparse_mpi.tools.figures.svg import shorten
 
 WIDTH = 9.0  # inches, of every figure
 MOST = 6  # lines of a panel
@@ -116,7 +116,8 @@ def write(make: Callable[[Look], Any], file: str | Path) -> None:
         figure = drawn(make, look)
         with matplotlib().rc_context(look.settings):
             figure.savefig(name, dpi=DPI, metadata=_undated(name))
-        _shorten(name)
+        if name.suffix.lower() == ".svg":
+            shorten(name)
 
 
 def drawn(make: Callable[[Look], Any], look: Look) -> Any:
@@ -130,17 +131,6 @@ def drawn(make: Callable[[Look], Any], look: Look) -> Any:
 def _undated(file: Path) -> dict[str, None]:
     """Return metadata without the date of today."""
     return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(file.suffix.lower(), {})
-
-
-def _shorten(file: Path) -> None:
-    """Write the coordinates in an SVG with two decimals, not six: half the bytes."""
-    if file.suffix.lower() == ".svg":
-
-        def rounded(found: re.Match[str]) -> str:
-            return re.sub(r"\.\d{3,}", lambda digits: digits[0][:3], found[0])
-
-        text = re.sub(r' (?:d|x|y)="[^"]*"', rounded, file.read_text())
-        file.write_text(re.sub(r"\n\s*", "\n", text))
 
 
 def paper(width: float, height: float) -> Any:
