@@ -15,21 +15,21 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from data import cloze, corpus, reference, squad, wikipedia, wordpiece
-from data.reference import Document
-from data.wordpiece import WordPiece
-from models import bert
-from models.bert import Shape
-from ranks.job import agreed
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.tools.cli.values import file, integer
-from tasks import masked
-from tasks.masked import Examples, Pretraining
-from tasks.squad import Answering
-from tasks.windows import Windows
-from trainer.by_task import ByTask
-from trainer.program import Program, Settings, Tiny
+from sparse_train.data import cloze, corpus, reference, squad, wikipedia, wordpiece
+from sparse_train.data.reference import Document
+from sparse_train.data.wordpiece import WordPiece
+from sparse_train.models import bert
+from sparse_train.models.bert import Shape
+from sparse_train.ranks.job import agreed
+from sparse_train.tasks import masked
+from sparse_train.tasks.masked import Examples, Pretraining
+from sparse_train.tasks.squad import Answering
+from sparse_train.tasks.windows import Windows
+from sparse_train.trainer.by_task import ByTask
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 BASE, SMALL = Shape(layers=12, width=768, heads=12), Shape(layers=2, width=64, heads=2)
 PIECES, FEW_PIECES = 30_522, 1_000  # of vocabularies, the second with --tiny

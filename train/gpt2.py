@@ -15,10 +15,10 @@ from importlib import import_module
 
 from torch import Tensor, nn
 
-from data.text import FOLDERS
 from sparse_mpi.comm import Comm
-from tasks.language import LanguageTask, Shape, byte_pairs, language_task, shape_of, shape_options
-from trainer.program import Program, Settings, Tiny
+from sparse_train.data.text import FOLDERS
+from sparse_train.tasks.language import LanguageTask, Shape, byte_pairs, language_task, shape_of, shape_options
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 # Layers, width and heads by Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
 SIZES = {"small": (12, 768, 12), "medium": (24, 1024, 16), "large": (36, 1280, 20), "xl": (48, 1600, 25)}

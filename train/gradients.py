@@ -21,11 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from options.converters import new_file
-from options.optimizers import OPTIMIZERS
-from options.reduction import AUTO, algorithm_and_options, feedback_options
-from ranks.job import agreed, run, threads_per_rank
-from ranks.replicas import average_buffers, identical
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
 from sparse_mpi.tools.analysis.gradients import write
@@ -33,8 +28,13 @@ from sparse_mpi.tools.bench.progress import progress
 from sparse_mpi.tools.bench.provenance import provenance
 from sparse_mpi.tools.cli.parsing import Parser
 from sparse_mpi.tools.cli.values import integer
-from tasks.task import Task
-from trainer.choice import spelling
+from sparse_train.options.converters import new_file
+from sparse_train.options.optimizers import OPTIMIZERS
+from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
+from sparse_train.ranks.job import agreed, run, threads_per_rank
+from sparse_train.ranks.replicas import average_buffers, identical
+from sparse_train.tasks.task import Task
+from sparse_train.trainer.choice import spelling
 
 PROGRAMS = ("vgg", "resnet", "vit", "lstm", "transformer", "bert", "gpt2")
 

@@ -19,13 +19,13 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from ranks import job
-from records.live import step_seconds
-from records.ways import arguments, check_program, check_way
 from sparse_mpi.comm import Comm
 from sparse_mpi.tools.bench.provenance import provenance
 from sparse_mpi.tools.cli.parsing import Parser
 from sparse_mpi.tools.cli.values import checked, integer, new_folder
+from sparse_train.ranks import job
+from sparse_train.records.live import step_seconds
+from sparse_train.records.ways import arguments, check_program, check_way
 
 
 def pace(args: Namespace, comm: Comm) -> dict[str, list[float]]:

@@ -13,13 +13,13 @@ from dataclasses import replace
 
 from torch import nn
 
-from data.source import ImageBatches
-from models.resnet import FORMS, ResNet
 from sparse_mpi.comm import Comm
 from sparse_mpi.tools.cli.values import integer
-from tasks import images
-from tasks.task import Task
-from trainer.program import Program, Settings, Tiny
+from sparse_train.data.source import ImageBatches
+from sparse_train.models.resnet import FORMS, ResNet
+from sparse_train.tasks import images
+from sparse_train.tasks.task import Task
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 SETTINGS = {
     "digits": replace(images.DIGITS, lr=0.1),

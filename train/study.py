@@ -34,11 +34,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from options.arguments import file_name
-from records import duration, live, race
-from records.duration import LOWER_IS_BETTER
-from records.pairs import table
-from records.ways import arguments, check_program, check_shards, check_way, dealing
 from sparse_mpi.comm.world import World
 from sparse_mpi.network import networks
 from sparse_mpi.tools.bench.progress import Bar
@@ -49,6 +44,11 @@ from sparse_mpi.tools.emulation import hosts, schedule
 from sparse_mpi.tools.figures.race import losses
 from sparse_mpi.tools.figures.study import curves, gaps
 from sparse_mpi.tools.figures.style import write
+from sparse_train.options.arguments import file_name
+from sparse_train.records import duration, live, race
+from sparse_train.records.duration import LOWER_IS_BETTER
+from sparse_train.records.pairs import table
+from sparse_train.records.ways import arguments, check_program, check_shards, check_way, dealing
 
 
 class Run(NamedTuple):

@@ -22,11 +22,6 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from models.vgg import VGG16
-from options.device import DEVICES
-from ranks.device import choose, finish
-from ranks.job import agreed, run, threads_per_rank
-from records.meter import Stamps
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
@@ -41,7 +36,12 @@ from sparse_mpi.tools.plan.execute import algorithm_of
 from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
 from sparse_mpi.tools.plan.timeline import simulate
 from sparse_mpi.training.reduction import GradientReduction
-from trainer.planning import Profiler
+from sparse_train.models.vgg import VGG16
+from sparse_train.options.device import DEVICES
+from sparse_train.ranks.device import choose, finish
+from sparse_train.ranks.job import agreed, run, threads_per_rank
+from sparse_train.records.meter import Stamps
+from sparse_train.trainer.planning import Profiler
 
 CLASSES = 10
 MODELS: dict[str, Callable[[], nn.Module]] = {"vgg16": lambda: VGG16(CLASSES)}

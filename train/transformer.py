@@ -9,11 +9,19 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
-from data.text import FOLDERS
-from models.transformer import Transformer
 from sparse_mpi.comm import Comm
-from tasks.language import LanguageTask, Shape, check_vocabulary, language_task, shape_of, shape_options, words
-from trainer.program import Program, Settings, Tiny
+from sparse_train.data.text import FOLDERS
+from sparse_train.models.transformer import Transformer
+from sparse_train.tasks.language import (
+    LanguageTask,
+    Shape,
+    check_vocabulary,
+    language_task,
+    shape_of,
+    shape_options,
+    words,
+)
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 SHAPES = {
     "python-reference": Shape(layers=4, width=200, heads=5, block=100, vocabulary=10_000),

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from models.vgg import NORMS, VGG16
 from sparse_mpi.comm import Comm
-from tasks.images import ADTOPK, DIGITS, FASHION_MNIST, FOLDERS, ImageTask, extend, image_task
-from trainer.program import Program, Settings, Tiny
+from sparse_train.models.vgg import NORMS, VGG16
+from sparse_train.tasks.images import ADTOPK, DIGITS, FASHION_MNIST, FOLDERS, ImageTask, extend, image_task
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 SETTINGS = {
     "digits": DIGITS,

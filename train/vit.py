@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from torch import nn
 
-from data.source import ImageBatches
-from models.vit import SIZES, ViT
 from sparse_mpi.comm import Comm
 from sparse_mpi.tools.cli.values import integer
-from tasks import images
-from tasks.task import Task
-from trainer.program import Program, Settings, Tiny
+from sparse_train.data.source import ImageBatches
+from sparse_train.models.vit import SIZES, ViT
+from sparse_train.tasks import images
+from sparse_train.tasks.task import Task
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 # Weights start at random: 1e-3, which needs a warm-up, instead of the 5e-5 that suits trained ones
 SCRATCH = Settings(

@@ -13,14 +13,14 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
-from data import Images, Split
-from data.batches import Batches
-from data.share import Share
-from records.metrics import Metrics
 from sparse_mpi.optim import DistributedOptimizer
-from tasks.images import ImageTask
-from tasks.task import sums
-from trainer.loop import Training
+from sparse_train.data import Images, Split
+from sparse_train.data.batches import Batches
+from sparse_train.data.share import Share
+from sparse_train.records.metrics import Metrics
+from sparse_train.tasks.images import ImageTask
+from sparse_train.tasks.task import sums
+from sparse_train.trainer.loop import Training
 
 
 def network(seed=0):

@@ -10,11 +10,11 @@ from concurrent.futures import Future
 import pytest
 
 import study
-from records import duration, race
-from records.duration import seconds
-from records.ways import arguments, dealing
 from sparse_mpi.network.model import Network
 from sparse_mpi.tools.analysis.interval import Interval
+from sparse_train.records import duration, race
+from sparse_train.records.duration import seconds
+from sparse_train.records.ways import arguments, dealing
 from study import Run
 
 from ..launch import ROOT

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import study
-from records import live
 from sparse_mpi.tools.emulation import hosts
 from sparse_mpi.tools.figures.race import short
+from sparse_train.records import live
 from study import Run
 
 LINKS = ("--rate", "1gbit,50mbit", "--every", "30s")

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from options.arguments import Settings, Tiny, parse
-from options.converters import Ramp
-from options.optimizers import OPTIMIZERS
-from options.reduction import feedback_options, momentum_line
 from sparse_mpi import ALGORITHMS, EF21, SELECTORS
 from sparse_mpi.wire import WIRES
+from sparse_train.options.arguments import Settings, Tiny, parse
+from sparse_train.options.converters import Ramp
+from sparse_train.options.optimizers import OPTIMIZERS
+from sparse_train.options.reduction import feedback_options, momentum_line
 
 SETTINGS = {
     "small": Settings(0.01, 5, 16, 0.1, 1, (3, 4), 1e-4),

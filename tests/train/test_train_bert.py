@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import bert
-from data.corpus import encoded, gathered
-from data.reference import documents
-from data.wordpiece import WordPiece, trained
-from models.bert import Shape, for_answering, for_pretraining, load_encoder
-from ranks.job import JobError
 from sparse_mpi.comm import NullComm
-from tasks.masked import Examples, Pretraining
+from sparse_train.data.corpus import encoded, gathered
+from sparse_train.data.reference import documents
+from sparse_train.data.wordpiece import WordPiece, trained
+from sparse_train.models.bert import Shape, for_answering, for_pretraining, load_encoder
+from sparse_train.ranks.job import JobError
+from sparse_train.tasks.masked import Examples, Pretraining
 
 from .small_training import losses_of
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from options.reduction import algorithm_and_options
-from records.metrics import plot, record
-from records.spending import EVENT
 from sparse_mpi.comm import NullComm
+from sparse_train.options.reduction import algorithm_and_options
+from sparse_train.records.metrics import plot, record
+from sparse_train.records.spending import EVENT
 
 from .small_training import settings, train
 from .test_train_arguments import options

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from data import DATASETS, Images, Split, cifar, digits, fashion_mnist
-from data.batches import Batches, crop, mirror, shard
-from data.share import Share
+from sparse_train.data import DATASETS, Images, Split, cifar, digits, fashion_mnist
+from sparse_train.data.batches import Batches, crop, mirror, shard
+from sparse_train.data.share import Share
 
 
 def idx(array):

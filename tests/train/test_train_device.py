@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import torch
 
-from ranks import device as devices
-from ranks.job import JobError
 from sparse_mpi import World
 from sparse_mpi.comm.null import NullComm
-from tasks.placed import ahead, moved, placed
+from sparse_train.ranks import device as devices
+from sparse_train.ranks.job import JobError
+from sparse_train.tasks.placed import ahead, moved, placed
 
 from .small_program import LOG, PROGRAM, train
 
@@ -100,7 +100,7 @@ def test_the_next_batch_travels_while_one_is_worked_on(monkeypatch):
     streams = Streams()
     for name in ("Stream", "stream", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, getattr(streams, name))
-    monkeypatch.setattr("tasks.placed.moved", lambda batch, device, pinned: (batch, pinned))
+    monkeypatch.setattr("sparse_train.tasks.placed.moved", lambda batch, device, pinned: (batch, pinned))
     seen = []
     for batch in ahead(iter(range(3)), torch.device("cuda")):
         seen.append(batch)
@@ -228,7 +228,7 @@ def test_a_program_chooses_deterministic_kernels_if_told_to(tmp_path, monkeypatc
         seen.append((variable in os.environ, cudnn.deterministic, *state))
         return torch.device("cpu")
 
-    monkeypatch.setattr("trainer.program.choose", chosen)
+    monkeypatch.setattr("sparse_train.trainer.program.choose", chosen)
     try:
         train(1, tmp_path / "plain", "--max-steps", "1")
         train(1, tmp_path / "told", "--max-steps", "1", "--deterministic")

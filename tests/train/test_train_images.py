@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sparse_mpi import World
-from tasks.images import extend, image_task
+from sparse_train.tasks.images import extend, image_task
 
 
 def digits(comm, **changes):

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from data.text import TEXTS, Text
-from models.word_lstm import WordLSTM
-from ranks.job import JobError
 from sparse_mpi.comm import NullComm
-from tasks.language import (
+from sparse_train.data.text import TEXTS, Text
+from sparse_train.models.word_lstm import WordLSTM
+from sparse_train.ranks.job import JobError
+from sparse_train.tasks.language import (
     LSTM_SETTINGS,
     LanguageTask,
     Shape,

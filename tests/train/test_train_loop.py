@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from ranks import job
-from records.metrics import Metrics
 from sparse_mpi import World
 from sparse_mpi.optim import DistributedOptimizer
-from trainer.loop import Training, step_seed
+from sparse_train.ranks import job
+from sparse_train.records.metrics import Metrics
+from sparse_train.trainer.loop import Training, step_seed
 
 from .small_training import Slope, settings, train
 

@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from options.optimizers import OPTIMIZERS
-from ranks.job import JobError
 from sparse_mpi import World
-from trainer.program import Program, Settings, Tiny
+from sparse_train.options.optimizers import OPTIMIZERS
+from sparse_train.ranks.job import JobError
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 from .small_training import Slope
 

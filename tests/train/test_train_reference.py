@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import cloze
-from data.corpus import is_test, training
-from data.reference import SENTENCES, documents, parts
-from data.text import TEXTS
+from sparse_train.data import cloze
+from sparse_train.data.corpus import is_test, training
+from sparse_train.data.reference import SENTENCES, documents, parts
+from sparse_train.data.text import TEXTS
 
 TOPICS = documents()
 RUN = 100  # characters

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import resnet
-from models.resnet import FORMS, Residual, ResNet
-from ranks.job import JobError
 from sparse_mpi.comm.world import World
+from sparse_train.models.resnet import FORMS, Residual, ResNet
+from sparse_train.ranks.job import JobError
 
 
 def count(model):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from options.converters import Ramp
-from options.schedule import density, learning_rate
+from sparse_train.options.converters import Ramp
+from sparse_train.options.schedule import density, learning_rate
 
 
 def settings(**changes):

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from data.share import Share
-from data.spectrogram import log_spectrogram
-from data.speech import Clip, Speech, decode, encode
-from models.speech_lstm import SpeechLSTM
-from tasks.speech import SpeechTask, buckets, collate, recognise
-from tasks.wer import errors
+from sparse_train.data.share import Share
+from sparse_train.data.spectrogram import log_spectrogram
+from sparse_train.data.speech import Clip, Speech, decode, encode
+from sparse_train.models.speech_lstm import SpeechLSTM
+from sparse_train.tasks.speech import SpeechTask, buckets, collate, recognise
+from sparse_train.tasks.wer import errors
 
 
 def noise(seed, count):

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import an4, asterisk, espeak
-from data.sound import read
-from data.spectrogram import BINS, log_spectrogram
-from data.speech import ALPHABET, decode, encode, written
+from sparse_train.data import an4, asterisk, espeak
+from sparse_train.data.sound import read
+from sparse_train.data.spectrogram import BINS, log_spectrogram
+from sparse_train.data.speech import ALPHABET, decode, encode, written
 
 SPHERE = b"NIST_1A\n   1024\nsample_rate -i 16000\nchannel_count -i 1\nsample_byte_format -s2 %s\nend_head\n"
 

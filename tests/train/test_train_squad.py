@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from data import cloze, squad
-from data.squad import Answer, Question
-from data.wordpiece import WordPiece, trained
 from sparse_mpi.comm import NullComm
-from tasks.squad import Answering, best_of, exact, f1, words
-from tasks.windows import Window, Windows
+from sparse_train.data import cloze, squad
+from sparse_train.data.squad import Answer, Question
+from sparse_train.data.wordpiece import WordPiece, trained
+from sparse_train.tasks.squad import Answering, best_of, exact, f1, words
+from sparse_train.tasks.windows import Window, Windows
 
 CONTEXT = "Super Bowl 50 decided the champion. The Denver Broncos, of the AFC, won 24–10; it was in Santa Clara's Café."
 ASKED = [

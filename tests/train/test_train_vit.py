@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import vit
-from models.vit import ViT
 from sparse_mpi.comm.world import World
+from sparse_train.models.vit import ViT
 
 pytest.importorskip("transformers")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import wordpiece
-from data.wordpiece import SPECIAL, WordPiece, read, trained
+from sparse_train.data import wordpiece
+from sparse_train.data.wordpiece import SPECIAL, WordPiece, read, trained
 
 TEXTS = ["the cat sat on the mat", "a cat and a rat sat", "that rat ran at the cat", "cats, rats and mats!"]
 
