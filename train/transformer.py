@@ -34,13 +34,7 @@ TINY_SHAPE = Shape(layers=2, width=64, heads=4, block=64, vocabulary=256)
 
 # ADTopk, HPDC 2024, for WikiText-2. The epochs are ours, and the warm-up: at 8 times the rate the loss rises without
 PUBLISHED = Settings(
-    density=None,
-    epochs=40,
-    batch_size=64,
-    lr=2e-3,
-    lr_times_ranks=True,
-    warmup_epochs=5,
-    optimizer="adam",
+    density=None, epochs=40, batch_size=64, lr=2e-3, lr_times_ranks=True, warmup_epochs=5, optimizer="adam"
 )
 # Ours
 SMALL = replace(PUBLISHED, epochs=20, batch_size=16, lr=1e-3, lr_times_ranks=False, warmup_epochs=1, schedule="linear")

@@ -19,13 +19,7 @@ SETTINGS = {
     "fashion-mnist": FASHION_MNIST,
     # Li and Hoefler, Ok-Topk, PPoPP 2022: 16 ranks
     "cifar10": Settings(
-        density=0.02,
-        epochs=161,
-        batch_size=16,
-        lr=0.1,
-        warmup_epochs=10,
-        milestones=(81, 122, 155),
-        weight_decay=1e-4,
+        density=0.02, epochs=161, batch_size=16, lr=0.1, warmup_epochs=10, milestones=(81, 122, 155), weight_decay=1e-4
     ),
     "cifar100": ADTOPK,
 }

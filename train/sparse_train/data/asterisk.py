@@ -15,13 +15,7 @@ from sparse_train.data.speech import Clip, Speech, written
 TEXTS = "core-sounds-en.txt"
 MAX_SECONDS = 20  # of a clip that is taken; few are longer, up to a minute
 TESTED = 10  # every tenth clip, in order of name, is for tests
-SPOKEN = dict(
-    zip(
-        "0123456789*#",
-        "ZERO ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE STAR POUND".split(),
-        strict=True,
-    )
-)
+SPOKEN = dict(zip("0123456789*#", "ZERO ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE STAR POUND".split(), strict=True))
 
 
 def load(folder: Path) -> Speech:

@@ -6,13 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-BLOCKS = (
-    (64, 64),
-    (128, 128),
-    (256, 256, 256),
-    (512, 512, 512),
-    (512, 512, 512),
-)  # output channels of convolutions
+BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # output channels of convolutions
 # Over the batch; or over groups of 8 channels of one image, which does not depend on what else a rank sees
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
@@ -38,11 +32,7 @@ class VGG16(nn.Module):
         layers: list[nn.Module] = []
         for block in BLOCKS:
             for width in (wide // slimness for wide in block):
-                layers += [
-                    nn.Conv2d(channels, width, 3, padding=1),
-                    NORMS[norm](width),
-                    nn.ReLU(inplace=True),
-                ]
+                layers += [nn.Conv2d(channels, width, 3, padding=1), NORMS[norm](width), nn.ReLU(inplace=True)]
                 channels = width
             layers.append(nn.MaxPool2d(2, ceil_mode=True))
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())

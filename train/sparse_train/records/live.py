@@ -13,7 +13,7 @@ from sparse_mpi.tools.analysis.interval import Interval
 from sparse_train.records.duration import reached, with_steps
 from sparse_train.records.spending import EVENT
 
-TRAIN = Path(__file__).parent.parent
+TRAIN = Path(__file__).parents[2]
 LIMIT = 1800  # seconds that a job may take
 PARTS = ("compute_seconds", "exposed_seconds", "update_seconds")  # of a step
 

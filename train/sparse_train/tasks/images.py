@@ -20,14 +20,7 @@ FOLDERS = {name: source.folder for name, source in DATASETS.items()}  # where ea
 
 # Ours. Less momentum than usual, of which half is for sums that are late: the residual lets a gradient act for long
 DIGITS = Settings(
-    density=None,
-    epochs=12,
-    batch_size=16,
-    lr=0.05,
-    warmup_epochs=2,
-    milestones=(9,),
-    momentum=0.75,
-    weight_decay=1e-4,
+    density=None, epochs=12, batch_size=16, lr=0.05, warmup_epochs=2, milestones=(9,), momentum=0.75, weight_decay=1e-4
 )
 FASHION_MNIST = replace(DIGITS, epochs=20, batch_size=32, warmup_epochs=1, milestones=(12, 17))
 # Of ADTopk, HPDC 2024, for VGG-16 and ResNets: 8 ranks

@@ -94,13 +94,7 @@ class Planning:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        args: Namespace,
-        comm: Comm,
-        over: Comm,
-        found: str = "",
-        choices: Sequence[str] = (),
+        self, model: nn.Module, args: Namespace, comm: Comm, over: Comm, found: str = "", choices: Sequence[str] = ()
     ) -> None:
         planning = args.plan == AUTO
         self.plan: Plan | None = store.loads(found) if found and planning else None
