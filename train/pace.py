@@ -21,11 +21,9 @@ from typing import Any
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli.parsing import Parser
-from sparse_mpi.tools.cli.values import checked, integer, new_folder
+from sparse_mpi.tools.command_line import Parser, checked, integer, new_folder
 from sparse_train.ranks import job
-from sparse_train.records.live import step_seconds
-from sparse_train.records.ways import arguments, check_program, check_way
+from sparse_train.records.live import arguments, check_program, check_way, step_seconds
 
 
 def pace(args: Namespace, comm: Comm) -> dict[str, list[float]]:

@@ -38,17 +38,26 @@ from sparse_mpi.comm.world import World
 from sparse_mpi.network import networks
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli.parsing import Parser
-from sparse_mpi.tools.cli.values import checked, every, finite, integer, network, new_folder, number, rate, turns
+from sparse_mpi.tools.command_line import (
+    Parser,
+    checked,
+    every,
+    finite,
+    integer,
+    network,
+    new_folder,
+    number,
+    rate,
+    turns,
+)
 from sparse_mpi.tools.emulation import hosts, schedule
 from sparse_mpi.tools.figures.race import losses
 from sparse_mpi.tools.figures.study import curves, gaps
 from sparse_mpi.tools.figures.style import write
 from sparse_train.options.arguments import file_name
-from sparse_train.records import duration, live, race
-from sparse_train.records.duration import LOWER_IS_BETTER
-from sparse_train.records.pairs import table
-from sparse_train.records.ways import arguments, check_program, check_shards, check_way, dealing
+from sparse_train.records import comparison, live
+from sparse_train.records.comparison import LOWER_IS_BETTER, paired_table
+from sparse_train.records.live import arguments, check_program, check_shards, check_way, dealing
 
 
 class Run(NamedTuple):
@@ -90,7 +99,7 @@ def train(run: Run) -> dict[str, Any]:
                 World(run.ranks).run(lambda comm: program.train(Namespace(**vars(args)), comm))
         events = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     epochs, final = [event for event in events if event["event"] == "epoch"], events[-1]
-    total = sum(epoch["mb_sent"] * steps for epoch, steps in duration.with_steps(epochs))
+    total = sum(epoch["mb_sent"] * steps for epoch, steps in comparison.with_steps(epochs))
     return {
         **run._asdict(),
         **{name: final[name] for name in ("headline", "score", "loss")},
@@ -243,25 +252,29 @@ def main(argv: Sequence[str] | None = None) -> None:
         best = tune(runs, tried, args.tuning_seeds, args.out / "tuning", jobs)
         runs = [run._replace(tuned=best[run.way, run.shards]) for run in runs]
     records = study(runs, args.out, jobs)
-    tables = [table(records, field) for field in ("score", "loss", "mb_sent", "mb_total")]
+    tables = [paired_table(records, field) for field in ("score", "loss", "mb_sent", "mb_total")]
     if given and not all("messages" in epoch for record in records for epoch in record["epochs"]):
         raise SystemExit(
             f"records in {args.out} are of before messages were counted; leave out --network, or --out anew"
         )
-    tables += [duration.table(records, name, network, args.compute, args.target) for name, network in given.items()]
+    tables += [
+        comparison.duration_table(records, name, network, args.compute, args.target) for name, network in given.items()
+    ]
     paces = {
-        text: race.step_seconds(race.measure(args.program, args.ranks, args.ways, options, text, args.out))
+        text: comparison.median_step_seconds(
+            comparison.measure_race(args.program, args.ranks, args.ways, options, text, args.out)
+        )
         for text in args.emulate
     }
     for text, seconds in paces.items():
-        tables.append(race.table(records, text, seconds, paces.get("none", {}), args.target))
+        tables.append(comparison.race_table(records, text, seconds, paces.get("none", {}), args.target))
     clocks: dict[str, Mapping[str, float | list[float]]] = {**paces}
     if links:
         name = " every ".join(links[1::2])
-        tables.append(live.table(records, name, args.target))
-        clocks[name] = live.courses(records)
+        tables.append(comparison.live_table(records, name, args.target))
+        clocks[name] = comparison.courses(records)
     if clocks:
-        shown = race.record(records, clocks) | provenance()
+        shown = comparison.race_record(records, clocks) | provenance()
         (args.out / "race.json").write_text(json.dumps(shown, indent=1) + "\n")
         write(partial(losses, [shown]), args.out / "race.svg")
     text = "\n\n".join(tables)

@@ -23,7 +23,7 @@ SETTINGS = {
     ),
     "cifar100": ADTOPK,
 }
-TINY = Tiny("digits", Settings(density=None, epochs=2, batch_size=20, lr=0.1, warmup_epochs=0.5, momentum=0.75))
+TINY = Tiny("digits", Settings(epochs=2, batch_size=20, lr=0.1, warmup_epochs=0.5, momentum=0.75))
 
 
 def make(args: Namespace, comm: Comm) -> ImageTask:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from torch import nn
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.cli.values import integer
+from sparse_mpi.tools.command_line import integer
 from sparse_train.data.source import ImageBatches
 from sparse_train.models.vit import SIZES, ViT
 from sparse_train.tasks import images
@@ -22,14 +22,7 @@ from sparse_train.trainer.program import Program, Settings, Tiny
 
 # Weights start at random: 1e-3, which needs a warm-up, instead of the 5e-5 that suits trained ones
 SCRATCH = Settings(
-    density=None,
-    epochs=100,
-    batch_size=32,
-    lr=1e-3,
-    warmup_epochs=5,
-    weight_decay=0.05,
-    optimizer="adamw",
-    schedule="linear",
+    epochs=100, batch_size=32, lr=1e-3, warmup_epochs=5, weight_decay=0.05, optimizer="adamw", schedule="linear"
 )
 
 SETTINGS = {

@@ -11,8 +11,7 @@ import torch
 from sparse_mpi import ALGORITHMS, EF21, SELECTORS
 from sparse_mpi.wire import WIRES
 from sparse_train.options.arguments import Settings, Tiny, parse
-from sparse_train.options.converters import Ramp
-from sparse_train.options.optimizers import OPTIMIZERS
+from sparse_train.options.optimization import OPTIMIZERS, Ramp
 from sparse_train.options.reduction import feedback_options, momentum_line
 
 SETTINGS = {

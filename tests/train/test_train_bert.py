@@ -12,7 +12,7 @@ import bert
 from sparse_mpi.comm import NullComm
 from sparse_train.data.corpus import encoded, gathered
 from sparse_train.data.reference import documents
-from sparse_train.data.wordpiece import WordPiece, trained
+from sparse_train.data.vocabulary import WordPiece, train_pieces
 from sparse_train.models.bert import Shape, for_answering, for_pretraining, load_encoder
 from sparse_train.ranks.job import JobError
 from sparse_train.tasks.masked import Examples, Pretraining
@@ -24,7 +24,7 @@ TEXTS = documents()
 
 @cache
 def special():
-    return WordPiece(trained([text for _, text in TEXTS], 600))
+    return WordPiece(train_pieces([text for _, text in TEXTS], 600))
 
 
 @cache

@@ -12,7 +12,7 @@ from sparse_mpi import World
 from sparse_mpi.checkpoint import latest
 from sparse_train.ranks.job import JobError, Preempted
 from sparse_train.records.metrics import Metrics
-from sparse_train.trainer.identity import check_identity
+from sparse_train.trainer.checkpoints import check_identity
 
 from .small_program import LOG, PROGRAM, Struck, records, train
 

@@ -21,7 +21,7 @@ from sparse_mpi import World
 from sparse_mpi.comm.null import NullComm
 from sparse_train.ranks import device as devices
 from sparse_train.ranks.job import JobError
-from sparse_train.tasks.placed import ahead, moved, placed
+from sparse_train.tasks.task import ahead, moved, placed
 
 from .small_program import LOG, PROGRAM, train
 
@@ -100,7 +100,7 @@ def test_the_next_batch_travels_while_one_is_worked_on(monkeypatch):
     streams = Streams()
     for name in ("Stream", "stream", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, getattr(streams, name))
-    monkeypatch.setattr("sparse_train.tasks.placed.moved", lambda batch, device, pinned: (batch, pinned))
+    monkeypatch.setattr("sparse_train.tasks.task.moved", lambda batch, device, pinned: (batch, pinned))
     seen = []
     for batch in ahead(iter(range(3)), torch.device("cuda")):
         seen.append(batch)

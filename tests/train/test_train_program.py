@@ -8,7 +8,7 @@ import re
 import pytest
 
 from sparse_mpi import World
-from sparse_train.options.optimizers import OPTIMIZERS
+from sparse_train.options.optimization import OPTIMIZERS
 from sparse_train.ranks.job import JobError
 from sparse_train.trainer.program import Program, Settings, Tiny
 

@@ -1,16 +1,32 @@
-"""A rank's share of a data set, as batches of tensors: shards reshuffled every epoch, varied, normalised."""
+"""Images in memory, and a rank's share of them as batches: shards reshuffled every epoch, varied, normalised."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
-from sparse_train.data.base import Images, Split
 from sparse_train.data.share import Parts, Share
+
+
+class Split(NamedTuple):
+    """Labelled images."""
+
+    images: np.ndarray  # (N, channels, height, width) uint8
+    labels: np.ndarray  # (N,) int64, 0 <= label < classes
+
+
+class Images(NamedTuple):
+    """A data set of images, the same on all ranks."""
+
+    train: Split
+    test: Split
+    classes: int
+
 
 TEST_BATCH = 250  # images evaluated at once; bounds memory only
 SAMPLE = 5000  # training images from which mean and standard deviation of the channels are taken
@@ -28,8 +44,7 @@ def shard(
     With ``labels`` ``(count,)`` shards are sorted by them: a rank only ever sees its part of the classes, in an order
     that is new in every epoch.
 
-    Raises:
-        ValueError: fewer than 2 samples a rank.
+    Raises ValueError: fewer than 2 samples a rank.
     """
     if count < 2 * size:
         raise ValueError(f"{count} training samples are too few for {size} ranks: each needs at least 2")
@@ -51,8 +66,6 @@ class Batches:
 
     Args:
         images: the whole data set, the same on all ranks.
-        batch_size: images a step on each rank.
-        share: which samples are this rank's.
         seed: what the order and the variations depend on; the same on all ranks.
         image_size: height and width that images are resized to; None leaves them as they are.
         padding, flip: see `data.source.InMemory`; 0 and False vary nothing.

@@ -52,10 +52,8 @@ def load(folder: Path) -> Speech:
 
     The voices of its test clips do not occur in training.
 
-    Raises:
-        ImportError: the package espeakng-loader is not installed.
-        OSError: its library cannot be loaded.
-        ValueError: it lacks one of the voices.
+    Raises ImportError: the package espeakng-loader is not installed; OSError: its library cannot be loaded; ValueError:
+    it lacks one of the voices.
     """
     rng = np.random.default_rng(SEED)
     trained, tested = _speakers(rng, SPEAKERS, VOICES), _speakers(rng, TEST_SPEAKERS, TEST_VOICES)

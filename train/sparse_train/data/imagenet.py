@@ -52,8 +52,6 @@ class FolderBatches:
 
     Args:
         folder: holds ``train`` and ``val``.
-        batch_size: images a step on each rank.
-        share: which samples are this rank's.
         seed: what the order and the variations depend on; the same on all ranks.
         image_size: height and width of the batches.
         augment: False trains on the middle of images, too.
@@ -100,8 +98,7 @@ class FolderBatches:
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's training batches of ``epoch``, from step ``first`` on.
 
-        Raises:
-            ValueError: an image cannot be read.
+        Raises ValueError: an image cannot be read.
         """
 
         def read(position: int) -> np.ndarray:
@@ -113,8 +110,7 @@ class FolderBatches:
     def test(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's share of the images under ``val``, which may be empty.
 
-        Raises:
-            ValueError: an image cannot be read.
+        Raises ValueError: an image cannot be read.
         """
         mine = np.arange(self.share.place, len(self._test.paths), self.share.places)
         steps = [mine[start : start + TEST_BATCH] for start in range(0, len(mine), TEST_BATCH)]
@@ -149,8 +145,7 @@ def read_image(path: str, size: int, rng: np.random.Generator | None = None) -> 
 
     With ``rng`` a random part is cut out, and mirrored or not; else the middle is taken.
 
-    Raises:
-        ValueError: it cannot be read.
+    Raises ValueError: it cannot be read.
     """
     from PIL import Image
 

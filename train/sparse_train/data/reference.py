@@ -24,8 +24,7 @@ def documents() -> list[Document]:
     Topics repeat each other, and two are the same. Each sentence stays in the first topic that has it: a test on some
     topics must not ask for what was learned by heart from others. A topic without sentences of its own is left out.
 
-    Raises:
-        ImportError: this Python was installed without its documentation.
+    Raises ImportError: this Python was installed without its documentation.
     """
     try:
         from pydoc_data.topics import topics

@@ -1,9 +1,10 @@
-"""A rank's share of each step's samples, of which ranks that are left take those of ranks that were lost: `Share`."""
+"""A rank's share of each step's samples, before and after ranks are lost, and digests of the samples."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,6 @@ class Share:
     still has each sample once, but for what is lost in the last steps of an epoch, which is in none.
 
     Args:
-        rank: this rank's number at the start.
         ranks: how many parts a step has.
 
     Attributes:
@@ -76,3 +76,12 @@ class Share:
             missed = [self._dealt(steps, epoch, before)[rank] for before, rank in late]
             parts = np.array_split(np.concatenate([*missed, *parts]), len(deal.ranks))
         return dict(zip(deal.ranks, parts, strict=True))
+
+
+def fingerprint(texts: Iterable[str], numbers: np.ndarray) -> str:
+    """Return a digest of ``texts`` in their order and of ``numbers``, (any,), in 16 hexadecimal digits."""
+    digest = sha256(np.ascontiguousarray(numbers).data)
+    for text in texts:
+        digest.update(b"%d:" % len(text))
+        digest.update(text.encode())
+    return digest.hexdigest()[:16]

@@ -1,4 +1,7 @@
-"""Sound files of one channel of 16 bits: RIFF (``.wav``), NIST SPHERE (``.sph``), and bare samples (``.raw``)."""
+"""Sound files of one channel of 16 bits, and their log spectrograms, the input of DeepSpeech.
+
+The formats are RIFF (``.wav``), NIST SPHERE (``.sph``), and bare samples (``.raw``).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 RAW_RATE = 16_000  # of files that cannot say, which are AN4's, as is their order of bytes
 _ORDERS = {b"01": "<i2", b"10": ">i2"}  # how SPHERE names little and big endian
@@ -19,11 +23,10 @@ class Sound(NamedTuple):
     rate: int  # samples a second
 
 
-def read(path: Path) -> Sound:
+def read_sound(path: Path) -> Sound:
     """Read the sound in ``path``, whose suffix tells the format.
 
-    Raises:
-        ValueError: no such file inside, more than one channel, samples other than 16-bit integers.
+    Raises ValueError: no such file inside, more than one channel, samples other than 16-bit integers.
     """
     if path.suffix == ".raw":
         return _sound(path, path.read_bytes(), ">i2", RAW_RATE)
@@ -60,3 +63,30 @@ def _sound(path: Path, content: bytes, order: str, rate: int) -> Sound:
     if len(content) % 2 or not content:
         raise ValueError(f"{path} is damaged: {len(content)} bytes of samples of 2 bytes; fetch it again")
     return Sound(np.frombuffer(content, order).astype(np.int16), rate)
+
+
+BINS = 161  # of 50 Hz, from 0 to 8 kHz
+WINDOWS = 50  # as long as a second: 20 ms
+STRIDES = 100  # a second
+
+
+def log_spectrogram(samples: np.ndarray, rate: int) -> np.ndarray:
+    """Return the log magnitudes of a clip's short-time Fourier transform, with mean 0 and deviation 1.
+
+    Windows of 20 ms make bins 50 Hz apart at any ``rate``, so that sounds need no resampling: below 16 kHz
+    the upper bins are silent, above it those over 8 kHz are left out.
+
+    Args:
+        samples: ``(N,)`` int16, N > 0; fewer than a window are filled up with silence.
+        rate: samples a second.
+
+    Returns:
+        ``(BINS, frames)`` float32.
+    """
+    window, stride = round(rate / WINDOWS), round(rate / STRIDES)
+    sound = np.pad(samples.astype(np.float32) / 2**15, (0, max(0, window - len(samples))))
+    frames = sliding_window_view(sound, window)[::stride] * np.hamming(window).astype(np.float32)
+    levels = np.log1p(np.abs(np.fft.rfft(frames)[:, :BINS])).astype(np.float32)
+    spectrogram = np.zeros((BINS, len(levels)), np.float32)
+    spectrogram[: levels.shape[1]] = levels.T
+    return (spectrogram - spectrogram.mean()) / max(spectrogram.std(), 1e-6)

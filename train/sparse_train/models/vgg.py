@@ -21,8 +21,6 @@ class VGG16(nn.Module):
     last block as 1 x 1, a smaller one gets there earlier and stays so, a larger one is averaged in the end.
 
     Args:
-        classes: how many there are.
-        channels: of the images.
         slimness: divides the channels of all convolutions; 8 leaves a 64th of the parameters.
         norm: normalisation, see `NORMS`.
     """

@@ -29,8 +29,6 @@ class ViT(nn.Module):
 
     Args:
         size: a key of `SIZES`.
-        classes, channels: of the images.
-        image_size: their height and width.
         patch: height and width of a patch; None chooses one that suits ``image_size``.
 
     Raises:

@@ -12,23 +12,20 @@ from typing import Any, NamedTuple
 
 from sparse_mpi.algorithms.base import DENSITY
 from sparse_mpi.reduction.arguments import usual_density
-from sparse_mpi.tools.cli.parsing import Parser
-from sparse_mpi.tools.cli.values import folder, integer, new_folder, number
-from sparse_train.options import budget, checkpoints, device, elastic, local, reduction
-from sparse_train.options.converters import figure
-from sparse_train.options.optimizers import OPTIMIZERS
-from sparse_train.options.schedule import SCHEDULES
+from sparse_mpi.tools.command_line import FIGURES, Parser, Value, folder, integer, new_folder, number
+from sparse_train.options import local, reduction, run
+from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES
 
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of a program for a data set: the defaults of the options of these names."""
 
-    density: float | None  # None: the algorithm's own
     epochs: int
     batch_size: int  # per rank
     lr: float
-    warmup_epochs: float
+    density: float | None = None  # None: the algorithm's own
+    warmup_epochs: float = 0
     milestones: tuple[float, ...] = ()  # of the schedule steps
     weight_decay: float = 0.0
     momentum: float = 0.9  # of the optimizer sgd
@@ -41,6 +38,17 @@ class Settings:
 
 
 BETA1 = 0.9  # of Adam
+
+
+def new_file(example: str, suffixes: Sequence[str]) -> Value[Path]:
+    """Return a converter to the path of a file with one of these suffixes, whose folder is made if need be."""
+
+    def read(text: str) -> Path:
+        if not text or Path(text).is_dir() or Path(text).suffix not in suffixes:
+            raise ValueError
+        return Path(text)
+
+    return Value(read, f"a file that ends in {', '.join(suffixes)}", example)
 
 
 class Tiny(NamedTuple):
@@ -80,26 +88,26 @@ def parse(
     parser = Parser(description=description)
     reduction.extend(parser, lambda field: _defaults(settings, field))
     local.extend(parser)
-    budget.extend(parser)
+    reduction.extend_budget(parser)
     _add_data(parser, settings, folders, tiny)
     extend(parser)
     _add_training(parser, settings)
-    device.extend(parser)
+    run.extend_device(parser)
     _add_run(parser)
-    checkpoints.extend(parser)
-    elastic.extend(parser)
+    run.extend_checkpoints(parser)
+    run.extend_elastic(parser)
     args = parser.parse_args(argv)
     reduction.resolve_names(parser, args)
     local.resolve(parser, args)
-    budget.resolve(parser, args)
+    reduction.resolve_budget(parser, args)
     reduction.resolve_algorithm(parser, args)
     _fill_in(parser, args, settings, tiny)
     reduction.resolve_feedback(parser, args)
     reduction.resolve_buckets(parser, args)
     args.data_dir = args.data_dir or Path(folders[args.data])
     new = Path("runs") / file_name(f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}")
-    checkpoints.resolve(parser, args, new)
-    elastic.resolve(parser, args)
+    run.resolve_checkpoints(parser, args, new)
+    run.resolve_elastic(parser, args)
     try:
         check(args)
     except ValueError as error:
@@ -117,7 +125,7 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
     args.lr_times_ranks = chosen.lr_times_ranks and args.lr is None and not args.local_steps
     args.warmup_scales = chosen.warmup_scales and args.warmup_epochs is None
     given = {field.name for field in fields(Settings) if getattr(args, field.name) is not None}
-    amount = args.k or isinstance(args.plan, Path) or budget.is_given(args)
+    amount = args.k or isinstance(args.plan, Path) or reduction.budgeted(args)
     for field in fields(Settings):
         if field.name not in given and not (field.name == "density" and amount):
             setattr(args, field.name, getattr(chosen, field.name))
@@ -186,7 +194,7 @@ def _add_run(parser: ArgumentParser) -> None:
     add("--log-every", type=integer(1), default=10, metavar="N", help=text)
     add("--plot", action="store_true", help="draw loss, score and traffic into plot.png at the end")
     text = "draw when a step of rank 0 did what: its passes, and the reduction of every bucket; PNG, SVG or PDF"
-    add("--timeline", type=figure, metavar="FILE", help=text)
+    add("--timeline", type=new_file("timeline.png", FIGURES), metavar="FILE", help=text)
     text = "show a bar on rank 0 (default: --progress)"
     add("--progress", action=BooleanOptionalAction, default=True, help=text)
 

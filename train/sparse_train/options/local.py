@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.cli.values import Value, integer, number
+from sparse_mpi.tools.command_line import Value, integer, number
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.training.diloco_arguments import check_schedule
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
@@ -104,8 +104,7 @@ def alpha_of(args: Namespace) -> float | None:
 def local_steps(model: nn.Module, inner: torch.optim.Optimizer, args: Namespace, comm: Comm) -> DiLoCo:
     """Return what follows the steps of ``inner``, and exchanges what ``model`` has moved; collective.
 
-    Raises:
-        TypeError, ValueError: bad options, or ranks that differ in them; on every rank alike.
+    Raises TypeError, ValueError: bad options, or ranks that differ in them; on every rank alike.
     """
     momentum = args.outer_momentum
     outer = torch.optim.SGD(model.parameters(), args.outer_lr, momentum, nesterov=momentum > 0)

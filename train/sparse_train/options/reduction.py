@@ -1,4 +1,4 @@
-"""The options of training programs that say how gradients are reduced."""
+"""The options of training programs that say how gradients are reduced, and how much of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import sparse_mpi
+from sparse_mpi.budget import Goal, make_goal
+from sparse_mpi.budget.goal import EXAMPLES
 from sparse_mpi.feedback import Feedback, LeakyFeedback
 from sparse_mpi.reduction.arguments import algorithm_spelled, spelled, takes
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.values import integer, number, share
+from sparse_mpi.tools import command_line
+from sparse_mpi.tools.command_line import checked, integer, number, positive, share
 from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS
 from sparse_mpi.wire import WIRES
-from sparse_train.options.converters import densities, norm
+from sparse_train.options.optimization import densities, norm
 
 AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
 PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
@@ -37,12 +39,12 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
         f"the algorithm: {', '.join(sparse_mpi.ALGORITHMS)}, with options if need be, as in elect:votes=0.5; or auto, "
         "which tries them and takes the fastest one for each bucket (default: elect)"
     )
-    add("--algo", type=values.Value(_algorithm, "", "elect"), metavar="NAME[:OPTION=VALUE..]", help=text)
+    add("--algo", type=command_line.Value(_algorithm, "", "elect"), metavar="NAME[:OPTION=VALUE..]", help=text)
     text = (
         "reduce as a plan says: auto profiles the first steps, measures the network, and plans which tensors are "
         "reduced by which algorithm; FILE is a plan made that way or by python -m sparse_mpi plan"
     )
-    add("--plan", type=values.Value(_plan, f"{AUTO} or a file", "auto"), metavar="auto | FILE", help=text)
+    add("--plan", type=command_line.Value(_plan, f"{AUTO} or a file", "auto"), metavar="auto | FILE", help=text)
     text = "the planner of --plan auto; best takes the fastest plan of all (default: best)"
     add("--planner", choices=("best", *(name for name in PLANNERS if name not in ORACLES)), help=text)
     text = "steps that --plan auto profiles; they reduce all entries (default: 5)"
@@ -100,14 +102,14 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
 def _algorithm(text: str) -> str:
     """Convert the value of --algo: `AUTO`, or an algorithm as `spelled` takes it."""
     try:
-        return text if text == AUTO else values.algorithm(text)
+        return text if text == AUTO else command_line.algorithm(text)
     except ArgumentTypeError as error:
         raise ArgumentTypeError(f"{error}; or auto") from None
 
 
 def _plan(text: str) -> str | Path:
     """Convert the value of --plan: `AUTO`, or the path of a file."""
-    return AUTO if text == AUTO else values.file("plan.json")(text)
+    return AUTO if text == AUTO else command_line.file("plan.json")(text)
 
 
 def resolve_names(parser: ArgumentParser, args: Namespace) -> None:
@@ -245,3 +247,44 @@ def momentum_line(args: Namespace) -> str:
         late = ", less of it for sums that are late (--feedback gmc keeps the number, " if args.matched else " ("
         return f"momentum {args.momentum} enters before entries are selected{late}--feedback residual leaves it to sgd)"
     return ""
+
+
+# Options that set the amount themselves, or that need all ranks to stay
+NOT_BUDGETED = ("k", "density", "plan", "dense_warmup", "density_warmup", "elastic")
+
+
+def extend_budget(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument_group("byte budget").add_argument
+    text = (
+        f"set k in every step, so that a rank sends so much: {EXAMPLES}; more while gradients change fast, and less "
+        "later (default: --density)"
+    )
+    add("--budget", type=checked(make_goal, "5MB/s", "budget"), metavar="AMOUNT/s", help=text)
+    text = "set k in every step, so that one takes S seconds; beside --budget, no longer (default: --density)"
+    add("--step-seconds", type=positive, metavar="S", help=text)
+
+
+def budgeted(args: Namespace) -> bool:
+    """Return True if a budget sets the amount."""
+    return args.budget is not None or args.step_seconds is not None
+
+
+def goal_of(args: Namespace) -> Goal | None:
+    """Return what the options ask for, or None."""
+    return make_goal(args.budget, args.step_seconds)
+
+
+def resolve_budget(parser: ArgumentParser, args: Namespace) -> None:
+    """Reject what has no effect beside a budget; to be called before defaults are filled in."""
+    if not budgeted(args):
+        return
+    option = "step-seconds" if args.budget is None else "budget"
+    for name in NOT_BUDGETED:
+        if getattr(args, name):
+            other = f"--{name.replace('_', '-')}"
+            parser.error(f"argument --{option}: cannot be combined with {other}; leave out one of them")
+    try:
+        goal_of(args)
+    except ValueError as error:
+        parser.error(f"argument --{option}: {error}")

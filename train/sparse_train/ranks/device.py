@@ -134,8 +134,7 @@ def _refuse(reason: str, wanted: str, instead: str) -> None:
 def check_transport(comm: Comm) -> None:
     """Raise unless arrays on the device arrive as they were sent. Collective.
 
-    Raises:
-        JobError: on all ranks; an MPI that claims to take device pointers does not.
+    Raises JobError: on all ranks; an MPI that claims to take device pointers does not.
     """
     cupy = import_module("cupy")
     total = comm.allreduce(cupy.full(1000, comm.rank + 1, np.float32))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+import threading
 import traceback
 import zlib
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 import numpy as np
@@ -93,8 +96,7 @@ def _meet(comm: Comm) -> None:
 def agreed(comm: Comm, work: Callable[[], T]) -> T:
     """Return ``work()`` if it succeeds on all ranks; collective.
 
-    Raises:
-        JobError: on every rank, when files, values or packages failed ``work`` on any.
+    Raises JobError: on every rank, when files, values or packages failed ``work`` on any.
     """
     result, complaint = None, ""
     try:
@@ -138,3 +140,29 @@ def allowed_cpus() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(cpu for cpu in os.sched_getaffinity(0) if cpu < MAX_CPUS)
     return list(range(min(os.cpu_count() or 1, MAX_CPUS)))
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+EVERY = 5  # steps from one exchange of what ranks have noticed to the next
+
+
+class Interruption:
+    """A handler of `SIGNALS` that remembers them instead of ending the process.
+
+    Python lets only the main thread set a handler: made in another thread, nothing is noticed.
+    """
+
+    def __init__(self) -> None:
+        self.noticed = False
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                signal.signal(number, self._notice)
+
+    def anywhere(self, step: int, comm: Comm) -> bool:
+        """Return whether any rank got a signal: after every `EVERY`-th step, collectively, else always False."""
+        if step % EVERY:
+            return False
+        return bool(comm.allreduce(np.array([self.noticed], np.int32), "max", control=True)[0])
+
+    def _notice(self, number: int, frame: FrameType | None) -> None:
+        self.noticed = True

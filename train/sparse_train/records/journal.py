@@ -22,8 +22,7 @@ from sparse_mpi.tools.bench.kernel_cache import COMPILING, cold
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_train.ranks.job import JobError
 from sparse_train.records.meter import PARTS, WORK, Meter
-from sparse_train.records.metrics import Metrics, plot
-from sparse_train.records.spending import EVENT, record_of
+from sparse_train.records.metrics import BUDGET, Metrics, plot
 from sparse_train.tasks.task import Task
 
 
@@ -42,15 +41,7 @@ class Outcome(NamedTuple):
 
 
 class Journal:
-    """The reports of one run. Only rank 0 prints and shows a bar.
-
-    Args:
-        task: what is trained.
-        args: see `arguments.parse`.
-        comm: between the replicas.
-        metrics: where records go.
-        steps: how many there will be.
-    """
+    """The reports of one run. Only rank 0 prints and shows a bar."""
 
     def __init__(self, task: Task, args: Namespace, comm: Comm, metrics: Metrics, steps: int) -> None:
         self._task, self._args, self._comm, self._metrics = task, args, comm, metrics
@@ -120,7 +111,9 @@ class Journal:
     def spend(self, now: Mapping[str, Any], decision: Decision | None) -> None:
         """Write the decision of a budget by which the step that is over was made; None is nothing."""
         if decision is not None:
-            self._metrics.write(EVENT, **now, **record_of(decision, perf_counter() - self._began))
+            values = decision._asdict() | {"decision": decision.step, "elapsed": perf_counter() - self._began}
+            values |= {"mb_sent": values.pop("sent") / 1e6, "mb_credit": values.pop("credit") / 1e6}
+            self._metrics.write(BUDGET, **values | dict(now))
             self._spent = f", k {decision.k}" + ", dense" * decision.dense
             if decision.why == "floor" and not self._at_floor and self._comm.rank == 0:
                 self.bar.write(
@@ -228,11 +221,7 @@ def known(scores: Mapping[str, float]) -> dict[str, float]:
 
 
 def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics) -> None:
-    """Write, draw and print how training ended.
-
-    Raises:
-        JobError: the replicas are not identical.
-    """
+    """Write, draw and print how training ended. Raises JobError: the replicas are not identical."""
     metrics.write("final", **outcome._asdict())
     if comm.rank == 0:
         print(f"metrics in {args.out}" + (f", plot in {plot(args.out)}" if args.plot else ""))

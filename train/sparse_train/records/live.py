@@ -1,37 +1,75 @@
-"""Training runs as real jobs on emulated hosts, one after another, on links that may change meanwhile."""
+"""Ways to reduce as the command line of a study spells them, and their runs as real jobs on emulated hosts."""
 
 from __future__ import annotations
 
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from sparse_mpi.tools.analysis.interval import Interval
-from sparse_train.records.duration import reached, with_steps
-from sparse_train.records.spending import EVENT
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.reduction.arguments import spelled
+from sparse_train.options.reduction import AUTO
+from sparse_train.records.metrics import BUDGET
 
 TRAIN = Path(__file__).parents[2]
 LIMIT = 1800  # seconds that a job may take
 PARTS = ("compute_seconds", "exposed_seconds", "update_seconds")  # of a step
-
 Records = Sequence[dict[str, Any]]
+SHARDS = ("shuffled", "sorted")
+
+
+def arguments(way: str) -> list[str]:
+    """Return a way as the command line of a training program: its algorithm, and the program's other options."""
+    name, *given = way.split(":")
+    own = [field.name for field in fields(ALGORITHMS[name])] if name in ALGORITHMS else []
+    algorithm = [name, *(option for option in given if option.split("=")[0] in own)]
+    others = [option for option in given if option not in algorithm]
+    return ["--algo", ":".join(algorithm), *_words(others)]
+
+
+def dealing(shards: str) -> list[str]:
+    """Return a kind of shards, and options that go with it, as the command line of a training program."""
+    kind, *given = shards.split(":")
+    options = [] if kind == "shuffled" else ["--shards", kind]  # not every program has that option
+    return [*options, *_words(given)]
+
+
+def _words(options: Iterable[str]) -> list[str]:
+    """Return options, each NAME or NAME=VALUE, as words of a command line."""
+    return [word for option in options for word in f"--{option}".split("=", 1)]
+
+
+def check_program(text: str) -> None:
+    """Raise ValueError unless there is a program of this name."""
+    if not text.isidentifier() or not (TRAIN / f"{text}.py").is_file():
+        raise ValueError(f"must be a program of train/, without .py, got {text!r}")
+
+
+def check_way(text: str) -> None:
+    """Raise ValueError unless the text begins with an algorithm, and goes on with options that have names."""
+    _, algorithm, *others = arguments(text)
+    if algorithm != AUTO:
+        spelled(algorithm)
+    if "--" in others:
+        raise ValueError(f"must be ALGORITHM[:OPTION=VALUE..], got {text}")
+
+
+def check_shards(text: str) -> None:
+    """Raise ValueError unless the text begins with a kind of shards."""
+    if text.partition(":")[0] not in SHARDS:
+        raise ValueError(f"must be one of {', '.join(SHARDS)}, with options if need be, got {text}")
 
 
 def start(program: str, ranks: int, links: Sequence[str], argv: Sequence[str], log: Path) -> None:
-    """Run a program of train/ on emulated hosts until it ends.
+    """Run a program of train/, by its name without .py, on as many emulated hosts as ``ranks`` until it ends.
 
-    Args:
-        program: its file's name, without .py.
-        ranks: as many hosts.
-        links: options of ``bench network`` that say what their links give.
-        argv: options of the program.
-        log: the file for what is printed.
-
-    Raises:
-        SystemExit: the job fails, with its exit code; what was wrong has been said.
+    ``links`` are the options of ``bench network`` that say what their links give, ``argv`` those of the program; the
+    file ``log`` gets what is printed. Raises SystemExit, with the exit code, if the job fails, which has said why.
     """
     command = [sys.executable, "-m", "sparse_mpi", "bench", "network", "--ranks", str(ranks), *links]
     command += ["--timeout", str(LIMIT), "--", str(TRAIN / f"{program}.py"), *argv]
@@ -53,7 +91,7 @@ def measured(events: Records) -> dict[str, Any]:
     share of these that were dense.
     """
     found: dict[str, Any] = {"step_seconds": statistics.median(step_seconds(events))}
-    if decisions := [event for event in events if event["event"] == EVENT]:
+    if decisions := [event for event in events if event["event"] == BUDGET]:
         last = decisions[-1]
         seconds = last["elapsed"] - decisions[0]["elapsed"]
         found["spent"] = {
@@ -68,46 +106,4 @@ def measured(events: Records) -> dict[str, Any]:
 
 def clock(epochs: Records) -> list[float]:
     """Return after how many seconds of steps each epoch was over; tests take no time in it."""
-    ends, now = [], 0.0
-    for epoch in epochs:
-        now += epoch["seconds"]
-        ends.append(now)
-    return ends
-
-
-def until(record: dict[str, Any], target: float) -> float | None:
-    """Return after how many seconds of steps a run is tested to be as good as ``target``; None if it never is."""
-    index = reached(record, target)
-    return None if index is None else clock(record["epochs"])[index]
-
-
-def courses(records: Records) -> dict[str, list[float]]:
-    """Return the `clock` of each way, means over its runs."""
-    found = {}
-    for way in dict.fromkeys(record["way"] for record in records):
-        clocks = [clock(record["epochs"]) for record in records if record["way"] == way]
-        found[way] = [statistics.mean(ends) for ends in zip(*clocks, strict=True)]
-    return found
-
-
-def table(records: Records, links: str, target: float | None) -> str:
-    """Return a table of how fast the ways were on ``links``; means over seeds, of medians for a step."""
-    column = f" s until {records[0]['headline']} {target:g} | reached by |" if target is not None else ""
-    lines = [f"| way, {links} | ms a step | MB/s | dense steps | s in all |{column}"]
-    lines.append("| --- | ---: | ---: | ---: | ---: |" + " ---: | ---: |" * bool(column))
-    for way in dict.fromkeys(record["way"] for record in records):
-        of = [record for record in records if record["way"] == way]
-        spans = [clock(record["epochs"])[-1] for record in of]
-        sent = [sum(epoch["mb_sent"] * steps for epoch, steps in with_steps(record["epochs"])) for record in of]
-        rates = [mb / span for mb, span in zip(sent, spans, strict=True)]
-        dense = [record["spent"]["dense"] for record in of if "spent" in record]
-        cells = [
-            f"{statistics.mean(record['step_seconds'] for record in of) * 1e3:.1f}",
-            f"{statistics.mean(rates):.3g}",
-        ]
-        cells += [f"{statistics.mean(dense):.0%}" if dense else "-", str(Interval.of(spans))]
-        if target is not None:
-            ends = [end for record in of if (end := until(record, target)) is not None]
-            cells += [str(Interval.of(ends)) if ends else "-", f"{len(ends)} of {len(of)}"]
-        lines.append(f"| {' | '.join([way, *cells])} |")
-    return "\n".join(lines)
+    return list(accumulate(epoch["seconds"] for epoch in epochs))

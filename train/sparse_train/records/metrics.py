@@ -16,9 +16,9 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.tools.bench.provenance import provenance
 from sparse_mpi.tools.figures import training
 from sparse_mpi.tools.figures.style import matplotlib, write
-from sparse_train.records import spending
 
 FILE = "metrics.jsonl"
+BUDGET = "budget"  # the event of what a budget decides
 
 
 class Resumed(NamedTuple):
@@ -79,11 +79,7 @@ class Metrics:
             print(f"WARNING: {file} cannot be written: {error}; training goes on without records", file=sys.stderr)
 
     def _write(self, folder: Path, event: str, values: dict[str, Any]) -> None:
-        """Carry out `write` into the ``folder``.
-
-        Raises:
-            OSError: it cannot be written to.
-        """
+        """Carry out `write` into the ``folder``. Raises OSError: it cannot be written to."""
         if self._file is None:  # the ranks before this one are lost
             self._open(folder, True)
         print(json.dumps({"event": event, **values}), file=self._file, flush=True)
@@ -126,9 +122,8 @@ def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: 
 
     A resumed run appends to the file of before, with a record of where and how it was resumed.
 
-    Raises:
-        ImportError: a plot is wanted and matplotlib is not installed.
-        OSError: the folder cannot be made or written to, or not the file of ``args.timeline``, whose folder is made.
+    Raises ImportError: a plot is wanted and matplotlib is not installed; OSError: the folder cannot be made or written
+    to, or not the file of ``args.timeline``, whose folder is made.
     """
     for option in ("plot", "timeline"):
         if getattr(args, option):
@@ -148,13 +143,11 @@ def plot(folder: Path) -> Path:
 
     What a budget has decided is drawn as ``budget.png``.
 
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: the plot cannot be written.
+    Raises ImportError: matplotlib is not installed; OSError: the plot cannot be written.
     """
     config, *records = _read(folder / FILE)
     write(partial(training.run, [config, *records]), folder / "plot.png")
-    if decided := [record for record in records if record["event"] == spending.EVENT]:
+    if decided := [record for record in records if record["event"] == BUDGET]:
         write(partial(training.budget, [{"config": config, "decisions": decided}]), folder / "budget.png")
     return folder / "plot.png"
 

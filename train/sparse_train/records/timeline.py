@@ -75,8 +75,7 @@ class Recorder:
     def draw(self) -> str:
         """Draw the recent step of median length, if there was one; return a line about it.
 
-        Raises:
-            OSError, ValueError: the file cannot be written, or its extension means nothing.
+        Raises OSError, ValueError: the file cannot be written, or its extension means nothing.
         """
         if not self._steps:
             return f"no timeline in {self._file}: there was no step to draw"

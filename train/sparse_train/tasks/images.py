@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.cli.values import integer
+from sparse_mpi.tools.command_line import integer
 from sparse_train.data import DATASETS
 from sparse_train.data.source import Batch, ImageBatches
 from sparse_train.options.arguments import Settings
@@ -19,13 +19,10 @@ from sparse_train.tasks.task import Sums, sums
 FOLDERS = {name: source.folder for name, source in DATASETS.items()}  # where each data set is looked for
 
 # Ours. Less momentum than usual, of which half is for sums that are late: the residual lets a gradient act for long
-DIGITS = Settings(
-    density=None, epochs=12, batch_size=16, lr=0.05, warmup_epochs=2, milestones=(9,), momentum=0.75, weight_decay=1e-4
-)
+DIGITS = Settings(epochs=12, batch_size=16, lr=0.05, warmup_epochs=2, milestones=(9,), momentum=0.75, weight_decay=1e-4)
 FASHION_MNIST = replace(DIGITS, epochs=20, batch_size=32, warmup_epochs=1, milestones=(12, 17))
 # Of ADTopk, HPDC 2024, for VGG-16 and ResNets: 8 ranks
 ADTOPK = Settings(
-    density=None,
     epochs=80,
     batch_size=32,
     lr=0.0125,

@@ -21,13 +21,12 @@ from torch.nn.functional import cross_entropy
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
-from sparse_mpi.tools.cli.values import integer
+from sparse_mpi.tools.command_line import integer
 from sparse_train.data.batches import shard
-from sparse_train.data.fingerprint import fingerprint
-from sparse_train.data.share import Parts, share_of
+from sparse_train.data.share import Parts, fingerprint, share_of
 from sparse_train.data.text import TEXTS, Text
 from sparse_train.data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Words, train_byte_pairs
-from sparse_train.models.word_lstm import WordLSTM
+from sparse_train.models.language import WordLSTM
 from sparse_train.options.arguments import Settings
 from sparse_train.ranks.job import agreed
 from sparse_train.tasks.task import Sums, sums
@@ -53,11 +52,9 @@ class LanguageTask:
     """A `task.Task` with a causal model: logits (B, T, vocabulary) for tokens (B, T) int64 predict the next tokens.
 
     Args:
-        model: of that kind.
         train, test: tokens, (any,) int32, the same on all ranks; what is left after the last whole block is unused.
         block: tokens that the model sees at a time, and those it predicts from them.
         args: see `program.Program.parse`; of which batch_size, in blocks a step on each rank, and seed.
-        comm: between the replicas.
 
     Raises:
         ValueError: too few blocks.
@@ -119,15 +116,7 @@ class LanguageTask:
 def language_task(args: Namespace, comm: Comm, block: int, choose: Choose, build: Build) -> LanguageTask:
     """Read the text that ``args`` asks for, the beginning of it with --tiny, and make a task of it.
 
-    Args:
-        args: see `program.Program.parse`.
-        comm: between the replicas.
-        block: see `LanguageTask`.
-        choose: its vocabulary.
-        build: its model.
-
-    Raises:
-        JobError: on all ranks, when files, values or packages are not there on any.
+    Raises JobError: on all ranks, when files, values or packages are not there on any.
     """
     text = agreed(comm, lambda: TEXTS[args.data].load(args.data_dir))
     if args.tiny:
@@ -191,8 +180,7 @@ def shape_options(parser: ArgumentParser, shapes: Mapping[str, Shape]) -> None:
 def shape_of(args: Namespace, shape: Shape) -> Shape:
     """Return ``shape`` with the values that the options of `shape_options` give.
 
-    Raises:
-        ValueError: the width cannot be split among the heads.
+    Raises ValueError: the width cannot be split among the heads.
     """
     shape = shape._replace(**{name: value for name in Shape._fields if (value := getattr(args, name)) is not None})
     if shape.width % shape.heads:
@@ -207,19 +195,10 @@ LSTM_BLOCK, LSTM_WORDS = 70, 33_278  # bptt, and the vocabulary of WikiText-2
 
 LSTM_SETTINGS = {
     # Ours
-    "python-reference": Settings(density=None, epochs=20, batch_size=16, lr=2e-3, warmup_epochs=1, optimizer="adam"),
-    "shakespeare": Settings(density=None, epochs=10, batch_size=32, lr=2e-3, warmup_epochs=0.2, optimizer="adam"),
+    "python-reference": Settings(epochs=20, batch_size=16, lr=2e-3, warmup_epochs=1, optimizer="adam"),
+    "shakespeare": Settings(epochs=10, batch_size=32, lr=2e-3, warmup_epochs=0.2, optimizer="adam"),
     # ADTopk, HPDC 2024; the number of epochs is ours
-    "wikitext-2": Settings(
-        density=None,
-        epochs=40,
-        batch_size=80,
-        lr=1e-3,
-        lr_times_ranks=True,
-        warmup_epochs=0,
-        optimizer="adam",
-        clip_norm=0.1,
-    ),
+    "wikitext-2": Settings(epochs=40, batch_size=80, lr=1e-3, lr_times_ranks=True, optimizer="adam", clip_norm=0.1),
 }
 LSTM_SETTINGS["ptb"] = LSTM_SETTINGS["wikitext-2"]
 
@@ -236,9 +215,8 @@ def extend_lstm(parser: ArgumentParser) -> None:
 def lstm_language_task(args: Namespace, comm: Comm) -> LanguageTask:
     """Make the task of words and an LSTM of 2 layers of 500 as ADTopk has it; with --tiny, of bytes and one of 64.
 
-    Raises:
-        JobError: on all ranks, when the text is not there on any.
-        ValueError: the text is too short, or an option has no effect.
+    Raises JobError: on all ranks, when the text is not there on any; ValueError: the text is too short, or an option
+    has no effect.
     """
     width, dropout = (64, 0.0) if args.tiny else (500, 0.5)
     most = args.vocabulary or LSTM_WORDS

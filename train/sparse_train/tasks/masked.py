@@ -18,9 +18,8 @@ from torch.nn.functional import cross_entropy
 from sparse_mpi.comm import Comm
 from sparse_train.data.batches import shard
 from sparse_train.data.corpus import Corpus, is_test
-from sparse_train.data.fingerprint import fingerprint
-from sparse_train.data.share import Parts, share_of
-from sparse_train.data.wordpiece import WordPiece
+from sparse_train.data.share import Parts, fingerprint, share_of
+from sparse_train.data.vocabulary import WordPiece
 from sparse_train.tasks.task import Sums, sums
 
 CHOSEN = 0.15  # share of the pieces of a text that are to be predicted; at least one
@@ -117,8 +116,6 @@ class Pretraining:
     Args:
         model: a ``BertForPreTraining``.
         examples: of the whole corpus, the same on all ranks.
-        args: see `arguments.parse`.
-        comm: between the ranks.
 
     Raises:
         ValueError: fewer than 2 sequences a rank.

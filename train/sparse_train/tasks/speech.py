@@ -1,4 +1,4 @@
-"""Speech recognition as a `Task`: clips to characters by connectionist temporal classification (CTC)."""
+"""Speech recognition as a `Task`: clips to characters by connectionist temporal classification, and error rates."""
 
 from __future__ import annotations
 
@@ -14,22 +14,46 @@ from torch import Tensor, nn
 from torch.nn.functional import ctc_loss, log_softmax
 
 from sparse_mpi.comm import Comm
-from sparse_train.data import an4, asterisk, espeak
-from sparse_train.data.fingerprint import fingerprint
-from sparse_train.data.share import Parts, Share, share_of
-from sparse_train.data.spectrogram import BINS, log_spectrogram
+from sparse_train.data import espeak, speech
+from sparse_train.data.share import Parts, Share, fingerprint, share_of
+from sparse_train.data.sound import BINS, log_spectrogram
 from sparse_train.data.speech import Clip, Speech, decode, encode
 from sparse_train.models.speech_lstm import SpeechLSTM
 from sparse_train.options.arguments import Settings, Tiny
 from sparse_train.tasks.task import Sums, sums
-from sparse_train.tasks.wer import errors
+
+
+class Errors(NamedTuple):
+    """The errors in a text, and its length."""
+
+    wrong_words: int
+    words: int  # said
+    wrong_characters: int
+    characters: int  # said, with the spaces between words
+
+
+def errors(said: str, recognised: str) -> Errors:
+    """Count the errors in ``recognised``; both texts have single spaces between words."""
+    words = said.split()
+    return Errors(distance(words, recognised.split()), len(words), distance(said, recognised), len(said))
+
+
+def distance(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return Levenshtein's distance: the fewest insertions, deletions, substitutions from one to the other."""
+    row = list(range(len(second) + 1))  # from the first i of one to the first j of the other
+    for i, mine in enumerate(first, 1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(second, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (mine != other))
+    return row[-1]
+
 
 TEST_BATCH = 16  # clips evaluated at once; bounds memory only
 
 LOADERS: dict[str, Callable[[Path], Speech]] = {
     "espeak": espeak.load,
-    "an4": an4.load,
-    "asterisk": asterisk.load,
+    "an4": speech.load_an4,
+    "asterisk": speech.load_asterisk,
     "espeak-tiny": espeak.load_few,
 }
 SYNTHETIC = "(synthetic, made by eSpeak NG)"
@@ -41,14 +65,13 @@ PUBLISHED = Settings(
     epochs=161,
     batch_size=2,
     lr=1e-3,
-    warmup_epochs=0,
     weight_decay=1e-4,
     schedule="exponential",
     decay=1 / 1.01,
     clip_norm=400,
 )
 SETTINGS = {name: PUBLISHED for name in ("espeak", "an4", "asterisk")}
-TINY = Tiny("espeak-tiny", Settings(density=0.02, epochs=6, batch_size=2, lr=1e-3, warmup_epochs=0, clip_norm=400))
+TINY = Tiny("espeak-tiny", Settings(density=0.02, epochs=6, batch_size=2, lr=1e-3, clip_norm=400))
 
 
 class Batch(NamedTuple):
@@ -71,8 +94,6 @@ class SpeechTask:
     Args:
         model: see `SpeechLSTM`.
         speech: the whole data set, the same on all ranks.
-        batch_size: clips a step on each rank.
-        share: which samples are this rank's.
         seed: what the order depends on; the same on all ranks.
     """
 

@@ -17,16 +17,15 @@ from sparse_mpi.budget import Decision
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
 from sparse_mpi.training.reduction import GradientReduction
-from sparse_train.options.schedule import density, learning_rate
+from sparse_train.options.optimization import density, learning_rate
 from sparse_train.ranks.job import Preempted
-from sparse_train.ranks.replicas import digest, identical
 from sparse_train.records.journal import Journal, Outcome
 from sparse_train.records.meter import Meter, Stamps, exchanged, nothing
 from sparse_train.records.metrics import Metrics
 from sparse_train.records.timeline import Recorder
 from sparse_train.tasks.task import Task
 from sparse_train.trainer.checkpoints import Checkpoints
-from sparse_train.trainer.evaluation import evaluate
+from sparse_train.trainer.evaluation import digest, evaluate, identical
 from sparse_train.trainer.planning import Planning
 from sparse_train.trainer.resumable import Resumable
 from sparse_train.trainer.survivors import Survivors
@@ -38,9 +37,6 @@ class Training(Resumable):
     Args:
         task: what is trained on what; the weights are those of rank 0 from here on.
         optimizer: a `DistributedOptimizer` over the model's parameters, or with ``reduction`` a plain one.
-        args: see `arguments.parse`.
-        comm: between the replicas.
-        metrics: where records go.
         planning: may replace reducers after any step.
         checkpoints: writes them; None writes none.
         reduction: what reduces in place of the optimizer's own.
@@ -159,9 +155,7 @@ class Training(Resumable):
     def _save(self) -> None:
         """Write a checkpoint if it is time for one.
 
-        Raises:
-            JobError: loss or weights are not finite, see `Journal.check`.
-            Preempted: the job is to end.
+        Raises JobError: loss or weights are not finite, see `Journal.check`; Preempted: the job is to end.
         """
         few, ended = self.survivors.too_few(), self.steps == self.limit
         if self.checkpoints is None:

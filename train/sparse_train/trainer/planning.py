@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,9 +15,11 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.reduction.arguments import algorithm_spelled, takes
 from sparse_mpi.tools.plan import store
 from sparse_mpi.tools.plan.base import Plan, Profile
 from sparse_mpi.tools.plan.base import Tensor as Planned
@@ -24,12 +28,44 @@ from sparse_mpi.tools.plan.explain import explain
 from sparse_mpi.tools.plan.measure import measure
 from sparse_mpi.tools.plan.planners import PLANNERS, best
 from sparse_mpi.training.reduction import GradientReduction
-from sparse_train.options.budget import is_given
-from sparse_train.options.elastic import reducing_ranks
-from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options, momentum_line
+from sparse_mpi.wire import WIRES
+from sparse_train.options.reduction import AUTO, algorithm_and_options, budgeted, feedback_options, momentum_line
+from sparse_train.options.run import reducing_ranks
 from sparse_train.ranks.job import agreed
 from sparse_train.records.meter import Stamps
-from sparse_train.trainer.choice import choices_of, reduce_with, summary
+
+
+def choices_of(reduction: GradientReduction) -> list[str]:
+    """Return the algorithm of every bucket as a command line spells it: ``oktopk:wire=packed``."""
+    return [spelling(algorithm) for algorithm in reduction.algorithms]
+
+
+def reduce_with(reduction: GradientReduction, choices: Sequence[str]) -> None:
+    """Reduce every bucket by the algorithm that `choices_of` returned for it; collective.
+
+    Raises ValueError: they are of another number of buckets, or of algorithms that do not exist any more.
+    """
+    reduction.use([algorithm_spelled(choice) for choice in choices])
+
+
+def spelling(algorithm: Algorithm) -> str:
+    """Return the text from which `spelled` makes ``algorithm``, whose options but the wire are the defaults.
+
+    Raises ValueError: it has other options than the defaults.
+    """
+    with_wire = [f"{name}:wire={wire}" for name, wire in product(ALGORITHMS, WIRES) if takes(name, "wire", wire)]
+    for text in (*ALGORITHMS, *with_wire):
+        if algorithm_spelled(text) == algorithm:
+            return text
+    raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)} with its default options, got {algorithm!r}")
+
+
+def summary(choices: Sequence[str]) -> str:
+    """Return one phrase about all buckets: ``oktopk for 2 of 3 buckets, dense for 1 of 3 buckets``."""
+    counts = Counter(choices).most_common()
+    if len(counts) == 1:
+        return choices[0]
+    return ", ".join(f"{choice} for {count} of {len(choices)} buckets" for choice, count in counts)
 
 
 class Profiler:
@@ -84,9 +120,6 @@ class Planning:
     for each bucket before the first step.
 
     Args:
-        model: to be trained.
-        args: see `arguments.parse`.
-        comm: between the replicas.
         over: what carries their reductions.
         found: the text of the plan that ``--plan auto`` made before the run was resumed. It is followed on any number
             of ranks.
@@ -98,7 +131,7 @@ class Planning:
     ) -> None:
         planning = args.plan == AUTO
         self.plan: Plan | None = store.loads(found) if found and planning else None
-        self._choosing = args.algo == AUTO and not is_given(args)  # a budget chooses while training runs
+        self._choosing = args.algo == AUTO and not budgeted(args)  # a budget chooses while training runs
         self.choices = list(choices) if self._choosing else []  # by bucket
         self._args, self._comm, self._over = args, comm, over
         self._model = model
@@ -113,8 +146,7 @@ class Planning:
 
         A plan reduces the whole gradient after the backward pass; without one there are buckets.
 
-        Raises:
-            TypeError, ValueError: bad options, or ranks that differ in them or in the plan; on every rank alike.
+        Raises TypeError, ValueError: bad options, or ranks that differ in them or in the plan; on every rank alike.
         """
         args = self._args
         how: dict[str, Any]
@@ -184,9 +216,8 @@ class Planning:
     def _load(self, file: Path) -> Plan:
         """Return the plan in ``file``.
 
-        Raises:
-            OSError: it cannot be read.
-            ValueError: it is damaged, for another model or number of ranks, or with overlap.
+        Raises OSError: it cannot be read; ValueError: it is damaged, for another model or number of ranks, or with
+        overlap.
         """
         plan = store.load(file)
         store.check(plan, self._tensors, self._comm.size)

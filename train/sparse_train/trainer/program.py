@@ -1,31 +1,38 @@
-"""A training program, from its command line to the last line it prints."""
+"""A training program, from its command line to the last line it prints, and a choice of programs by task."""
 
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.runtime import leave_word
 from sparse_mpi.fault_tolerance import Team, comm_of, team_of
+from sparse_mpi.tools.command_line import Parser
 from sparse_train.options import arguments
 from sparse_train.options.arguments import Settings, Tiny
 from sparse_train.options.local import local_steps
-from sparse_train.options.optimizers import OPTIMIZERS
+from sparse_train.options.optimization import OPTIMIZERS
 from sparse_train.ranks import job
 from sparse_train.ranks.device import choose, compute_deterministically, transport
 from sparse_train.ranks.job import JobError
 from sparse_train.records.journal import Outcome, conclude
 from sparse_train.records.metrics import Metrics, record
-from sparse_train.tasks.placed import placed
-from sparse_train.tasks.task import Task
-from sparse_train.trainer.checkpoints import Checkpoints, agree_on_folders, find, resumed
-from sparse_train.trainer.identity import changes, check_identity, identity_of
+from sparse_train.tasks.task import Task, placed
+from sparse_train.trainer.checkpoints import (
+    Checkpoints,
+    agree_on_folders,
+    changes,
+    check_identity,
+    find,
+    identity_of,
+    resumed,
+)
 from sparse_train.trainer.local import LocalTraining
 from sparse_train.trainer.loop import Training
 from sparse_train.trainer.planning import Planning
@@ -75,9 +82,8 @@ class Program:
     def train(self, args: Namespace, comm: Comm) -> Outcome | None:
         """Train on this rank, one of ``comm.size``, and return the outcome; None on a spare that nobody needed.
 
-        Raises:
-            JobError: on all ranks, when the job cannot be done as asked for, diverges, or ends in different replicas.
-            Preempted: on all ranks, when one of them was told to end; there is a checkpoint to resume from.
+        Raises JobError: on all ranks, when the job cannot be done as asked for, diverges, or ends in different
+        replicas; Preempted: on all ranks, when one of them was told to end; there is a checkpoint to resume from.
         """
         comm = self._team(args, comm)
         agree_on_folders(args, comm)
@@ -96,8 +102,7 @@ class Program:
     def _team(self, args: Namespace, comm: Comm) -> Comm:
         """Return ``comm`` as one of whose ranks some may be lost, if that is asked for.
 
-        Raises:
-            JobError: it is asked for, and impossible.
+        Raises JobError: it is asked for, and impossible.
         """
         if not args.elastic:
             return comm
@@ -174,3 +179,55 @@ class Program:
     def run(self) -> None:
         """Read the command line and train on the ranks that MPI started; failure is an exit status other than 0."""
         job.run(self.train, self.parse())
+
+
+class ByTask:
+    """A choice of programs with the interface of `Program`, by ``--task`` or else by the data set of ``--data``.
+
+    Args:
+        programs: by task; the first is the default. No two have a data set in common.
+        text: for --help, what the tasks are.
+    """
+
+    def __init__(self, programs: Mapping[str, Program], text: str) -> None:
+        self.programs = {task: self._with_task(task, program) for task, program in programs.items()}
+        self._text = text
+
+    def chosen(self, argv: Sequence[str]) -> Program:
+        """Return the program that a command line chooses.
+
+        If ``--data`` is for another task than ``--task``, the process ends with a line on stderr.
+        """
+        parser = Parser(usage=SUPPRESS, add_help=False)
+        parser.add_argument("--task")
+        parser.add_argument("--data")
+        given, _ = parser.parse_known_args(argv)
+        default = next(iter(self.programs))
+        meant = next((task for task, program in self.programs.items() if given.data in program.folders), None)
+        if meant and given.task in self.programs and given.task != meant:
+            sets = ", ".join(self.programs[given.task].settings)
+            wrong = f"{given.data} is for --task {meant}, not {given.task}"
+            parser.error(f"argument --data: {wrong}; leave out --task, or take {sets}")
+        return self.programs.get(given.task or meant or default, self.programs[default])
+
+    def parse(self, argv: Sequence[str] | None = None) -> Namespace:
+        """Return the options of the chosen program; see `Program.parse`."""
+        argv = sys.argv[1:] if argv is None else argv
+        return self.chosen(argv).parse(argv)
+
+    def train(self, args: Namespace, comm: Comm) -> Outcome | None:
+        """Train on this rank; see `Program.train`."""
+        return self.programs[args.task].train(args, comm)
+
+    def run(self) -> None:
+        """Read the command line and train; see `Program.run`."""
+        job.run(self.train, self.parse())
+
+    def _with_task(self, task: str, program: Program) -> Program:
+        """Return ``program`` with the option --task, by which it is chosen."""
+
+        def extend(parser: ArgumentParser) -> None:
+            parser.add_argument("--task", choices=tuple(self.programs), default=task, help=self._text)
+            program.extend(parser)
+
+        return replace(program, extend=extend)

@@ -16,7 +16,6 @@ class Survivors:
 
     Args:
         comm: between the replicas; only with a team some can be lost.
-        share: which samples are this rank's.
         least: the fewest ranks with which to go on.
         metrics: where a record of each loss goes.
         give: returns what a spare needs to train here from now on.

@@ -1,14 +1,19 @@
-"""SQuAD v1.1: questions whose answers are spans of a paragraph, from its two JSON files.
+"""Questions whose answers are spans of a paragraph: those of SQuAD v1.1, and some made up from the Python reference.
 
-Rajpurkar and others, SQuAD, EMNLP 2016. The files are on https://rajpurkar.github.io/SQuAD-explorer/.
+Rajpurkar and others, SQuAD, EMNLP 2016; its two JSON files are on https://rajpurkar.github.io/SQuAD-explorer/. The
+other questions have the same form: a sentence with a term left out asks for it. Their text is real, they are not: they
+are there without any download, to try and to test.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from sparse_train.data.reference import SENTENCES, documents
 
 TRAIN, TEST = "train-v1.1.json", "dev-v1.1.json"
 SLACK = 3  # characters by which an answer may begin earlier than its file says
@@ -37,17 +42,15 @@ class Questions(NamedTuple):
     test: list[Question]
 
 
-def load(folder: Path) -> Questions:
+def load_squad(folder: Path) -> Questions:
     """Read the questions of ``train-v1.1.json`` and ``dev-v1.1.json`` in ``folder``.
 
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: a file is damaged, or of another version.
+    Raises FileNotFoundError: a file is missing; ValueError: a file is damaged, or of another version.
     """
-    return Questions(read(folder / TRAIN), read(folder / TEST))
+    return Questions(read_squad(folder / TRAIN), read_squad(folder / TEST))
 
 
-def read(path: Path) -> list[Question]:
+def read_squad(path: Path) -> list[Question]:
     """Read the questions in a file of SQuAD v1.1; raises what `load` raises."""
     try:
         questions = list(_questions(json.loads(path.read_text(encoding="utf-8")), path))
@@ -91,3 +94,47 @@ def _answer(given: dict[str, Any], context: str, name: str, path: Path) -> Answe
             f"{path}: the answer {text!r} to question {name} is not at character {start} of its context; fetch it again"
         )
     return Answer(text, place)
+
+
+PARAGRAPH = 400  # characters; a paragraph ends with the sentence that reaches them
+EVERY = 10  # paragraphs 0, 10, 20 and so on, with their questions, are the test part
+BLANK = "what"  # in the place of the term
+TERMS = re.compile(r'(?<=")[A-Za-z_][\w.]*(?:\(\))?(?=")')
+
+
+def load_cloze(folder: Path) -> Questions:
+    """Make the questions about all paragraphs; ``folder`` is not used.
+
+    Raises ImportError: this Python was installed without its documentation.
+    """
+    parts = Questions([], [])
+    for number, (name, sentences) in enumerate(paragraphs()):
+        (parts.train if number % EVERY else parts.test).extend(ask(name, sentences))
+    return parts
+
+
+def ask(name: str, sentences: list[str]) -> Iterator[Question]:
+    """Yield a question for each of the ``sentences`` with a quoted term that occurs once in their paragraph.
+
+    The question asks for the longest such term, or the first of equally long ones.
+    """
+    context = " ".join(sentences)
+    once = {term.group(): term.start() for term in TERMS.finditer(context) if context.count(term.group()) == 1}
+    for number, sentence in enumerate(sentences):
+        if terms := [term for term in TERMS.findall(sentence) if term in once]:
+            term = max(terms, key=len)
+            answer = Answer(term, once[term])
+            yield Question(f"{name}-{number}", sentence.replace(f'"{term}"', BLANK), context, (answer,))
+
+
+def paragraphs() -> Iterator[tuple[str, list[str]]]:
+    """Yield name and sentences of each paragraph of the reference."""
+    for title, text in documents():
+        sentences: list[str] = []
+        for number, sentence in enumerate(SENTENCES.split(text)):
+            sentences.append(sentence)
+            if sum(map(len, sentences)) >= PARAGRAPH:
+                yield f"{title}-{number}", sentences
+                sentences = []
+        if sentences:
+            yield f"{title}-end", sentences
