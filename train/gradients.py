@@ -79,7 +79,7 @@ def record(args: Namespace, comm: Comm) -> None:
     for number, batch in progress(_batches(task, last), "steps", comm.rank == 0 and options.progress, last):
         optimizer.zero_grad()
         with optimizer.ahead():
-            loss, _ = task.judge(batch)
+            loss, _ = task.forward_and_loss(batch)
             loss.backward()
         if number in args.record_steps:
             steps[number] = _gathered(_flat(parameters), comm)

@@ -26,7 +26,7 @@ from sparse_train.ranks import job
 from sparse_train.records.live import arguments, check_program, check_way, step_seconds
 
 
-def pace(args: Namespace, comm: Comm) -> dict[str, list[float]]:
+def step_seconds_by_way(args: Namespace, comm: Comm) -> dict[str, list[float]]:
     """Train each way in each round, and return the mean seconds of its steps, one number a round.
 
     Args:
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def measure(args: Namespace, comm: Comm) -> None:
     """Write what the ways take, and print it."""
-    seconds = pace(args, comm)
+    seconds = step_seconds_by_way(args, comm)
     if comm.rank == 0:
         record: dict[str, Any] = {"program": args.program, "ranks": comm.size, "options": args.options}
         record |= {"steps": args.steps, "warm_up": args.warm_up, "seconds": seconds, **provenance()}

@@ -83,7 +83,7 @@ def losses_of(task, optimizer, steps):
     """Return the losses of the first ``steps`` steps of training a task in this process alone."""
     losses = []
     for _, batch in zip(range(steps), task.train(0), strict=False):
-        loss, _ = task.judge(batch)
+        loss, _ = task.forward_and_loss(batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -110,7 +110,7 @@ class Slope:
     def test(self):
         return iter([self._points((self._seed,))] if self._rank == 0 else [])
 
-    def judge(self, batch):
+    def forward_and_loss(self, batch):
         inputs, wanted = batch
         errors = (self.model(inputs) - wanted).square()
         worst = math.nan if self.model.training else errors.max() * len(errors)

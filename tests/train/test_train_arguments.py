@@ -15,11 +15,11 @@ from sparse_train.options.optimization import OPTIMIZERS, Ramp
 from sparse_train.options.reduction import feedback_options, momentum_line
 
 SETTINGS = {
-    "small": Settings(0.01, 5, 16, 0.1, 1, (3, 4), 1e-4),
-    "large": Settings(0.02, 90, 32, 0.0125, 5, (30, 60, 80), 5e-5, lr_times_ranks=True),
-    "text": Settings(0.02, 3, 8, 1e-3, 0.1, optimizer="adam", schedule="linear", clip_norm=2.5),
+    "small": Settings(5, 16, 0.1, 0.01, 1, (3, 4), 1e-4),
+    "large": Settings(90, 32, 0.0125, 0.02, 5, (30, 60, 80), 5e-5, lr_times_ranks=True),
+    "text": Settings(3, 8, 1e-3, 0.02, 0.1, optimizer="adam", schedule="linear", clip_norm=2.5),
 }
-TINY = Tiny("toy", Settings(0.1, 1, 4, 0.5, 0, momentum=0.25))
+TINY = Tiny("toy", Settings(1, 4, 0.5, 0.1, 0, momentum=0.25))
 FOLDERS = {"small": "here", "large": "there", "text": "where", "toy": "nowhere"}
 
 

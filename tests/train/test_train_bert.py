@@ -128,7 +128,7 @@ def test_judged_sums_and_scores():
     made._bert = made.model = for_pretraining(bert.SMALL, 600).eval()
     batch = next(made.train(0))
     with torch.no_grad():
-        loss, sums = made.judge(batch)
+        loss, sums = made.forward_and_loss(batch)
         whole = made.model(batch.tokens, attention_mask=batch.attended, token_type_ids=batch.halves)
     logits = whole.prediction_logits.flatten(0, 1)[batch.places]
     masked = torch.nn.functional.cross_entropy(logits, batch.targets)

@@ -190,12 +190,12 @@ def test_every_question_is_judged_once_by_its_best_window(tmp_path, size):
     for rank in range(size):
         task = Answering(Oracle(table), made, made, args, NullComm(size, rank))
         task.model.eval()
-        sums += sum((task.judge(batch)[1].numpy() for batch in task.test()), np.zeros(5))
+        sums += sum((task.forward_and_loss(batch)[1].numpy() for batch in task.test()), np.zeros(5))
     assert sums[0] == len(made.all) and sums[2] == 2
     scores = task.scores(sums)
     assert scores["f1"] == scores["exact"] == 1 and scores["loss"] > 0
     task.model.train()
-    assert np.isnan(task.scores(task.judge(batch)[1])["f1"])
+    assert np.isnan(task.scores(task.forward_and_loss(batch)[1])["f1"])
 
 
 def test_training_batches_are_all_windows_and_can_be_resumed(tmp_path):

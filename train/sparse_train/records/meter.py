@@ -45,7 +45,7 @@ def nothing() -> Sums:
 class Meter:
     """Sums over steps, of one rank or of all."""
 
-    sums: Sums = field(default_factory=nothing)  # of `Task.judge`, first of them items
+    sums: Sums = field(default_factory=nothing)  # of `Task.forward_and_loss`, first of them items
     steps: float = 0
     selected: float = 0  # pairs that a rank selected
     total: float = 0  # entries of the reduced gradient

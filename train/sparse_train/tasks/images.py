@@ -59,7 +59,7 @@ class ImageTask:
         """Yield test batches, see `ImageBatches.test`."""
         return self._batches.test()
 
-    def judge(self, batch: Batch) -> tuple[Tensor, Sums]:
+    def forward_and_loss(self, batch: Batch) -> tuple[Tensor, Sums]:
         """Return the mean cross entropy, and sums ``(3,)`` of images, cross entropy, and correct classifications."""
         images, labels = batch
         outputs = self.model(images)

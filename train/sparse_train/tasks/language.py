@@ -89,7 +89,7 @@ class LanguageTask:
         for start in range(0, len(mine), self._batch_size):
             yield self._take(self._test, mine[start : start + self._batch_size])
 
-    def judge(self, batch: Batch) -> tuple[Tensor, Sums]:
+    def forward_and_loss(self, batch: Batch) -> tuple[Tensor, Sums]:
         """Return the mean cross entropy of the next tokens, and sums ``(2,)`` of tokens and cross entropy."""
         tokens, following = batch
         loss = cross_entropy(self.model(tokens).flatten(0, 1), following.flatten())

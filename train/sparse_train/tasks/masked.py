@@ -148,7 +148,7 @@ class Pretraining:
             runs = mine[start : start + TEST_BATCH]
             yield make.batch([make.example(run, np.random.default_rng((TEST, run))) for run in runs])
 
-    def judge(self, batch: Masked) -> tuple[Tensor, Sums]:
+    def forward_and_loss(self, batch: Masked) -> tuple[Tensor, Sums]:
         """Return the sum of two mean losses, of masked pieces and of second halves, and the sums for `scores`."""
         bert, head = self._bert.bert, self._bert.cls
         found = bert(batch.tokens, attention_mask=batch.attended, token_type_ids=batch.halves)
@@ -157,7 +157,7 @@ class Pretraining:
         follows = head.seq_relationship(found.pooler_output)
         losses = cross_entropy(predicted, targets), cross_entropy(follows, batch.other)
         count, tokens = len(batch.other), len(targets)
-        judged = sums(
+        measured = sums(
             targets.device,
             count,
             tokens,
@@ -166,7 +166,7 @@ class Pretraining:
             losses[1].detach().double() * count,
             (follows.argmax(1) == batch.other).sum(),
         )
-        return losses[0] + losses[1], judged
+        return losses[0] + losses[1], measured
 
     def scores(self, sums: Sums) -> dict[str, float]:
         """Return loss, perplexity and accuracy of masked pieces, and accuracy of the order of the halves."""

@@ -123,7 +123,7 @@ class SpeechTask:
         for start in range(0, len(mine), TEST_BATCH):
             yield collate(mine[start : start + TEST_BATCH])
 
-    def judge(self, batch: Batch) -> tuple[Tensor, Sums]:
+    def forward_and_loss(self, batch: Batch) -> tuple[Tensor, Sums]:
         """Return the mean over clips of the negative log likelihood of their texts, and the sums for `scores`.
 
         The sums are of clips, loss, wrong words, words, wrong characters, characters; training leaves the last four 0.

@@ -187,7 +187,7 @@ class Answering:
         if batch:
             yield self._test.batch(batch)
 
-    def judge(self, batch: Read) -> tuple[Tensor, Sums]:
+    def forward_and_loss(self, batch: Read) -> tuple[Tensor, Sums]:
         """Return the mean loss of the spans, and the sums for `scores`.
 
         Answers are judged only in evaluation: a training batch has single windows of questions.
@@ -196,10 +196,10 @@ class Answering:
         starts, ends = found.start_logits, found.end_logits
         loss = (cross_entropy(starts, batch.starts) + cross_entropy(ends, batch.ends)) / 2
         count = len(batch.windows)
-        judged = (0.0, 0.0, 0.0)
+        answers = (0.0, 0.0, 0.0)
         if not self.model.training:
-            judged = self._answers(batch, *(scores.detach().float().cpu().numpy() for scores in (starts, ends)))
-        return loss, sums(loss.device, count, loss.detach().double() * count, *judged)
+            answers = self._answers(batch, *(scores.detach().float().cpu().numpy() for scores in (starts, ends)))
+        return loss, sums(loss.device, count, loss.detach().double() * count, *answers)
 
     def _answers(self, batch: Read, starts: np.ndarray, ends: np.ndarray) -> tuple[float, float, float]:
         """Return the number of questions, and the sums of their F1 and of their exact matches."""

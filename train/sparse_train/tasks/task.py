@@ -42,14 +42,14 @@ class Task(Protocol):
     def test(self) -> Iterator[Any]:
         """Yield this rank's share of the test batches, which may be empty."""
 
-    def judge(self, batch: Any) -> tuple[Tensor, Sums]:
+    def forward_and_loss(self, batch: Any) -> tuple[Tensor, Sums]:
         """Run the model in its current mode; return the mean loss, a scalar with a gradient, and sums for `scores`."""
 
     def scores(self, sums: Sums) -> dict[str, float]:
         """Return scores by name from the sums of many batches: ``"loss"`` first, then the headline and others."""
 
 
-class Placed:
+class OnDevice:
     """A `Task` on a device. All else is as the task has it.
 
     Args:
@@ -73,15 +73,15 @@ class Placed:
         """Yield the task's test batches on the device."""
         return ahead(self._task.test(), self._device)
 
-    def judge(self, batch: Any) -> tuple[Tensor, Sums]:
+    def forward_and_loss(self, batch: Any) -> tuple[Tensor, Sums]:
         """Return what the task does, of passes in this precision."""
         with torch.autocast(self._device.type, torch.bfloat16) if self._half else nullcontext():
-            return self._task.judge(batch)
+            return self._task.forward_and_loss(batch)
 
 
-def placed(task: Task, device: torch.device, precision: str) -> Task:
-    """Return the `Placed` task."""
-    return cast(Task, Placed(task, device, precision))
+def on_device(task: Task, device: torch.device, precision: str) -> Task:
+    """Return the `OnDevice` task."""
+    return cast(Task, OnDevice(task, device, precision))
 
 
 def ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:

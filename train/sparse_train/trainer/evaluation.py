@@ -53,13 +53,13 @@ def evaluate(task: Task, comm: Comm) -> dict[str, float]:
     average_buffers(task.model, comm)
     task.model.eval()
 
-    def judged() -> np.ndarray:
+    def test_sums() -> np.ndarray:
         task.share.place, task.share.places = comm.rank, comm.size
         sums = Meter()
         for batch in task.test():
-            sums.add(Meter(task.judge(batch)[1]))
+            sums.add(Meter(task.forward_and_loss(batch)[1]))
         mine = sums.sums.reshape(-1).cpu().numpy()
         length = int(comm.allgather(np.array([len(mine)]), control=True).max())  # a rank without batches has no sums
         return comm.allreduce(np.pad(mine, (0, length - len(mine))), control=True)
 
-    return task.scores(torch.from_numpy(together(comm, judged)))
+    return task.scores(torch.from_numpy(together(comm, test_sums)))

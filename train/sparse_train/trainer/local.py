@@ -36,7 +36,7 @@ class LocalTraining(Training):
     def _step(self, batch: Any, start: float) -> Meter:
         """Take a step, after which a fragment may be synchronised, and return its measurements."""
         self.optimizer.zero_grad()
-        loss, sums = self.task.judge(batch)
+        loss, sums = self.task.forward_and_loss(batch)
         loss.backward()
         if self.args.clip_norm is not None:
             clip_grad_norm_(self.task.model.parameters(), self.args.clip_norm)

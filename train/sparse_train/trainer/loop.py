@@ -196,7 +196,7 @@ class Training(Resumable):
         """Take a step, and return its measurements; ``start`` is when the batch began to be made."""
         self.optimizer.zero_grad()
         with self.optimizer.ahead():
-            loss, sums = self.task.judge(batch)
+            loss, sums = self.task.forward_and_loss(batch)
             forward = self.clock()
             loss.backward()
             computed = self.clock()

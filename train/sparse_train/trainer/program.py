@@ -23,7 +23,7 @@ from sparse_train.ranks.device import choose, compute_deterministically, transpo
 from sparse_train.ranks.job import JobError
 from sparse_train.records.journal import Outcome, conclude
 from sparse_train.records.metrics import Metrics, record
-from sparse_train.tasks.task import Task, placed
+from sparse_train.tasks.task import Task, on_device
 from sparse_train.trainer.checkpoints import (
     Checkpoints,
     agree_on_folders,
@@ -136,7 +136,7 @@ class Program:
             compute_deterministically()
         device = choose(args.device, comm)
         torch.manual_seed(args.seed)
-        task = placed(job.agreed(comm, lambda: self.make(args, comm)), device, args.precision)
+        task = on_device(job.agreed(comm, lambda: self.make(args, comm)), device, args.precision)
         identity = job.agreed(comm, lambda: identity_of(self.name, args, task))
         if found:
             job.agreed(comm, lambda: check_identity(found.path, found.identity, identity))
