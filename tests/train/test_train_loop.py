@@ -107,7 +107,7 @@ def test_dropout_is_a_function_of_seed_step_and_rank():
         made = Slope(comm)
         optimizer = DistributedOptimizer(torch.optim.SGD(made.model.parameters(), 0.1), comm=comm)
         training = Training(made, optimizer, settings(max_steps=9), comm, Metrics(None, comm))
-        training.steps, masks = steps, []
+        training.progress.steps, masks = steps, []
         made.model[1].register_forward_hook(lambda module, _, out: masks.append((out == 0).numpy().copy()))
         training.run()
         return [mask for mask in masks if mask.any()]

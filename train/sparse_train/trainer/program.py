@@ -33,7 +33,6 @@ from sparse_train.trainer.checkpoints import (
     identity_of,
     resumed,
 )
-from sparse_train.trainer.local import LocalTraining
 from sparse_train.trainer.loop import Training
 from sparse_train.trainer.planning import Planning
 
@@ -146,10 +145,10 @@ class Program:
         over = transport(args.transport, device, comm)
         planning = Planning(task.model, args, comm, over, before.get("plan", ""), before.get("choices", ()))
         optimizer = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
-        kind, reduction = Training, None
+        local = None
         if args.local_steps:
-            kind, reduction = LocalTraining, job.agreed(comm, lambda: local_steps(task.model, optimizer, args, over))
-            reducers = reduction.reducers
+            local = job.agreed(comm, lambda: local_steps(task.model, optimizer, args, over))
+            reducers = local.reducers
         else:
             plain = optimizer
             optimizer = job.agreed(comm, lambda: planning.distribute(plain))
@@ -168,11 +167,11 @@ class Program:
         checkpoints = Checkpoints(args, identity, comm, metrics) if args.checkpoint_every else None
         if not checkpoints and comm.rank == 0:
             leave_word("interrupted: there is nothing to resume; --checkpoint-every N writes checkpoints")
-        training = kind(task, optimizer, args, comm, metrics, planning, checkpoints, reduction)
+        training = Training(task, optimizer, args, comm, metrics, planning, checkpoints, local)
 
         def resume() -> None:
             if found:
-                job.agreed(comm, lambda: training.resume(found.shared, found.own, found.ranks))
+                job.agreed(comm, lambda: training.resumption.resume(found.shared, found.own, found.ranks))
 
         return training, metrics, resume
 
