@@ -131,12 +131,8 @@ def _extend(parser: ArgumentParser, sequence: int) -> None:
     add("--sequence", type=integer(16, bert.POSITIONS), metavar="S", help=text)
     text = f"pieces of the vocabulary that is trained on the training text (default: {PIECES})"
     add("--vocabulary", type=integer(1), metavar="V", help=text)
-    add(
-        "--vocab-file",
-        type=file("vocab.txt"),
-        metavar="FILE",
-        help="a vocabulary to take instead: a piece of WordPiece a line",
-    )
+    text = "a vocabulary to take instead: a piece of WordPiece a line"
+    add("--vocab-file", type=file("vocab.txt"), metavar="FILE", help=text)
 
 
 def extend_pretraining(parser: ArgumentParser) -> None:

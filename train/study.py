@@ -180,14 +180,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("program", type=checked(check_program, "vgg"), help="of train/, without .py: vgg, lstm, ...")
     add("--ranks", type=integer(1), default=8, metavar="P", help="of each run (default: 8)")
-    add(
-        "--seeds",
-        type=integer(0),
-        nargs="+",
-        default=[1, 2, 3, 4, 5],
-        metavar="S",
-        help="a run of each (default: 1 2 3 4 5)",
-    )
+    text = "a run of each (default: 1 2 3 4 5)"
+    add("--seeds", type=integer(0), nargs="+", default=[1, 2, 3, 4, 5], metavar="S", help=text)
     add(
         "--ways",
         type=checked(check_way, "elect:votes=0.5"),
@@ -204,22 +198,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         metavar="KIND[:OPTION=VALUE..]",
         help="how data is dealt to ranks (default: shuffled)",
     )
-    add(
-        "--tune",
-        type=checked(_check_tune, "lr=0.1,0.05"),
-        metavar="OPTION=VALUE,VALUE,..",
-        help="give each way the best of these, as lr=0.1,0.05",
-    )
+    text = "give each way the best of these, as lr=0.1,0.05"
+    add("--tune", type=checked(_check_tune, "lr=0.1,0.05"), metavar="OPTION=VALUE,VALUE,..", help=text)
     add("--tuning-seeds", type=integer(0), nargs="+", default=[11, 12], metavar="S", help="for that (default: 11 12)")
     text = f"also tell how long the runs take there, by alpha and beta: {networks.CHOICES}"
     add("--network", type=network, nargs="+", default=[], metavar="NAME", help=text)
-    add(
-        "--compute",
-        type=number,
-        default=0.0,
-        metavar="SECONDS",
-        help="seconds that a rank computes in a step there (default: 0)",
-    )
+    text = "seconds that a rank computes in a step there (default: 0)"
+    add("--compute", type=number, default=0.0, metavar="SECONDS", help=text)
     text = "also measure steps of each way on emulated networks with links of these rates, none: no limit (needs root)"
     add("--emulate", type=rate, nargs="+", default=[], metavar="RATE", help=text)
     text = "train on emulated hosts whose links have this rate, or take turns as those of bench network (needs root)"
@@ -227,13 +212,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--every", type=every, metavar="TIME", help="how long each of several rates of --links holds: 30s, 2min")
     add("--target", type=finite, metavar="SCORE", help="and how long until an epoch ends with this score")
     add("--jobs", type=integer(1), default=os.cpu_count(), metavar="N", help="processes (default: one a CPU)")
-    add(
-        "--out",
-        type=new_folder("runs/study"),
-        required=True,
-        metavar="DIR",
-        help="folder for the records, tables and plot",
-    )
+    text = "folder for the records, tables and plot"
+    add("--out", type=new_folder("runs/study"), required=True, metavar="DIR", help=text)
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     args, options = parser.parse_args(words[:end]), tuple(words[end + 1 :])

@@ -51,11 +51,8 @@ def extend(parser: ArgumentParser) -> None:
     """Add the options for images, and those for a ViT."""
     images.extend(parser)
     add = parser.add_argument_group("ViT").add_argument
-    add(
-        "--size",
-        choices=tuple(SIZES),
-        help="of the Transformer (default: mini, base for imagenet, micro for digits and with --tiny)",
-    )
+    text = "of the Transformer (default: mini, base for imagenet, micro for digits and with --tiny)"
+    add("--size", choices=tuple(SIZES), help=text)
     text = "cut images into patches of P x P (default: 4 for images below 64 pixels, else 16)"
     add("--patch-size", type=integer(1), metavar="P", help=text)
 

@@ -47,12 +47,8 @@ def extend_checkpoints(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("checkpoints").add_argument
     text = "write a checkpoint every N steps, at the end and on SIGTERM or SIGUSR1 (default: 0, never)"
     add("--checkpoint-every", type=integer(0), default=0, metavar="N", help=text)
-    add(
-        "--checkpoint-dir",
-        type=new_folder("runs/vgg/checkpoints"),
-        metavar="DIR",
-        help=f"folder for them (default: OUT/{FOLDER})",
-    )
+    text = f"folder for them (default: OUT/{FOLDER})"
+    add("--checkpoint-dir", type=new_folder("runs/vgg/checkpoints"), metavar="DIR", help=text)
     add("--keep", type=integer(1), metavar="N", help="how many to keep (default: 2)")
     text = (
         "go on from a checkpoint or from the newest of a run, whose folder DIR is; without DIR from the newest in "
