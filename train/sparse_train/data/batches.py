@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
-from sparse_train.data.share import Parts, Share
+from sparse_train.data.share import Share, shuffled
 
 
 class Split(NamedTuple):
@@ -30,35 +30,6 @@ class Images(NamedTuple):
 
 TEST_BATCH = 250  # images evaluated at once; bounds memory only
 SAMPLE = 5000  # training images from which mean and standard deviation of the channels are taken
-
-
-def shard(
-    count: int, batch_size: int, size: int, seed: int, epoch: int, labels: np.ndarray | None = None
-) -> list[Parts]:
-    """Return the positions that each of ``size`` ranks trains on in each step of an epoch.
-
-    All ranks draw the same order from ``seed`` and ``epoch``, cut it into equal steps and those into equal
-    parts: together they see each of ``count`` samples once. A batch has ``batch_size`` samples, or a few more where
-    ``count`` is no multiple of them; never one alone, which batch normalisation cannot take.
-
-    With ``labels`` ``(count,)`` shards are sorted by them: a rank only ever sees its part of the classes, in an order
-    that is new in every epoch.
-
-    Raises ValueError: fewer than 2 samples a rank.
-    """
-    if count < 2 * size:
-        raise ValueError(f"{count} training samples are too few for {size} ranks: each needs at least 2")
-    steps = max(1, count // (batch_size * size))
-    rng = np.random.default_rng((seed, epoch))
-    if labels is None:
-        parts = np.array_split(rng.permutation(count), steps * size)
-        return [parts[at : at + size] for at in range(0, len(parts), size)]
-    drawn = rng.bit_generator.state
-    own = []
-    for part in np.array_split(np.argsort(labels, kind="stable"), size):
-        rng.bit_generator.state = drawn  # each rank draws as if there were no others
-        own.append(np.array_split(rng.permutation(part), steps))
-    return list(zip(*own, strict=True))
 
 
 class Batches:
@@ -83,9 +54,9 @@ class Batches:
         flip: bool = False,
         by_label: bool = False,
     ) -> None:
-        self._images, self._batch_size, self._seed = images, batch_size, seed
-        self.share = share
-        self._labels = images.train.labels if by_label else None
+        self._images, self._seed, self.share = images, seed, share
+        labels = images.train.labels
+        self._epochs = shuffled(len(labels), batch_size, share, seed, labels if by_label else None)
         self._resizes, self._padding, self._flip = image_size is not None, padding, flip
         pixels = images.train.images
         pixels = pixels[:: max(1, len(pixels) // SAMPLE)]
@@ -93,18 +64,14 @@ class Batches:
         self._deviation = torch.tensor(pixels.std((0, 2, 3)), dtype=torch.float32)[:, None, None].clamp(min=1)
         self.classes, self.channels = images.classes, int(pixels.shape[1])
         self.image_size: int = image_size or pixels.shape[2]
-        self.steps = len(self._shard(0))  # a training epoch, on every rank
-
-    def _shard(self, epoch: int) -> list[Parts]:
-        count = len(self._images.train.labels)
-        return shard(count, self._batch_size, self.share.ranks, self._seed, epoch, self._labels)
+        self.steps = self._epochs.steps
 
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's training batches of ``epoch`` from step ``first`` on, varied as in that epoch.
 
         Each step draws from a random stream of its own, so that it does not matter which steps were taken before.
         """
-        for step, positions in enumerate(self.share.take(self._shard(epoch), epoch, first), first):
+        for step, positions in enumerate(self._epochs.train(epoch, first), first):
             # 0, 0 would be the shards' stream
             rng = np.random.default_rng((self._seed, epoch, step, self.share.rank + 1))
             images, labels = self._take(self._images.train, positions)
@@ -116,9 +83,8 @@ class Batches:
 
     def test(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's share of the test images, which may be empty."""
-        mine = np.arange(self.share.place, len(self._images.test.labels), self.share.places)
-        for start in range(0, len(mine), TEST_BATCH):
-            images, labels = self._take(self._images.test, mine[start : start + TEST_BATCH])
+        for positions in self._epochs.test(len(self._images.test.labels), TEST_BATCH):
+            images, labels = self._take(self._images.test, positions)
             yield self._resize(images), labels
 
     def _take(self, split: Split, positions: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_train.data.batches import shard
-from sparse_train.data.share import Parts, Share
+from sparse_train.data.share import Share, shuffled
 
 SUFFIXES = (".jpeg", ".jpg", ".png")
 SIZE = 224  # height and width of what a model sees
@@ -77,7 +76,7 @@ class FolderBatches:
         by_label: bool = False,
     ) -> None:
         _pillow()
-        self._batch_size, self._seed, self.share = batch_size, seed, share
+        self._seed, self.share = seed, share
         self.image_size, self._augment, self._threads = image_size, augment, threads
         names = [_classes(folder, part) for part in ("train", "val")]
         if names[0] != names[1]:
@@ -88,12 +87,9 @@ class FolderBatches:
             )
         self.classes = len(names[0])
         self._train, self._test = (_listing(folder / part, names[0]) for part in ("train", "val"))
-        self._labels = self._train.labels if by_label else None
-        self.steps = len(self._shard(0))  # a training epoch, on every rank
-
-    def _shard(self, epoch: int) -> list[Parts]:
-        count = len(self._train.paths)
-        return shard(count, self._batch_size, self.share.ranks, self._seed, epoch, self._labels)
+        labels = self._train.labels
+        self._epochs = shuffled(len(labels), batch_size, share, seed, labels if by_label else None)
+        self.steps = self._epochs.steps
 
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's training batches of ``epoch``, from step ``first`` on.
@@ -105,15 +101,14 @@ class FolderBatches:
             rng = np.random.default_rng((self._seed, epoch, position + 1)) if self._augment else None
             return read_image(self._train.paths[position], self.image_size, rng)
 
-        return self._batches(self._train, self.share.take(self._shard(epoch), epoch, first), read)
+        return self._batches(self._train, self._epochs.train(epoch, first), read)
 
     def test(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's share of the images under ``val``, which may be empty.
 
         Raises ValueError: an image cannot be read.
         """
-        mine = np.arange(self.share.place, len(self._test.paths), self.share.places)
-        steps = [mine[start : start + TEST_BATCH] for start in range(0, len(mine), TEST_BATCH)]
+        steps = self._epochs.test(len(self._test.paths), TEST_BATCH)
         return self._batches(
             self._test, steps, lambda position: read_image(self._test.paths[position], self.image_size)
         )

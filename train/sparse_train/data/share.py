@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -85,3 +85,59 @@ def fingerprint(texts: Iterable[str], numbers: np.ndarray) -> str:
         digest.update(b"%d:" % len(text))
         digest.update(text.encode())
     return digest.hexdigest()[:16]
+
+
+def shard(
+    count: int, batch_size: int, size: int, seed: int, epoch: int, labels: np.ndarray | None = None
+) -> list[Parts]:
+    """Return the positions that each of ``size`` ranks trains on in each step of an epoch.
+
+    All ranks draw the same order from ``seed`` and ``epoch``, cut it into equal steps and those into equal
+    parts: together they see each of ``count`` samples once. A batch has ``batch_size`` samples, or a few more where
+    ``count`` is no multiple of them; never one alone, which batch normalisation cannot take.
+
+    With ``labels`` ``(count,)`` shards are sorted by them: a rank only ever sees its part of the classes, in an order
+    that is new in every epoch.
+
+    Raises ValueError: fewer than 2 samples a rank.
+    """
+    if count < 2 * size:
+        raise ValueError(f"{count} training samples are too few for {size} ranks: each needs at least 2")
+    steps = max(1, count // (batch_size * size))
+    rng = np.random.default_rng((seed, epoch))
+    if labels is None:
+        parts = np.array_split(rng.permutation(count), steps * size)
+        return [parts[at : at + size] for at in range(0, len(parts), size)]
+    drawn = rng.bit_generator.state
+    own = []
+    for part in np.array_split(np.argsort(labels, kind="stable"), size):
+        rng.bit_generator.state = drawn  # each rank draws as if there were no others
+        own.append(np.array_split(rng.permutation(part), steps))
+    return list(zip(*own, strict=True))
+
+
+class Epochs:
+    """The samples of a rank: those of its steps in each epoch, and its part of the test.
+
+    Args:
+        draw: returns what each rank takes in each step of an epoch, the same on all ranks.
+        share: what this rank takes of it.
+    """
+
+    def __init__(self, draw: Callable[[int], list[Parts]], share: Share) -> None:
+        self._draw, self._share = draw, share
+        self.steps = len(draw(0))  # of an epoch, on every rank
+
+    def train(self, epoch: int, first: int = 0) -> list[np.ndarray]:
+        """Return the positions of the samples of each step of an epoch, from step ``first`` on."""
+        return self._share.take(self._draw(epoch), epoch, first)
+
+    def test(self, count: int, most: int) -> list[np.ndarray]:
+        """Return the positions of this rank's part of ``count`` test samples, at most ``most`` at once."""
+        own = np.arange(self._share.place, count, self._share.places)
+        return [own[start : start + most] for start in range(0, len(own), most)]
+
+
+def shuffled(count: int, batch_size: int, share: Share, seed: int, labels: np.ndarray | None = None) -> Epochs:
+    """Return epochs of ``count`` samples, each in a new order, see `shard`."""
+    return Epochs(lambda epoch: shard(count, batch_size, share.ranks, seed, epoch, labels), share)

@@ -22,8 +22,7 @@ from torch.nn.functional import cross_entropy
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.tools.command_line import integer
-from sparse_train.data.batches import shard
-from sparse_train.data.share import Parts, fingerprint, share_of
+from sparse_train.data.share import fingerprint, share_of, shuffled
 from sparse_train.data.text import TEXTS, Text
 from sparse_train.data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Words, train_byte_pairs
 from sparse_train.models.language import WordLSTM
@@ -68,26 +67,25 @@ class LanguageTask:
     ) -> None:
         self.model = model
         self._train, self._test, self._block = train, test, block
-        self._batch_size, self._seed, self.share = args.batch_size, args.seed, share_of(args, comm)
+        self._batch_size, self.share = args.batch_size, share_of(args, comm)
         for name, tokens, least in (("training", train, 2 * self.share.ranks), ("test", test, 1)):
             if self._blocks(tokens) < least:
                 raise ValueError(
                     f"block must leave at least {least} blocks of the {name} text for {self.share.ranks} ranks, but "
                     f"{block} leaves {self._blocks(tokens)} of its {len(tokens)} tokens; take a smaller --block"
                 )
-        self.steps = len(self._shard(0))
-        self.fingerprint = fingerprint((), train)
+        self._epochs = shuffled(self._blocks(train), args.batch_size, self.share, args.seed)
+        self.steps, self.fingerprint = self._epochs.steps, fingerprint((), train)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yield training batches of blocks, see `task.Task`."""
-        for positions in self.share.take(self._shard(epoch), epoch, first):
+        for positions in self._epochs.train(epoch, first):
             yield self._take(self._train, positions)
 
     def test(self) -> Iterator[Batch]:
         """Yield test batches of blocks, see `task.Task`."""
-        mine = np.arange(self.share.place, self._blocks(self._test), self.share.places)
-        for start in range(0, len(mine), self._batch_size):
-            yield self._take(self._test, mine[start : start + self._batch_size])
+        for positions in self._epochs.test(self._blocks(self._test), self._batch_size):
+            yield self._take(self._test, positions)
 
     def forward_and_loss(self, batch: Batch) -> tuple[Tensor, Sums]:
         """Return the mean cross entropy of the next tokens, and sums ``(2,)`` of tokens and cross entropy."""
@@ -103,9 +101,6 @@ class LanguageTask:
 
     def _blocks(self, tokens: np.ndarray) -> int:
         return (len(tokens) - 1) // self._block
-
-    def _shard(self, epoch: int) -> list[Parts]:
-        return shard(self._blocks(self._train), self._batch_size, self.share.ranks, self._seed, epoch)
 
     def _take(self, tokens: np.ndarray, positions: np.ndarray) -> Batch:
         places = positions[:, None] * self._block + np.arange(self._block + 1)

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sparse_mpi.comm import Comm
-from sparse_train.data.batches import shard
 from sparse_train.data.corpus import Corpus, is_test
-from sparse_train.data.share import Parts, fingerprint, share_of
+from sparse_train.data.share import fingerprint, share_of, shuffled
 from sparse_train.data.vocabulary import WordPiece
 from sparse_train.tasks.task import Sums, sums
 
@@ -127,15 +126,13 @@ class Pretraining:
     def __init__(self, model: Any, examples: Examples, args: Namespace, comm: Comm) -> None:
         self.model: nn.Module = model
         self._bert, self._examples, self._args, self.share = model, examples, args, share_of(args, comm)
-        self.steps, self.fingerprint = len(self._shard(0)), examples.fingerprint
-
-    def _shard(self, epoch: int) -> list[Parts]:
-        return shard(len(self._examples.train), self._args.batch_size, self.share.ranks, self._args.seed, epoch)
+        self._epochs = shuffled(len(examples.train), args.batch_size, self.share, args.seed)
+        self.steps, self.fingerprint = self._epochs.steps, examples.fingerprint
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Masked]:
         """Yield training batches; texts are cut and masked anew in every epoch."""
         make = self._examples
-        for step, positions in enumerate(self.share.take(self._shard(epoch), epoch, first), first):
+        for step, positions in enumerate(self._epochs.train(epoch, first), first):
             # 0, 0 would be the shards' stream
             rng = np.random.default_rng((self._args.seed, epoch, step, self.share.rank + 1))
             yield make.batch([make.example(run, rng) for run in make.train[positions]])
@@ -143,9 +140,8 @@ class Pretraining:
     def test(self) -> Iterator[Masked]:
         """Yield test batches; texts are cut and masked in the same way every time, on any number of ranks."""
         make = self._examples
-        mine = make.test[self.share.place :: self.share.places]
-        for start in range(0, len(mine), TEST_BATCH):
-            runs = mine[start : start + TEST_BATCH]
+        for positions in self._epochs.test(len(make.test), TEST_BATCH):
+            runs = make.test[positions]
             yield make.batch([make.example(run, np.random.default_rng((TEST, run))) for run in runs])
 
     def forward_and_loss(self, batch: Masked) -> tuple[Tensor, Sums]:

@@ -15,7 +15,7 @@ from torch.nn.functional import ctc_loss, log_softmax
 
 from sparse_mpi.comm import Comm
 from sparse_train.data import espeak, speech
-from sparse_train.data.share import Parts, Share, fingerprint, share_of
+from sparse_train.data.share import Epochs, Parts, Share, fingerprint, share_of
 from sparse_train.data.sound import BINS, log_spectrogram
 from sparse_train.data.speech import Clip, Speech, decode, encode
 from sparse_train.models.speech_lstm import SpeechLSTM
@@ -101,27 +101,24 @@ class SpeechTask:
     headline = "wer"
 
     def __init__(self, model: nn.Module, speech: Speech, batch_size: int, share: Share, seed: int) -> None:
-        self.model, self._speech = model, speech
-        self._batch_size, self._seed, self.share = batch_size, seed, share
-        self._seconds = np.array([len(clip.samples) / clip.rate for clip in speech.train])
-        self.steps = len(self._buckets(0))
+        self.model, self._speech, self.share = model, speech, share
+        seconds = np.array([len(clip.samples) / clip.rate for clip in speech.train])
+        ranks = share.ranks
+        self._epochs = Epochs(lambda epoch: buckets(seconds, batch_size, ranks, seed, epoch), share)
+        self.steps = self._epochs.steps
         lengths = np.array([len(clip.samples) for clip in speech.train])
         self.fingerprint = fingerprint((clip.text for clip in speech.train), lengths)
 
-    def _buckets(self, epoch: int) -> list[Parts]:
-        return buckets(self._seconds, self._batch_size, self.share.ranks, self._seed, epoch)
-
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yield training batches in the order of `buckets`."""
-        for positions in self.share.take(self._buckets(epoch), epoch, first):
+        for positions in self._epochs.train(epoch, first):
             yield collate([self._speech.train[i] for i in positions])
 
     def test(self) -> Iterator[Batch]:
         """Yield test batches of clips of similar length."""
         by_length = sorted(self._speech.test, key=lambda clip: len(clip.samples) / clip.rate)
-        mine = by_length[self.share.place :: self.share.places]
-        for start in range(0, len(mine), TEST_BATCH):
-            yield collate(mine[start : start + TEST_BATCH])
+        for positions in self._epochs.test(len(by_length), TEST_BATCH):
+            yield collate([by_length[i] for i in positions])
 
     def forward_and_loss(self, batch: Batch) -> tuple[Tensor, Sums]:
         """Return the mean over clips of the negative log likelihood of their texts, and the sums for `scores`.

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sparse_mpi.comm import Comm
-from sparse_train.data.batches import shard
 from sparse_train.data.questions import Question
-from sparse_train.data.share import Parts, fingerprint, share_of
+from sparse_train.data.share import fingerprint, share_of, shuffled
 from sparse_train.data.vocabulary import Pieces, WordPiece
 from sparse_train.tasks.task import Sums, sums
 
@@ -164,15 +163,13 @@ class Answering:
 
     def __init__(self, model: Any, train: Windows, test: Windows, args: Namespace, comm: Comm) -> None:
         self.model: nn.Module = model
-        self._train, self._test, self._args, self.share = train, test, args, share_of(args, comm)
-        self.steps, self.fingerprint = len(self._shard(0)), train.fingerprint
-
-    def _shard(self, epoch: int) -> list[Parts]:
-        return shard(len(self._train.all), self._args.batch_size, self.share.ranks, self._args.seed, epoch)
+        self._train, self._test, self.share = train, test, share_of(args, comm)
+        self._epochs = shuffled(len(train.all), args.batch_size, self.share, args.seed)
+        self.steps, self.fingerprint = self._epochs.steps, train.fingerprint
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Read]:
         """Yield training batches of windows, see `task.Task`."""
-        for positions in self.share.take(self._shard(epoch), epoch, first):
+        for positions in self._epochs.train(epoch, first):
             yield self._train.batch([self._train.all[position] for position in positions])
 
     def test(self) -> Iterator[Read]:
