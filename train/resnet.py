@@ -16,7 +16,7 @@ from torch import nn
 from sparse_mpi.comm import Comm
 from sparse_mpi.tools.command_line import integer
 from sparse_train.data.source import ImageBatches
-from sparse_train.models.resnet import FORMS, ResNet
+from sparse_train.models.vision import FORMS, ResNet
 from sparse_train.tasks import images
 from sparse_train.tasks.task import Task
 from sparse_train.trainer.program import Program, Settings, Tiny

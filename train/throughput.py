@@ -35,7 +35,7 @@ from sparse_mpi.tools.plan.execute import algorithm_of
 from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
 from sparse_mpi.tools.plan.timeline import simulate
 from sparse_mpi.training.reduction import GradientReduction
-from sparse_train.models.vgg import VGG16
+from sparse_train.models.vision import VGG16
 from sparse_train.options.run import DEVICES
 from sparse_train.ranks.device import choose, finish
 from sparse_train.ranks.job import agreed, run, threads_per_rank

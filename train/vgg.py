@@ -10,7 +10,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from sparse_mpi.comm import Comm
-from sparse_train.models.vgg import NORMS, VGG16
+from sparse_train.models.vision import NORMS, VGG16
 from sparse_train.tasks.images import ADTOPK, DIGITS, FASHION_MNIST, FOLDERS, ImageTask, extend, image_task
 from sparse_train.trainer.program import Program, Settings, Tiny
 

@@ -38,28 +38,10 @@ def two_classes(count):
 
 def settings(**changes):
     """Return the options that training reads."""
-    values = {
-        "epochs": 4,
-        "max_steps": None,
-        "seed": 1,
-        "lr": 0.2,
-        "lr_times_ranks": False,
-        "warmup_epochs": 1,
-        "schedule": "steps",
-        "milestones": [3],
-        "dense_warmup": 0,
-        "density_warmup": 0,
-        "check_every": 0,
-        "watch_every": 0,
-        "flush": False,
-        "log_every": 2,
-        "progress": False,
-        "plot": False,
-        "timeline": None,
-        "out": None,
-        "min_ranks": 1,
-        "spares": 0,
-    }
+    values = {"epochs": 4, "max_steps": None, "seed": 1, "log_every": 2, "progress": False, "plot": False, "out": None}
+    values |= {"lr": 0.2, "lr_times_ranks": False, "warmup_epochs": 1, "schedule": "steps", "milestones": [3]}
+    values |= {"dense_warmup": 0, "density_warmup": 0, "check_every": 0, "watch_every": 0, "flush": False}
+    values |= {"timeline": None, "min_ranks": 1, "spares": 0}
     return SimpleNamespace(**(values | changes))
 
 

@@ -10,7 +10,7 @@ import torch
 
 import resnet
 from sparse_mpi.comm.world import World
-from sparse_train.models.resnet import FORMS, Residual, ResNet
+from sparse_train.models.vision import FORMS, Residual, ResNet
 from sparse_train.ranks.job import JobError
 
 

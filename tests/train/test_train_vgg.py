@@ -12,7 +12,7 @@ import vgg
 from sparse_mpi import World
 from sparse_mpi.algorithms.elect.votes import LOOKS
 from sparse_mpi.tools.bench.models import vgg16
-from sparse_train.models.vgg import VGG16
+from sparse_train.models.vision import VGG16
 
 from ..launch import launch, needs_mpi
 

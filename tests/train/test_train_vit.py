@@ -9,7 +9,7 @@ import torch
 
 import vit
 from sparse_mpi.comm.world import World
-from sparse_train.models.vit import ViT
+from sparse_train.models.vision import ViT
 
 pytest.importorskip("transformers")
 

@@ -1,6 +1,8 @@
-"""ResNets of He et al., Deep Residual Learning for Image Recognition, CVPR 2016.
+"""Classifiers of images.
 
-Of 20 layers as they are used on CIFAR, of 50, 101 and 152 as on ImageNet.
+VGG-16 with normalisation and one linear layer on top, as it is used on CIFAR. ResNets (He et al., Deep Residual
+Learning for Image Recognition, CVPR 2016) of 20 layers as they are used on CIFAR, of 50, 101 and 152 as on ImageNet.
+Vision Transformers (Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021), built by `transformers`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-SMALL = 64  # pixels: smaller images enter the first stage at their own size
+SMALL = 64  # pixels: smaller images enter the first stage of a ResNet at their own size, and a ViT by patches of 4 x 4
 
 
 class Residual(nn.Module):
@@ -133,3 +135,103 @@ class ResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits ``(B, classes)`` of images ``(B, channels, H, W)``."""
         return self.classifier(self.blocks(self.stem(images)).mean((2, 3)))
+
+
+BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # output channels of convolutions
+# Over the batch; or over groups of 8 channels of one image, which does not depend on what else a rank sees
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "batch": nn.BatchNorm2d,
+    "group": lambda channels: nn.GroupNorm(channels // 8, channels),
+}
+
+
+class VGG16(nn.Module):
+    """VGG-16: 14,728,266 parameters for 10 classes of 3 channels.
+
+    Each block halves the image, rounding up, so that images of any size may enter: one of 32 x 32 leaves the
+    last block as 1 x 1, a smaller one gets there earlier and stays so, a larger one is averaged in the end.
+
+    Args:
+        slimness: divides the channels of all convolutions; 8 leaves a 64th of the parameters.
+        norm: normalisation, see `NORMS`.
+    """
+
+    def __init__(self, classes: int = 10, channels: int = 3, slimness: int = 1, norm: str = "batch") -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for block in BLOCKS:
+            for width in (wide // slimness for wide in block):
+                layers += [nn.Conv2d(channels, width, 3, padding=1), NORMS[norm](width), nn.ReLU(inplace=True)]
+                channels = width
+            layers.append(nn.MaxPool2d(2, ceil_mode=True))
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.classifier = nn.Linear(channels, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits ``(B, classes)`` of images ``(B, channels, H, W)``."""
+        return self.classifier(self.features(images))
+
+
+class Size(NamedTuple):
+    """The size of a Transformer's encoder."""
+
+    layers: int
+    width: int
+    heads: int
+
+
+SIZES = {
+    "base": Size(12, 768, 12),  # 86,567,656 parameters for ImageNet, as published
+    "small": Size(12, 384, 6),  # Touvron et al., DeiT, 2021
+    "mini": Size(6, 192, 3),  # for small images, of which there are few
+    "micro": Size(4, 64, 2),
+}
+
+
+class ViT(nn.Module):
+    """A classifier of square images, from random weights.
+
+    Args:
+        size: a key of `SIZES`.
+        patch: height and width of a patch; None chooses one that suits ``image_size``.
+
+    Raises:
+        ImportError: transformers is not installed.
+        ValueError: patches do not tile the images.
+    """
+
+    def __init__(
+        self, size: str, classes: int = 1000, channels: int = 3, image_size: int = 224, patch: int | None = None
+    ) -> None:
+        super().__init__()
+        try:
+            from transformers import ViTConfig, ViTForImageClassification
+        except ImportError:
+            raise ImportError("a ViT needs transformers: pip install 'transformers>=4.50'") from None
+        patch = patch or (4 if image_size < SMALL else 16)
+        if image_size % patch:
+            near = max(patch, image_size // patch * patch)
+            raise ValueError(
+                f"patch must divide the image size, got patches of {patch} and images of {image_size} pixels; "
+                f"--image-size {near} resizes them"
+            )
+        layers, width, heads = SIZES[size]
+        config = ViTConfig(
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=4 * width,
+            image_size=image_size,
+            patch_size=patch,
+            num_channels=channels,
+            initializer_range=width**-0.5,  # with transformers' 0.02 narrow ones hardly start to learn
+        )
+        config.num_labels = classes
+        self.classifier = ViTForImageClassification(config)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits ``(B, classes)`` of images ``(B, channels, image_size, image_size)``."""
+        return self.classifier(pixel_values=images).logits
