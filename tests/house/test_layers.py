@@ -176,6 +176,15 @@ def test_a_file_of_the_programs_imports_only_from_lower_layers_and_its_own_folde
             assert layer(imported.target, TRAIN_LAYERS) < layer(name, TRAIN_LAYERS), f"{where}, which is not below it"
 
 
+def test_the_programs_import_nothing_private_of_the_library():
+    """What they share with the command line is in `sparse_mpi.tools.command_line`."""
+    for name, file in PROGRAMS.items():
+        for imported in imports(name, file, LIBRARY):
+            where = f"{shown(file)}:{imported.line} imports {imported.target}"
+            assert not imported.target.startswith(f"{PACKAGE}.tools.cli"), where
+            assert "._" not in imported.target, where
+
+
 def test_the_house_has_few_rooms():
     """A newcomer who opens the package, or reads this table, sees the whole of it at once."""
     modules = [name for name in LIBRARY if name.count(".") == 1 and LIBRARY[name].name != "__init__.py"]

@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     seconds: float
     step_seconds: float | None  # median of the last reducer's unchecked steps, but its first two; mean over the ranks
     predicted_seconds: float | None  # of a step, by the plan if there is one
-    digest: str  # of parameters and buffers, see `replicas.digest`
+    digest: str  # of parameters and buffers, see `evaluation.digest`
 
 
 class Journal:

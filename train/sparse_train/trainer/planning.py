@@ -123,7 +123,7 @@ class Planning:
         over: what carries their reductions.
         found: the text of the plan that ``--plan auto`` made before the run was resumed. It is followed on any number
             of ranks.
-        choices: what ``--algo auto`` chose before the run was resumed, see `choice.choices_of`. It stays.
+        choices: what ``--algo auto`` chose before the run was resumed, see `choices_of`. It stays.
     """
 
     def __init__(
