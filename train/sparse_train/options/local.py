@@ -27,12 +27,10 @@ EXCLUDED = (
 def extend(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument_group("local steps").add_argument
-    text = (
-        "let each rank take H steps of its own, without reducing gradients, and then reduce what its parameters have "
-        "moved (DiLoCo): --algo, --density, --wire and --feedback are for that; evaluation and checkpoints have the "
-        "parameters that all ranks agree on, and after the last step all are brought together (default: reduce the "
-        "gradients of every step); a learning rate that is a default is then that of one rank"
-    )
+    text = "let each rank take H steps of its own, without reducing gradients, and then reduce what its parameters "
+    text += "have moved (DiLoCo): --algo, --density, --wire and --feedback are for that; evaluation and checkpoints "
+    text += "have the parameters that all ranks agree on, and after the last step all are brought together (default: "
+    text += "reduce the gradients of every step); a learning rate that is a default is then that of one rank"
     add("--local-steps", type=integer(1), metavar="H", help=text)
     text = f"learning rate of the outer optimizer, sgd, along the mean of that (default: {DEFAULTS['outer_lr']})"
     add("--outer-lr", type=number, metavar="LR", help=text)
@@ -42,10 +40,9 @@ def extend(parser: ArgumentParser) -> None:
     add("--fragments", type=integer(1), metavar="N", help=text)
     text = "steps that go on while a part is on its way, below H / fragments (default: 0, all wait for it)"
     add("--fragment-delay", type=integer(0), metavar="N", help=text)
-    text = (
-        "share of its own parameters that a rank keeps when those of all come in, in [0, 1]: with 0 the steps of the "
-        "delay have no effect, above 0 is for --algo dense; keep: they are kept, on top of those of all (default: keep)"
-    )
+    text = "share of its own parameters that a rank keeps when those of all come in, in [0, 1]: with 0 the steps of "
+    text += "the delay have no effect, above 0 is for --algo dense; keep: they are kept, on top of those of all "
+    text += "(default: keep)"
     add("--fragment-alpha", type=Value(_alpha, f"in [0, 1], or {KEEP}", KEEP), metavar="A | keep", help=text)
 
 

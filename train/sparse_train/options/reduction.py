@@ -35,15 +35,11 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     """Add the options; ``default`` returns the text for --help about the default of a field of `Settings`."""
     group = parser.add_argument_group("sparse reduction")
     add, add_amount = group.add_argument, group.add_mutually_exclusive_group().add_argument
-    text = (
-        f"the algorithm: {', '.join(sparse_mpi.ALGORITHMS)}, with options if need be, as in elect:votes=0.5; or auto, "
-        "which tries them and takes the fastest one for each bucket (default: elect)"
-    )
+    text = f"the algorithm: {', '.join(sparse_mpi.ALGORITHMS)}, with options if need be, as in elect:votes=0.5; or "
+    text += "auto, which tries them and takes the fastest one for each bucket (default: elect)"
     add("--algo", type=command_line.Value(_algorithm, "", "elect"), metavar="NAME[:OPTION=VALUE..]", help=text)
-    text = (
-        "reduce as a plan says: auto profiles the first steps, measures the network, and plans which tensors are "
-        "reduced by which algorithm; FILE is a plan made that way or by python -m sparse_mpi plan"
-    )
+    text = "reduce as a plan says: auto profiles the first steps, measures the network, and plans which tensors are "
+    text += "reduced by which algorithm; FILE is a plan made that way or by python -m sparse_mpi plan"
     add("--plan", type=command_line.Value(_plan, f"{AUTO} or a file", "auto"), metavar="auto | FILE", help=text)
     text = "the planner of --plan auto; best takes the fastest plan of all (default: best)"
     add("--planner", choices=("best", *(name for name in PLANNERS if name not in ORACLES)), help=text)
@@ -62,18 +58,14 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add_amount("--k", type=integer(1), metavar="K", help="their number, instead of --density")
     text = "reduce all entries in the first N steps (default: 0)"
     add("--dense-warmup", type=integer(0), default=0, metavar="N", help=text)
-    text = (
-        "densities of the first epochs, separated by commas; or in how many epochs it falls to --density; or D@E, from "
-        "D to --density in E epochs, a little in every step (default: 0)"
-    )
+    text = "densities of the first epochs, separated by commas; or in how many epochs it falls to --density; or D@E, "
+    text += "from D to --density in E epochs, a little in every step (default: 0)"
     add("--density-warmup", type=densities, default=0, metavar="D,D,.. | E | D@E", help=text)
-    text = (
-        "error feedback, or what becomes of entries that are not sent: residual adds them to the next gradient, dgc "
-        "their momentum too, gmc adds the momentum of the result as well, leaky lets them fade by 5 %% a step, ef21 "
-        "sends changes of a mean gradient (with --momentum M at 1 / (1 - M) times the rate), sa-pef computes gradients "
-        "ahead by half of the residual, none drops them (default: with the momentum of sgd gmc, of which sums that are "
-        "late get less; else residual)"
-    )
+    text = "error feedback, or what becomes of entries that are not sent: residual adds them to the next gradient, dgc "
+    text += "their momentum too, gmc adds the momentum of the result as well, leaky lets them fade by 5 %% a step, "
+    text += "ef21 sends changes of a mean gradient (with --momentum M at 1 / (1 - M) times the rate), sa-pef computes "
+    text += "gradients ahead by half of the residual, none drops them (default: with the momentum of sgd gmc, of which "
+    text += "sums that are late get less; else residual)"
     add("--feedback", choices=tuple(sparse_mpi.FEEDBACKS), help=text)
     text = "share of what was not sent that residual, leaky or gmc lose from step to step (default: 0; leaky 0.05)"
     add("--leak", type=share, metavar="S", help=text)
@@ -90,10 +82,8 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--overlap", action=BooleanOptionalAction, default=None, help=text)
     text = "10^6 bytes of gradients a bucket; 0 puts all in one, as a plan and clipping do (default: 25)"
     add("--bucket-mb", type=number, metavar="MB", help=text)
-    text = (
-        "every N steps measure what is sent: its share of the attainable energy, xi of Ok-Topk's assumption, and how "
-        "many steps entries had waited; costs two dense allreduces each time (default: 0, never)"
-    )
+    text = "every N steps measure what is sent: its share of the attainable energy, xi of Ok-Topk's assumption, and "
+    text += "how many steps entries had waited; costs two dense allreduces each time (default: 0, never)"
     add("--watch-every", type=integer(0), default=0, metavar="N", help=text)
     text = "every N steps assert that ranks agree and nothing is lost; slow (default: 0, never)"
     add("--check-every", type=integer(0), default=0, metavar="N", help=text)
@@ -256,10 +246,8 @@ NOT_BUDGETED = ("k", "density", "plan", "dense_warmup", "density_warmup", "elast
 def extend_budget(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument_group("byte budget").add_argument
-    text = (
-        f"set k in every step, so that a rank sends so much: {EXAMPLES}; more while gradients change fast, and less "
-        "later (default: --density)"
-    )
+    text = f"set k in every step, so that a rank sends so much: {EXAMPLES}; more while gradients change fast, and less "
+    text += "later (default: --density)"
     add("--budget", type=checked(make_goal, "5MB/s", "budget"), metavar="AMOUNT/s", help=text)
     text = "set k in every step, so that one takes S seconds; beside --budget, no longer (default: --density)"
     add("--step-seconds", type=positive, metavar="S", help=text)

@@ -19,22 +19,16 @@ PRECISIONS = ("float32", "bf16")
 def extend_device(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument_group("device").add_argument
-    text = (
-        "compute, select and merge there: a GPU for each rank of a node in turn, or the one that the scheduler left "
-        "visible; auto takes GPUs where all ranks have one, and CuPy (default: auto)"
-    )
+    text = "compute, select and merge there: a GPU for each rank of a node in turn, or the one that the scheduler left "
+    text += "visible; auto takes GPUs where all ranks have one, and CuPy (default: auto)"
     add("--device", choices=DEVICES, default="auto", help=text)
-    text = (
-        "what carries reductions of GPUs; auto takes NCCL where MPI takes no device pointers and each of several ranks "
-        "has its own GPU (default: auto)"
-    )
+    text = "what carries reductions of GPUs; auto takes NCCL where MPI takes no device pointers and each of several "
+    text += "ranks has its own GPU (default: auto)"
     add("--transport", choices=TRANSPORTS, default="auto", help=text)
     text = "of the forward and backward passes; bf16 keeps weights and gradients in float32 (default: float32)"
     add("--precision", choices=PRECISIONS, default="float32", help=text)
-    text = (
-        "choose kernels of cuDNN, cuBLAS and torch that give the same bits each time, where there are any; slower. "
-        "Without it runs on GPUs differ, and so does one that is resumed; on CPUs they do not"
-    )
+    text = "choose kernels of cuDNN, cuBLAS and torch that give the same bits each time, where there are any; slower. "
+    text += "Without it runs on GPUs differ, and so does one that is resumed; on CPUs they do not"
     add("--deterministic", action="store_true", help=text)
 
 
@@ -50,10 +44,8 @@ def extend_checkpoints(parser: ArgumentParser) -> None:
     text = f"folder for them (default: OUT/{FOLDER})"
     add("--checkpoint-dir", type=new_folder("runs/vgg/checkpoints"), metavar="DIR", help=text)
     add("--keep", type=integer(1), metavar="N", help="how many to keep (default: 2)")
-    text = (
-        "go on from a checkpoint or from the newest of a run, whose folder DIR is; without DIR from the newest in "
-        "--checkpoint-dir, or from scratch if there is none"
-    )
+    text = "go on from a checkpoint or from the newest of a run, whose folder DIR is; without DIR from the newest in "
+    text += "--checkpoint-dir, or from scratch if there is none"
     add("--resume", type=folder("runs/vgg"), nargs="?", const=NEWEST, metavar="DIR", help=text)
 
 
@@ -96,10 +88,8 @@ def extend_elastic(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("loss of ranks").add_argument
     text = "let the other ranks go on where one is lost; start with python -m sparse_mpi run --elastic"
     add("--elastic", action="store_true", help=text)
-    text = (
-        "copy each rank's residual to the next rank once in N steps, a part in each, so that it is not lost with the "
-        f"rank; 0: never (default: {COPY_EVERY})"
-    )
+    text = "copy each rank's residual to the next rank once in N steps, a part in each, so that it is not lost with "
+    text += f"the rank; 0: never (default: {COPY_EVERY})"
     add("--copy-every", type=integer(0), metavar="N", help=text)
     text = "with fewer ranks than N left, write a checkpoint and end with status 75 (default: 1)"
     add("--min-ranks", type=integer(1), metavar="N", help=text)
