@@ -113,7 +113,7 @@ def ranks(request):
 @pytest.fixture
 def no_signals(monkeypatch):
     """Training in this process leaves its ways with signals alone."""
-    monkeypatch.setattr("ranks.interruption.Interruption.__init__", lambda self: setattr(self, "noticed", False))
+    monkeypatch.setattr("sparse_train.ranks.job.Interruption.__init__", lambda self: setattr(self, "noticed", False))
 
 
 @pytest.fixture

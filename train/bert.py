@@ -15,31 +15,32 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from data import cloze, corpus, reference, squad, wikipedia, wordpiece
-from data.reference import Document
-from data.wordpiece import WordPiece
-from models import bert
-from models.bert import Shape
-from ranks.job import agreed
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
-from sparse_mpi.tools.cli.values import file, integer
-from tasks import masked
-from tasks.masked import Examples, Pretraining
-from tasks.squad import Answering
-from tasks.windows import Windows
-from trainer.by_task import ByTask
-from trainer.program import Program, Settings, Tiny
+from sparse_mpi.tools.command_line import file, integer
+from sparse_train.data import corpus, questions, reference
+from sparse_train.data.reference import Document
+from sparse_train.data.vocabulary import WordPiece, read_pieces, train_pieces
+from sparse_train.models import bert
+from sparse_train.models.bert import Shape
+from sparse_train.ranks.job import agreed
+from sparse_train.tasks import masked
+from sparse_train.tasks.masked import Examples, Pretraining
+from sparse_train.tasks.squad import Answering, Windows
+from sparse_train.trainer.program import ByTask, Program, Settings, Tiny
 
 BASE, SMALL = Shape(layers=12, width=768, heads=12), Shape(layers=2, width=64, heads=2)
 PIECES, FEW_PIECES = 30_522, 1_000  # of vocabularies, the second with --tiny
 VOCABULARY_TEXT = 200_000_000  # characters that a vocabulary is trained with at most
 MAX_QUESTION_PIECES = 64
 TEXTS: dict[str, Callable[[Path], Iterable[Document]]] = {
-    "wikipedia": wikipedia.documents,
+    "wikipedia": corpus.wikipedia,
     "python-reference": lambda folder: reference.documents(),
 }
-QUESTIONS: dict[str, Callable[[Path], squad.Questions]] = {"squad": squad.load, "python-cloze": cloze.load}
+QUESTIONS: dict[str, Callable[[Path], questions.Questions]] = {
+    "squad": questions.load_squad,
+    "python-cloze": questions.load_cloze,
+}
 ELSEWHERE = "(comes with Python)"
 
 
@@ -96,15 +97,14 @@ def vocabulary(args: Namespace, comm: Comm, texts: Callable[[], Iterable[str]]) 
 
     Rank 0 writes it into the folder of results as vocab.txt.
 
-    Raises:
-        JobError: on all ranks, when a file or a package is missing or damaged.
+    Raises JobError: on all ranks, when a file or a package is missing or damaged.
     """
 
     def work() -> list[str]:
         if comm.rank:
             return []
         size = args.vocabulary or (FEW_PIECES if args.tiny else PIECES)
-        pieces = wordpiece.read(args.vocab_file) if args.vocab_file else wordpiece.trained(_some(texts()), size)
+        pieces = read_pieces(args.vocab_file) if args.vocab_file else train_pieces(_some(texts()), size)
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
         return pieces
@@ -131,12 +131,8 @@ def _extend(parser: ArgumentParser, sequence: int) -> None:
     add("--sequence", type=integer(16, bert.POSITIONS), metavar="S", help=text)
     text = f"pieces of the vocabulary that is trained on the training text (default: {PIECES})"
     add("--vocabulary", type=integer(1), metavar="V", help=text)
-    add(
-        "--vocab-file",
-        type=file("vocab.txt"),
-        metavar="FILE",
-        help="a vocabulary to take instead: a piece of WordPiece a line",
-    )
+    text = "a vocabulary to take instead: a piece of WordPiece a line"
+    add("--vocab-file", type=file("vocab.txt"), metavar="FILE", help=text)
 
 
 def extend_pretraining(parser: ArgumentParser) -> None:

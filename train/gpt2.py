@@ -15,10 +15,10 @@ from importlib import import_module
 
 from torch import Tensor, nn
 
-from data.text import FOLDERS
 from sparse_mpi.comm import Comm
-from tasks.language import LanguageTask, Shape, byte_pairs, language_task, shape_of, shape_options
-from trainer.program import Program, Settings, Tiny
+from sparse_train.data.text import FOLDERS
+from sparse_train.tasks.language import LanguageTask, Shape, byte_pairs, language_task, shape_of, shape_options
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 # Layers, width and heads by Radford et al., "Language Models are Unsupervised Multitask Learners", 2019
 SIZES = {"small": (12, 768, 12), "medium": (24, 1024, 16), "large": (36, 1280, 20), "xl": (48, 1600, 25)}
@@ -32,14 +32,7 @@ TINY_SHAPE = Shape(layers=2, width=64, heads=4, block=64, vocabulary=256)
 
 # Ours: small models bear ten times the rate that continues the training of a large one
 SCRATCH = Settings(
-    density=None,
-    epochs=8,
-    batch_size=8,
-    lr=6e-4,
-    warmup_epochs=0.5,
-    weight_decay=0.1,
-    optimizer="adamw",
-    schedule="linear",
+    epochs=8, batch_size=8, lr=6e-4, warmup_epochs=0.5, weight_decay=0.1, optimizer="adamw", schedule="linear"
 )
 SETTINGS = {
     "python-reference": replace(SCRATCH, epochs=20, warmup_epochs=1),
@@ -49,16 +42,13 @@ SETTINGS = {
     # from scratch it is slow
     "wikitext-103": replace(SCRATCH, epochs=3, batch_size=2, lr=5e-5, warmup_epochs=0, weight_decay=0.0),
 }
-TINY = Tiny(
-    "python-reference", Settings(density=0.05, epochs=1, batch_size=16, lr=3e-3, warmup_epochs=0, optimizer="adamw")
-)
+TINY = Tiny("python-reference", Settings(density=0.05, epochs=1, batch_size=16, lr=3e-3, optimizer="adamw"))
 
 
 class GPT2(nn.Module):
     """The GPT-2 of the package transformers, which returns logits.
 
     Args:
-        tokens: of the vocabulary.
         shape: of the model.
         dropout: share of the activations.
 

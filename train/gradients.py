@@ -21,20 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from options.converters import new_file
-from options.optimizers import OPTIMIZERS
-from options.reduction import AUTO, algorithm_and_options, feedback_options
-from ranks.job import agreed, run, threads_per_rank
-from ranks.replicas import average_buffers, identical
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
 from sparse_mpi.tools.analysis.gradients import write
 from sparse_mpi.tools.bench.progress import progress
 from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli.parsing import Parser
-from sparse_mpi.tools.cli.values import integer
-from tasks.task import Task
-from trainer.choice import spelling
+from sparse_mpi.tools.command_line import Parser, integer
+from sparse_train.options.arguments import new_file
+from sparse_train.options.optimization import OPTIMIZERS
+from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
+from sparse_train.ranks.job import agreed, run, threads_per_rank
+from sparse_train.tasks.task import Task
+from sparse_train.trainer.evaluation import average_buffers, identical
+from sparse_train.trainer.planning import spelling
 
 PROGRAMS = ("vgg", "resnet", "vit", "lstm", "transformer", "bert", "gpt2")
 
@@ -62,8 +61,7 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
 def record(args: Namespace, comm: Comm) -> None:
     """Train on this rank as far as the last step to record; rank 0 writes the file.
 
-    Raises:
-        JobError: on all ranks alike, where the data cannot be read or the file not be written.
+    Raises JobError: on all ranks alike, where the data cannot be read or the file not be written.
     """
     options = args.options
     torch.set_num_threads(options.threads or threads_per_rank(comm))
@@ -81,7 +79,7 @@ def record(args: Namespace, comm: Comm) -> None:
     for number, batch in progress(_batches(task, last), "steps", comm.rank == 0 and options.progress, last):
         optimizer.zero_grad()
         with optimizer.ahead():
-            loss, _ = task.judge(batch)
+            loss, _ = task.forward_and_loss(batch)
             loss.backward()
         if number in args.record_steps:
             steps[number] = _gathered(_flat(parameters), comm)

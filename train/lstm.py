@@ -11,13 +11,12 @@ Options differ with the task: --task text --help tells those of text.
 
 from __future__ import annotations
 
-import data.text
-from tasks import speech
-from tasks.language import LSTM_SETTINGS, check_vocabulary, extend_lstm, lstm_language_task
-from trainer.by_task import ByTask
-from trainer.program import Program, Settings, Tiny
+from sparse_train.data import text
+from sparse_train.tasks import speech
+from sparse_train.tasks.language import LSTM_SETTINGS, check_vocabulary, extend_lstm, lstm_language_task
+from sparse_train.trainer.program import ByTask, Program, Settings, Tiny
 
-TINY_TEXT = Settings(density=0.05, epochs=1, batch_size=32, lr=3e-3, warmup_epochs=0, optimizer="adam")
+TINY_TEXT = Settings(density=0.05, epochs=1, batch_size=32, lr=3e-3, optimizer="adam")
 
 PROGRAM = ByTask(
     {
@@ -27,7 +26,7 @@ PROGRAM = ByTask(
             __doc__ or "",
             lstm_language_task,
             LSTM_SETTINGS,
-            data.text.FOLDERS,
+            text.FOLDERS,
             Tiny("python-reference", TINY_TEXT),
             extend_lstm,
             check_vocabulary,

@@ -19,16 +19,14 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from ranks import job
-from records.live import step_seconds
-from records.ways import arguments, check_program, check_way
 from sparse_mpi.comm import Comm
 from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli.parsing import Parser
-from sparse_mpi.tools.cli.values import checked, integer, new_folder
+from sparse_mpi.tools.command_line import Parser, checked, integer, new_folder
+from sparse_train.ranks import job
+from sparse_train.records.live import arguments, check_program, check_way, step_seconds
 
 
-def pace(args: Namespace, comm: Comm) -> dict[str, list[float]]:
+def step_seconds_by_way(args: Namespace, comm: Comm) -> dict[str, list[float]]:
     """Train each way in each round, and return the mean seconds of its steps, one number a round.
 
     Args:
@@ -83,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def measure(args: Namespace, comm: Comm) -> None:
     """Write what the ways take, and print it."""
-    seconds = pace(args, comm)
+    seconds = step_seconds_by_way(args, comm)
     if comm.rank == 0:
         record: dict[str, Any] = {"program": args.program, "ranks": comm.size, "options": args.options}
         record |= {"steps": args.steps, "warm_up": args.warm_up, "seconds": seconds, **provenance()}

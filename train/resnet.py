@@ -13,21 +13,19 @@ from dataclasses import replace
 
 from torch import nn
 
-from data.source import ImageBatches
-from models.resnet import FORMS, ResNet
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.cli.values import integer
-from tasks import images
-from tasks.task import Task
-from trainer.program import Program, Settings, Tiny
+from sparse_mpi.tools.command_line import integer
+from sparse_train.data.source import ImageBatches
+from sparse_train.models.vision import FORMS, ResNet
+from sparse_train.tasks import images
+from sparse_train.tasks.task import Task
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 SETTINGS = {
     "digits": replace(images.DIGITS, lr=0.1),
     "fashion-mnist": replace(images.FASHION_MNIST, lr=0.1),
     # He et al., CVPR 2016: 128 images a step, here on 4 ranks
-    "cifar10": Settings(
-        density=None, epochs=164, batch_size=32, lr=0.1, warmup_epochs=0, milestones=(81, 122), weight_decay=1e-4
-    ),
+    "cifar10": Settings(epochs=164, batch_size=32, lr=0.1, milestones=(81, 122), weight_decay=1e-4),
     "cifar100": images.ADTOPK,
     "imagenet": images.ADTOPK,
 }

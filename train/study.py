@@ -34,21 +34,30 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from options.arguments import file_name
-from records import duration, live, race
-from records.duration import LOWER_IS_BETTER
-from records.pairs import table
-from records.ways import arguments, check_program, check_shards, check_way, dealing
 from sparse_mpi.comm.world import World
 from sparse_mpi.network import networks
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli.parsing import Parser
-from sparse_mpi.tools.cli.values import checked, every, finite, integer, network, new_folder, number, rate, turns
+from sparse_mpi.tools.command_line import (
+    Parser,
+    checked,
+    every,
+    finite,
+    integer,
+    network,
+    new_folder,
+    number,
+    rate,
+    turns,
+)
 from sparse_mpi.tools.emulation import hosts, schedule
 from sparse_mpi.tools.figures.race import losses
 from sparse_mpi.tools.figures.study import curves, gaps
 from sparse_mpi.tools.figures.style import write
+from sparse_train.options.arguments import file_name
+from sparse_train.records import comparison, live
+from sparse_train.records.comparison import LOWER_IS_BETTER, paired_table
+from sparse_train.records.live import arguments, check_program, check_shards, check_way, dealing
 
 
 class Run(NamedTuple):
@@ -90,7 +99,7 @@ def train(run: Run) -> dict[str, Any]:
                 World(run.ranks).run(lambda comm: program.train(Namespace(**vars(args)), comm))
         events = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     epochs, final = [event for event in events if event["event"] == "epoch"], events[-1]
-    total = sum(epoch["mb_sent"] * steps for epoch, steps in duration.with_steps(epochs))
+    total = sum(epoch["mb_sent"] * steps for epoch, steps in comparison.with_steps(epochs))
     return {
         **run._asdict(),
         **{name: final[name] for name in ("headline", "score", "loss")},
@@ -171,14 +180,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("program", type=checked(check_program, "vgg"), help="of train/, without .py: vgg, lstm, ...")
     add("--ranks", type=integer(1), default=8, metavar="P", help="of each run (default: 8)")
-    add(
-        "--seeds",
-        type=integer(0),
-        nargs="+",
-        default=[1, 2, 3, 4, 5],
-        metavar="S",
-        help="a run of each (default: 1 2 3 4 5)",
-    )
+    text = "a run of each (default: 1 2 3 4 5)"
+    add("--seeds", type=integer(0), nargs="+", default=[1, 2, 3, 4, 5], metavar="S", help=text)
     add(
         "--ways",
         type=checked(check_way, "elect:votes=0.5"),
@@ -195,22 +198,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         metavar="KIND[:OPTION=VALUE..]",
         help="how data is dealt to ranks (default: shuffled)",
     )
-    add(
-        "--tune",
-        type=checked(_check_tune, "lr=0.1,0.05"),
-        metavar="OPTION=VALUE,VALUE,..",
-        help="give each way the best of these, as lr=0.1,0.05",
-    )
+    text = "give each way the best of these, as lr=0.1,0.05"
+    add("--tune", type=checked(_check_tune, "lr=0.1,0.05"), metavar="OPTION=VALUE,VALUE,..", help=text)
     add("--tuning-seeds", type=integer(0), nargs="+", default=[11, 12], metavar="S", help="for that (default: 11 12)")
     text = f"also tell how long the runs take there, by alpha and beta: {networks.CHOICES}"
     add("--network", type=network, nargs="+", default=[], metavar="NAME", help=text)
-    add(
-        "--compute",
-        type=number,
-        default=0.0,
-        metavar="SECONDS",
-        help="seconds that a rank computes in a step there (default: 0)",
-    )
+    text = "seconds that a rank computes in a step there (default: 0)"
+    add("--compute", type=number, default=0.0, metavar="SECONDS", help=text)
     text = "also measure steps of each way on emulated networks with links of these rates, none: no limit (needs root)"
     add("--emulate", type=rate, nargs="+", default=[], metavar="RATE", help=text)
     text = "train on emulated hosts whose links have this rate, or take turns as those of bench network (needs root)"
@@ -218,13 +212,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--every", type=every, metavar="TIME", help="how long each of several rates of --links holds: 30s, 2min")
     add("--target", type=finite, metavar="SCORE", help="and how long until an epoch ends with this score")
     add("--jobs", type=integer(1), default=os.cpu_count(), metavar="N", help="processes (default: one a CPU)")
-    add(
-        "--out",
-        type=new_folder("runs/study"),
-        required=True,
-        metavar="DIR",
-        help="folder for the records, tables and plot",
-    )
+    text = "folder for the records, tables and plot"
+    add("--out", type=new_folder("runs/study"), required=True, metavar="DIR", help=text)
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     args, options = parser.parse_args(words[:end]), tuple(words[end + 1 :])
@@ -243,25 +232,29 @@ def main(argv: Sequence[str] | None = None) -> None:
         best = tune(runs, tried, args.tuning_seeds, args.out / "tuning", jobs)
         runs = [run._replace(tuned=best[run.way, run.shards]) for run in runs]
     records = study(runs, args.out, jobs)
-    tables = [table(records, field) for field in ("score", "loss", "mb_sent", "mb_total")]
+    tables = [paired_table(records, field) for field in ("score", "loss", "mb_sent", "mb_total")]
     if given and not all("messages" in epoch for record in records for epoch in record["epochs"]):
         raise SystemExit(
             f"records in {args.out} are of before messages were counted; leave out --network, or --out anew"
         )
-    tables += [duration.table(records, name, network, args.compute, args.target) for name, network in given.items()]
+    tables += [
+        comparison.duration_table(records, name, network, args.compute, args.target) for name, network in given.items()
+    ]
     paces = {
-        text: race.step_seconds(race.measure(args.program, args.ranks, args.ways, options, text, args.out))
+        text: comparison.median_step_seconds(
+            comparison.measure_race(args.program, args.ranks, args.ways, options, text, args.out)
+        )
         for text in args.emulate
     }
     for text, seconds in paces.items():
-        tables.append(race.table(records, text, seconds, paces.get("none", {}), args.target))
+        tables.append(comparison.race_table(records, text, seconds, paces.get("none", {}), args.target))
     clocks: dict[str, Mapping[str, float | list[float]]] = {**paces}
     if links:
         name = " every ".join(links[1::2])
-        tables.append(live.table(records, name, args.target))
-        clocks[name] = live.courses(records)
+        tables.append(comparison.live_table(records, name, args.target))
+        clocks[name] = comparison.courses(records)
     if clocks:
-        shown = race.record(records, clocks) | provenance()
+        shown = comparison.race_record(records, clocks) | provenance()
         (args.out / "race.json").write_text(json.dumps(shown, indent=1) + "\n")
         write(partial(losses, [shown]), args.out / "race.svg")
     text = "\n\n".join(tables)

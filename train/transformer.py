@@ -9,11 +9,19 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
-from data.text import FOLDERS
-from models.transformer import Transformer
 from sparse_mpi.comm import Comm
-from tasks.language import LanguageTask, Shape, check_vocabulary, language_task, shape_of, shape_options, words
-from trainer.program import Program, Settings, Tiny
+from sparse_train.data.text import FOLDERS
+from sparse_train.models.language import Transformer
+from sparse_train.tasks.language import (
+    LanguageTask,
+    Shape,
+    check_vocabulary,
+    language_task,
+    shape_of,
+    shape_options,
+    words,
+)
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 SHAPES = {
     "python-reference": Shape(layers=4, width=200, heads=5, block=100, vocabulary=10_000),
@@ -25,15 +33,7 @@ SHAPES = {
 TINY_SHAPE = Shape(layers=2, width=64, heads=4, block=64, vocabulary=256)
 
 # ADTopk, HPDC 2024, for WikiText-2. The epochs are ours, and the warm-up: at 8 times the rate the loss rises without
-PUBLISHED = Settings(
-    density=None,
-    epochs=40,
-    batch_size=64,
-    lr=2e-3,
-    lr_times_ranks=True,
-    warmup_epochs=5,
-    optimizer="adam",
-)
+PUBLISHED = Settings(epochs=40, batch_size=64, lr=2e-3, lr_times_ranks=True, warmup_epochs=5, optimizer="adam")
 # Ours
 SMALL = replace(PUBLISHED, epochs=20, batch_size=16, lr=1e-3, lr_times_ranks=False, warmup_epochs=1, schedule="linear")
 SETTINGS = {
@@ -43,9 +43,7 @@ SETTINGS = {
     "wikitext-103": replace(PUBLISHED, epochs=3, warmup_epochs=0.5),
     "ptb": PUBLISHED,
 }
-TINY = Tiny(
-    "python-reference", Settings(density=0.05, epochs=1, batch_size=16, lr=3e-3, warmup_epochs=0, optimizer="adam")
-)
+TINY = Tiny("python-reference", Settings(density=0.05, epochs=1, batch_size=16, lr=3e-3, optimizer="adam"))
 
 
 def make(args: Namespace, comm: Comm) -> LanguageTask:

@@ -9,27 +9,21 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from models.vgg import NORMS, VGG16
 from sparse_mpi.comm import Comm
-from tasks.images import ADTOPK, DIGITS, FASHION_MNIST, FOLDERS, ImageTask, extend, image_task
-from trainer.program import Program, Settings, Tiny
+from sparse_train.models.vision import NORMS, VGG16
+from sparse_train.tasks.images import ADTOPK, DIGITS, FASHION_MNIST, FOLDERS, ImageTask, extend, image_task
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 SETTINGS = {
     "digits": DIGITS,
     "fashion-mnist": FASHION_MNIST,
     # Li and Hoefler, Ok-Topk, PPoPP 2022: 16 ranks
     "cifar10": Settings(
-        density=0.02,
-        epochs=161,
-        batch_size=16,
-        lr=0.1,
-        warmup_epochs=10,
-        milestones=(81, 122, 155),
-        weight_decay=1e-4,
+        density=0.02, epochs=161, batch_size=16, lr=0.1, warmup_epochs=10, milestones=(81, 122, 155), weight_decay=1e-4
     ),
     "cifar100": ADTOPK,
 }
-TINY = Tiny("digits", Settings(density=None, epochs=2, batch_size=20, lr=0.1, warmup_epochs=0.5, momentum=0.75))
+TINY = Tiny("digits", Settings(epochs=2, batch_size=20, lr=0.1, warmup_epochs=0.5, momentum=0.75))
 
 
 def make(args: Namespace, comm: Comm) -> ImageTask:

@@ -12,24 +12,17 @@ from dataclasses import replace
 
 from torch import nn
 
-from data.source import ImageBatches
-from models.vit import SIZES, ViT
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.cli.values import integer
-from tasks import images
-from tasks.task import Task
-from trainer.program import Program, Settings, Tiny
+from sparse_mpi.tools.command_line import integer
+from sparse_train.data.source import ImageBatches
+from sparse_train.models.vision import SIZES, ViT
+from sparse_train.tasks import images
+from sparse_train.tasks.task import Task
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 # Weights start at random: 1e-3, which needs a warm-up, instead of the 5e-5 that suits trained ones
 SCRATCH = Settings(
-    density=None,
-    epochs=100,
-    batch_size=32,
-    lr=1e-3,
-    warmup_epochs=5,
-    weight_decay=0.05,
-    optimizer="adamw",
-    schedule="linear",
+    epochs=100, batch_size=32, lr=1e-3, warmup_epochs=5, weight_decay=0.05, optimizer="adamw", schedule="linear"
 )
 
 SETTINGS = {
@@ -58,11 +51,8 @@ def extend(parser: ArgumentParser) -> None:
     """Add the options for images, and those for a ViT."""
     images.extend(parser)
     add = parser.add_argument_group("ViT").add_argument
-    add(
-        "--size",
-        choices=tuple(SIZES),
-        help="of the Transformer (default: mini, base for imagenet, micro for digits and with --tiny)",
-    )
+    text = "of the Transformer (default: mini, base for imagenet, micro for digits and with --tiny)"
+    add("--size", choices=tuple(SIZES), help=text)
     text = "cut images into patches of P x P (default: 4 for images below 64 pixels, else 16)"
     add("--patch-size", type=integer(1), metavar="P", help=text)
 

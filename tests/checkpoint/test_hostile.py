@@ -83,8 +83,8 @@ def test_a_pickle_in_place_of_a_state_is_refused(place, payload):
 def test_a_model_with_a_pickle_is_refused_in_one_line(place, payload):
     """What `torch.save` writes is a pickle; only tensors and plain data are taken from it."""
     torch = pytest.importorskip("torch")
-    from ranks.job import JobError
-    from trainer import checkpoints
+    from sparse_train.ranks.job import JobError
+    from sparse_train.trainer import checkpoints
 
     replace(place, manifest.MODEL, lambda file: torch.save({"model": payload}, file))
     args = Namespace(resume=place, checkpoint_dir=place.parent, checkpoint_every=0, out=place.parent)

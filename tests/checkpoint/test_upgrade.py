@@ -67,7 +67,7 @@ def test_three_ranks_take_over_from_the_old_two(label):
 
 def test_a_training_run_goes_on(tmp_path, no_signals):
     pytest.importorskip("torch")
-    from ranks.job import JobError
+    from sparse_train.ranks.job import JobError
 
     from ..train import small_program
 

@@ -10,13 +10,13 @@ import pytest
 
 import sparse_mpi
 import vgg
-from options.arguments import parse
 from sparse_mpi.ddp import SparseState
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.tools.cli import predict_advise
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.training.reduction import GradientReduction
+from sparse_train.options.arguments import parse
 
 ROOT = Path(__file__).parents[2]
 TRAINING = [DistributedOptimizer, SparseState, GradientReduction, DiLoCo]

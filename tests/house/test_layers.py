@@ -37,7 +37,8 @@ LAYERS = """
     tools
     __main__
 """
-# The training programs' folders; the programs themselves import from all of them.
+# The folders of what the training programs share; the programs themselves import from all of them.
+SHARED = "sparse_train"
 TRAIN_LAYERS = """
     ranks  data  models
     options
@@ -142,7 +143,7 @@ def layer(name: str, table: str = LAYERS) -> int:
 
 def room(name: str) -> str:
     """The folder of a module, or its own name in the package's root."""
-    return name.removeprefix(f"{PACKAGE}.").split(".")[0]
+    return name.removeprefix(f"{PACKAGE}.").removeprefix(f"{SHARED}.").split(".")[0]
 
 
 def permission(package: str, name: str) -> str | None:
@@ -167,12 +168,21 @@ def test_a_file_imports_only_from_lower_layers_and_its_own_folder(name):
         assert same or layer(imported.target) < layer(name), f"{where}, which is not below it"
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if "." in name])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name.startswith(f"{SHARED}.")])
 def test_a_file_of_the_programs_imports_only_from_lower_layers_and_its_own_folder(name):
     for imported in imports(name, PROGRAMS[name], PROGRAMS):
         if imported.target in PROGRAMS and room(imported.target) != room(name):
             where = f"{shown(PROGRAMS[name])}:{imported.line} imports {imported.target}"
             assert layer(imported.target, TRAIN_LAYERS) < layer(name, TRAIN_LAYERS), f"{where}, which is not below it"
+
+
+def test_the_programs_import_nothing_private_of_the_library():
+    """What they share with the command line is in `sparse_mpi.tools.command_line`."""
+    for name, file in PROGRAMS.items():
+        for imported in imports(name, file, LIBRARY):
+            where = f"{shown(file)}:{imported.line} imports {imported.target}"
+            assert not imported.target.startswith(f"{PACKAGE}.tools.cli"), where
+            assert "._" not in imported.target, where
 
 
 def test_the_house_has_few_rooms():

@@ -18,9 +18,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
-from ranks import job
 from sparse_mpi.comm import Comm
 from sparse_mpi.tools.bench.provenance import provenance
+from sparse_train.ranks import job
 
 HALF, STEPS = 3, 6
 OPTIONS = f"--tiny --max-steps {STEPS} --check-every {HALF} --checkpoint-every {HALF} --threads 1 --no-progress".split()

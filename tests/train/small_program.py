@@ -14,14 +14,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
-from data import Images
-from data.batches import Batches
-from data.share import share_of
-from records.journal import Outcome
-from records.metrics import FILE
 from sparse_mpi import World
-from tasks.images import ImageTask
-from trainer.program import Program, Settings, Tiny
+from sparse_train.data import Images
+from sparse_train.data.batches import Batches
+from sparse_train.data.share import share_of
+from sparse_train.records.journal import Outcome
+from sparse_train.records.metrics import FILE
+from sparse_train.tasks.images import ImageTask
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 from .small_training import network, two_classes
 

@@ -13,14 +13,14 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
-from data import Images, Split
-from data.batches import Batches
-from data.share import Share
-from records.metrics import Metrics
 from sparse_mpi.optim import DistributedOptimizer
-from tasks.images import ImageTask
-from tasks.task import sums
-from trainer.loop import Training
+from sparse_train.data import Images, Split
+from sparse_train.data.batches import Batches
+from sparse_train.data.share import Share
+from sparse_train.records.metrics import Metrics
+from sparse_train.tasks.images import ImageTask
+from sparse_train.tasks.task import sums
+from sparse_train.trainer.loop import Training
 
 
 def network(seed=0):
@@ -38,28 +38,10 @@ def two_classes(count):
 
 def settings(**changes):
     """Return the options that training reads."""
-    values = {
-        "epochs": 4,
-        "max_steps": None,
-        "seed": 1,
-        "lr": 0.2,
-        "lr_times_ranks": False,
-        "warmup_epochs": 1,
-        "schedule": "steps",
-        "milestones": [3],
-        "dense_warmup": 0,
-        "density_warmup": 0,
-        "check_every": 0,
-        "watch_every": 0,
-        "flush": False,
-        "log_every": 2,
-        "progress": False,
-        "plot": False,
-        "timeline": None,
-        "out": None,
-        "min_ranks": 1,
-        "spares": 0,
-    }
+    values = {"epochs": 4, "max_steps": None, "seed": 1, "log_every": 2, "progress": False, "plot": False, "out": None}
+    values |= {"lr": 0.2, "lr_times_ranks": False, "warmup_epochs": 1, "schedule": "steps", "milestones": [3]}
+    values |= {"dense_warmup": 0, "density_warmup": 0, "check_every": 0, "watch_every": 0, "flush": False}
+    values |= {"timeline": None, "min_ranks": 1, "spares": 0}
     return SimpleNamespace(**(values | changes))
 
 
@@ -83,7 +65,7 @@ def losses_of(task, optimizer, steps):
     """Return the losses of the first ``steps`` steps of training a task in this process alone."""
     losses = []
     for _, batch in zip(range(steps), task.train(0), strict=False):
-        loss, _ = task.judge(batch)
+        loss, _ = task.forward_and_loss(batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -110,7 +92,7 @@ class Slope:
     def test(self):
         return iter([self._points((self._seed,))] if self._rank == 0 else [])
 
-    def judge(self, batch):
+    def forward_and_loss(self, batch):
         inputs, wanted = batch
         errors = (self.model(inputs) - wanted).square()
         worst = math.nan if self.model.training else errors.max() * len(errors)

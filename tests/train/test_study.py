@@ -10,11 +10,11 @@ from concurrent.futures import Future
 import pytest
 
 import study
-from records import duration, race
-from records.duration import seconds
-from records.ways import arguments, dealing
 from sparse_mpi.network.model import Network
 from sparse_mpi.tools.analysis.interval import Interval
+from sparse_train.records import comparison
+from sparse_train.records.comparison import modelled_seconds
+from sparse_train.records.live import arguments, dealing
 from study import Run
 
 from ..launch import ROOT
@@ -103,19 +103,19 @@ def test_seconds_on_a_network_until_a_target():
         for seed, of in scores.items()
     ]
     first, second = records
-    assert seconds(first, network, 1e-3) == pytest.approx(0.14)
-    assert seconds(first, network, 1e-3, target=0.7) == pytest.approx(0.07)
-    assert seconds(first, network, 0, target=0.8) == pytest.approx(0.12)
-    assert seconds(second, network, 0, target=0.8) is None
+    assert modelled_seconds(first, network, 1e-3) == pytest.approx(0.14)
+    assert modelled_seconds(first, network, 1e-3, target=0.7) == pytest.approx(0.07)
+    assert modelled_seconds(first, network, 0, target=0.8) == pytest.approx(0.12)
+    assert modelled_seconds(second, network, 0, target=0.8) is None
     for record in records:
         record["headline"] = "wer"
         for epoch in record["epochs"]:
             epoch["test_wer"] = epoch["test_accuracy"]
-    assert seconds(second, network, 0, target=0.5) == pytest.approx(0.06)
-    assert seconds(first, network, 0, target=0.6) is None
+    assert modelled_seconds(second, network, 0, target=0.5) == pytest.approx(0.06)
+    assert modelled_seconds(first, network, 0, target=0.6) is None
     for record in records:
         record["headline"] = "accuracy"
-    assert duration.table(records, "lan", network, 0, target=0.8).splitlines() == [
+    assert comparison.duration_table(records, "lan", network, 0, target=0.8).splitlines() == [
         "| shards | way | s on lan | s until accuracy 0.8 | reached by |",
         "| --- | --- | ---: | ---: | ---: |",
         "| sorted | elect | 0.12 | 0.12 | 1 of 2 |",
@@ -171,10 +171,10 @@ def test_times_on_a_network_are_measured_steps_times_those_until_the_score():
         run("elect", 1, 5.5, 5.5),
         run("elect", 2, 5.0, 4.0),
     ]
-    table = race.table(records, "10mbit", {"dense": 0.5, "elect": 0.1}, {"dense": 0.25, "elect": 0.1}, 5.0)
+    table = comparison.race_table(records, "10mbit", {"dense": 0.5, "elect": 0.1}, {"dense": 0.25, "elect": 0.1}, 5.0)
     assert "| dense | 500.00 | 50% | 10.0 | 7.5 | 2 of 2 |" in table
     assert "| elect | 100.00 | 100% | 2.0 | 1.0 | 1 of 2 |" in table
-    shown = race.record(records, {"10mbit": {"dense": 0.5, "elect": 0.1}})
+    shown = comparison.race_record(records, {"10mbit": {"dense": 0.5, "elect": 0.1}})
     assert shown["courses"]["dense"] == [(10, 20.0, pytest.approx(0.55)), (20, 40.0, pytest.approx(0.425))]
     assert shown["seeds"] == [1, 2] and shown["seconds"]["10mbit"]["elect"] == 0.1
 
@@ -189,4 +189,4 @@ def test_steps_of_each_way_are_measured_in_turns(tmp_path):
     assert record["ranks"] == 2 and record["steps"] == 6 and record["warm_up"] == 3, "multiples of the local steps"
     assert set(record["seconds"]) == {"dense", "oktopk:local-steps=3"}
     assert all(len(taken) == 2 and min(taken) > 0 for taken in record["seconds"].values())
-    assert race.step_seconds(tmp_path / "pace.json").keys() == record["seconds"].keys()
+    assert comparison.median_step_seconds(tmp_path / "pace.json").keys() == record["seconds"].keys()

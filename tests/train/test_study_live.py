@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import study
-from records import live
 from sparse_mpi.tools.emulation import hosts
 from sparse_mpi.tools.figures.race import short
+from sparse_train.records import comparison, live
 from study import Run
 
 LINKS = ("--rate", "1gbit,50mbit", "--every", "30s")
@@ -29,7 +29,7 @@ def run(way, seed, *epochs, **more):
 def test_seconds_until_a_score_are_those_of_the_epochs_before():
     """Epochs of 3 and 5 s: a perplexity of 6 is there after 8 s, one of 7 after 3, one of 5 never."""
     record = run("dense", 1, epoch(10, 3.0, 7.0), epoch(20, 5.0, 6.0))
-    assert [live.until(record, score) for score in (7.0, 6.0, 5.0)] == [3.0, 8.0, None]
+    assert [comparison.until(record, score) for score in (7.0, 6.0, 5.0)] == [3.0, 8.0, None]
 
 
 def test_a_table_has_means_over_seeds_and_rates_of_bytes():
@@ -39,10 +39,10 @@ def test_a_table_has_means_over_seeds_and_rates_of_bytes():
         run("dense", 2, epoch(10, 2.0, 7.0), epoch(20, 2.0, 6.5)),
         run("elect:budget=5MB/s", 1, epoch(10, 3.0, 7.0), epoch(20, 3.0, 6.0), spent={"dense": 0.25}),
     ]
-    table = live.table(records, "1gbit", 6.0)
+    table = comparison.live_table(records, "1gbit", 6.0)
     assert "| dense | 500.0 | 7.5 | - | 6.0000 +- 25.4124 | 8.0000 +- nan | 1 of 2 |" in table
     assert "| elect:budget=5MB/s | 500.0 | 6.67 | 25% | 6.0000 +- nan | 6.0000 +- nan | 1 of 1 |" in table
-    assert live.courses(records) == {"dense": [2.5, 6.0], "elect:budget=5MB/s": [3.0, 6.0]}
+    assert comparison.courses(records) == {"dense": [2.5, 6.0], "elect:budget=5MB/s": [3.0, 6.0]}
 
 
 def test_what_a_budget_counted_begins_with_its_second_decision():

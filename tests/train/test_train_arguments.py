@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from options.arguments import Settings, Tiny, parse
-from options.converters import Ramp
-from options.optimizers import OPTIMIZERS
-from options.reduction import feedback_options, momentum_line
 from sparse_mpi import ALGORITHMS, EF21, SELECTORS
 from sparse_mpi.wire import WIRES
+from sparse_train.options.arguments import Settings, Tiny, parse
+from sparse_train.options.optimization import OPTIMIZERS, Ramp
+from sparse_train.options.reduction import feedback_options, momentum_line
 
 SETTINGS = {
-    "small": Settings(0.01, 5, 16, 0.1, 1, (3, 4), 1e-4),
-    "large": Settings(0.02, 90, 32, 0.0125, 5, (30, 60, 80), 5e-5, lr_times_ranks=True),
-    "text": Settings(0.02, 3, 8, 1e-3, 0.1, optimizer="adam", schedule="linear", clip_norm=2.5),
+    "small": Settings(5, 16, 0.1, 0.01, 1, (3, 4), 1e-4),
+    "large": Settings(90, 32, 0.0125, 0.02, 5, (30, 60, 80), 5e-5, lr_times_ranks=True),
+    "text": Settings(3, 8, 1e-3, 0.02, 0.1, optimizer="adam", schedule="linear", clip_norm=2.5),
 }
-TINY = Tiny("toy", Settings(0.1, 1, 4, 0.5, 0, momentum=0.25))
+TINY = Tiny("toy", Settings(1, 4, 0.5, 0.1, 0, momentum=0.25))
 FOLDERS = {"small": "here", "large": "there", "text": "where", "toy": "nowhere"}
 
 
@@ -131,18 +130,12 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--beta1", "0.8", "--optimizer", "sgd"], ["--beta1", "for adam or adamw, got 0.8 for sgd"]),
         (["--beta1", "1", "--optimizer", "adam"], ["--beta1", "must be below 1", "got 1.0 for adam"]),
         (["--data", "text", "--momentum", "0.9"], ["--momentum", "needs --optimizer sgd, has no effect on adam"]),
-        (
-            ["--optimizer", "adam", "--feedback", "gmc"],
-            ["--feedback", "gmc takes over the momentum of sgd, not"],
-        ),
+        (["--optimizer", "adam", "--feedback", "gmc"], ["--feedback", "gmc takes over the momentum of sgd, not"]),
         (["--optimizer", "adamw", "--feedback", "dgc"], ["--feedback", "not of adamw", "use --feedback residual"]),
         (["--data", "text", "--milestones", "3"], ["--milestones", "needs --schedule steps", "on linear"]),
         (["--decay", "0.9"], ["--decay", "needs --schedule exponential", "on steps"]),
         (["--data", "toy"], ["--data", "toy is for --tiny alone", "small, large, text"]),
-        (
-            ["--density-warmup", "0.5@0"],
-            ["--density-warmup", "must be a number > 0, or inf"],
-        ),
+        (["--density-warmup", "0.5@0"], ["--density-warmup", "must be a number > 0, or inf"]),
         (["--algo", "oktopk:votes=1"], ["--algo", "oktopk has no option votes; it has: selector", "or auto"]),
         (["--algo", "elect:wire=packed", "--wire", "coo32"], ["--wire", "elect:wire=packed has one"]),
         (["--leak", "0.1", "--feedback", "dgc"], ["--leak", "dgc has none", "residual, leaky, gmc"]),

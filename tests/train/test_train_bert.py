@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import bert
-from data.corpus import encoded, gathered
-from data.reference import documents
-from data.wordpiece import WordPiece, trained
-from models.bert import Shape, for_answering, for_pretraining, load_encoder
-from ranks.job import JobError
 from sparse_mpi.comm import NullComm
-from tasks.masked import Examples, Pretraining
+from sparse_train.data.corpus import encoded, gathered
+from sparse_train.data.reference import documents
+from sparse_train.data.vocabulary import WordPiece, train_pieces
+from sparse_train.models.bert import Shape, for_answering, for_pretraining, load_encoder
+from sparse_train.ranks.job import JobError
+from sparse_train.tasks.masked import Examples, Pretraining
 
 from .small_training import losses_of
 
@@ -24,7 +24,7 @@ TEXTS = documents()
 
 @cache
 def special():
-    return WordPiece(trained([text for _, text in TEXTS], 600))
+    return WordPiece(train_pieces([text for _, text in TEXTS], 600))
 
 
 @cache
@@ -128,7 +128,7 @@ def test_judged_sums_and_scores():
     made._bert = made.model = for_pretraining(bert.SMALL, 600).eval()
     batch = next(made.train(0))
     with torch.no_grad():
-        loss, sums = made.judge(batch)
+        loss, sums = made.forward_and_loss(batch)
         whole = made.model(batch.tokens, attention_mask=batch.attended, token_type_ids=batch.halves)
     logits = whole.prediction_logits.flatten(0, 1)[batch.places]
     masked = torch.nn.functional.cross_entropy(logits, batch.targets)

@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from options.reduction import algorithm_and_options
-from records.metrics import plot, record
-from records.spending import EVENT
 from sparse_mpi.comm import NullComm
+from sparse_train.options.reduction import algorithm_and_options
+from sparse_train.records.metrics import BUDGET, plot, record
 
 from .small_training import settings, train
 from .test_train_arguments import options
@@ -53,7 +52,7 @@ def test_decisions_are_recorded_and_drawn(tmp_path, no_signals):
     metrics.close()
     train(comm, settings(log_every=1), tmp_path / "run", budget="1MB/s", step_seconds=0.5, algorithm="topka")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    decided = [line for line in lines if line["event"] == EVENT]
+    decided = [line for line in lines if line["event"] == BUDGET]
     assert [line["decision"] for line in decided] == list(range(1, len(decided) + 1))
     assert len(decided) == sum(line["event"] == "step" for line in lines) - 2
     assert {"step", "epoch", "k", "dense", "why", "seconds", "exposed", "mb_sent", "mb_credit", "elapsed"} <= {

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from ranks.job import JobError, Preempted
-from records.metrics import Metrics
 from sparse_mpi import World
 from sparse_mpi.checkpoint import latest
-from trainer.identity import check_identity
+from sparse_train.ranks.job import JobError, Preempted
+from sparse_train.records.metrics import Metrics
+from sparse_train.trainer.checkpoints import check_identity
 
 from .small_program import LOG, PROGRAM, Struck, records, train
 
@@ -64,7 +64,7 @@ def finite(folder: Path) -> bool:
 def test_what_has_diverged_is_not_written(every, tmp_path, monkeypatch):
     """After step 1 it is the weights alone that are NaN; the loss is known by step 3."""
     train(2, tmp_path, "--checkpoint-every", "1", "--max-steps", "4")
-    monkeypatch.setattr("trainer.loop.learning_rate", lambda *_: math.inf)
+    monkeypatch.setattr("sparse_train.trainer.loop.learning_rate", lambda *_: math.inf)
     with pytest.raises(JobError, match="training diverged in epoch 2: .* try a lower --lr"):
         train(2, tmp_path, "--checkpoint-every", str(every), "--resume", "--keep", "1")
     assert latest(tmp_path / "checkpoints").name == "step-00000004" and finite(tmp_path)
@@ -123,7 +123,7 @@ def test_records_are_closed_however_a_run_ends(end, tmp_path, monkeypatch):
     def broken(self):
         raise end("enough")
 
-    monkeypatch.setattr("trainer.loop.Training._save", broken)
+    monkeypatch.setattr("sparse_train.trainer.loop.Training._save", broken)
     with pytest.raises(end):
         train(1, tmp_path)
     assert len(closed) == 1

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from data import DATASETS, Images, Split, cifar, digits, fashion_mnist
-from data.batches import Batches, crop, mirror, shard
-from data.share import Share
+from sparse_train.data import DATASETS, Images, Split
+from sparse_train.data.batches import Batches, crop, mirror
+from sparse_train.data.share import Share, shard
+from sparse_train.data.small_images import load_cifar10, load_cifar100, load_fashion_mnist, load_scikit_digits, read_idx
 
 
 def idx(array):
@@ -88,11 +89,11 @@ def write_cifar(folder, name, packed):
 
 
 def test_digits_come_with_scikit_learn_and_are_cut_alike_every_time():
-    data = digits.load(Path("nowhere"))
+    data = load_scikit_digits(Path("nowhere"))
     assert data.train.images.shape == (1437, 1, 8, 8) and data.test.images.shape == (360, 1, 8, 8)
     assert data.train.images.dtype == np.uint8 and data.train.images.max() == 255
     assert set(data.test.labels) == set(range(10)) == set(data.train.labels)
-    assert np.array_equal(data.train.images, digits.load(Path("nowhere")).train.images)
+    assert np.array_equal(data.train.images, load_scikit_digits(Path("nowhere")).train.images)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ""])
@@ -119,7 +120,7 @@ def test_damaged_idx_files_are_refused(tmp_path, content, says):
     path = tmp_path / "x.gz"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"x\.gz") as error:
-        fashion_mnist.read_idx(path)
+        read_idx(path)
     assert says in str(error.value)
 
 
@@ -127,7 +128,7 @@ def test_images_and_labels_must_fit_together(tmp_path):
     write_fashion(tmp_path)
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros(5, np.uint8))))
     with pytest.raises(ValueError, match="do not fit together"):
-        fashion_mnist.load(tmp_path)
+        load_fashion_mnist(tmp_path)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -153,7 +154,7 @@ def test_damaged_or_malicious_cifar_files_are_refused(tmp_path, content, capsys)
     write_cifar(tmp_path, "cifar100", packed=False)
     (tmp_path / "cifar-100-python" / "train").write_bytes(content)
     with pytest.raises(ValueError, match="CIFAR file train is damaged"):
-        cifar.load_cifar100(tmp_path)
+        load_cifar100(tmp_path)
     assert capsys.readouterr().out == ""
 
 
@@ -161,10 +162,10 @@ def test_a_damaged_or_wrong_archive_is_refused(tmp_path):
     write_cifar(tmp_path, "cifar100", packed=True)
     archive = tmp_path / "cifar-100-python.tar.gz"
     with pytest.raises(ValueError, match="another archive"):
-        cifar.load_cifar10(archive)
+        load_cifar10(archive)
     archive.write_bytes(archive.read_bytes()[:-200])
     with pytest.raises(ValueError, match=r"damaged|another archive"):
-        cifar.load_cifar100(tmp_path)
+        load_cifar100(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar10", "cifar100"])

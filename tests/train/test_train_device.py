@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import torch
 
-from ranks import device as devices
-from ranks.job import JobError
 from sparse_mpi import World
 from sparse_mpi.comm.null import NullComm
-from tasks.placed import ahead, moved, placed
+from sparse_train.ranks import device as devices
+from sparse_train.ranks.job import JobError
+from sparse_train.tasks.task import ahead, moved, on_device
 
 from .small_program import LOG, PROGRAM, train
 
@@ -46,9 +46,9 @@ def made(name):
 @pytest.mark.parametrize("name", ["vgg", "resnet", "vit", "transformer"])
 def test_a_training_pass_waits_for_nothing(name):
     """Those of lstm.py and of transformers look at lengths and at masks, which ``meta`` cannot."""
-    task = placed(made(name), torch.device("meta"), "float32")
+    task = on_device(made(name), torch.device("meta"), "float32")
     task.model.train()
-    loss, sums = task.judge(next(task.train(0)))
+    loss, sums = task.forward_and_loss(next(task.train(0)))
     loss.backward()
     assert loss.device.type == sums.device.type == "meta" and sums.dtype == torch.float64
     assert all(p.grad is None or p.grad.device.type == "meta" for p in task.model.parameters())
@@ -60,9 +60,9 @@ def test_a_training_pass_waits_for_nothing(name):
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_half_precision_leaves_weights_and_gradients_as_they_are(name):
     torch.set_num_threads(1)
-    task, plain = (placed(made(name), torch.device("cpu"), precision) for precision in ("bf16", "float32"))
+    task, plain = (on_device(made(name), torch.device("cpu"), precision) for precision in ("bf16", "float32"))
     assert task.headline == plain.headline and task.steps == plain.steps
-    losses = [one.judge(next(one.train(0)))[0] for one in (task, plain)]
+    losses = [one.forward_and_loss(next(one.train(0)))[0] for one in (task, plain)]
     losses[0].backward()
     half, whole = (loss.item() for loss in losses)
     assert half == pytest.approx(whole, rel=0.1) and half != whole
@@ -100,7 +100,7 @@ def test_the_next_batch_travels_while_one_is_worked_on(monkeypatch):
     streams = Streams()
     for name in ("Stream", "stream", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, getattr(streams, name))
-    monkeypatch.setattr("tasks.placed.moved", lambda batch, device, pinned: (batch, pinned))
+    monkeypatch.setattr("sparse_train.tasks.task.moved", lambda batch, device, pinned: (batch, pinned))
     seen = []
     for batch in ahead(iter(range(3)), torch.device("cuda")):
         seen.append(batch)
@@ -228,7 +228,7 @@ def test_a_program_chooses_deterministic_kernels_if_told_to(tmp_path, monkeypatc
         seen.append((variable in os.environ, cudnn.deterministic, *state))
         return torch.device("cpu")
 
-    monkeypatch.setattr("trainer.program.choose", chosen)
+    monkeypatch.setattr("sparse_train.trainer.program.choose", chosen)
     try:
         train(1, tmp_path / "plain", "--max-steps", "1")
         train(1, tmp_path / "told", "--max-steps", "1", "--deterministic")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ranks.job import JobError, Preempted
 from sparse_mpi import World
 from sparse_mpi.checkpoint import latest
+from sparse_train.ranks.job import JobError, Preempted
 
 from .small_program import LOG, PROGRAM, records
 

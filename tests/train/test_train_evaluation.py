@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.evaluation import evaluate
+from sparse_train.trainer.evaluation import evaluate
 
 from .small_training import Slope, network, task
 
@@ -21,7 +21,7 @@ def test_scores_are_those_of_all_test_data_on_every_rank(ranks):
         scores = evaluate(made, comm)
         assert not made.model.training and made.model[2].running_mean[0] == pytest.approx((comm.size - 1) / 2)
         assert all(p.grad is None for p in made.model.parameters())
-        sums = sum((made.judge(batch)[1].numpy() for batch in made.test()), np.zeros(3))
+        sums = sum((made.forward_and_loss(batch)[1].numpy() for batch in made.test()), np.zeros(3))
         return scores, sums
 
     scores, sums = zip(*ranks.run(body), strict=True)

@@ -9,20 +9,18 @@ import numpy as np
 import pytest
 from torch import nn
 
-from data.corpus import encoded, gathered
-from data.fingerprint import fingerprint
-from data.reference import documents
-from data.share import Share
-from data.speech import Clip, Speech
-from data.squad import Answer, Question
-from data.wordpiece import WordPiece, trained
 from sparse_mpi import World
 from sparse_mpi.comm import NullComm
-from tasks.language import LanguageTask
-from tasks.masked import Examples, Pretraining
-from tasks.speech import SpeechTask
-from tasks.squad import Answering
-from tasks.windows import Windows
+from sparse_train.data.corpus import encoded, gathered
+from sparse_train.data.questions import Answer, Question
+from sparse_train.data.reference import documents
+from sparse_train.data.share import Share, fingerprint
+from sparse_train.data.speech import Clip, Speech
+from sparse_train.data.vocabulary import WordPiece, train_pieces
+from sparse_train.tasks.language import LanguageTask
+from sparse_train.tasks.masked import Examples, Pretraining
+from sparse_train.tasks.speech import SpeechTask
+from sparse_train.tasks.squad import Answering, Windows
 
 TEXTS = documents()[:45]
 ARGS = Namespace(batch_size=2, seed=1, spares=0)
@@ -31,7 +29,7 @@ MODEL = nn.Identity()
 
 @cache
 def vocabulary():
-    return trained([text for _, text in TEXTS], 300)
+    return train_pieces([text for _, text in TEXTS], 300)
 
 
 def test_texts_and_numbers_count_and_where_a_text_ends():

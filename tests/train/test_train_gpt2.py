@@ -11,7 +11,7 @@ import torch
 
 from gpt2 import GPT2, PROGRAM, SHAPES, SIZES
 from sparse_mpi.comm import NullComm
-from tasks.language import Shape
+from sparse_train.tasks.language import Shape
 
 from .small_training import losses_of
 

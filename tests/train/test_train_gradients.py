@@ -20,7 +20,7 @@ def first_gradient(args, comm):
     torch.manual_seed(args.options.seed)
     task = args.task.make(args.options, comm)
     broadcast_parameters(task.model.state_dict(), comm=comm)
-    loss, _ = task.judge(next(iter(task.train(0))))
+    loss, _ = task.forward_and_loss(next(iter(task.train(0))))
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(task.model.parameters()))]).numpy()
 
 

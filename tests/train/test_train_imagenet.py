@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from data import DATASETS
-from data.imagenet import DEVIATION, MEAN, FolderBatches, ahead, cut, middle, read_image
-from data.share import Share
 from sparse_mpi.comm.world import World
+from sparse_train.data import DATASETS
+from sparse_train.data.imagenet import DEVIATION, MEAN, FolderBatches, ahead, cut, middle, read_image
+from sparse_train.data.share import Share
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sparse_mpi import World
-from tasks.images import extend, image_task
+from sparse_train.tasks.images import extend, image_task
 
 
 def digits(comm, **changes):
@@ -36,13 +36,13 @@ def test_what_is_judged_adds_up_to_mean_loss_and_accuracy():
     batches = list(task.test())
     outputs = torch.cat([task.model(images) for images, _ in batches])
     labels = torch.cat([labels for _, labels in batches])
-    judged = [task.judge(batch) for batch in batches]
-    sums = sum(sums for _, sums in judged)
+    results = [task.forward_and_loss(batch) for batch in batches]
+    sums = sum(sums for _, sums in results)
     loss = -outputs.log_softmax(1)[range(360), labels].mean()
     right = (outputs.argmax(1) == labels).float().mean()
     assert task.scores(sums) == {"loss": pytest.approx(loss.item()), "accuracy": pytest.approx(right.item())}
     assert list(task.scores(sums)) == ["loss", task.headline] and sums[0] == 360
-    judged[0][0].backward()
+    results[0][0].backward()
     assert task.model[1].weight.grad.any()
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ranks import job
 from sparse_mpi import World
+from sparse_train.ranks import job
 
 
 @pytest.mark.ranks(2, 4)

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from ranks import job
-from records.journal import Outcome, conclude
-from records.metrics import Metrics, plot
 from sparse_mpi import World
 from sparse_mpi.comm.null import NullComm
+from sparse_train.ranks import job
+from sparse_train.records.journal import Outcome, conclude
+from sparse_train.records.metrics import Metrics, plot
 
 from .small_training import settings, train
 

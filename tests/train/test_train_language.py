@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from data.text import TEXTS, Text
-from models.word_lstm import WordLSTM
-from ranks.job import JobError
 from sparse_mpi.comm import NullComm
-from tasks.language import (
+from sparse_train.data.text import TEXTS, Text
+from sparse_train.models.language import WordLSTM
+from sparse_train.ranks.job import JobError
+from sparse_train.tasks.language import (
     LSTM_SETTINGS,
     LanguageTask,
     Shape,
@@ -92,9 +92,9 @@ def test_an_even_guess_has_the_vocabulary_for_perplexity():
             return torch.zeros(*tokens.shape, 50)
 
     task = counting(41, NullComm(1), model=Even())
-    judged = [task.judge(batch) for batch in task.test()]
-    assert all(loss.item() == pytest.approx(math.log(50)) for loss, _ in judged)
-    sums = np.sum([sums for _, sums in judged], axis=0)
+    results = [task.forward_and_loss(batch) for batch in task.test()]
+    assert all(loss.item() == pytest.approx(math.log(50)) for loss, _ in results)
+    sums = np.sum([sums for _, sums in results], axis=0)
     assert sums.dtype == np.float64 and sums[0] == 40
     assert task.scores(sums) == pytest.approx({"loss": math.log(50), "perplexity": 50})
     assert next(iter(task.scores(sums))) == "loss" and task.headline in task.scores(sums)

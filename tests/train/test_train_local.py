@@ -7,8 +7,8 @@ from importlib import import_module
 
 import pytest
 
-from ranks.job import JobError
 from sparse_mpi import ALGORITHMS
+from sparse_train.ranks.job import JobError
 
 from ..launch import launch, needs_mpi
 from .small_program import LOG, PROGRAM, records, train

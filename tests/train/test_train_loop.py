@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from ranks import job
-from records.metrics import Metrics
 from sparse_mpi import World
 from sparse_mpi.optim import DistributedOptimizer
-from trainer.loop import Training, step_seed
+from sparse_train.ranks import job
+from sparse_train.records.metrics import Metrics
+from sparse_train.trainer.loop import Training, step_seed
 
 from .small_training import Slope, settings, train
 
@@ -107,7 +107,7 @@ def test_dropout_is_a_function_of_seed_step_and_rank():
         made = Slope(comm)
         optimizer = DistributedOptimizer(torch.optim.SGD(made.model.parameters(), 0.1), comm=comm)
         training = Training(made, optimizer, settings(max_steps=9), comm, Metrics(None, comm))
-        training.steps, masks = steps, []
+        training.progress.steps, masks = steps, []
         made.model[1].register_forward_hook(lambda module, _, out: masks.append((out == 0).numpy().copy()))
         training.run()
         return [mask for mask in masks if mask.any()]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from lstm import PROGRAM
-from models.speech_lstm import LOOKAHEAD, SpeechLSTM
 from sparse_mpi.comm.world import World
+from sparse_train.models.speech_lstm import LOOKAHEAD, SpeechLSTM
 
 from ..launch import launch, needs_mpi
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from options.reduction import OPTIONS
-from ranks.job import JobError
-from records.journal import coverage
-from records.meter import Stamps
 from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.tools.plan import store
 from sparse_mpi.tools.plan.base import Part, Plan
-from trainer.planning import Planning, Profiler
+from sparse_train.options.reduction import OPTIONS
+from sparse_train.ranks.job import JobError
+from sparse_train.records.journal import coverage
+from sparse_train.records.meter import Stamps
+from sparse_train.trainer.planning import Planning, Profiler
 
 from ..launch import launch, needs_mpi
 

@@ -7,16 +7,14 @@ import re
 
 import pytest
 
-from options.optimizers import OPTIMIZERS
-from ranks.job import JobError
 from sparse_mpi import World
-from trainer.program import Program, Settings, Tiny
+from sparse_train.options.optimization import OPTIMIZERS
+from sparse_train.ranks.job import JobError
+from sparse_train.trainer.program import Program, Settings, Tiny
 
 from .small_training import Slope
 
-SETTINGS = {
-    "points": Settings(0.5, epochs=6, batch_size=4, lr=0.05, warmup_epochs=1, schedule="linear", clip_norm=5.0),
-}
+SETTINGS = {"points": Settings(6, 4, 0.05, 0.5, warmup_epochs=1, schedule="linear", clip_norm=5.0)}
 
 
 def make(args, comm):

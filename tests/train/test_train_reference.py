@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import cloze
-from data.corpus import is_test, training
-from data.reference import SENTENCES, documents, parts
-from data.text import TEXTS
+from sparse_train.data import questions
+from sparse_train.data.corpus import is_test, training
+from sparse_train.data.reference import SENTENCES, documents, parts
+from sparse_train.data.text import TEXTS
 
 TOPICS = documents()
 RUN = 100  # characters
@@ -53,5 +53,5 @@ def test_nothing_in_the_test_part_was_there_in_training(split):
 
 
 def test_no_sentence_is_in_two_paragraphs_of_made_up_questions():
-    seen = [sentence for _, sentences in cloze.paragraphs() for sentence in sentences]
+    seen = [sentence for _, sentences in questions.paragraphs() for sentence in sentences]
     assert len(seen) == len(set(seen)) > 1000

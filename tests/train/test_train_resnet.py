@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import resnet
-from models.resnet import FORMS, Residual, ResNet
-from ranks.job import JobError
 from sparse_mpi.comm.world import World
+from sparse_train.models.vision import FORMS, Residual, ResNet
+from sparse_train.ranks.job import JobError
 
 
 def count(model):
@@ -95,14 +95,14 @@ def task():
 
 def test_the_tiny_one_is_small_and_learns_with_all_its_parameters(task):
     assert count(task.model) == 17_254
-    loss, sums = task.judge(next(task.train(0)))
+    loss, sums = task.forward_and_loss(next(task.train(0)))
     loss.backward()
     assert 0 < loss.item() < 10 and sums[0] == 17  # 1437 images in 89 steps
     assert all(p.grad.abs().max() > 0 for p in task.model.parameters())
 
 
 def test_the_same_batch_gives_the_same_numbers(task):
-    first, again = ([task.judge(next(task.train(3, 2)))[0].item() for _ in range(2)] for _ in range(2))
+    first, again = ([task.forward_and_loss(next(task.train(3, 2)))[0].item() for _ in range(2)] for _ in range(2))
     assert first == again and first[0] == first[1]
 
 

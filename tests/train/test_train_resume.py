@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ranks.job import JobError
-from records.metrics import FILE, Resumed, retain
 from sparse_mpi.checkpoint import CheckpointError, latest
 from sparse_mpi.reduction.arguments import make_algorithm
-from trainer import checkpoints
+from sparse_train.ranks.job import JobError
+from sparse_train.records.metrics import FILE, Resumed, retain
+from sparse_train.trainer import checkpoints
 
 from ..launch import launch, needs_mpi
 from .small_program import LOG, PROGRAM, records, train
@@ -97,7 +97,7 @@ def test_the_plan_of_plan_auto_survives(tmp_path, monkeypatch):
     options = ["--plan", "auto", "--profile-steps", "2", "--checkpoint-every", "5"]
     train(2, tmp_path, *options, "--max-steps", "5")
     assert (tmp_path / "plan.json").exists()
-    monkeypatch.setattr("trainer.planning.measure", lambda *args, **options: pytest.fail("planned anew"))
+    monkeypatch.setattr("sparse_train.trainer.planning.measure", lambda *args, **options: pytest.fail("planned anew"))
     for size in (2, 3):
         outcome = train(size, tmp_path / str(size), *options, "--resume", str(tmp_path))
         assert outcome.identical and outcome.predicted_seconds is not None

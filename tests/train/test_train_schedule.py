@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from options.converters import Ramp
-from options.schedule import density, learning_rate
+from sparse_train.options.optimization import Ramp, density, learning_rate
 
 
 def settings(**changes):

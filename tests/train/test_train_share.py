@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.batches import shard
-from data.share import Share
+from sparse_train.data.share import Share, shard
 
 COUNT, BATCH = 101, 3
 

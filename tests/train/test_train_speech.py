@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from data.share import Share
-from data.spectrogram import log_spectrogram
-from data.speech import Clip, Speech, decode, encode
-from models.speech_lstm import SpeechLSTM
-from tasks.speech import SpeechTask, buckets, collate, recognise
-from tasks.wer import errors
+from sparse_train.data.share import Share
+from sparse_train.data.sound import log_spectrogram
+from sparse_train.data.speech import Clip, Speech, decode, encode
+from sparse_train.models.speech_lstm import SpeechLSTM
+from sparse_train.tasks.speech import SpeechTask, buckets, collate, errors, recognise
 
 
 def noise(seed, count):
@@ -76,20 +75,20 @@ def test_scores_do_not_depend_on_how_clips_are_dealt_out():
     tasks = [small_task(), *(small_task(rank, 7) for rank in range(7))]  # more ranks than clips
     for task in tasks:
         task.model.eval()
-    alone, *shared = ([task.judge(batch)[1] for batch in task.test()] for task in tasks)
+    alone, *shared = ([task.forward_and_loss(batch)[1] for batch in task.test()] for task in tasks)
     assert np.allclose(sum(alone), sum(map(sum, shared)), rtol=1e-5) and sum(alone)[0] == 5
 
 
 def test_training_counts_clips_and_loss_and_evaluation_errors_too():
     task = small_task()
     batch = collate(task._speech.test[:2])
-    loss, sums = task.judge(batch)
+    loss, sums = task.forward_and_loss(batch)
     loss.backward()
     assert sums[0] == 2 and math.isclose(sums[1], 2 * loss.item(), rel_tol=1e-6) and not sums[2:].any()
     scores = task.scores(sums)
     assert list(scores) == ["loss", "wer", "cer"] and math.isnan(scores["wer"]) and math.isnan(scores["cer"])
     task.model.eval()
-    _, sums = task.judge(batch)
+    _, sums = task.forward_and_loss(batch)
     said = ["A" + "B" * 7, "A" + "B" * 8]
     found = recognise(*task.model(batch.spectrograms, batch.frames))
     assert sums[2:].tolist() == np.sum([errors(*pair) for pair in zip(said, found, strict=True)], 0).tolist()
@@ -105,7 +104,7 @@ def test_the_loss_is_the_likelihood_of_all_ways_to_say_the_text():
     assert p.shape == (3, 29)
     frames = ["A__", "_A_", "__A", "AA_", "_AA", "AAA"]
     likelihood = sum(math.prod(float(p[i, c]) for i, c in enumerate(encode(way))) for way in frames)
-    assert math.isclose(task.judge(batch)[0].item(), -math.log(likelihood), rel_tol=1e-5)
+    assert math.isclose(task.forward_and_loss(batch)[0].item(), -math.log(likelihood), rel_tol=1e-5)
 
 
 def test_recognised_are_the_likeliest_characters_without_repetitions_and_blanks():

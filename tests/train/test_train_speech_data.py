@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import an4, asterisk, espeak
-from data.sound import read
-from data.spectrogram import BINS, log_spectrogram
-from data.speech import ALPHABET, decode, encode, written
+from sparse_train.data import espeak
+from sparse_train.data.sound import BINS, log_spectrogram, read_sound
+from sparse_train.data.speech import ALPHABET, decode, encode, load_an4, load_asterisk, written
 
 SPHERE = b"NIST_1A\n   1024\nsample_rate -i 16000\nchannel_count -i 1\nsample_byte_format -s2 %s\nend_head\n"
 
@@ -37,11 +36,11 @@ def write(path, samples, rate=16_000, channels=1, width=2):
 def test_sounds_are_read_in_their_order_of_bytes(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
     write(path, noise(1))
-    sound = read(path)
+    sound = read_sound(path)
     assert sound.rate == 16_000 and sound.samples.dtype == np.int16 and np.array_equal(sound.samples, noise(1))
     if suffix == ".sph":
         path.write_bytes((SPHERE % b"01").ljust(1024) + noise(1).tobytes())
-        assert np.array_equal(read(path).samples, noise(1))
+        assert np.array_equal(read_sound(path).samples, noise(1))
 
 
 @pytest.mark.parametrize(
@@ -57,14 +56,14 @@ def test_sounds_are_read_in_their_order_of_bytes(tmp_path, suffix):
 def test_damaged_sounds_are_refused(tmp_path, name, content, says):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match="x[.]") as error:
-        read(tmp_path / name)
+        read_sound(tmp_path / name)
     assert says in str(error.value)
 
 
 def test_sounds_of_two_channels_are_refused(tmp_path):
     write(tmp_path / "x.wav", noise(1), channels=2)
     with pytest.raises(ValueError, match=r"2 channels of 2 bytes a sample; expected 1 of 2"):
-        read(tmp_path / "x.wav")
+        read_sound(tmp_path / "x.wav")
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".raw", ".sph"])
@@ -80,16 +79,16 @@ def test_an4_is_read_as_distributed(tmp_path, suffix, root):
         (base / "etc" / f"an4_{part}.fileids").write_text("\n".join(ids))
         for seed, name in enumerate(ids):
             write(base / "wav" / f"{name}{suffix}", noise(seed))
-    speech = an4.load(tmp_path)
+    speech = load_an4(tmp_path)
     assert [clip.text for clip in speech.train] == ["YES", "ENTER SIX"]
     assert [clip.text for clip in speech.test] == ["O'HARE"]
     assert np.array_equal(speech.train[1].samples, noise(1)) and speech.train[1].rate == 16_000
     (base / "wav" / f"{ids[0]}{suffix}").unlink()
     with pytest.raises(FileNotFoundError, match=r"an3-c-b\.raw.*unpack all"):
-        an4.load(tmp_path)
+        load_an4(tmp_path)
     (base / "etc" / "an4_train.transcription").write_text("")
     with pytest.raises(ValueError, match=r"no text for 2 of them \(an4_clstk/fash/an2-a-b"):
-        an4.load(tmp_path)
+        load_an4(tmp_path)
 
 
 @pytest.mark.parametrize("root", ["", "an4_dataset"])
@@ -99,7 +98,7 @@ def test_an4_is_read_as_converted(tmp_path, root):
         write(base / "wav" / "a.wav", noise(3))
         (base / "txt").mkdir()
         (base / "txt" / "a.txt").write_text(text)
-    speech = an4.load(tmp_path)
+    speech = load_an4(tmp_path)
     assert [clip.text for clip in (*speech.train, *speech.test)] == ["RUBOUT", "GO"]
 
 
@@ -116,17 +115,17 @@ def test_announcements_with_known_words_are_taken(tmp_path):
     for name in ("beep", "dir/press", "number", *(f"n{i}" for i in range(9))):
         write(sounds / f"{name}.wav", noise(4), 8000)
     write(sounds / "long.wav", np.ones(20 * 8000 + 1), 8000)
-    speech = asterisk.load(tmp_path)
+    speech = load_asterisk(tmp_path)
     assert [clip.text for clip in speech.test] == ["PRESS ONE OR POUND IT'S FREE"]
     assert [clip.text for clip in speech.train] == ["NINE"] * 9 and speech.train[0].rate == 8000
     (docs / "core-sounds-en.txt.gz").rename(sounds / "core-sounds-en.txt.gz")  # as the upstream archive has it
-    assert len(asterisk.load(sounds).train) == 9
+    assert len(load_asterisk(sounds).train) == 9
     (sounds / "n8.wav").unlink()
     with pytest.raises(ValueError, match="has 9 of the announcements"):
-        asterisk.load(sounds)
+        load_asterisk(sounds)
 
 
-@pytest.mark.parametrize("load", [an4.load, asterisk.load])
+@pytest.mark.parametrize("load", [load_an4, load_asterisk])
 def test_missing_speech_is_named_with_the_remedy(tmp_path, load):
     with pytest.raises(FileNotFoundError, match="absent.*--data-dir"):
         load(tmp_path / "absent")

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from data import cloze, squad
-from data.squad import Answer, Question
-from data.wordpiece import WordPiece, trained
 from sparse_mpi.comm import NullComm
-from tasks.squad import Answering, best_of, exact, f1, words
-from tasks.windows import Window, Windows
+from sparse_train.data.questions import Answer, Question, ask, load_cloze, load_squad
+from sparse_train.data.vocabulary import WordPiece, train_pieces
+from sparse_train.tasks.squad import Answering, Window, Windows, best_of, exact, f1, words
 
 CONTEXT = "Super Bowl 50 decided the champion. The Denver Broncos, of the AFC, won 24–10; it was in Santa Clara's Café."
 ASKED = [
@@ -41,7 +39,7 @@ def write(folder, **files):
 
 def questions(folder):
     write(folder, train=content(), dev=content(ASKED[:1]))
-    return squad.load(folder)
+    return load_squad(folder)
 
 
 def test_files_of_squad_are_read(tmp_path):
@@ -54,7 +52,7 @@ def test_files_of_squad_are_read(tmp_path):
 
 def test_answers_that_are_a_few_characters_off_are_put_right(tmp_path):
     write(tmp_path, train=content([("q", "Who?", [("Denver Broncos", 42)])]), dev=content())
-    assert squad.load(tmp_path).train[0].answers[0].start == 40
+    assert load_squad(tmp_path).train[0].answers[0].start == 40
 
 
 @pytest.mark.parametrize(
@@ -72,26 +70,26 @@ def test_answers_that_are_a_few_characters_off_are_put_right(tmp_path):
 def test_damaged_files_are_refused(tmp_path, data, says):
     write(tmp_path, train=content(), dev=data)
     with pytest.raises(ValueError, match=rf"dev-v1\.1\.json.*{says}"):
-        squad.load(tmp_path)
+        load_squad(tmp_path)
 
 
 def test_missing_files_are_named_with_the_remedy(tmp_path):
     write(tmp_path, train=content())
     with pytest.raises(FileNotFoundError, match=r"no dev-v1\.1\.json in .*--data-dir.*python-cloze"):
-        squad.load(tmp_path)
+        load_squad(tmp_path)
 
 
 def test_made_up_questions_ask_for_a_term_that_is_there_once():
     sentences = ['The "yield" of "b".', 'Call "print()" or "b" or "sorted()".', 'No term: "two words".']
     context = " ".join(sentences)
-    assert list(cloze.ask("p", sentences)) == [
+    assert list(ask("p", sentences)) == [
         Question("p-0", 'The what of "b".', context, (Answer("yield", 5),)),
         Question("p-1", 'Call "print()" or "b" or what.', context, (Answer("sorted()", context.index("sorted")),)),
     ]
 
 
 def test_the_python_reference_gives_hundreds_of_questions():
-    data = cloze.load(Path("nowhere"))
+    data = load_cloze(Path("nowhere"))
     assert len(data.train) > 400 and len(data.test) > 40
     assert not {question.context for question in data.train} & {question.context for question in data.test}
     for question in [*data.train, *data.test]:
@@ -99,7 +97,7 @@ def test_the_python_reference_gives_hundreds_of_questions():
         assert question.context[answer.start :].startswith(answer.text) and "what" in question.text
 
 
-SPECIAL = WordPiece(trained([CONTEXT] * 3, 80))
+SPECIAL = WordPiece(train_pieces([CONTEXT] * 3, 80))
 
 
 def windows(folder, length=40, stride=8):
@@ -192,12 +190,12 @@ def test_every_question_is_judged_once_by_its_best_window(tmp_path, size):
     for rank in range(size):
         task = Answering(Oracle(table), made, made, args, NullComm(size, rank))
         task.model.eval()
-        sums += sum((task.judge(batch)[1].numpy() for batch in task.test()), np.zeros(5))
+        sums += sum((task.forward_and_loss(batch)[1].numpy() for batch in task.test()), np.zeros(5))
     assert sums[0] == len(made.all) and sums[2] == 2
     scores = task.scores(sums)
     assert scores["f1"] == scores["exact"] == 1 and scores["loss"] > 0
     task.model.train()
-    assert np.isnan(task.scores(task.judge(batch)[1])["f1"])
+    assert np.isnan(task.scores(task.forward_and_loss(batch)[1])["f1"])
 
 
 def test_training_batches_are_all_windows_and_can_be_resumed(tmp_path):

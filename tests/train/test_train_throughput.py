@@ -45,10 +45,7 @@ def test_two_ranks_compare_algorithms_and_leave_a_record(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (
-            ("--algos", "dense", "oktopk", "--rank", "2"),
-            "--rank: has no effect on dense, oktopk; leave it out",
-        ),
+        (("--algos", "dense", "oktopk", "--rank", "2"), "--rank: has no effect on dense, oktopk; leave it out"),
         (("--rank", "0"), "argument --rank: must be an integer >= 1, got 0"),
         (("--algos", "best"), "acpsgd"),
         (("--plans", "brute"), "secopa"),

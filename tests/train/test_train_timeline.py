@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from records.meter import Stamps
-from records.metrics import record
-from records.timeline import Recorder, StepTrace, draw, on_device
 from sparse_mpi import World
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.background import Span
 from sparse_mpi.comm.streams import Marks
 from sparse_mpi.training.trace import BucketTrace, Tracer
+from sparse_train.records.meter import Stamps
+from sparse_train.records.metrics import record
+from sparse_train.records.timeline import Recorder, StepTrace, draw, on_device
 
 from ..fakes.fake_array import to_torch
 from ..fakes.fake_device import TORCH_STREAM, Event

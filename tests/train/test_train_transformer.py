@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from models.transformer import Transformer
 from sparse_mpi.comm import NullComm
+from sparse_train.models.language import Transformer
 from transformer import PROGRAM
 
 from .small_training import losses_of

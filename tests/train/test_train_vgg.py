@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import vgg
-from models.vgg import VGG16
 from sparse_mpi import World
 from sparse_mpi.algorithms.elect.votes import LOOKS
 from sparse_mpi.tools.bench.models import vgg16
+from sparse_train.models.vision import VGG16
 
 from ..launch import launch, needs_mpi
 
@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_made_ends_the_job(tmp_path):
 BROKEN = """
 import sys
 sys.path.insert(0, "train")
-from ranks.job import run
+from sparse_train.ranks.job import run
 
 def program(args, comm):
     if comm.rank == 1:

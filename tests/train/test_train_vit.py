@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import vit
-from models.vit import ViT
 from sparse_mpi.comm.world import World
+from sparse_train.models.vision import ViT
 
 pytest.importorskip("transformers")
 
@@ -81,7 +81,7 @@ def task():
 
 def test_the_tiny_one_is_small_and_learns_with_all_its_parameters(task):
     assert count(task.model) == 202_186
-    loss, sums = task.judge(next(task.train(0)))
+    loss, sums = task.forward_and_loss(next(task.train(0)))
     loss.backward()
     assert 0 < loss.item() < 10 and sums[0] == 17  # 1437 images in 89 steps
     for name, parameter in task.model.named_parameters():  # softmax takes no notice of a key's bias
@@ -89,7 +89,7 @@ def test_the_tiny_one_is_small_and_learns_with_all_its_parameters(task):
 
 
 def test_the_same_batch_gives_the_same_numbers(task):
-    first, again = (task.judge(next(task.train(3, 2)))[0].item() for _ in range(2))
+    first, again = (task.forward_and_loss(next(task.train(3, 2)))[0].item() for _ in range(2))
     assert first == again
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.wer import Errors, distance, errors
+from sparse_train.tasks.speech import Errors, distance, errors
 
 
 def naive(first, second):

@@ -9,10 +9,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from data.corpus import encoded, gathered, is_test, training
-from data.reference import Document, documents
-from data.wikipedia import documents as read
-from data.wordpiece import WordPiece, trained
+from sparse_train.data.corpus import encoded, gathered, is_test, training
+from sparse_train.data.corpus import wikipedia as read
+from sparse_train.data.reference import Document, documents
+from sparse_train.data.vocabulary import WordPiece, train_pieces
 
 ARTICLES = [
     ("Anarchism", "Anarchism\n\nAnarchism is a political philosophy.\nIt is &lt;old&gt;.\n"),
@@ -86,7 +86,7 @@ TEXTS = documents()
 
 @cache
 def special():
-    return WordPiece(trained([text for _, text in TEXTS], 500))
+    return WordPiece(train_pieces([text for _, text in TEXTS], 500))
 
 
 def corpus(comm, texts=TEXTS, longest=45):

@@ -1,0 +1,143 @@
+"""A rank's share of each step's samples, before and after ranks are lost, and digests of the samples."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparse_mpi.comm import Comm
+
+Parts = Sequence[np.ndarray]  # of a step: the positions of its samples, one array for each rank of the start
+
+
+def share_of(args: Namespace, comm: Comm) -> Share:
+    """Return the share of this rank; the last ``args.spares`` ranks have none yet."""
+    return Share(comm.rank, comm.size - args.spares)
+
+
+class Deal(NamedTuple):
+    """Who trains, from a step on."""
+
+    epoch: int
+    first: int  # step of that epoch
+    ranks: tuple[int, ...]  # by their numbers at the start
+    missed: tuple[tuple[int, int], ...]  # a step before, and a rank whose samples of it nobody has trained on
+
+
+class Share:
+    """The samples that one rank takes of those that all ranks get in a step.
+
+    While nobody is lost, a rank takes its part. Later the samples of a step are cut anew, into as many parts as there
+    are ranks left; those that a lost rank did not get to are in the first step that is dealt that way. So an epoch
+    still has each sample once, but for what is lost in the last steps of an epoch, which is in none.
+
+    Args:
+        ranks: how many parts a step has.
+
+    Attributes:
+        place, places: this rank, and how many there are, for test samples.
+    """
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.rank, self.ranks = rank, ranks
+        self.place, self.places = rank, ranks
+        self._deals = [Deal(0, 0, tuple(range(ranks)), ())]
+
+    def deal(self, epoch: int, first: int, ranks: Sequence[int], missed: Sequence[tuple[int, int]]) -> None:
+        """Deal samples to these ``ranks`` from step ``first`` of an epoch on; see `Deal`."""
+        last = self._deals[-1]
+        if (last.epoch, last.first) == (epoch, first):
+            self._deals.pop()
+            missed = (*last.missed, *missed)
+        self._deals.append(Deal(epoch, first, tuple(ranks), tuple(missed)))
+
+    def state(self) -> list[Any]:
+        """Return how samples were dealt so far, for `join` on a rank that gets some from now on."""
+        return [(deal.epoch, deal.first, list(deal.ranks), list(deal.missed)) for deal in self._deals]
+
+    def join(self, state: Sequence[Any]) -> None:
+        """Have samples dealt as on other ranks, see `state`."""
+        self._deals = [Deal(epoch, first, tuple(ranks), tuple(missed)) for epoch, first, ranks, missed in state]
+
+    def take(self, steps: Sequence[Parts], epoch: int, first: int = 0) -> list[np.ndarray]:
+        """Return the positions of this rank's samples in each of an epoch's ``steps``, from step ``first`` on."""
+        return [self._dealt(steps, epoch, step)[self.rank] for step in range(first, len(steps))]
+
+    def _dealt(self, steps: Sequence[Parts], epoch: int, step: int) -> dict[int, np.ndarray]:
+        """Return what each rank takes in a step."""
+        deal = next(deal for deal in reversed(self._deals) if (deal.epoch, deal.first) <= (epoch, step))
+        late = deal.missed if (deal.epoch, deal.first) == (epoch, step) else ()
+        parts: Sequence[np.ndarray] = steps[step]
+        if late or len(deal.ranks) != self.ranks:
+            missed = [self._dealt(steps, epoch, before)[rank] for before, rank in late]
+            parts = np.array_split(np.concatenate([*missed, *parts]), len(deal.ranks))
+        return dict(zip(deal.ranks, parts, strict=True))
+
+
+def fingerprint(texts: Iterable[str], numbers: np.ndarray) -> str:
+    """Return a digest of ``texts`` in their order and of ``numbers``, (any,), in 16 hexadecimal digits."""
+    digest = sha256(np.ascontiguousarray(numbers).data)
+    for text in texts:
+        digest.update(b"%d:" % len(text))
+        digest.update(text.encode())
+    return digest.hexdigest()[:16]
+
+
+def shard(
+    count: int, batch_size: int, size: int, seed: int, epoch: int, labels: np.ndarray | None = None
+) -> list[Parts]:
+    """Return the positions that each of ``size`` ranks trains on in each step of an epoch.
+
+    All ranks draw the same order from ``seed`` and ``epoch``, cut it into equal steps and those into equal
+    parts: together they see each of ``count`` samples once. A batch has ``batch_size`` samples, or a few more where
+    ``count`` is no multiple of them; never one alone, which batch normalisation cannot take.
+
+    With ``labels`` ``(count,)`` shards are sorted by them: a rank only ever sees its part of the classes, in an order
+    that is new in every epoch.
+
+    Raises ValueError: fewer than 2 samples a rank.
+    """
+    if count < 2 * size:
+        raise ValueError(f"{count} training samples are too few for {size} ranks: each needs at least 2")
+    steps = max(1, count // (batch_size * size))
+    rng = np.random.default_rng((seed, epoch))
+    if labels is None:
+        parts = np.array_split(rng.permutation(count), steps * size)
+        return [parts[at : at + size] for at in range(0, len(parts), size)]
+    drawn = rng.bit_generator.state
+    own = []
+    for part in np.array_split(np.argsort(labels, kind="stable"), size):
+        rng.bit_generator.state = drawn  # each rank draws as if there were no others
+        own.append(np.array_split(rng.permutation(part), steps))
+    return list(zip(*own, strict=True))
+
+
+class Epochs:
+    """The samples of a rank: those of its steps in each epoch, and its part of the test.
+
+    Args:
+        draw: returns what each rank takes in each step of an epoch, the same on all ranks.
+        share: what this rank takes of it.
+    """
+
+    def __init__(self, draw: Callable[[int], list[Parts]], share: Share) -> None:
+        self._draw, self._share = draw, share
+        self.steps = len(draw(0))  # of an epoch, on every rank
+
+    def train(self, epoch: int, first: int = 0) -> list[np.ndarray]:
+        """Return the positions of the samples of each step of an epoch, from step ``first`` on."""
+        return self._share.take(self._draw(epoch), epoch, first)
+
+    def test(self, count: int, most: int) -> list[np.ndarray]:
+        """Return the positions of this rank's part of ``count`` test samples, at most ``most`` at once."""
+        own = np.arange(self._share.place, count, self._share.places)
+        return [own[start : start + most] for start in range(0, len(own), most)]
+
+
+def shuffled(count: int, batch_size: int, share: Share, seed: int, labels: np.ndarray | None = None) -> Epochs:
+    """Return epochs of ``count`` samples, each in a new order, see `shard`."""
+    return Epochs(lambda epoch: shard(count, batch_size, share.ranks, seed, epoch, labels), share)

@@ -1,0 +1,225 @@
+"""Vocabularies, which turn a text into numbers from 0: bytes, words, pairs of bytes, or pieces of words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+from io import StringIO
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+UNKNOWN, END = "<unk>", "<eos>"  # a word that is not in the vocabulary, and the end of a line
+BYTES = 256
+LINES = 10_000  # tokenised together; bounds memory only
+
+
+class Vocabulary(Protocol):
+    """Tokens and their numbers."""
+
+    size: int
+
+    def encode(self, text: str) -> np.ndarray:
+        """Return the tokens of ``text``: (T,) int32, each in [0, size)."""
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """Return a text that ``tokens`` stand for."""
+
+
+class Bytes:
+    """The 256 bytes of UTF-8."""
+
+    size = BYTES
+
+    def encode(self, text: str) -> np.ndarray:
+        """Return the tokens of ``text``, see `Vocabulary`."""
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """Return the text of ``tokens``; bytes that are no UTF-8 become replacement characters."""
+        return bytes(tokens.astype(np.uint8)).decode(errors="replace")
+
+
+class Words:
+    """The words of a text, with ``<eos>`` at the end of every line and ``<unk>`` for all other words.
+
+    Words that occur once are left out: without them there would be nothing to learn about ``<unk>``. WikiText has none.
+
+    Args:
+        text: to train on.
+        most: how many tokens to have at most, with ``<unk>`` and ``<eos>``; the most frequent words are taken.
+        split: the words of a line.
+    """
+
+    def __init__(self, text: str, most: int, split: Callable[[str], Sequence[str]] = str.split) -> None:
+        self._split = split
+        counts = Counter(word for line in StringIO(text) for word in split(line))
+        often = sorted((w for w in counts if counts[w] > 1 and w not in (UNKNOWN, END)), key=lambda w: (-counts[w], w))
+        self._words = [UNKNOWN, END, *often[: max(0, most - 2)]]
+        self._numbers = {word: number for number, word in enumerate(self._words)}
+        self.size = len(self._words)
+
+    def encode(self, text: str) -> np.ndarray:
+        """Return the tokens of ``text``, see `Vocabulary`."""
+        words = (word for line in StringIO(text) for word in (*self._split(line), END))
+        return np.fromiter((self._numbers.get(word, 0) for word in words), np.int32)
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """Return the text of ``tokens``, with spaces between the words."""
+        lines = " ".join(self._words[token] for token in tokens).split(END)
+        return "\n".join(line.strip() for line in lines)
+
+
+class BytePairs:
+    """The vocabulary of GPT-2: bytes, and those pairs of tokens that occurred most, merged one after the other.
+
+    Args:
+        description: what `train_byte_pairs` returned.
+
+    Raises:
+        ImportError: the package tokenizers is not installed.
+    """
+
+    def __init__(self, description: str) -> None:
+        self._tokenizer = _tokenizers().Tokenizer.from_str(description)
+        self.size: int = self._tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> np.ndarray:
+        """Return the tokens of ``text``, see `Vocabulary`."""
+        parts = [np.zeros(0, np.int32)]
+        for lines in _batches(text):
+            encoded = self._tokenizer.encode_batch_fast(lines, add_special_tokens=False)
+            parts += [np.array(line.ids, np.int32) for line in encoded]
+        return np.concatenate(parts)
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """Return the text of ``tokens``, see `Vocabulary`."""
+        return self._tokenizer.decode(tokens.tolist())
+
+
+def train_byte_pairs(text: str, most: int) -> str:
+    """Train a vocabulary of at most ``most`` tokens on ``text``; return it as JSON.
+
+    Raises ImportError: the package tokenizers is not installed; ValueError: ``most`` leaves no room for all bytes.
+    """
+    if most < BYTES:
+        raise ValueError(f"vocabulary must be at least {BYTES}, the bytes there are, got {most}")
+    package = _tokenizers()
+    tokenizer = package.Tokenizer(package.models.BPE())
+    tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = package.decoders.ByteLevel()
+    alphabet = package.pre_tokenizers.ByteLevel.alphabet()
+    trainer = package.trainers.BpeTrainer(vocab_size=most, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(_batches(text), trainer)
+    return tokenizer.to_str()
+
+
+def _batches(text: str) -> Iterator[list[str]]:
+    """Yield the lines of ``text`` with their line ends, `LINES` at a time."""
+    lines = StringIO(text)
+    while batch := list(islice(lines, LINES)):
+        yield batch
+
+
+def _tokenizers() -> Any:
+    try:
+        return import_module("tokenizers")
+    except ImportError:
+        raise ImportError("pairs of bytes need the package tokenizers: pip install tokenizers") from None
+
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+INSIDE = "##"  # begins a piece that does not begin a word
+MAX_ALPHABET = 1000  # different characters that a vocabulary is train_pieces with
+
+
+class Pieces(NamedTuple):
+    """A text of T pieces."""
+
+    ids: np.ndarray  # (T,) int32
+    spans: np.ndarray  # (T, 2) int32: where a piece begins and ends in the text, in characters
+
+
+class WordPiece:
+    """A tokenizer that cuts text, in lower case and without accents, into the pieces of a vocabulary.
+
+    Args:
+        vocabulary: the pieces, each at its number; `SPECIAL` among them.
+
+    Raises:
+        ImportError: the package tokenizers is not installed.
+    """
+
+    def __init__(self, vocabulary: Sequence[str]) -> None:
+        numbers = {piece: number for number, piece in enumerate(vocabulary)}
+        self.vocabulary = tuple(vocabulary)
+        self.pad, self.unknown, self.cls, self.sep, self.mask = (numbers[piece] for piece in SPECIAL)
+        self._tokenizer = _tokenizer(numbers)
+
+    def encode(self, texts: Sequence[str]) -> list[Pieces]:
+        """Return the pieces of each text, without special tokens around them."""
+        return [
+            Pieces(np.array(found.ids, np.int32), np.array(found.offsets, np.int32).reshape(-1, 2))
+            for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        ]
+
+
+def train_pieces(texts: Iterable[str], size: int) -> list[str]:
+    """Train a vocabulary of at most ``size`` pieces, special tokens first; the same ``texts`` give the same pieces.
+
+    Raises ImportError: the package tokenizers is not installed; ValueError: ``size`` has no room for the characters of
+    ``texts``.
+    """
+    tokenizer = _tokenizer(None)
+    normal = [tokenizer.normalize(text) for text in texts]
+    counts: Counter[str] = Counter()
+    for text in normal:
+        counts.update(text)
+    rare = {ord(c): " " for c in sorted(counts, key=lambda c: (-counts[c], c))[MAX_ALPHABET:]}
+    normal = [text.translate(rare) for text in normal]
+
+    def pieces(special: Sequence[str], room: int) -> set[str]:
+        options: dict[str, Any] = {"special_tokens": list(special), "show_progress": False}
+        tokenizer.train_from_iterator(normal, vocab_size=room, min_frequency=2, **options)
+        return set(tokenizer.get_vocab())
+
+    # The trainer numbers characters inside words as its hash table has them, and breaks ties by these numbers.
+    # Number them beforehand, or vocabularies would differ from run to run.
+    inside = sorted(piece for piece in pieces(SPECIAL, 0) if piece.startswith(INSIDE))
+    found = pieces([*SPECIAL, *inside], size)
+    if len(found) > size:
+        raise ValueError(f"a vocabulary must have room for all {len(found)} characters of the text, got {size}")
+    return [*SPECIAL, *sorted(found.difference(SPECIAL))]
+
+
+def read_pieces(path: Path) -> list[str]:
+    """Read the vocabulary in a file like BERT's ``vocab.txt``: a piece a line.
+
+    Raises FileNotFoundError: there is no such file; ValueError: special tokens are missing, or pieces come twice.
+    """
+    try:
+        pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"no vocabulary {path}; expected a file with a piece of WordPiece a line, such as the vocab.txt that "
+            "train/bert.py leaves in its --out"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8 ({error}); expected a piece of WordPiece a line") from None
+    if missing := set(SPECIAL).difference(pieces):
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}; expected a piece of WordPiece a line")
+    if len(set(pieces)) != len(pieces):
+        twice, _ = Counter(pieces).most_common(1)[0]
+        raise ValueError(f"{path} has the piece {twice!r} more than once; a piece has one number, its line")
+    return pieces
+
+
+def _tokenizer(numbers: dict[str, int] | None) -> Any:
+    try:
+        from tokenizers import BertWordPieceTokenizer
+    except ImportError:
+        raise ImportError("WordPiece needs the package tokenizers: pip install tokenizers") from None
+    return BertWordPieceTokenizer(numbers, lowercase=True)

@@ -1,0 +1,278 @@
+"""The options of training programs that say how gradients are reduced, and how much of them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import sparse_mpi
+from sparse_mpi.budget import Goal, make_goal
+from sparse_mpi.budget.goal import EXAMPLES
+from sparse_mpi.feedback import Feedback, LeakyFeedback
+from sparse_mpi.reduction.arguments import algorithm_spelled, spelled, takes
+from sparse_mpi.tools import command_line
+from sparse_mpi.tools.command_line import checked, integer, number, positive, share
+from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS
+from sparse_mpi.wire import WIRES
+from sparse_train.options.optimization import densities, norm
+
+AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
+PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
+RESIDUALS = ("sender", "owner", "keeper", "published")  # the values of the option ``residual`` of all algorithms
+# Rules of --feedback that apply the momentum of sgd, by the names that the library has for taking it over. OWN: it does
+# not, because the rule has a momentum of another kind, and the optimizer is made without
+OWN = "local"
+MOMENTUM = {"gmc": "global", "dgc": "corrected", "ef21": OWN}
+LEAKS = {"residual": 0.0, "leaky": 0.05, "gmc": 0.0}  # rules that --leak is for, and its defaults
+OPTIONS = ("selector", "wire", "residual", "rank")  # of algorithms
+
+
+def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
+    """Add the options; ``default`` returns the text for --help about the default of a field of `Settings`."""
+    group = parser.add_argument_group("sparse reduction")
+    add, add_amount = group.add_argument, group.add_mutually_exclusive_group().add_argument
+    text = f"the algorithm: {', '.join(sparse_mpi.ALGORITHMS)}, with options if need be, as in elect:votes=0.5; or "
+    text += "auto, which tries them and takes the fastest one for each bucket (default: elect)"
+    add("--algo", type=command_line.Value(_algorithm, "", "elect"), metavar="NAME[:OPTION=VALUE..]", help=text)
+    text = "reduce as a plan says: auto profiles the first steps, measures the network, and plans which tensors are "
+    text += "reduced by which algorithm; FILE is a plan made that way or by python -m sparse_mpi plan"
+    add("--plan", type=command_line.Value(_plan, f"{AUTO} or a file", "auto"), metavar="auto | FILE", help=text)
+    text = "the planner of --plan auto; best takes the fastest plan of all (default: best)"
+    add("--planner", choices=("best", *(name for name in PLANNERS if name not in ORACLES)), help=text)
+    text = "steps that --plan auto profiles; they reduce all entries (default: 5)"
+    add("--profile-steps", type=integer(1), metavar="N", help=text)
+    text = "what picks the entries to send (default: the algorithm's own)"
+    add("--selector", choices=tuple(sparse_mpi.SELECTORS), help=text)
+    text = "message format: pairs as they are, or packed, their values rounded or not (default: the algorithm's own)"
+    add("--wire", choices=tuple(WIRES), help=text)
+    text = "who keeps what is not in the result (default: the algorithm's own)"
+    add("--residual", choices=RESIDUALS, help=text)
+    text = "rank of the matrices of a low-rank algorithm (default: 4)"
+    add("--rank", type=integer(1), metavar="R", help=text)
+    text = "share of the gradient's entries to reduce " + default("density")
+    add_amount("--density", type=share, metavar="D", help=text)
+    add_amount("--k", type=integer(1), metavar="K", help="their number, instead of --density")
+    text = "reduce all entries in the first N steps (default: 0)"
+    add("--dense-warmup", type=integer(0), default=0, metavar="N", help=text)
+    text = "densities of the first epochs, separated by commas; or in how many epochs it falls to --density; or D@E, "
+    text += "from D to --density in E epochs, a little in every step (default: 0)"
+    add("--density-warmup", type=densities, default=0, metavar="D,D,.. | E | D@E", help=text)
+    text = "error feedback, or what becomes of entries that are not sent: residual adds them to the next gradient, dgc "
+    text += "their momentum too, gmc adds the momentum of the result as well, leaky lets them fade by 5 %% a step, "
+    text += "ef21 sends changes of a mean gradient (with --momentum M at 1 / (1 - M) times the rate), sa-pef computes "
+    text += "gradients ahead by half of the residual, none drops them (default: with the momentum of sgd gmc, of which "
+    text += "sums that are late get less; else residual)"
+    add("--feedback", choices=tuple(sparse_mpi.FEEDBACKS), help=text)
+    text = "share of what was not sent that residual, leaky or gmc lose from step to step (default: 0; leaky 0.05)"
+    add("--leak", type=share, metavar="S", help=text)
+    add("--memory", choices=tuple(sparse_mpi.FEEDBACKS), help=SUPPRESS)  # the former name of --feedback
+    text = "make up for the steps that an entry has waited (default: with adam and adamw, and --feedback residual)"
+    add("--arrival", action=BooleanOptionalAction, default=None, help=text)
+    text = "L2 norm to clip the mean of all ranks' gradients to; inf: no clipping " + default("clip_norm")
+    add("--clip-norm", type=norm, metavar="C", help=text)
+    text = "send all that ranks still owe, densely, and apply it after the last step (default: --no-flush)"
+    add("--flush", action=BooleanOptionalAction, default=False, help=text)
+    text = "let gradients add up in the residual's own memory (default: wherever possible, but not with elect:lag=1)"
+    add("--zero-copy", action=BooleanOptionalAction, default=None, help=text)
+    text = "reduce while the backward pass still runs, bucket by bucket (default: unless there is a plan)"
+    add("--overlap", action=BooleanOptionalAction, default=None, help=text)
+    text = "10^6 bytes of gradients a bucket; 0 puts all in one, as a plan and clipping do (default: 25)"
+    add("--bucket-mb", type=number, metavar="MB", help=text)
+    text = "every N steps measure what is sent: its share of the attainable energy, xi of Ok-Topk's assumption, and "
+    text += "how many steps entries had waited; costs two dense allreduces each time (default: 0, never)"
+    add("--watch-every", type=integer(0), default=0, metavar="N", help=text)
+    text = "every N steps assert that ranks agree and nothing is lost; slow (default: 0, never)"
+    add("--check-every", type=integer(0), default=0, metavar="N", help=text)
+
+
+def _algorithm(text: str) -> str:
+    """Convert the value of --algo: `AUTO`, or an algorithm as `spelled` takes it."""
+    try:
+        return text if text == AUTO else command_line.algorithm(text)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{error}; or auto") from None
+
+
+def _plan(text: str) -> str | Path:
+    """Convert the value of --plan: `AUTO`, or the path of a file."""
+    return AUTO if text == AUTO else command_line.file("plan.json")(text)
+
+
+def resolve_names(parser: ArgumentParser, args: Namespace) -> None:
+    """Take options by their former names, with a line on stderr that says the new one."""
+    if args.memory is not None:
+        if args.feedback is not None:
+            parser.error(
+                f"argument --memory: is the former name of --feedback; leave out --memory {args.memory} beside "
+                f"--feedback {args.feedback}"
+            )
+        print(f"{parser.prog}: warning: --memory is deprecated, use --feedback {args.memory}", file=sys.stderr)
+        args.feedback = args.memory
+    del args.memory
+
+
+def resolve_algorithm(parser: ArgumentParser, args: Namespace) -> None:
+    """Resolve what reduces, and reject options that would have no effect."""
+    planning, choosing = args.plan == AUTO, args.algo == AUTO
+    # A plan names the algorithms, and a plan file their amounts too.
+    if args.plan and args.algo:
+        why = "--plan auto chooses the algorithms" if planning else "the plan says what reduces"
+        parser.error(f"argument --plan: {why}, leave out --algo {args.algo} or --plan {args.plan}")
+    if args.plan and not planning and (args.k or args.density):
+        parser.error("argument --plan: the plan says how much is reduced, leave out --k and --density")
+    # The first steps of --plan auto are dense, and one step at least must follow the plan.
+    for option in ("planner", "profile_steps"):
+        if getattr(args, option) and not planning:
+            also = " (--algo auto chooses an algorithm without a plan)" if choosing else ""
+            parser.error(
+                f"argument --{option.replace('_', '-')}: only --plan auto plans{also}; add it, or leave this out"
+            )
+    args.planner, args.profile_steps = args.planner or "best", args.profile_steps or 5
+    if planning and args.max_steps and args.max_steps <= args.profile_steps:
+        parser.error(f"argument --max-steps: must be above the {args.profile_steps} --profile-steps of --plan auto")
+    if planning and args.dense_warmup:
+        parser.error("argument --dense-warmup: --plan auto starts dense by itself; use --profile-steps")
+    # Options of an algorithm need one that is named and takes them.
+    args.algo = PLAN if args.plan else args.algo or "elect"
+    name, options = ("", {}) if args.plan or choosing else spelled(args.algo)
+    for option, value in algorithm_options(args).items():
+        if not name or not takes(name, option, value):
+            which = "a plan" if args.plan else "--algo auto" if choosing else name
+            parser.error(f"argument --{option}: {which} cannot take {value}; leave it out, or take another --algo")
+        if option in options:
+            parser.error(f"argument --{option}: {args.algo} has one; leave out --{option}, or that")
+
+
+def algorithm_options(args: Namespace) -> dict[str, Any]:
+    """Return the options that the command line gave apart from --algo."""
+    return {option: value for option in OPTIONS if (value := getattr(args, option)) is not None}
+
+
+def algorithm_and_options(args: Namespace) -> dict[str, Any]:
+    """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` that make the algorithm of --algo."""
+    name, options = (args.algo, {}) if args.algo == AUTO else spelled(args.algo)
+    return {"algorithm": name, **options, **algorithm_options(args)}
+
+
+def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:
+    """Put all gradients in one bucket where a plan or clipping needs the whole gradient, else in several."""
+    reasons = {"a plan": args.plan, "clipping": args.clip_norm is not None}
+    whole = [reason for reason, holds in reasons.items() if holds]
+    for option in ("overlap", "bucket_mb"):
+        if whole and getattr(args, option):
+            name = option.replace("_", "-")
+            parser.error(f"argument --{name}: {whole[0]} needs the whole gradient; leave out --{name}, or that")
+    args.overlap = not whole if args.overlap is None else args.overlap
+    args.bucket_mb = 0.0 if whole else 25.0 if args.bucket_mb is None else args.bucket_mb
+
+
+def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
+    """Reduce in place where that is possible, and give momentum to the error feedback if it is the one for momentum."""
+    args.clip_norm = None if args.clip_norm == math.inf else args.clip_norm
+    sgd = args.optimizer == "sgd"
+    args.matched = args.feedback is None and sgd and 0 < args.momentum < 1 and not args.plan
+    args.feedback = args.feedback or ("gmc" if args.matched else "residual")
+    rule, taking = sparse_mpi.FEEDBACKS[args.feedback](), args.feedback in MOMENTUM
+    if args.leak and args.feedback not in LEAKS:
+        parser.error(f"argument --leak: {args.feedback} has none; leave it out, or take --feedback {', '.join(LEAKS)}")
+    args.leak = args.leak or LEAKS.get(args.feedback, 0.0)
+    if args.arrival and (sgd or args.feedback not in ("residual", "leaky")):
+        parser.error("argument --arrival: needs --optimizer adam or adamw, and --feedback residual or leaky")
+    args.arrival = not sgd and args.feedback in ("residual", "leaky") if args.arrival is None else args.arrival
+    possible = rule.works_in_place and args.clip_norm is None
+    if args.zero_copy and not possible:
+        able = ", ".join(name for name, kind in sparse_mpi.FEEDBACKS.items() if kind().works_in_place)
+        parser.error(f"argument --zero-copy: needs --feedback {able}, and no clipping (--clip-norm inf)")
+    if args.flush and not rule.owes:
+        parser.error(f"argument --flush: --feedback {args.feedback} owes nothing; leave out one of them")
+    if rule.previews and args.optimizer != "sgd":
+        parser.error(
+            f"argument --feedback: {args.feedback} computes gradients ahead by a step of sgd, not of {args.optimizer}; "
+            "use --feedback residual, or --optimizer sgd"
+        )
+    if args.zero_copy is None:  # entries can be elected ahead only while the residual holds no part of a gradient
+        args.zero_copy = possible and not _prepares(args.algo)
+    if args.optimizer != "sgd":
+        args.momentum = 0.0  # Adam has its own
+    if taking and MOMENTUM[args.feedback] != OWN and args.optimizer != "sgd":
+        parser.error(
+            f"argument --feedback: {args.feedback} takes over the momentum of sgd, not of {args.optimizer}; "
+            "use --feedback residual, or --optimizer sgd"
+        )
+    if taking and args.momentum >= 1:
+        parser.error(f"argument --momentum: must be below 1 with --feedback {args.feedback}, got {args.momentum}")
+    args.correction = args.momentum if taking else 0.0  # the momentum that error feedback applies
+    if taking and MOMENTUM[args.feedback] == OWN:
+        args.momentum = 0.0
+
+
+def _prepares(algo: str) -> bool:
+    """Return True if a step of this --algo can be prepared before its gradient is there."""
+    return algo not in (AUTO, PLAN) and algorithm_spelled(algo).prepares
+
+
+def feedback_options(args: Namespace) -> dict[str, Any]:
+    """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` about error feedback, from parsed options."""
+    momentum = "arrival" if args.arrival else MOMENTUM.get(args.feedback, OWN)
+    momentum = "matched" if momentum == "global" and args.matched else momentum
+    feedback: str | Feedback = "residual" if momentum != OWN else args.feedback
+    if args.feedback in MOMENTUM and momentum == OWN:
+        feedback = sparse_mpi.EF21(1 - args.correction)
+    if args.leak:
+        feedback = LeakyFeedback(1 - args.leak)
+    return {"feedback": feedback, "momentum": momentum, "clip_norm": args.clip_norm, "in_place": args.zero_copy}
+
+
+def momentum_line(args: Namespace) -> str:
+    """Return the line that says at the start of a run who applies momentum; empty if it is the optimizer, as always."""
+    if args.arrival:
+        return (
+            f"{args.optimizer} makes up for the steps that an entry has waited (--no-arrival takes them as they come)"
+        )
+    if MOMENTUM.get(args.feedback) == "global":
+        late = ", less of it for sums that are late (--feedback gmc keeps the number, " if args.matched else " ("
+        return f"momentum {args.momentum} enters before entries are selected{late}--feedback residual leaves it to sgd)"
+    return ""
+
+
+# Options that set the amount themselves, or that need all ranks to stay
+NOT_BUDGETED = ("k", "density", "plan", "dense_warmup", "density_warmup", "elastic")
+
+
+def extend_budget(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument_group("byte budget").add_argument
+    text = f"set k in every step, so that a rank sends so much: {EXAMPLES}; more while gradients change fast, and less "
+    text += "later (default: --density)"
+    add("--budget", type=checked(make_goal, "5MB/s", "budget"), metavar="AMOUNT/s", help=text)
+    text = "set k in every step, so that one takes S seconds; beside --budget, no longer (default: --density)"
+    add("--step-seconds", type=positive, metavar="S", help=text)
+
+
+def budgeted(args: Namespace) -> bool:
+    """Return True if a budget sets the amount."""
+    return args.budget is not None or args.step_seconds is not None
+
+
+def goal_of(args: Namespace) -> Goal | None:
+    """Return what the options ask for, or None."""
+    return make_goal(args.budget, args.step_seconds)
+
+
+def resolve_budget(parser: ArgumentParser, args: Namespace) -> None:
+    """Reject what has no effect beside a budget; to be called before defaults are filled in."""
+    if not budgeted(args):
+        return
+    option = "step-seconds" if args.budget is None else "budget"
+    for name in NOT_BUDGETED:
+        if getattr(args, name):
+            other = f"--{name.replace('_', '-')}"
+            parser.error(f"argument --{option}: cannot be combined with {other}; leave out one of them")
+    try:
+        goal_of(args)
+    except ValueError as error:
+        parser.error(f"argument --{option}: {error}")

@@ -1,0 +1,240 @@
+"""Report on a run: a progress bar, records of steps and epochs, a few lines in between and at the end."""
+
+from __future__ import annotations
+
+import math
+import sys
+from argparse import Namespace
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
+from sparse_mpi.budget import Decision
+from sparse_mpi.comm import Comm
+from sparse_mpi.reduction.watch import Quality
+from sparse_mpi.tools.bench.kernel_cache import COMPILING, cold
+from sparse_mpi.tools.bench.progress import Bar
+from sparse_train.ranks.job import JobError
+from sparse_train.records.meter import PARTS, WORK, Meter
+from sparse_train.records.metrics import BUDGET, Metrics, plot
+from sparse_train.tasks.task import Task
+
+
+class Outcome(NamedTuple):
+    """How training ended."""
+
+    headline: str  # what the score is
+    score: float  # on the test data
+    loss: float  # there, too
+    identical: bool  # whether the replicas are, to the bit
+    steps: int
+    seconds: float
+    step_seconds: float | None  # median of the last reducer's unchecked steps, but its first two; mean over the ranks
+    predicted_seconds: float | None  # of a step, by the plan if there is one
+    digest: str  # of parameters and buffers, see `evaluation.digest`
+
+
+class Journal:
+    """The reports of one run. Only rank 0 prints and shows a bar."""
+
+    def __init__(self, task: Task, args: Namespace, comm: Comm, metrics: Metrics, steps: int) -> None:
+        self._task, self._args, self._comm, self._metrics = task, args, comm, metrics
+        self.coverages: deque[float] = deque(maxlen=2)  # see `cover`
+        self._watched = ""  # beside the bar: the quality that was last measured
+        self._steps = steps
+        self._began = perf_counter()
+        self._at_floor = False  # a budget has been too small once
+        self._spent = ""  # beside the bar: what a budget has decided
+        self.bar = self._bar(0)
+
+    def _bar(self, step: int) -> Bar:
+        """Return a bar that stands at a step, for rank 0 to show."""
+        return Bar(self._steps, "first step", self._comm.rank == 0 and self._args.progress, step, stay=True)
+
+    def close(self) -> None:
+        """End the bar."""
+        self.bar.close()
+
+    def first_step(self) -> None:
+        """Show on the bar why the first step may take long, until the first `step` replaces it."""
+        if self.bar.shown and cold():
+            self.bar.phase(COMPILING)
+
+    def resume(self, step: int, coverages: Iterable[float]) -> None:
+        """Go on after ``step``, with the ``coverages`` noted until then."""
+        self.bar.start_at(step)
+        self.coverages.extend(coverages)
+
+    def cover(self, step: int, totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseAllreduce]) -> None:
+        """Note the coverage of a step, if a record needs it: the share of the tensors' rows that have an entry.
+
+        A record has the mean of its step and the one before, because selectors may take turns.
+        """
+        if step % self._args.log_every < 2:
+            self.coverages.append(coverage(totals, reducers))
+
+    def step(self, now: Mapping[str, Any], step: Meter, epoch: Meter, seconds: float) -> None:
+        """Move the bar on, and write the record if it is the step's turn.
+
+        Args:
+            now: the ``"step"`` that is over, its ``"epoch"``, its ``"lr"``.
+            step: what this rank did in it.
+            epoch: what this rank did in its epoch so far.
+            seconds: what that took.
+        """
+        due = (now["step"] - 1) % self._args.log_every == 0  # to fetch sums from the device, which are needed below
+        if due:
+            scores = known(self._task.scores(step.sums))
+            covered = {"coverage": float(np.mean(self.coverages))} if self.coverages else {}
+            self._metrics.write("step", **now, **covered, **scores, **step.means())
+        if not self.bar.shown and self._args.progress and self._comm.rank == 0:  # the ranks before this one are lost
+            self.bar = self._bar(now["step"] - 1)
+        self.bar.title(f"epoch {now['epoch']}/{self._args.epochs}")
+        if due and self.bar.shown:
+            self.bar.say(self._bar_text(step, epoch, seconds), refresh=False)
+        self.bar.update()
+
+    def watch(self, now: Mapping[str, Any], quality: Quality | None) -> None:
+        """Write what a step's total is worth, and show it beside the bar; None, of a step that failed, is nothing."""
+        if quality is None:
+            return
+        shown = {"energy": quality.captured, "xi": quality.xi, "wait": quality.wait}
+        self._metrics.write("watch", **now, **shown)
+        self._watched = f", energy {quality.captured:.2f}, xi {quality.xi:.2f}, waited {quality.wait:.0f} steps"
+
+    def spend(self, now: Mapping[str, Any], decision: Decision | None) -> None:
+        """Write the decision of a budget by which the step that is over was made; None is nothing."""
+        if decision is not None:
+            values = decision._asdict() | {"decision": decision.step, "elapsed": perf_counter() - self._began}
+            values |= {"mb_sent": values.pop("sent") / 1e6, "mb_credit": values.pop("credit") / 1e6}
+            self._metrics.write(BUDGET, **values | dict(now))
+            self._spent = f", k {decision.k}" + ", dense" * decision.dense
+            if decision.why == "floor" and not self._at_floor and self._comm.rank == 0:
+                self.bar.write(
+                    f"WARNING: the budget leaves room for one entry a bucket, the least, in a step of "
+                    f"{decision.seconds:.2f} s that waits {decision.exposed:.2f} s for it",
+                    sys.stderr,
+                )
+            self._at_floor |= decision.why == "floor"
+
+    def flush(self, now: Mapping[str, Any], sent: float, seconds: float) -> None:
+        """Write and print what it cost to send all that was owed: bytes that this rank sent, and seconds.
+
+        The bytes are also in the record of the epoch that follows.
+        """
+        self._metrics.write("flush", **now, mb_sent=sent / 1e6, seconds=seconds)
+        if self._comm.rank == 0:
+            self.bar.write(f"flush after step {now['step']}: {sent / 1e6:.2f} MB, {seconds:.2f} s")
+
+    def epoch(self, now: Mapping[str, Any], meter: Meter, seconds: float, test: Mapping[str, float]) -> None:
+        """Write and print what all ranks did in an epoch.
+
+        Args:
+            now: as for `step`.
+            meter: what this rank did.
+            seconds: what that took.
+            test: scores on the test data, the same on all ranks.
+
+        Raises:
+            JobError: the loss is no finite number any more.
+        """
+        everybody = meter.summed(self._comm)
+        train = known(self._task.scores(everybody.sums))
+        if not math.isfinite(train["loss"] + test["loss"]):
+            raise _diverged(now["epoch"], f"the loss is {train['loss']}")
+        means = everybody.means() | {"items_per_second": everybody.items / seconds, "seconds": seconds}
+        tested = {f"test_{name}": value for name, value in test.items()}
+        self._metrics.write("epoch", **now, **train, **tested, **means)
+        if self._comm.rank == 0:
+            scores = self._shown(test, "test ", 4), self._shown(train, "", 4)
+            self.bar.write(f"epoch {now['epoch']}: {', '.join(filter(None, scores))}, lr {now['lr']:.4g}")
+            self.bar.write(f"    {self._work_text(means, meter.steps)}")
+
+    def check(self, step: int, meter: Meter) -> None:
+        """Check that loss and weights are finite, before a checkpoint is written; collective.
+
+        Args:
+            step: the number of the step that is over.
+            meter: what this rank did in its epoch so far.
+
+        Raises:
+            JobError: they are not, on any rank; raised on all.
+        """
+        everybody = meter.summed(self._comm)
+        loss = self._task.scores(everybody.sums)["loss"] if everybody.steps else 0.0
+        finite = math.isfinite(loss) and all(bool(p.isfinite().all()) for p in self._task.model.parameters())
+        if self._comm.allreduce(np.array([not finite], np.int32), "max", control=True)[0]:
+            which = f"the loss is {loss}" if not math.isfinite(loss) else "weights are no finite numbers any more"
+            raise _diverged((step - 1) // self._task.steps + 1, which)
+
+    def _bar_text(self, step: Meter, epoch: Meter, seconds: float) -> str:
+        """Return the text beside the bar: means of the epoch so far, the traffic of the last step."""
+        loss = self._task.scores(epoch.sums)["loss"]
+        rate = epoch.items * self._comm.size / seconds
+        beside = self._spent + self._watched
+        return f"loss {loss:.3f}, {rate:.0f} {self._task.items}/s, {step.sent / 1e6:.3g} MB{beside}"
+
+    def _work_text(self, means: Mapping[str, float], steps: float) -> str:
+        """Return rates, traffic and seconds of an epoch of ``steps`` steps as text; the last two are means of ranks."""
+
+        def shown(parts: Sequence[str]) -> str:
+            return ", ".join(f"{part} {means[f'{part}_seconds'] * steps:.1f}" for part in parts)
+
+        return (
+            f"{means['items_per_second']:.0f} {self._task.items}/s, selected {means['selected']:.0f}, "
+            f"global {means['total']:.0f}, {means['mb_sent']:.2f} MB/step\n"
+            f"    seconds: {shown(PARTS)}; of reductions: {shown(WORK)}"
+        )
+
+    def _shown(self, scores: Mapping[str, float], prefix: str, digits: int) -> str:
+        """Return ``scores`` as text, the headline first."""
+        names = sorted(scores, key=lambda name: name != self._task.headline)
+        return ", ".join(f"{prefix}{name} {scores[name]:.{digits}f}" for name in names)
+
+
+def coverage(totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseAllreduce]) -> float:
+    """Return the share of the tensors' rows that have an entry in ``totals``, one of each of ``reducers``."""
+    indices, start = [], 0
+    for total, reducer in zip(totals, reducers, strict=True):
+        if not isinstance(total, SparseVector) and not reducer.algorithm.parts:
+            return 1.0
+        indices.append(start + (total.indices if isinstance(total, SparseVector) else total.nonzero().flatten()))
+        start += reducer.layout.size
+    entries = torch.cat(indices)
+    layout = Layout(tuple(shape for reducer in reducers for shape in reducer.layout.shapes))
+    return dimension_coverage(SparseVector(entries, entries, start), layout)
+
+
+def _diverged(epoch: int, how: str) -> JobError:
+    return JobError(f"training diverged in epoch {epoch}: {how}; try a lower --lr")
+
+
+def known(scores: Mapping[str, float]) -> dict[str, float]:
+    """Return ``scores`` without those that are NaN because only evaluation computes them; the loss always stays."""
+    return {name: value for name, value in scores.items() if name == "loss" or not math.isnan(value)}
+
+
+def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics) -> None:
+    """Write, draw and print how training ended. Raises JobError: the replicas are not identical."""
+    metrics.write("final", **outcome._asdict())
+    if comm.rank == 0:
+        print(f"metrics in {args.out}" + (f", plot in {plot(args.out)}" if args.plot else ""))
+        if outcome.predicted_seconds and outcome.step_seconds:
+            error = outcome.predicted_seconds / outcome.step_seconds - 1
+            print(
+                f"a step: predicted {outcome.predicted_seconds:.4f} s, measured {outcome.step_seconds:.4f} s (median), "
+                f"off by {error:+.1%}"
+            )
+        print(
+            f"final: test {outcome.headline} {outcome.score:.4f}, "
+            f"replicas {'identical' if outcome.identical else 'DIFFER'}, "
+            f"{outcome.steps} steps, {outcome.seconds:.1f} s"
+        )
+    if not outcome.identical:
+        raise JobError("the replicas differ after training; --check-every 1 shows in which step that starts")

@@ -1,0 +1,172 @@
+"""Write the records of a run: a file of JSON lines, TensorBoard events, and a plot."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+from sparse_mpi.comm import Comm
+from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.figures import training
+from sparse_mpi.tools.figures.style import matplotlib, write
+
+FILE = "metrics.jsonl"
+BUDGET = "budget"  # the event of what a budget decides
+
+
+class Resumed(NamedTuple):
+    """How far a run had come before it was resumed."""
+
+    step: int
+    epochs: int  # that are over
+    path: str  # of the checkpoint
+    before: int  # that step as the run before counted, whose epochs had as many steps only on as many ranks
+    epoch_steps: tuple[int, int] = (1, 1)  # of an epoch now, and before
+
+    def renumbered(self, step: int) -> int:
+        """Return the number that a step of the run before, up to `before`, has in this run."""
+        now, before = self.epoch_steps
+        return min(-(-step * now // before), self.step)
+
+
+class Metrics:
+    """The records of a run, each written at once.
+
+    Args:
+        folder: made if need be; holds ``metrics.jsonl`` and TensorBoard's events. None records nothing.
+        comm: between the ranks, of which the first records. Another one goes on with the file where that is lost.
+        resumed: where a run is resumed, whose records stay up to there; None starts new ones.
+
+    Raises:
+        OSError: the folder cannot be made or written to.
+    """
+
+    def __init__(self, folder: Path | None, comm: Comm, resumed: Resumed | None = None) -> None:
+        self._folder, self._comm = folder, comm
+        self._file: TextIO | None = None
+        self._board: Any = None
+        if folder is None or comm.rank:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        if resumed:
+            retain(folder / FILE, resumed)
+        self._open(folder, resumed is not None, min(resumed.step, resumed.before) + 1 if resumed else None)
+
+    def _open(self, folder: Path, goes_on: bool, purged: int | None = None) -> None:
+        """Open the files; TensorBoard drops events from step ``purged`` on."""
+        self._file = (folder / FILE).open("a" if goes_on else "w")
+        try:
+            self._board = import_module("torch.utils.tensorboard").SummaryWriter(str(folder), purge_step=purged)
+        except ImportError:
+            print("no TensorBoard events, because the package tensorboard is not installed")
+
+    def write(self, event: str, **values: Any) -> None:
+        """Append ``{"event": event, **values}``; TensorBoard gets the numbers of what has a ``step``."""
+        if self._folder is None or self._comm.rank:
+            return
+        try:
+            self._write(self._folder, event, values)
+        except OSError as error:  # such as a full disk, which is no reason to lose the training
+            self.close()
+            file, self._folder = self._folder / FILE, None
+            print(f"WARNING: {file} cannot be written: {error}; training goes on without records", file=sys.stderr)
+
+    def _write(self, folder: Path, event: str, values: dict[str, Any]) -> None:
+        """Carry out `write` into the ``folder``. Raises OSError: it cannot be written to."""
+        if self._file is None:  # the ranks before this one are lost
+            self._open(folder, True)
+        print(json.dumps({"event": event, **values}), file=self._file, flush=True)
+        if self._board is not None and "step" in values:
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._board.add_scalar(f"{event}/{name}", value, values["step"])
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in (self._file, self._board):
+            if file is not None:
+                with suppress(OSError):  # of what could not be written, which `write` has told
+                    file.close()
+
+
+def retain(file: Path, resumed: Resumed) -> None:
+    """Remove the records of steps after the checkpoint, which will be done again; renumber the steps of the others."""
+    lines = []
+    for values in _read(file) if file.exists() else []:
+        epoch, step = values.get("epoch", 0), values.get("step", 0)
+        done = epoch <= resumed.epochs if values["event"] == "epoch" else step <= resumed.before
+        if done and values["event"] != "final":
+            counted = {"step": resumed.renumbered(step)} if "step" in values else {}
+            lines.append(json.dumps(values | counted) + "\n")
+    new = file.with_suffix(".new")
+    new.write_text("".join(lines))
+    new.replace(file)
+
+
+def _read(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file; the last may be cut, where the job was killed or the disk was full."""
+    for line in file.read_text().splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)
+
+
+def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: Any) -> Metrics:
+    """Open the metrics of this run in ``args.out`` and write its configuration; ranks other than 0 record nothing.
+
+    A resumed run appends to the file of before, with a record of where and how it was resumed.
+
+    Raises ImportError: a plot is wanted and matplotlib is not installed; OSError: the folder cannot be made or written
+    to, or not the file of ``args.timeline``, whose folder is made.
+    """
+    for option in ("plot", "timeline"):
+        if getattr(args, option):
+            _check_plotting(f"--{option}")
+    if args.timeline and comm.rank == 0:
+        _check_writable(args.timeline, "--timeline")
+    begun = resumed is not None and (args.out / FILE).exists()
+    metrics = Metrics(args.out, comm, resumed)
+    options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
+    more |= {"ranks": comm.size - args.spares, "resumed": resumed and resumed._asdict()}
+    metrics.write("resume" if begun else "config", **(options | more), **provenance())
+    return metrics
+
+
+def plot(folder: Path) -> Path:
+    """Draw loss, headline and traffic over steps from the records in ``folder``, as ``plot.png`` there.
+
+    What a budget has decided is drawn as ``budget.png``.
+
+    Raises ImportError: matplotlib is not installed; OSError: the plot cannot be written.
+    """
+    config, *records = _read(folder / FILE)
+    write(partial(training.run, [config, *records]), folder / "plot.png")
+    if decided := [record for record in records if record["event"] == BUDGET]:
+        write(partial(training.budget, [{"config": config, "decisions": decided}]), folder / "budget.png")
+    return folder / "plot.png"
+
+
+def _check_plotting(option: str) -> None:
+    """Raise ImportError unless matplotlib is there, which draws what ``option`` asks for."""
+    try:
+        matplotlib("figure")
+    except ImportError as error:
+        raise ImportError(f"{option}: {error}") from None
+
+
+def _check_writable(file: Path, option: str) -> None:
+    """Raise OSError unless ``file`` can be written; leave it as it is."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = not file.exists()
+        file.open("ab").close()
+        if new:
+            file.unlink()
+    except OSError as error:
+        raise OSError(f"{option} {file} cannot be written: {error.strerror}; name another file") from None

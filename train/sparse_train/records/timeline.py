@@ -1,0 +1,151 @@
+"""``--timeline``: draw when a step passed over the model, and when it reduced every bucket.
+
+On a device the times are the device's, by events that were recorded on its streams: the host only queues work there.
+They are read once, for the step that is drawn, when training is over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from sparse_mpi.comm.background import Span
+from sparse_mpi.comm.streams import seconds_between
+from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.figures.style import write
+from sparse_mpi.tools.figures.timeline import figure
+from sparse_mpi.training.reduction import GradientReduction
+from sparse_mpi.training.trace import BucketTrace, Interval
+from sparse_train.records.meter import Stamps
+
+RECENT = 21  # steps, of which the one of median length is drawn
+
+
+class StepTrace(NamedTuple):
+    """When one step of this rank did what."""
+
+    number: int
+    stamps: Stamps
+    buckets: list[BucketTrace]
+    marks: tuple[Any, ...] = ()  # events on the device at the stamps; None on the host
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds from the start of the batch to the last updated weight."""
+        return self.stamps.updated - self.stamps.start
+
+    @property
+    def reducing(self) -> float:
+        """Return the seconds in which buckets were reduced, added up."""
+        return sum(bucket.span.ended - bucket.span.began for bucket in self.buckets)
+
+    @property
+    def exposed(self) -> float:
+        """Return the seconds of them that came after the backward pass."""
+        return self.stamps.reduced - self.stamps.backward
+
+
+class Recorder:
+    """A recorder of this rank's recent steps, which draws the typical one.
+
+    Args:
+        reduction: gets a tracer of its buckets.
+        file: PNG, SVG or whatever its extension says.
+    """
+
+    def __init__(self, reduction: GradientReduction, file: Path) -> None:
+        self._tracer, self._file = reduction.record(), file
+        self._steps: deque[StepTrace] = deque(maxlen=RECENT)
+        self._marks: deque[Any] = deque(maxlen=len(Stamps._fields))
+
+    def clock(self) -> float:
+        """Return the time, in `time.perf_counter` seconds, and mark what the device was told so far."""
+        now = perf_counter()  # before the mark, see `on_device`
+        self._marks.append(self._tracer.mark())
+        return now
+
+    def add(self, number: int, stamps: Stamps) -> None:
+        """Add step ``number``, which is over; `clock` gave its stamps."""
+        self._steps.append(StepTrace(number, stamps, list(self._tracer.buckets), tuple(self._marks)))
+
+    def draw(self) -> str:
+        """Draw the recent step of median length, if there was one; return a line about it.
+
+        Raises OSError, ValueError: the file cannot be written, or its extension means nothing.
+        """
+        if not self._steps:
+            return f"no timeline in {self._file}: there was no step to draw"
+        # By the host's clock, which keeps step with a device: every step waits there for its reductions
+        step = on_device(sorted(self._steps, key=lambda step: step.seconds)[len(self._steps) // 2])
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        draw(step, self._file)
+        return (
+            f"timeline of step {step.number} in {self._file}: {step.reducing:.4f} s of reductions, "
+            f"{step.exposed:.4f} s exposed, in a step of {step.seconds:.4f} s"
+        )
+
+
+def on_device(step: StepTrace) -> StepTrace:
+    """Return the step in seconds of the device since its start; as it is if it was none of a device.
+
+    Selections and calls have times of the host, which waits for each to end. The two clocks are tied by the stamps: the
+    device reaches a mark no earlier than the host sets it, and at once where it had nothing left to do.
+    """
+    if not step.marks or step.marks[0] is None:
+        return step
+    first, last = step.marks[0], step.marks[-1]
+    last.synchronize()  # it comes after everything else of the step
+    times = [seconds_between(first, mark) for mark in step.marks]
+    began = max(stamp - time for stamp, time in zip(step.stamps, times, strict=True))  # the host's time of ``first``
+
+    def moved(bucket: BucketTrace) -> BucketTrace:
+        assert bucket.marks is not None, "a bucket on a device has marks"
+        span = Span(*(seconds_between(first, mark) for mark in bucket.marks))
+
+        def inside(intervals: list[Interval]) -> list[Interval]:
+            return [(max(start - began, span.began), min(end - began, span.ended)) for start, end in intervals]
+
+        return BucketTrace(span, inside(bucket.selections), inside(bucket.calls))
+
+    return StepTrace(step.number, Stamps(*times), list(map(moved, step.buckets)))
+
+
+def draw(step: StepTrace, file: Path) -> None:
+    """Draw a row for the passes over the model and one for every bucket; write what is drawn beside it, as JSON.
+
+    ``python -m sparse_mpi draw`` draws that record anew.
+    """
+    record = {"timeline": record_of(step)}
+    file.with_suffix(".json").write_text(json.dumps(record | provenance()) + "\n")
+    write(partial(figure, [record]), file)
+
+
+def record_of(step: StepTrace) -> dict[str, Any]:
+    """Return when the step did what, in seconds from its start: rows of kinds, of which later ones lie on top."""
+    stamps = step.stamps
+    rows: dict[str, dict[str, list[Interval]]] = {
+        "passes": {
+            "forward": [(stamps.start, stamps.forward)],
+            "backward": [(stamps.forward, stamps.backward)],
+            "exposed": [(stamps.backward, stamps.reduced)],
+            "update": [(stamps.reduced, stamps.updated)],
+        }
+    }
+    for number, bucket in enumerate(step.buckets, 1):
+        span = bucket.span
+        rows[f"bucket {number}"] = {
+            "in line": [(span.given, span.began)],
+            "merging": [(span.began, span.ended)],
+            "selection": bucket.selections,
+            "exchange": bucket.calls,
+        }
+    since = {
+        row: {kind: [[round(at - stamps.start, 7) for at in interval] for interval in of] for kind, of in kinds.items()}
+        for row, kinds in rows.items()
+    }
+    times = {"seconds": step.seconds, "reducing": step.reducing, "exposed": step.exposed}
+    return {"number": step.number, **times, "rows": since}

@@ -1,0 +1,245 @@
+"""Write the checkpoints of a training run when they are due, and find the one to resume from, of the same run."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from sparse_mpi import checkpoint
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.consistency import tell
+from sparse_mpi.comm.runtime import leave_word
+from sparse_mpi.fault_tolerance import together
+from sparse_train.options.reduction import AUTO, PLAN
+from sparse_train.options.run import NEWEST
+from sparse_train.ranks.job import Interruption, JobError, agreed
+from sparse_train.records.metrics import FILE, Metrics, Resumed
+from sparse_train.tasks.task import Task
+
+AMOUNT = ("density", "k")  # one of them
+FIXED = (
+    *("data", "tiny", "algo", "selector", "wire", "residual", "rank", "optimizer", "beta1", "feedback", "leak"),
+    *("arrival", "seed", "bucket_mb", "local_steps", "fragments", "fragment_delay", "fragment_alpha"),
+)
+HARMLESS = (  # options that may change without a message: where things are, when a run ends, what is shown
+    "plan",  # whose content tells it
+    *("data_dir", "threads", "max_steps", "check_every", "watch_every", "out", "log_every", "plot", "timeline"),
+    *("progress", "checkpoint_every", "checkpoint_dir", "keep", "resume", "elastic", "copy_every", "min_ranks"),
+    "spares",
+)
+
+
+def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
+    """Return what a run must share with a checkpoint to go on from it, by option where there is one.
+
+    Raises OSError: the file of ``args.plan`` cannot be read.
+    """
+    tensors = [(name, tuple(tensor.shape)) for name, tensor in task.model.state_dict().items()]
+    size = sum(parameter.numel() for parameter in task.model.parameters())
+    plan = sha256(args.plan.read_bytes()).hexdigest()[:16] if isinstance(args.plan, Path) else args.plan
+    return {
+        "program": program,
+        "model": f"{type(task.model).__name__} of {size} parameters, {sha256(repr(tensors).encode()).hexdigest()[:8]}",
+        "data fingerprint": task.fingerprint,
+        "plan": plan,  # before the algorithm, which is no option of a planned run
+        **{name: getattr(args, name) for name in FIXED},
+        "k" if args.k else "density": args.k or args.density,
+        "momentum of dgc": args.correction,
+    }
+
+
+def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise ValueError unless the checkpoint ``path``, whose identity was ``saved``, is of a run like this."""
+    saved = _renamed(saved)
+    for name in dict.fromkeys((*wanted, *saved)):
+        if saved.get(name) != wanted.get(name):
+            raise ValueError(
+                f"{path} is of a run with {name} {saved.get(name)}, but this one has {wanted.get(name)}; resume with "
+                "what it was saved with, or leave out --resume to start a new run"
+            )
+
+
+def _renamed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``saved`` with today's names and options.
+
+    It may be from when there was no --arrival, --leak or --beta1, or even from when --feedback was --memory and --algo
+    auto made a plan.
+    """
+    saved = {"arrival": False, "leak": 0.0, "beta1": 0.9, **saved}
+    if "memory" not in saved:
+        return saved
+    planned = {"algo": PLAN, "plan": AUTO} if saved["algo"] == AUTO else {}
+    others = {name: value for name, value in saved.items() if name != "memory"}
+    return others | {"feedback": saved["memory"]} | planned
+
+
+def options_of(args: Namespace) -> dict[str, str]:
+    """Return, as text, the options that may differ in a resumed run but change its result."""
+    others = {*AMOUNT, *FIXED, *HARMLESS}
+    return {name: str(value) for name, value in vars(args).items() if name not in others}
+
+
+def changes(saved: Mapping[str, str], args: Namespace) -> str:
+    """Return a line about options that differ from those ``saved``; it is empty if none do."""
+    now = options_of(args)
+    other = [f"{name} {now.get(name)} instead of {was}" for name, was in saved.items() if now.get(name) != was]
+    return f"with other options than before: {', '.join(other)}" if other else ""
+
+
+class State(NamedTuple):
+    """All that a run needs to go on; on the same number of ranks it goes on to the same bits."""
+
+    shared: dict[str, Any]  # the same on all ranks: what torch.save takes and torch.load gives with weights_only
+    own: dict[str, Any]  # of this rank: see `sparse_mpi.checkpoint.trees`
+
+
+class Found(NamedTuple):
+    """A checkpoint to resume from."""
+
+    path: Path
+    step: int
+    identity: dict[str, Any]
+    shared: dict[str, Any]  # see `State`
+    own: list[dict[str, Any]]  # of those old ranks that this one goes on for
+    ranks: int  # that wrote it
+
+
+class Checkpoints:
+    """A writer of a run's checkpoints, one every ``args.checkpoint_every`` steps."""
+
+    def __init__(self, args: Namespace, identity: dict[str, Any], comm: Comm, metrics: Metrics) -> None:
+        self._every, self._folder, self._keep = args.checkpoint_every, args.checkpoint_dir, args.keep
+        self._identity, self._comm, self._metrics = identity, comm, metrics
+        self._options = options_of(args)
+        self._interruption = Interruption()
+        if comm.rank == 0:
+            leave_word("interrupted before the first checkpoint: nothing to resume")
+
+    def interrupted(self, step: int) -> bool:
+        """Return whether the run must end after ``step`` because of a signal; the same on all ranks."""
+        return self._interruption.anywhere(step, self._comm)
+
+    def due(self, step: int) -> bool:
+        """Return whether a checkpoint is due after ``step``."""
+        return step % self._every == 0
+
+    def write(self, step: int, state: Callable[[], State]) -> Path | None:
+        """Write a checkpoint and return its path; collective.
+
+        A failure is reported and returns None, so that training goes on: older checkpoints are intact.
+
+        Args:
+            step: after which the run is.
+            state: returns what it needs to go on. It is called again if ranks are lost meanwhile.
+        """
+        began = time.perf_counter()
+        path = together(self._comm, lambda: self._saved(step, state()))
+        if isinstance(path, checkpoint.CheckpointError):
+            self._metrics.write("checkpoint", step=step, error=str(path))
+            if self._comm.rank == 0:
+                print(f"WARNING: {path}", file=sys.stderr)
+            return None
+        self._metrics.write("checkpoint", step=step, path=str(path), seconds=time.perf_counter() - began)
+        if self._comm.rank == 0:
+            leave_word(f"interrupted: --resume {path} goes on after step {step}")
+        return path
+
+    def _saved(self, step: int, state: State) -> Path | checkpoint.CheckpointError:
+        """Return the path of the checkpoint, or why there is none: the same on all ranks."""
+        model = io.BytesIO()
+        if self._comm.rank == 0:
+            torch.save(state.shared | {"options": self._options}, model)
+        where = self._folder, step, self._identity
+        try:
+            return checkpoint.save(*where, model.getbuffer(), state.own, self._comm, self._keep)
+        except checkpoint.CheckpointError as error:
+            return error
+
+
+def agree_on_folders(args: Namespace, comm: Comm) -> None:
+    """Take rank 0's folders on all ranks; collective.
+
+    Needed because default folders are named after the time, and ranks do not start at the same time.
+    """
+    for name in ("out", "checkpoint_dir"):
+        setattr(args, name, Path(tell(comm, str(getattr(args, name)))))
+
+
+def find(args: Namespace, comm: Comm) -> Found | None:
+    """Load the checkpoint to resume from, if the options ask for one; collective.
+
+    Returns None, with a line from rank 0, where there is none yet.
+
+    Raises JobError: on all ranks, when it cannot be used, or a new run would mix its checkpoints with those of another.
+    """
+    if args.resume is None:
+        if args.checkpoint_every:
+            agreed(comm, lambda: _check_empty(args.checkpoint_dir))
+        return None
+    place = args.checkpoint_dir if args.resume is NEWEST else args.resume
+    if args.resume is NEWEST:
+        there = agreed(comm, lambda: comm.rank == 0 and checkpoint.latest(place) is not None)
+        if not comm.allreduce(np.array([there], np.int32), "max", control=True)[0]:
+            if comm.rank == 0:
+                print(f"nothing to resume in {place} yet: starting from scratch")
+            return None
+    try:
+        loaded = checkpoint.load(place, comm)
+    except checkpoint.CheckpointError as error:
+        raise JobError(str(error)) from None
+    agreed(comm, lambda: _check_fork(args, loaded.path.parent))
+    try:
+        shared = torch.load(io.BytesIO(loaded.model), "cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        text = "holds more than tensors and plain data, and could run any code; find out from whom you have it"
+        raise JobError(f"{loaded.path / 'model.bin'} {text}") from None
+    if comm.rank == 0:
+        print(f"resuming from {loaded.path}")
+    return Found(loaded.path, loaded.step, loaded.identity, shared, loaded.states, loaded.ranks)
+
+
+def step_of(shared: Mapping[str, Any], epoch_steps: int) -> int:
+    """Return how many steps of ``epoch_steps`` an epoch correspond to the progress in ``shared``, see `State`."""
+    done = round(shared["first"] * epoch_steps / shared["epoch_steps"])
+    return int(shared["epoch"]) * epoch_steps + min(done, epoch_steps - 1)
+
+
+def resumed(found: Found, epoch_steps: int) -> Resumed:
+    """Return what the records need to know about a run that goes on from ``found`` with epochs of that many steps."""
+    shared = found.shared
+    steps = epoch_steps, shared["epoch_steps"]
+    return Resumed(step_of(shared, epoch_steps), shared["epoch"], str(found.path), found.step, steps)
+
+
+def _check_fork(args: Namespace, source: Path) -> None:
+    """Raise ValueError if a run that goes on from one in ``source`` would write over the results of another."""
+    if args.checkpoint_dir.resolve() == source.resolve():
+        return
+    taken = {
+        f"--checkpoint-dir {args.checkpoint_dir} has checkpoints": args.checkpoint_every
+        and checkpoint.latest(args.checkpoint_dir),
+        f"--out {args.out} has records": (args.out / FILE).exists(),
+    }
+    for what, there in taken.items():
+        if there:
+            raise ValueError(
+                f"{what} of another run than the one to resume in {source}: --resume that one, or choose another folder"
+            )
+
+
+def _check_empty(folder: Path) -> None:
+    """Raise ValueError if ``folder`` has checkpoints."""
+    if checkpoint.latest(folder):
+        raise ValueError(
+            f"--checkpoint-dir {folder} has checkpoints of an earlier run: --resume it, or choose another folder"
+        )

@@ -1,0 +1,258 @@
+"""Decentralized data-parallel training: every rank computes on its shard, the gradient alone is reduced."""
+
+from __future__ import annotations
+
+import math
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparse_mpi.comm import Comm
+from sparse_mpi.optim import broadcast_parameters
+from sparse_mpi.training.diloco import DiLoCo
+from sparse_train.options.optimization import density, learning_rate
+from sparse_train.ranks.job import Preempted
+from sparse_train.records.journal import Journal, Outcome
+from sparse_train.records.meter import Meter
+from sparse_train.records.metrics import Metrics
+from sparse_train.records.timeline import Recorder
+from sparse_train.tasks.task import Task
+from sparse_train.trainer.checkpoints import Checkpoints
+from sparse_train.trainer.evaluation import digest, evaluate, identical
+from sparse_train.trainer.planning import Planning
+from sparse_train.trainer.resumption import Progress, Resumption
+from sparse_train.trainer.steps import GradientSteps, LocalSteps, Steps
+from sparse_train.trainer.survivors import Survivors
+
+
+class Training:
+    """One replica of a model, in training.
+
+    Args:
+        task: what is trained on what; the weights are those of rank 0 from here on.
+        optimizer: a `DistributedOptimizer` over the model's parameters, or with ``local`` a plain one.
+        args: see `arguments.parse`.
+        comm: between the replicas.
+        metrics: where records go.
+        planning: may replace reducers after any step.
+        checkpoints: writes them; None writes none.
+        local: what exchanges parameters instead of gradients.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: Any,
+        args: Namespace,
+        comm: Comm,
+        metrics: Metrics,
+        planning: Planning | None = None,
+        checkpoints: Checkpoints | None = None,
+        local: DiLoCo | None = None,
+    ) -> None:
+        self.task, self.args, self.comm, self.planning, self.checkpoints = task, args, comm, planning, checkpoints
+        made_of = task, optimizer, args
+        self.taking: Steps = GradientSteps(*made_of) if local is None else LocalSteps(*made_of, local)
+        self.reduction: Any = self.taking.reduction
+        self.limit = min(args.epochs * task.steps, args.max_steps or math.inf)  # steps
+        self.progress = Progress()
+        self.durations: list[float] = []  # seconds of each step with these reducers
+        self.recorder = Recorder(self.reduction, args.timeline) if args.timeline and comm.rank == 0 else None
+        self.clock = self.recorder.clock if self.recorder is not None else time.perf_counter  # of a step's phases
+        self.journal = Journal(task, args, comm, metrics, int(self.limit))
+        self.ranks = task.share.ranks  # at the start: a step has the samples of so many
+        state = task, self.taking, comm, planning, self.journal, self.progress
+        self.resumption = Resumption(*state, self._finish_warmup)
+        self.survivors = Survivors(comm, task.share, args.min_ranks, metrics, self._given)
+        broadcast_parameters(task.model.state_dict(), comm=comm)
+        reducers = self.taking.reducers
+        self.final_density = sum(r.k for r in reducers) / sum(r.layout.size for r in reducers)
+        self.algorithms = [reducer.algorithm for reducer in reducers]  # those after a dense warm-up
+
+    def _given(self) -> bytes:
+        """Return what a rank needs to train from the next step on."""
+        return self.resumption.given(self.survivors)
+
+    def start(self, resume: Callable[[], None]) -> bool:
+        """Return False on a spare, which has waited here, if it was never needed. Collective.
+
+        Others go on where the run is when they join it, or where ``resume()`` brings it.
+        """
+        state = self.survivors.stand_by()
+        if state is not None:
+            self.resumption.join(state, self.survivors)
+        elif not self.survivors.waits:
+            resume()
+        return not self.survivors.waits
+
+    def run(self) -> Outcome:
+        """Train for ``args.epochs`` epochs or ``args.max_steps`` steps, whichever ends first."""
+        began = time.perf_counter()
+        with closing(self.journal):
+            if self.progress.steps < self.limit:
+                self.journal.first_step()
+            if self.args.watch_every:
+                self.reduction.watch(self.args.watch_every, self.progress.steps)
+            while self.progress.steps < self.limit or not self.progress.recorded:
+                epoch, first = divmod(self.progress.steps, self.task.steps)
+                self._epoch(epoch, first)
+                self._flush(epoch)  # by now at the latest: a resumed run may have nothing left to train
+                self.progress.scores = self._evaluate()
+                self.journal.epoch(self._now(epoch), self.progress.meter, self.progress.seconds, self.progress.scores)
+                self.progress.meter, self.progress.seconds, self.progress.recorded = Meter(), 0.0, True
+                if self.progress.steps % self.task.steps == 0:
+                    self._save()
+        if self.recorder is not None:
+            print(self.recorder.draw())
+        headline, same = self.task.headline, identical(self.task.model, self.comm)
+        seconds = time.perf_counter() - began
+        plan = self.planning and self.planning.plan
+        predicted = plan.predicted if plan else None
+        score, loss, usual = self.progress.scores[headline], self.progress.scores["loss"], self._usual_step()
+        return Outcome(
+            headline, score, loss, same, self.progress.steps, seconds, usual, predicted, digest(self.task.model)
+        )
+
+    def _epoch(self, epoch: int, first: int) -> None:
+        """Train from step ``first`` of an epoch to its end, or as far as the limit."""
+        self.task.model.train()
+        start = self.clock()
+        began = start - self.progress.seconds
+        for number, batch in self._batches(epoch, first):
+            self._prepare(epoch + number / self.task.steps)
+            step = self._step(batch, start)
+            self.progress.meter.add(step)
+            self.progress.recorded = False
+            start = self.clock()
+            self.progress.seconds = start - began
+            if self._is_watched(self.progress.steps):
+                self.journal.watch(self._now(epoch), self.reduction.quality)
+            self.journal.step(self._now(epoch), step, self.progress.meter, self.progress.seconds)
+            self.journal.spend(self._now(epoch), self.taking.decided)
+            self._flush(epoch)
+            if self.progress.steps % self.task.steps:  # at the end of an epoch the test comes first
+                self._save()
+
+    def _batches(self, epoch: int, first: int) -> Iterator[tuple[int, Any]]:
+        """Yield the steps of an epoch from ``first`` on, as far as the limit, and this rank's batch in each."""
+        last = int(min(self.task.steps, first + self.limit - self.progress.steps))
+        self.survivors.regroup(epoch, first)
+        while first < last:
+            for number, batch in zip(range(first, last), self.task.train(epoch, first), strict=False):
+                yield number, batch
+                first = number + 1
+                # Begin anew where samples are dealt to fewer ranks from here on.
+                if first < last and self.survivors.regroup(epoch, first):
+                    break
+
+    def _save(self) -> None:
+        """Write a checkpoint if it is time for one.
+
+        Raises JobError: loss or weights are not finite, see `Journal.check`; Preempted: the job is to end.
+        """
+        steps, few = self.progress.steps, self.survivors.too_few()
+        ended = steps == self.limit
+        if self.checkpoints is None:
+            if few and not ended:
+                raise Preempted(f"{few}; there is no checkpoint of step {steps} without --checkpoint-every")
+            return
+        interrupted = bool(few) or self.checkpoints.interrupted(steps)
+        if ended or interrupted or self.checkpoints.due(steps):
+            self.journal.check(steps, self.progress.meter)
+            written = self.checkpoints.write(steps, self.resumption.state)
+            if interrupted and not ended:
+                lost = "but there is no checkpoint of it, see above"
+                then = f"--resume {written} goes on from there" if written else lost
+                raise Preempted(f"stopped after step {steps} {f'because {few}' if few else 'as told'}; {then}")
+
+    def _prepare(self, epoch: float) -> None:
+        """Set learning rate, density and random seed for the next step, ``epoch`` epochs into training.
+
+        The seed depends on the step and the rank alone, so that dropout is the same in a run that is resumed here.
+        """
+        self.reduction.density = density(epoch, self.final_density, self.args.density_warmup)
+        self.reduction.check = self._is_checked(self.progress.steps + 1)
+        self._warm_up()
+        for group in self.taking.optimizer.param_groups:
+            group["lr"] = learning_rate(epoch, self.args, self.ranks)
+        torch.manual_seed(step_seed(self.args.seed, self.progress.steps, self.task.share.rank))
+
+    def _warm_up(self) -> None:
+        """Reduce densely in the steps of the warm-up, and as asked to after it."""
+        if self.args.dense_warmup and self.progress.steps in (0, self.args.dense_warmup):
+            self.durations = []
+        if self.progress.steps < self.args.dense_warmup:
+            self.reduction.use("dense")
+        else:
+            self._finish_warmup()
+
+    def _finish_warmup(self) -> None:
+        """Return to the algorithms of the time after a dense warm-up; without one, change nothing."""
+        if self.args.dense_warmup:
+            self.reduction.use(self.algorithms)
+
+    def _step(self, batch: Any, start: float) -> Meter:
+        """Take a step, and return its measurements; ``start`` is when the batch began to be made."""
+        step = self.taking.take(batch, start, self.clock)
+        self.progress.steps += 1
+        if not self._is_measured(self.progress.steps):  # which takes two dense allreduces more
+            self.durations.append(step.stamps.updated - start)
+        if step.totals:
+            self.journal.cover(self.progress.steps, step.totals, self.taking.reducers)
+        if self.recorder is not None:
+            self.recorder.add(self.progress.steps, step.stamps)
+        if self.planning is not None and self.planning.after(step.stamps, self.reduction):
+            self.durations = []
+        return step.meter
+
+    def _flush(self, epoch: int) -> None:
+        """Exchange all that is to be exchanged after the last step, if it is over; at most once."""
+        progress = self.progress
+        if progress.steps < self.limit or progress.flushed == progress.steps:
+            return
+        start = time.perf_counter()
+        self.reduction.check = self._is_checked(progress.steps)
+        if (meter := self.taking.finish()) is None:
+            return
+        meter.exposed = time.perf_counter() - start
+        progress.meter.add(meter)
+        progress.seconds += meter.exposed
+        progress.flushed = progress.steps
+        if self.args.flush:
+            self.journal.flush(self._now(epoch), meter.sent, meter.exposed)
+
+    def _evaluate(self) -> dict[str, float]:
+        """Return the scores of the model with the parameters that all ranks share; collective."""
+        with self.taking.global_parameters():
+            return evaluate(self.task, self.comm)
+
+    def _is_checked(self, step: int) -> bool:
+        return self.args.check_every > 0 and step % self.args.check_every == 0
+
+    def _is_watched(self, step: int) -> bool:
+        return self.args.watch_every > 0 and step % self.args.watch_every == 0
+
+    def _is_measured(self, step: int) -> bool:
+        return self._is_checked(step) or self._is_watched(step)
+
+    def _usual_step(self) -> float | None:
+        """Return the median step time, see `Outcome.step_seconds`; collective."""
+        if not self.durations:
+            return None
+        usual = np.median(self.durations[2:] or self.durations)
+        total, ranks = self.comm.allreduce(np.array([usual, 1]), control=True)
+        return float(total / ranks)
+
+    def _now(self, epoch: int) -> dict[str, Any]:
+        """Return epoch, step and learning rate, for records."""
+        return {"epoch": epoch + 1, "step": self.progress.steps, "lr": self.taking.optimizer.param_groups[0]["lr"]}
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """Return the seed of torch's generator in step number ``step`` on ``rank``."""
+    return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0])

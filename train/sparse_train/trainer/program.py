@@ -1,0 +1,232 @@
+"""A training program, from its command line to the last line it prints, and a choice of programs by task."""
+
+from __future__ import annotations
+
+import sys
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import torch
+
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.runtime import leave_word
+from sparse_mpi.fault_tolerance import Team, comm_of, team_of
+from sparse_mpi.tools.command_line import Parser
+from sparse_train.options import arguments
+from sparse_train.options.arguments import Settings, Tiny
+from sparse_train.options.local import local_steps
+from sparse_train.options.optimization import OPTIMIZERS
+from sparse_train.ranks import job
+from sparse_train.ranks.device import choose, compute_deterministically, transport
+from sparse_train.ranks.job import JobError
+from sparse_train.records.journal import Outcome, conclude
+from sparse_train.records.metrics import Metrics, record
+from sparse_train.tasks.task import Task, on_device
+from sparse_train.trainer.checkpoints import (
+    Checkpoints,
+    agree_on_folders,
+    changes,
+    check_identity,
+    find,
+    identity_of,
+    resumed,
+)
+from sparse_train.trainer.loop import Training
+from sparse_train.trainer.planning import Planning
+
+__all__ = ["Program", "Settings", "Tiny"]
+
+
+def _nothing(parser: ArgumentParser) -> None:
+    """Add no options."""
+
+
+def _fine(args: Namespace) -> None:
+    """Take all options."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A training program: what it trains, and with which settings.
+
+    Args:
+        name: for the folder of results.
+        description: for --help: what it does, then a few command lines.
+        make: the task of this rank, made right after ``torch.manual_seed``. What it raises as OSError, ValueError or
+            ImportError on any rank ends the job on all of them with a line from each; it communicates
+            only after `job.agreed`, where all ranks are sure to go on.
+        settings: by data set; the first is the default.
+        folders: where each data set is looked for unless --data-dir is given.
+        tiny: what --tiny trains with; ``make`` finds ``args.tiny`` and builds a small model.
+        extend: adds the program's own options.
+        check: raises ValueError for options that do not go together; the text begins with the name of one.
+    """
+
+    name: str
+    description: str
+    make: Callable[[Namespace, Comm], Task]
+    settings: Mapping[str, Settings]
+    folders: Mapping[str, str]
+    tiny: Tiny
+    extend: Callable[[ArgumentParser], None] = _nothing
+    check: Callable[[Namespace], None] = _fine
+
+    def parse(self, argv: Sequence[str] | None = None) -> Namespace:
+        """Return the options, see `arguments.parse`; a bad one ends the process with a line on stderr."""
+        own = self.extend, self.check
+        return arguments.parse(self.name, self.description, self.settings, self.folders, self.tiny, *own, argv)
+
+    def train(self, args: Namespace, comm: Comm) -> Outcome | None:
+        """Train on this rank, one of ``comm.size``, and return the outcome; None on a spare that nobody needed.
+
+        Raises JobError: on all ranks, when the job cannot be done as asked for, diverges, or ends in different
+        replicas; Preempted: on all ranks, when one of them was told to end; there is a checkpoint to resume from.
+        """
+        comm = self._team(args, comm)
+        agree_on_folders(args, comm)
+        args.threads = args.threads or job.threads_per_rank(comm)
+        torch.set_num_threads(args.threads)
+        training, metrics, resume = self._prepared(args, comm)
+        outcome = None
+        with closing(metrics):
+            if training.start(resume):
+                outcome = training.run()
+                conclude(outcome, args, comm, metrics)
+        if team := team_of(comm):
+            team.close()
+        return outcome
+
+    def _team(self, args: Namespace, comm: Comm) -> Comm:
+        """Return ``comm`` as one of whose ranks some may be lost, if that is asked for.
+
+        Raises JobError: it is asked for, and impossible.
+        """
+        if not args.elastic:
+            return comm
+        if not comm.elastic:
+            raise JobError(
+                "--elastic needs an MPI whose ranks survive the loss of others, got one that ends the job; start with "
+                "python -m sparse_mpi run --elastic (Open MPI 5), or leave out --elastic"
+            )
+        ranks = comm.size - args.spares
+        if ranks < 1:
+            raise JobError(f"--spares must be at most {comm.size - 1}, for one rank must train, got {args.spares}")
+        if args.min_ranks > ranks:
+            raise JobError(f"--min-ranks must be at most {ranks}, the number of ranks, got {args.min_ranks}")
+        return comm_of(Team(comm, spares=args.spares))
+
+    def _prepared(self, args: Namespace, comm: Comm) -> tuple[Training, Metrics, Callable[[], None]]:
+        """Set up task, reducers, records and checkpoints.
+
+        Returns:
+            The training, its records, and what resumes it if there is a checkpoint.
+        """
+        if comm.rank == 0 and args.progress:
+            print("loading data and model", file=sys.stderr, flush=True)
+        found, ranks = find(args, comm), comm.size - args.spares
+        if found and args.spares and found.ranks > ranks:
+            raise JobError(
+                f"--spares must be at most {max(comm.size - found.ranks, 0)}, for {found.path} has the residuals of "
+                f"{found.ranks} ranks, got {args.spares}"
+            )
+        if args.deterministic:
+            compute_deterministically()
+        device = choose(args.device, comm)
+        torch.manual_seed(args.seed)
+        task = on_device(job.agreed(comm, lambda: self.make(args, comm)), device, args.precision)
+        identity = job.agreed(comm, lambda: identity_of(self.name, args, task))
+        if found:
+            job.agreed(comm, lambda: check_identity(found.path, found.identity, identity))
+            if comm.rank == 0 and (said := changes(found.shared["options"], args)):
+                print(said)
+        before = found.shared if found else {}
+        over = transport(args.transport, device, comm)
+        planning = Planning(task.model, args, comm, over, before.get("plan", ""), before.get("choices", ()))
+        optimizer = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
+        local = None
+        if args.local_steps:
+            local = job.agreed(comm, lambda: local_steps(task.model, optimizer, args, over))
+            reducers = local.reducers
+        else:
+            plain = optimizer
+            optimizer = job.agreed(comm, lambda: planning.distribute(plain))
+            reducers = [bucket.reducer for bucket in optimizer.reduction.buckets]
+        facts = {
+            "k": sum(reducer.k for reducer in reducers),
+            "parameters": sum(reducer.layout.size for reducer in reducers),
+            "buckets": len(reducers),
+            "items": task.items,
+            "headline": task.headline,
+            "computes_on": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "choices": planning.choices,  # of --algo auto
+        }
+        position = resumed(found, task.steps) if found else None
+        metrics = job.agreed(comm, lambda: record(args, comm, position, **facts))
+        checkpoints = Checkpoints(args, identity, comm, metrics) if args.checkpoint_every else None
+        if not checkpoints and comm.rank == 0:
+            leave_word("interrupted: there is nothing to resume; --checkpoint-every N writes checkpoints")
+        training = Training(task, optimizer, args, comm, metrics, planning, checkpoints, local)
+
+        def resume() -> None:
+            if found:
+                job.agreed(comm, lambda: training.resumption.resume(found.shared, found.own, found.ranks))
+
+        return training, metrics, resume
+
+    def run(self) -> None:
+        """Read the command line and train on the ranks that MPI started; failure is an exit status other than 0."""
+        job.run(self.train, self.parse())
+
+
+class ByTask:
+    """A choice of programs with the interface of `Program`, by ``--task`` or else by the data set of ``--data``.
+
+    Args:
+        programs: by task; the first is the default. No two have a data set in common.
+        text: for --help, what the tasks are.
+    """
+
+    def __init__(self, programs: Mapping[str, Program], text: str) -> None:
+        self.programs = {task: self._with_task(task, program) for task, program in programs.items()}
+        self._text = text
+
+    def chosen(self, argv: Sequence[str]) -> Program:
+        """Return the program that a command line chooses.
+
+        If ``--data`` is for another task than ``--task``, the process ends with a line on stderr.
+        """
+        parser = Parser(usage=SUPPRESS, add_help=False)
+        parser.add_argument("--task")
+        parser.add_argument("--data")
+        given, _ = parser.parse_known_args(argv)
+        default = next(iter(self.programs))
+        meant = next((task for task, program in self.programs.items() if given.data in program.folders), None)
+        if meant and given.task in self.programs and given.task != meant:
+            sets = ", ".join(self.programs[given.task].settings)
+            wrong = f"{given.data} is for --task {meant}, not {given.task}"
+            parser.error(f"argument --data: {wrong}; leave out --task, or take {sets}")
+        return self.programs.get(given.task or meant or default, self.programs[default])
+
+    def parse(self, argv: Sequence[str] | None = None) -> Namespace:
+        """Return the options of the chosen program; see `Program.parse`."""
+        argv = sys.argv[1:] if argv is None else argv
+        return self.chosen(argv).parse(argv)
+
+    def train(self, args: Namespace, comm: Comm) -> Outcome | None:
+        """Train on this rank; see `Program.train`."""
+        return self.programs[args.task].train(args, comm)
+
+    def run(self) -> None:
+        """Read the command line and train; see `Program.run`."""
+        job.run(self.train, self.parse())
+
+    def _with_task(self, task: str, program: Program) -> Program:
+        """Return ``program`` with the option --task, by which it is chosen."""
+
+        def extend(parser: ArgumentParser) -> None:
+            parser.add_argument("--task", choices=tuple(self.programs), default=task, help=self._text)
+            program.extend(parser)
+
+        return replace(program, extend=extend)

@@ -1,0 +1,93 @@
+"""What a training run does when ranks are lost, and when spares take their places: `Survivors`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sparse_mpi.comm import Comm
+from sparse_mpi.fault_tolerance import Team, team_of
+from sparse_train.data.share import Share
+from sparse_train.records.metrics import Metrics
+
+
+class Survivors:
+    """The ranks that a run has left, and what they train on.
+
+    Args:
+        comm: between the replicas; only with a team some can be lost.
+        least: the fewest ranks with which to go on.
+        metrics: where a record of each loss goes.
+        give: returns what a spare needs to train here from now on.
+    """
+
+    def __init__(self, comm: Comm, share: Share, least: int, metrics: Metrics, give: Callable[[], bytes]) -> None:
+        self._team, self._share, self._least, self._metrics = team_of(comm), share, least, metrics
+        self._give = give
+        self._ranks = list(range(share.ranks))  # that samples are dealt to, by their numbers at the start
+        self._recruits = 0  # spares that samples were dealt to
+        self._epoch = 0
+        self._began: dict[int, int] = {}  # steps of this epoch, and how many transactions were complete before each
+        self._fresh = False  # this rank has joined before the step that comes
+
+    def stand_by(self) -> bytes | None:
+        """Wait, on a spare, until it is needed; return what `give` returned on another rank. Collective."""
+        return self._team.stand_by() if self._team is not None else None
+
+    @property
+    def waits(self) -> bool:
+        """Return whether this rank is a spare that nobody needed."""
+        return self._team is not None and self._team.waits
+
+    def state(self) -> dict[str, Any]:
+        """Return what `join` needs."""
+        return {
+            "share": self._share.state(),
+            "ranks": self._ranks,
+            "recruits": self._recruits,
+            "epoch": self._epoch,
+            "began": self._began,
+        }
+
+    def join(self, state: dict[str, Any]) -> None:
+        """Know what the other ranks know, before the step that comes."""
+        self._share.join(state["share"])
+        self._ranks, self._recruits = list(state["ranks"]), state["recruits"]
+        self._epoch, self._began, self._fresh = state["epoch"], dict(state["began"]), True
+
+    def regroup(self, epoch: int, step: int) -> bool:
+        """Deal samples to the ranks that are there, from this step on; return False if they are those of before.
+
+        Call it before every step: that tells in which one a rank was lost.
+        """
+        if self._team is None:
+            return False
+        # Have spares take the places of lost ranks; those that have just joined know of that.
+        if not self._fresh:
+            if epoch != self._epoch:
+                self._epoch, self._began = epoch, {}
+            self._team.recruit(self._give)
+        self._fresh = False
+        # Deal to those that are left, and to those.
+        lost, joined = self._lost(self._team), self._team.recruits[self._recruits :]
+        if lost or joined:
+            missed = [(before, rank) for rank, at in lost.items() for before, when in self._began.items() if when >= at]
+            self._ranks = [rank for rank in self._ranks if rank not in lost] + joined
+            self._recruits += len(joined)
+            self._share.deal(epoch, step, self._ranks, sorted(missed))
+            spent = sum(departure.seconds for departure in self._team.settled if {*departure.ranks} & {*lost})
+            ranks = {"lost": sorted(lost), "joined": joined, "ranks": len(self._ranks)}
+            self._metrics.write("loss", epoch=epoch + 1, after=step, **ranks, seconds=spent)
+        self._began[step] = self._team.completed
+        return bool(lost or joined)
+
+    def too_few(self) -> str:
+        """Return what is wrong if the run must end because too few ranks are left; the same on all of them."""
+        if self._team is None:
+            return ""
+        left = len(self._ranks) - len(self._lost(self._team)) + self._team.reserve
+        return f"{left} ranks are left, fewer than --min-ranks {self._least}" if left < self._least else ""
+
+    def _lost(self, team: Team) -> dict[int, int]:
+        """Return the ranks that were lost since samples were dealt, and the first transaction that each was not in."""
+        return {rank: d.step for d in team.settled for rank in d.ranks if rank in self._ranks}
