@@ -4,7 +4,7 @@ PYTHON ?= python3
 NP ?= 4
 ARGS ?=
 SIZES ?= 1 2 3 4
-# fast: what is run each time.  rest: what that leaves out.  all: both.  See tests/tiers.py
+# fast: what is run each time.  wide: more of it, before a merge.  all: everything.  See tests/tiers.py
 TIER ?= fast
 # processes that share the tests that need no MPI
 WORKERS ?= $(shell env -u OMP_NUM_THREADS nproc)
@@ -48,7 +48,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 .NOTPARALLEL:
 N ?= 50
 SEED ?= 0
-.PHONY: help setup train programs chaos slow-networks changing-link figures test test-all test-rest lint $(TESTS) coverage docs docs-links first-hour \
+.PHONY: help setup train programs chaos slow-networks changing-link figures test test-wide test-all lint $(TESTS) coverage docs docs-links first-hour \
         gpu release bench clean
 .DEFAULT_GOAL := help
 
@@ -67,12 +67,11 @@ programs: $(READY)  ## every training program with every algorithm on 4 ranks, k
 
 test: lint $(TESTS)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
 
-test-all: TIER = all
-test-all: lint $(TESTS)  ## lint, and all tests with all their parameters (half an hour)
+test-wide: TIER = wide
+test-wide: lint $(TESTS)  ## lint, and tests with more of their parameters, before a merge (half an hour)
 
-# What `make test` leaves out of `make test-all`
-test-rest: TIER = rest
-test-rest: $(TESTS)
+test-all: TIER = all
+test-all: lint $(TESTS)  ## lint, and all tests with all their parameters (an hour)
 
 lint: $(READY)
 	$(RUN) -m ruff check

@@ -23,10 +23,13 @@ except ValueError as error:
     print(str(error)[:31])
 """
 MORE = [draw(DRAWN) for _ in range(47)]
+FULL = pytest.mark.full("as the others")
 
 
 @pytest.mark.parametrize(
-    "job", [*JOBS, *(pytest.param(job, marks=pytest.mark.full("as the others")) for job in MORE)], ids=str
+    "job",
+    [*JOBS, *(pytest.param(job, marks=[FULL] * (1 if number < 12 else 2)) for number, job in enumerate(MORE))],
+    ids=str,
 )
 def test_survivors_of_a_real_job_are_those_of_a_planned_departure(job):
     result = lose(job)
