@@ -9,7 +9,7 @@ In one process, with the ranks of a `World`, the fast tier keeps of a test
 - without ``ranks`` all items;
 - with ``ranks`` all combinations of its other parameters on 3 ranks (if it does not run on 3, on the most it runs on),
   every parameter value on 8 ranks, and every number of ranks once;
-- with ``@pytest.mark.thin(strength, **core)`` all items whose parameters are among ``core`` (none, if there is no core),
+- with ``@pytest.mark.thin(strength, **core)`` all items whose parameters are among ``core`` (none, if there is none),
   and further ones until each combination of values of ``strength`` parameters occurs;
 - with ``@pytest.mark.against_world``, which compares MPI with World, none: it runs under MPI only, in every tier.
 
@@ -26,8 +26,8 @@ On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun, the fast tie
 The wide tier adds items until each parameter value occurs on every number of ranks but 1: of what World has shown,
 nothing but the transport is another there. Files of which a number of ranks runs nothing are not read.
 
-``@pytest.mark.full(reason)`` leaves a test, or one parameter set of it, to the wide tier, and what has two such marks, as
-one of the test and one of a parameter, to the tier of all. An item that is named on the command line, as in
+``@pytest.mark.full(reason)`` leaves a test, or one parameter set of it, to the wide tier, and what has two such marks,
+as one of the test and one of a parameter, to the tier of all. An item that is named on the command line, as in
 ``pytest "tests/reduction/test_laws.py::test_name[P3-topka]"``, is run.
 """
 

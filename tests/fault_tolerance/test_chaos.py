@@ -22,15 +22,11 @@ try:
 except ValueError as error:
     print(str(error)[:31])
 """
-MORE = [draw(DRAWN) for _ in range(47)]
-FULL = pytest.mark.full("as the others")
+FULL = [pytest.mark.full("as the others"), pytest.mark.full("as the other dozen")]
+MORE = [pytest.param(draw(DRAWN), marks=FULL[: 1 + (number >= 12)]) for number in range(47)]
 
 
-@pytest.mark.parametrize(
-    "job",
-    [*JOBS, *(pytest.param(job, marks=[FULL] * (1 if number < 12 else 2)) for number, job in enumerate(MORE))],
-    ids=str,
-)
+@pytest.mark.parametrize("job", [*JOBS, *MORE], ids=str)
 def test_survivors_of_a_real_job_are_those_of_a_planned_departure(job):
     result = lose(job)
     assert result["problem"] is None, str(result)
