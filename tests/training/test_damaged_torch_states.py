@@ -103,9 +103,5 @@ def test_a_damaged_state_of_local_steps_is_refused_by_name():
         return local.state_dict()
 
     check_all(
-        World(2).run(run),
-        Local,
-        lambda local, rank: steps(local.replica, rank, range(5, 9)),
-        ("take_over",),
-        deep=2,
+        World(2).run(run), Local, lambda local, rank: steps(local.replica, rank, range(5, 9)), ("take_over",), deep=2
     )
