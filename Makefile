@@ -4,7 +4,7 @@ PYTHON ?= python3
 NP ?= 4
 ARGS ?=
 SIZES ?= 1 2 3 4
-# fast: what is run each time.  rest: what that leaves out.  all: both.  See tests/tiers.py
+# fast: what is run each time.  wide: more of it, before a merge.  all: everything.  See tests/tiers.py
 TIER ?= fast
 # processes that share the tests that need no MPI
 WORKERS ?= $(shell env -u OMP_NUM_THREADS nproc)
@@ -46,7 +46,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup train test test-all test-rest lint $(TESTS) docs first-hour gpu release bench clean
+.PHONY: help setup train test test-wide test-all lint $(TESTS) docs first-hour gpu release bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -61,12 +61,11 @@ train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Elec
 
 test: lint $(TESTS)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
 
-test-all: TIER = all
-test-all: lint $(TESTS)  ## lint, and all tests with all their parameters (half an hour)
+test-wide: TIER = wide
+test-wide: lint $(TESTS)  ## lint, and tests with more of their parameters, before a merge (half an hour)
 
-# What `make test` leaves out of `make test-all`
-test-rest: TIER = rest
-test-rest: $(TESTS)
+test-all: TIER = all
+test-all: lint $(TESTS)  ## lint, and all tests with all their parameters (an hour)
 
 lint: $(READY)
 	$(RUN) -m ruff check

@@ -23,7 +23,7 @@ from sparse_mpi import kernels
 from sparse_mpi.comm.world import World
 from sparse_mpi.tools.cli.values import Value
 
-from .tiers import COMPARED, CORE, TIERS, Tiers
+from .tiers import COMPARED, CORE, TIERS, TRANSPORT, Tiers, parameters
 
 SIZES = range(1, 9)
 NEEDS_RANKS = re.compile(r"def \w+\([^)]*\branks\b")
@@ -65,7 +65,7 @@ def pytest_ignore_collect(collection_path, config):
     """Under MPI, leave files unread of which nothing is run: each rank would import what they import."""
     if config.getoption("--with-mpi", False) and collection_path.name.startswith("test_"):
         size, text = config.pluginmanager.getplugin("mpi-harness").size, collection_path.read_text()
-        read = size == CORE or collection_path.parent.name == "transport"
+        read = size == CORE or TRANSPORT in collection_path.as_posix()
         read |= size in COMPARED and "against_world" in text
         if not NEEDS_RANKS.search(text) or (config.getoption("--tier") == "fast" and not read):
             return True
@@ -74,12 +74,12 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave the items of the tier; under MPI, only tests that need ranks, with the marker ``mpi``."""
-    if config.getoption("--with-mpi", False):
-        needing = [item for item in items if "ranks" in item.fixturenames]
-        config.hook.pytest_deselected(items=[item for item in items if item not in needing])
-        items[:] = needing
+    """Leave the items of the tier; under MPI, only tests that need as many ranks, with the marker ``mpi``."""
     harness = config.pluginmanager.getplugin("mpi-harness")
+    if config.getoption("--with-mpi", False):
+        able = {item for item in items if "ranks" in item.fixturenames and parameters(item)["ranks"] == harness.size}
+        config.hook.pytest_deselected(items=[item for item in items if item not in able])
+        items[:] = [item for item in items if item in able]
     config.pluginmanager.getplugin("tiers").select(config, items, harness and harness.size)
     if config.getoption("--with-mpi", False):
         for item in items:

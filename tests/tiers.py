@@ -1,44 +1,45 @@
-"""The tiers of the suite: which items of each test `make test` runs, and which only `make test-all`.
+"""Which items of the suite are run: of three tiers, each has all items of the one before.
 
-    python -m pytest                      the fast tier, which `make test` runs
-    python -m pytest --tier all           everything
-    python -m pytest --tier rest          what the fast tier leaves out
+A test is a function; its items are the combinations of its parameters. Items are chosen by these rules alone: never at
+random, and whatever the order in which they were collected. `make test` runs the tier ``fast``, `make test-wide` and
+`.ci/run` the tier ``wide``, and `make test-all` all items.
 
-A test is a function; its items are the combinations of its parameters. The fast tier keeps of every test some items,
-chosen by these rules alone: never at random, and whatever the order in which they were collected.
+In one process, with the ranks of a `World`, the fast tier keeps of a test
 
-In one process, with the ranks of a `World`:
+- without ``ranks`` all items;
+- with ``ranks`` all combinations of its other parameters on 3 ranks (if it does not run on 3, on the most it runs on),
+  every parameter value on 8 ranks, and every number of ranks once;
+- with ``@pytest.mark.thin(strength, **core)`` all items whose parameters are among ``core`` (none, if there is none),
+  and further ones until each combination of values of ``strength`` parameters occurs;
+- with ``@pytest.mark.against_world``, which compares MPI with World, none: it runs under MPI only, in every tier.
 
-- a test without ``ranks`` keeps all its items;
-- a test with ``ranks`` keeps all combinations of its other parameters on 3 ranks (if it does not run on 3, on the most
-  it runs on), every parameter value on 8 ranks, and every number of ranks once;
-- ``@pytest.mark.thin(strength, **core)`` replaces this by: all items whose parameters are among ``core`` (none, if no
-  core is given), and further ones until each combination of values of ``strength`` parameters occurs;
-- ``@pytest.mark.full(reason)`` leaves a test, or one parameter set of it, to `make test-all`;
-- ``@pytest.mark.against_world`` compares MPI with World: it runs under MPI only, in every tier.
+The wide tier adds items until each combination of values of one parameter more occurs: of two parameters where the fast
+tier has single values, of three where it has pairs.
 
-On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun:
+On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun, the fast tier keeps
 
-- ``@pytest.mark.under_mpi(3)`` keeps all items of a test on 3 ranks, and none on other numbers of them;
-- other tests of the transport, in tests/comm, keep on every number of ranks what ``thin`` says, or all items;
-- a test marked ``against_world`` keeps all its items on 3 and 4 ranks;
-- every other test keeps one item, on 3 ranks if it runs on 3.
+- of ``@pytest.mark.under_mpi(3)`` all items on 3 ranks, and none on other numbers of them;
+- of other tests of the transport, in tests/comm, on every number of ranks what ``thin`` says, or all items;
+- of ``against_world`` all items on 3 and 4 ranks;
+- of every other test one item, on 3 ranks if it runs on 3.
 
-On other numbers of ranks than 3 only files of the transport are read, and on 4 those that compare with World.
+The wide tier adds items until each parameter value occurs on every number of ranks but 1: of what World has shown,
+nothing but the transport is another there. Files of which a number of ranks runs nothing are not read.
 
-An item that is named on the command line, as in ``pytest "tests/reduction/test_laws.py::test_name[P3-topka]"``, is run.
+``@pytest.mark.full(reason)`` leaves a test, or one parameter set of it, to the wide tier, and what has two such marks,
+as one of the test and one of a parameter, to the tier of all. An item that is named on the command line, as in
+``pytest "tests/reduction/test_laws.py::test_name[P3-topka]"``, is run.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import combinations
 
 import pytest
 
-TIERS = ("fast", "rest", "all")
+TIERS = ("fast", "wide", "all")
 CORE, LARGE = 3, 8  # ranks: a number that is no power of two; one whose algorithms take several rounds
 COMPARED = (3, 4)  # ranks on which MPI is compared with World
 TRANSPORT = "tests/comm/"
@@ -52,83 +53,74 @@ def cover(rows: Sequence[Sequence[Hashable]], strength: int, chosen: Iterable[in
     A combination is covered when the values that some row has in these columns also stand in a row that is chosen:
     with strength 1 every value of every column occurs, with strength 2 every pair (a pairwise array). The rows at
     ``chosen`` are taken in any case. Then the row that covers most of what is left is added, the first of equals,
-    until nothing is left. Strength 0 takes one row if none is chosen.
+    until nothing is left. Strength 0 takes one row if none is chosen, strength -1 none.
     """
     width = len(rows[0]) if rows else 0
-    columns = list(combinations(range(width), min(strength, width)))
+    columns = list(combinations(range(width), min(strength, width))) if strength >= 0 else []
 
-    def combinations_of(row: Sequence[Hashable]) -> set[Hashable]:
-        return {(places, tuple(row[place] for place in places)) for places in columns}
+    def combinations_of(position: int) -> set[Hashable]:
+        return {(places, tuple(rows[position][place] for place in places)) for places in columns}
 
     taken = set(chosen)
-    covered = set().union(*(combinations_of(rows[position]) for position in taken))
-    # What a row adds only shrinks, so a stale gain is an upper bound and is renewed when it comes to the top.
-    heap = [(-len(columns), position) for position in range(len(rows)) if position not in taken]
-    heapq.heapify(heap)
-    while heap:
-        bound, position = heapq.heappop(heap)
-        gain = len(combinations_of(rows[position]) - covered)
-        if gain == -bound:
-            taken.add(position)
-            covered |= combinations_of(rows[position])
-        elif gain:
-            heapq.heappush(heap, (-gain, position))
+    covered = set().union(*map(combinations_of, taken))
+    left = [position for position in range(len(rows)) if position not in taken]
+    for most in range(len(columns), 0, -1):  # what a row adds only shrinks: none adds more than this any more
+        gains = {}
+        for position in left:
+            added = combinations_of(position) - covered
+            if len(added) == most:
+                taken.add(position)
+                covered |= added
+            elif added:
+                gains[position] = len(added)
+        left = list(gains)
     return sorted(taken)
 
 
-def fast(items: Iterable[pytest.Item], size: int | None = None) -> set[str]:
-    """Return the node ids of the fast tier; ``size`` is the number of ranks under MPI, None in one process."""
+def keep(items: Iterable[pytest.Item], size: int | None = None, wide: bool = False) -> set[str]:
+    """Return the node ids of the fast tier or, if ``wide``, of the wide one; ``size`` is that of MPI, None without."""
     tests = defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("full") is None:
-            tests[test_of(item), item.get_closest_marker("gpu") is None].append(item)  # no GPU, no cover by its items
-    choose = in_process if size is None else on_ranks
     kept: set[str] = set()
+    for item in items:
+        full = len(list(item.iter_markers("full")))
+        if not full:
+            tests[test_of(item), item.get_closest_marker("gpu") is None].append(item)  # no GPU, no cover by its items
+        elif full == 1 and wide:
+            kept.add(item.nodeid)
     for group in tests.values():
         group.sort(key=ids)
-        kept |= {item.nodeid for item in choose(group, size)}
+        strength, chosen = in_process(group) if size is None else on_ranks(group, size)
+        rows = [ids(item) for item in group]
+        chosen = cover(rows, strength, chosen)
+        if wide and size != 1:
+            chosen = cover(rows, 1 if size else strength + 1, chosen)
+        kept |= {group[position].nodeid for position in chosen}
     return kept
 
 
-def in_process(items: list[pytest.Item], size: None = None) -> list[pytest.Item]:
-    """Return the items of one test that the fast tier runs in one process."""
-    mark, sizes = items[0].get_closest_marker("thin"), [parameters(item).get("ranks") for item in items]
+def in_process(items: list[pytest.Item]) -> tuple[int, list[int]]:
+    """Return the strength of the cover by which one process runs a test, and the positions of items it always runs."""
+    mark, ranks = items[0].get_closest_marker("thin"), [parameters(item).get("ranks") for item in items]
     if mark is not None:
-        return thinned(items, mark)
-    if sizes[0] is None:
-        return items
-    rows = [ids(item) for item in items]
-    chosen = [i for i, ranks in enumerate(sizes) if ranks == home(sizes)]
-    large = [i for i, ranks in enumerate(sizes) if ranks == LARGE]
-    chosen += [large[i] for i in cover([rows[i] for i in large], 1)]
-    return [items[i] for i in cover(rows, 1, chosen)]
+        core = {name: list(values) for name, values in mark.kwargs.items()}
+        return mark.args[0], [
+            i for i, item in enumerate(items) if core and all(parameters(item)[n] in core[n] for n in core)
+        ]
+    home = CORE if CORE in ranks else max(ranks, key=lambda size: size or 0)  # that of all items, where it is None
+    large = [i for i, size in enumerate(ranks) if size == LARGE]
+    covering = cover([ids(items[i]) for i in large], 1)
+    return 1, [i for i, size in enumerate(ranks) if size == home] + [large[i] for i in covering]
 
 
-def thinned(items: list[pytest.Item], mark: pytest.Mark) -> list[pytest.Item]:
-    """Return the items of one test that its mark ``thin`` keeps."""
-    core = {name: list(values) for name, values in mark.kwargs.items()}
-    inside = [all(parameters(item)[name] in core[name] for name in core) and bool(core) for item in items]
-    chosen = cover([ids(item) for item in items], mark.args[0], [i for i, core in enumerate(inside) if core])
-    return [items[i] for i in chosen]
-
-
-def on_ranks(items: list[pytest.Item], size: int) -> list[pytest.Item]:
-    """Return the items of one test that the fast tier runs on ``size`` ranks of MPI."""
-    first = items[0]
+def on_ranks(items: list[pytest.Item], size: int) -> tuple[int, list[int]]:
+    """Return the same for ``size`` ranks of MPI: strength -1 for these items and no others."""
+    first, everything = items[0], list(range(len(items)))
     wanted = {ranks for mark in first.iter_markers("under_mpi") for ranks in mark.args}
-    if wanted:
-        return items if size in wanted else []
-    if first.nodeid.startswith(TRANSPORT):
-        mark = first.get_closest_marker("thin")
-        return thinned(items, mark) if mark else items
-    if first.get_closest_marker("against_world"):
-        return items if size in COMPARED else []
-    return items[:1] if size == CORE else []
-
-
-def home(sizes: Sequence[int]) -> int:
-    """Return the number of ranks on which a test is run with all its parameters."""
-    return CORE if CORE in sizes else max(sizes)
+    if not wanted and first.nodeid.startswith(TRANSPORT):
+        return in_process(items) if first.get_closest_marker("thin") else (0, everything)
+    if not wanted and first.get_closest_marker("against_world"):
+        wanted = set(COMPARED)
+    return -1, (everything if size in wanted else []) if wanted else everything[: size == CORE]
 
 
 def test_of(item: pytest.Item) -> str:
@@ -163,15 +155,13 @@ class Tiers:
         """Return why ``item`` is not run, None if it is."""
         if self.size is None and item.get_closest_marker("against_world"):
             return NEEDS_MPI
-        if self.tier == "fast" and item.nodeid not in self.kept:
-            return THINNED
-        return "fast tier: make test runs it" if self.tier == "rest" and item.nodeid in self.kept else None
+        return None if self.tier == "all" or item.nodeid in self.kept else THINNED
 
     def select(self, config: pytest.Config, items: list[pytest.Item], size: int | None) -> None:
         """Leave in ``items`` those of the tier on ``size`` ranks of MPI, on a `World` if None."""
         self.size = size
         self.collected = [item for item in items if size is not None or not item.get_closest_marker("against_world")]
-        self.kept = fast(self.collected, self.size)
+        self.kept = keep(self.collected, size, self.tier == "wide")
         reasons = {item: self.reason_against(item) for item in items}
         self.left_out.update(reason for reason in reasons.values() if reason)
         config.hook.pytest_deselected(items=[item for item in items if reasons[item]])

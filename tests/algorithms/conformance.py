@@ -148,10 +148,7 @@ def assert_economy(step: Step, algorithm, case: Case, dtype, ranks: int) -> None
     bound = algorithm.bound(case.layout, k, ranks)
     traffic, itemsize = step.report.traffic, np.dtype(dtype).itemsize
     assert traffic.sent <= bound.payload(wire.pair_bytes(case.n, dtype), itemsize)
-    handshake = (
-        2 * rounds(ranks),
-        32,
-    )  # messages and bytes with which the ranks make sure that they do the same
+    handshake = (2 * rounds(ranks), 32)  # messages and bytes with which the ranks make sure that they do the same
     assert traffic.messages <= bound.messages + handshake[0]
     assert traffic.control <= bound.control + handshake[1]
 

@@ -34,8 +34,7 @@ def test_a_block_that_would_be_skipped_is_a_problem(lines, problem):
 
 
 @pytest.mark.parametrize(
-    "mark",
-    ["<!-- not run: slow -->", "Text. <!-- not run: slow -->\n", "# A\n<!-- not run: slow -->"],
+    "mark", ["<!-- not run: slow -->", "Text. <!-- not run: slow -->\n", "# A\n<!-- not run: slow -->"]
 )
 def test_a_reason_stands_above_the_block_or_in_the_paragraph_before_it(mark):
     one, other = page(mark, "    ls", "", "text", "", "    ls").blocks

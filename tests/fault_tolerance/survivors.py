@@ -31,9 +31,4 @@ def train(leave, algorithm="oktopk", steps=STEPS, ranks=RANKS, **options):
 
 def facts(result):
     totals, residual, lost, heirs = result
-    return (
-        [(total.tobytes(), ranks) for total, ranks in totals],
-        residual.tobytes(),
-        [d[:3] for d in lost],
-        heirs,
-    )
+    return ([(total.tobytes(), ranks) for total, ranks in totals], residual.tobytes(), [d[:3] for d in lost], heirs)

@@ -22,12 +22,11 @@ try:
 except ValueError as error:
     print(str(error)[:31])
 """
-MORE = [draw(DRAWN) for _ in range(47)]
+FULL = [pytest.mark.full("as the others"), pytest.mark.full("as the other dozen")]
+MORE = [pytest.param(draw(DRAWN), marks=FULL[: 1 + (number >= 12)]) for number in range(47)]
 
 
-@pytest.mark.parametrize(
-    "job", [*JOBS, *(pytest.param(job, marks=pytest.mark.full("as the others")) for job in MORE)], ids=str
-)
+@pytest.mark.parametrize("job", [*JOBS, *MORE], ids=str)
 def test_survivors_of_a_real_job_are_those_of_a_planned_departure(job):
     result = lose(job)
     assert result["problem"] is None, str(result)
@@ -57,7 +56,10 @@ sys.exit(0 if sys.argv[1] == "all" else 5)
 """
 
 
-@pytest.mark.parametrize(("who", "status", "ended"), [("all", 1, 0), ("one", 5, 2)])
+@pytest.mark.parametrize(
+    ("who", "status", "ended"),
+    [("all", 1, 0), pytest.param("one", 5, 2, marks=pytest.mark.full("test_status loses one rank like this"))],
+)
 def test_an_exception_is_the_loss_of_that_rank_and_of_the_job_if_all_have_it(tmp_path, who, status, ended):
     program = tmp_path / "program.py"
     program.write_text(ALL_FAIL)
@@ -81,6 +83,7 @@ print("done", reducer.ranks)
 """
 
 
+@pytest.mark.full("tests/tools/test_silence.py has it of a job that loses no rank")
 def test_the_thread_of_a_library_that_fails_loses_no_rank(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(LIBRARY)

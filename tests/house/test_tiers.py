@@ -10,7 +10,7 @@ import pytest
 
 from ..algorithms.conformance import CASES
 from ..algorithms.test_algorithms import VARIANTS
-from ..tiers import COMPARED, CORE, Tiers, cover, fast, ids, parameters, test_of
+from ..tiers import COMPARED, CORE, Tiers, cover, ids, keep, parameters, test_of
 
 LAWS = "tests/algorithms/test_algorithms.py::test_laws_form_economy_and_count"
 
@@ -26,32 +26,35 @@ def collected(tiers) -> list[pytest.Item]:
     return tiers.collected
 
 
-def test_every_test_is_run_unless_it_is_marked_full_with_a_reason(tiers, collected):
-    chosen = {item.nodeid for item in collected} & tiers.kept
-    assert chosen == tiers.kept
-    kept = {test_of(item) for item in collected if item.nodeid in chosen}
-    missed = [item for item in collected if test_of(item) not in kept]
-    for item in missed:
+def test_every_test_is_run_unless_it_is_marked_full_with_a_reason(collected):
+    kept = {test.partition("[")[0] for test in keep(collected)}
+    for item in collected:
         mark = item.get_closest_marker("full")
-        assert mark is not None and len(mark.args) == 1 and len(mark.args[0]) > 10, item.nodeid
+        assert test_of(item) in kept or (mark and len(mark.args) == 1 and len(mark.args[0]) > 10), item.nodeid
 
 
-def test_the_choice_depends_on_nothing_but_the_tests(tiers, collected):
-    assert fast(random.Random(0).sample(collected, len(collected))) == tiers.kept
+def test_the_choice_depends_on_nothing_but_the_tests(collected):
+    shuffled = random.Random(0).sample(collected, len(collected))
+    for size in (None, CORE):
+        fast, wide = keep(collected, size), keep(collected, size, wide=True)
+        assert keep(shuffled, size) == fast <= wide == keep(shuffled, size, wide=True)
 
 
 def test_every_algorithm_meets_every_case_of_the_laws_and_every_number_of_ranks(collected):
     laws = [item for item in collected if test_of(item) == LAWS]
     if len(laws) < len(VARIANTS) * len(CASES) * 16:
         pytest.skip("needs a run that collects all of test_algorithms.py")
-    chosen = fast(laws)
+    chosen, wide = keep(laws), keep(laws, wide=True)
     kept = [item for item in laws if item.nodeid in chosen]
     met = [[parameters(item)[name] for name in ("variant", "case", "ranks")] for item in kept]
     assert {(variant, case) for variant, case, _ in met} == set(product(VARIANTS, CASES))
     assert {(variant, ranks) for variant, _, ranks in met} == set(product(VARIANTS, range(1, 9)))
     for first, second in combinations(range(4), 2):
         assert {(ids(i)[first], ids(i)[second]) for i in kept} == {(ids(i)[first], ids(i)[second]) for i in laws}
-    assert len(kept) < len(laws) / 5
+    for places in combinations(range(4), 3):
+        triples = {tuple(ids(i)[place] for place in places) for i in laws}
+        assert {tuple(ids(i)[place] for place in places) for i in laws if i.nodeid in wide} == triples
+    assert len(kept) < len(laws) / 5 and len(wide) < len(laws) * 0.6
 
 
 def test_every_marker_names_parameters_that_its_test_has(collected):
@@ -63,16 +66,15 @@ def test_every_marker_names_parameters_that_its_test_has(collected):
 
 
 def test_under_mpi_every_test_with_ranks_is_run_on_3_of_them_and_those_that_compare_on_4_too(collected):
-    tests = defaultdict(set)
+    sizes = defaultdict(set)
     for item in collected:
         if "ranks" in item.fixturenames and item.get_closest_marker("full") is None:
-            tests[test_of(item)].add(parameters(item).get("ranks"))
-    chosen = fast(collected, CORE)
-    kept = {test_of(item) for item in collected if item.nodeid in chosen}
-    assert {test for test, sizes in tests.items() if CORE in sizes} <= kept
+            sizes[test_of(item)].add(parameters(item).get("ranks"))
+    kept = {item.partition("[")[0] for item in keep(collected, CORE)}
+    assert {test for test, found in sizes.items() if CORE in found} <= kept
+    compared = {item.nodeid for item in collected if item.get_closest_marker("against_world")}
     for size in COMPARED:
-        compared = {item.nodeid for item in collected if item.get_closest_marker("against_world")}
-        assert compared <= fast(collected, size)
+        assert compared <= keep(collected, size)
 
 
 @pytest.mark.parametrize("strength", [0, 1, 2, 3])

@@ -32,10 +32,7 @@ def device_count() -> int:
         return 0
 
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(device_count() == 0, reason="needs CuPy and a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs CuPy and a CUDA device")]
 needs_cuda_torch = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a torch built for CUDA")
 
 

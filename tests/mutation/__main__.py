@@ -3,11 +3,11 @@
     python -m tests.mutation list                           the mutants of a seed: the same on every machine
     python -m tests.mutation cover                          once: which test of `make test` runs which line
     python -m tests.mutation run                            then: each mutant against the tests of `make test`
-    python -m tests.mutation run --tier rest                and those that live against the rest of `make test-all`
+    python -m tests.mutation run --tier all                 and those that live against all of `make test-all`
 
 A mutant is given to the tests that run its line, one of each test function first, then to what the same files run under
-mpiexec; one of the transport to all tests under mpiexec and in jobs. It dies at the first that fails. The rest is all
-other parameters of the test functions that run its line, and what the rest of their files is under mpiexec. Results are
+mpiexec; one of the transport to all tests under mpiexec and in jobs. It dies at the first that fails. The tier of all
+has all parameters of the test functions that run its line, and all that their files have under mpiexec. Results are
 appended to mutants-TIER.jsonl in the folder --out as they come, and what is there already is not run again.
 """
 
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
         help="default: %(default)s",
     )
     parser.add_argument(
-        "--tier", choices=("fast", "rest"), default="fast", help="tests of make test, or what they leave out"
+        "--tier", choices=("fast", "all"), default="fast", help="tests of make test, or of make test-all"
     )
     parser.add_argument(
         "--workers", type=values.integer(1), default=2, help="mutants tried at a time (default: %(default)s)"
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> None:
     record = args.out / f"mutants-{args.tier}.jsonl"
     done = {line["mutant"] for line in lines(record)}
     mutants = [mutant for mutant in draw(args.seed) if mutant.name not in done]
-    if args.tier == "rest":
+    if args.tier == "all":
         alive = {line["mutant"] for line in lines(args.out / "mutants-fast.jsonl") if line["killed_by"] is None}
         mutants = [mutant for mutant in mutants if mutant.name in alive]
     items, running = collected(args.tier), tests_by_line(args.out / COVERAGE)
@@ -157,7 +157,7 @@ def killer(command: list[str], tree: Path, environment: dict[str, str], limit: f
 def tests_of(mutant: Mutant, items: list[str], running: dict[str, dict[int, set[str]]], tier: str) -> list[str]:
     """Return those of ``items`` whose test functions run the mutant's line, one of each function first.
 
-    Of `make test` that is the very items that run it; of what these leave out, nobody knows which items would. A line
+    Of `make test` that is the very items that run it; of what this leaves out, nobody knows which items would. A line
     that runs when its file is imported is given to the tests that run any line of the file.
     """
     by_line = running.get(mutant.file, {})
@@ -167,7 +167,7 @@ def tests_of(mutant: Mutant, items: list[str], running: dict[str, dict[int, set[
         wanted = by_line[max(earlier)] - {""} if earlier and mutant.line not in by_line else set()
     if not wanted and mutant.line in by_line:
         wanted = set().union(*by_line.values()) - {""}
-    if tier == "rest":
+    if tier == "all":
         affected = {item.partition("[")[0] for item in wanted}
         wanted = {item for item in items if item.partition("[")[0] in affected}
     functions: dict[str, list[str]] = defaultdict(list)

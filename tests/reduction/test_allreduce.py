@@ -79,11 +79,7 @@ BAD = {
     "both": ({"k": 1, "density": 0.1}, ValueError, "give k or density, not both"),
     "algorithm": ({"algorithm": "best"}, ValueError, "algorithm must be one of dense, .*topka, .*got 'best'"),
     "algorithm-type": ({"algorithm": 3}, TypeError, "algorithm must be a name or an instance"),
-    "option": (
-        {"algorithm": "oktopk", "perod": 3},
-        TypeError,
-        "oktopk has no option perod; it has: selector, period",
-    ),
+    "option": ({"algorithm": "oktopk", "perod": 3}, TypeError, "oktopk has no option perod; it has: selector, period"),
     "option-value": ({"algorithm": "oktopk", "period": 0}, ValueError, "period must be at least 1"),
     "selector": ({"selector": "best"}, ValueError, "selector must be one of exact, threshold, .*got 'best'"),
     "selector-type": ({"selector": DGC}, TypeError, "selector must be a name or an instance, .*names: exact, "),

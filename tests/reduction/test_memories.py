@@ -90,7 +90,7 @@ def test_nothing_that_is_not_finite_is_kept(ranks, name, kind, bad):
 
 
 VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
-    "topka-published": ("topka", {"selector": Threshold(refresh="exact")}),
+    "topka-published": ("topka", {"selector": Threshold(refresh="exact")})
 }
 
 

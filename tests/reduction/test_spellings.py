@@ -10,15 +10,7 @@ import pytest
 import torch
 
 import sparse_mpi
-from sparse_mpi import (
-    ErrorFeedback,
-    MomentumCorrection,
-    NoFeedback,
-    SparseAllreduce,
-    World,
-    feedback,
-    sparse_allreduce,
-)
+from sparse_mpi import ErrorFeedback, MomentumCorrection, NoFeedback, SparseAllreduce, World, feedback, sparse_allreduce
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.ddp import SparseState

@@ -22,19 +22,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(3 * SECONDS)]
 
 @more_than_one_job
 def test_srun_starts_a_program_on_four_nodes(queue):
-    options = [
-        "--algo",
-        "adtopk",
-        "--tiny",
-        "--max-steps",
-        "4",
-        "--check-every",
-        "2",
-        "--no-progress",
-        "--out",
-        "runs/x",
-    ]
-    done = queue.run("srun", "--mpi=pmix", "-N", "4", "-n", "4", "python", "train/vgg.py", *options)
+    options = "--algo adtopk --tiny --max-steps 4 --check-every 2 --no-progress --out runs/x"
+    done = queue.run("srun", "--mpi=pmix", "-N", "4", "-n", "4", "python", "train/vgg.py", *options.split())
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("replicas identical, 4 steps") == 1
 
@@ -181,18 +170,8 @@ def ranks_of(words: str) -> Iterator[tuple[int, str]]:
 @more_than_one_job
 def test_benchmarks_leave_records_that_can_be_drawn(queue):
     names = ["dense", "oktopk"]
-    printed = queue.finish(
-        "--nodes=2",
-        "slurm/bench.sbatch",
-        "--n",
-        "20000",
-        "--steps",
-        "2",
-        "--algorithms",
-        *names,
-        "--json",
-        "runs/a.json",
-    )
+    options = ["--n", "20000", "--steps", "2", "--algorithms", *names, "--json", "runs/a.json"]
+    printed = queue.finish("--nodes=2", "slurm/bench.sbatch", *options)
     assert "ranks: 2 ranks on" in printed and "0 broken" in printed and "KB/rank" in printed, printed
     small = ["--batch-size", "2", "--image-size", "8", "--warmup", "1", "--rounds", "1", "--iterations", "1"]
     printed = queue.finish("--nodes=2", "slurm/throughput.sbatch", *small, "--algos", *names, "--json", "runs/b.json")

@@ -99,6 +99,7 @@ sys.exit(main(sys.argv[1:]))
 
 @needs_mpi
 @pytest.mark.jobs
+@pytest.mark.full("one more start of the benchmark, without a candidate")
 def test_without_torch_on_one_rank_there_is_no_gloo_on_any(tmp_path):
     (tmp_path / "lacking.py").write_text(LACKING)
     record = tmp_path / "r.json"
@@ -112,6 +113,7 @@ def test_without_torch_on_one_rank_there_is_no_gloo_on_any(tmp_path):
 
 @needs_mpi
 @pytest.mark.jobs
+@pytest.mark.full("one more start of the benchmark, without a candidate")
 def test_where_gloo_cannot_listen_the_others_are_compared(tmp_path):
     pytest.importorskip("torch")
     cases, _ = measured(tmp_path, 2, "--cases", "uniform", GLOO_SOCKET_IFNAME="nowhere0")

@@ -170,6 +170,7 @@ def test_a_job_survives_changing_links_and_two_seconds_without(possible, tmp_pat
 
 @needs_mpi
 @pytest.mark.jobs
+@pytest.mark.full("the job of the test before has its links change")
 def test_the_bytes_of_a_command_are_told_where_nothing_changes(possible, tmp_path, capfd):
     """As many as the algorithm's own counters say, and what headers and the launcher take."""
     file, record = tmp_path / "r.json", tmp_path / "links.jsonl"

@@ -180,6 +180,7 @@ def test_times_on_a_network_are_measured_steps_times_those_until_the_score():
 
 
 @pytest.mark.jobs
+@pytest.mark.full("times steps of a whole program")
 def test_steps_of_each_way_are_measured_in_turns(tmp_path):
     command = [sys.executable, "-m", "sparse_mpi", "run", "-n", "2", "train/pace.py", "vgg", "--out", str(tmp_path)]
     command += ["--ways", "dense", "oktopk:local-steps=3", "--steps", "4", "--warm-up", "1", "--rounds", "2"]

@@ -92,6 +92,7 @@ def test_a_job_that_fails_ends_the_study_with_what_it_said(tmp_path, monkeypatch
 
 
 @pytest.mark.jobs
+@pytest.mark.full("a study of several jobs on emulated hosts")
 def test_runs_on_links_that_change_are_timed(tmp_path):
     if lacks := hosts.missing():
         pytest.skip("; ".join(lacks))

@@ -101,6 +101,7 @@ def test_what_does_not_go_together_is_told_in_one_line(options, says, capsys):
 
 @needs_mpi
 @pytest.mark.jobs
+@pytest.mark.full("on a World, and under MPI in tests/training, the same")
 def test_a_job_ends_as_in_one_process(tmp_path):
     options = [*OPTIONS["delayed"], "--out", str(tmp_path / "job")]
     expected = train(2, tmp_path / "world", *OPTIONS["delayed"])

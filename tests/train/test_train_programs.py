@@ -18,6 +18,7 @@ from sparse_mpi import ALGORITHMS
 from ..launch import needs_mpi, start
 from .program_jobs import KILLED, NEEDS, PROGRAMS, descendants, is_running, kill, shared_memory, survived, trained
 
+MORE = pytest.mark.full("`make programs` trains every program with every algorithm")
 pytestmark = [needs_mpi, pytest.mark.jobs, pytest.mark.timeout(900)]
 
 
@@ -49,7 +50,11 @@ def test_a_program_trains_and_is_resumed_to_the_same_bits(name, first):
 
 
 @pytest.mark.full("every program is trained with one algorithm in the test before, which takes long enough")
-@pytest.mark.parametrize(("number", "name"), list(enumerate(PROGRAMS)), ids=PROGRAMS)
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [pytest.param(*each, marks=[MORE][: each[0]]) for each in enumerate(PROGRAMS)],
+    ids=PROGRAMS,
+)
 def test_a_program_trains_with_many_algorithms_and_is_resumed_to_the_same_bits(number, name, tmp_path):
     pytest.importorskip(NEEDS.get(name, "torch"))
     records = trained({name: turn(number)}, tmp_path, ranks=2)

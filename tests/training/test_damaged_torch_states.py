@@ -38,7 +38,11 @@ class Restored:
         return getattr(self.pair[1], name)
 
 
-@pytest.mark.parametrize("options", [{}, {"density": None, "budget": "500B/step", "algorithm": "auto"}], ids=str)
+BUDGET = {"density": None, "budget": "500B/step", "algorithm": "auto"}
+BUDGETED = pytest.param(BUDGET, marks=pytest.mark.full("a reducer's state with a budget is damaged in tests/reduction"))
+
+
+@pytest.mark.parametrize("options", [{}, BUDGETED], ids=str)
 def test_a_damaged_state_of_buckets_is_refused_by_name(options):
     def run(comm):
         made = Restored(comm, **options)
@@ -87,7 +91,8 @@ def test_a_damaged_state_of_a_hook_is_refused_by_name():
     check_all(World(2).run(run), state_of, hooked, deep=2)
 
 
-def test_a_damaged_state_of_local_steps_is_refused_by_name():
+@pytest.mark.parametrize("deep", [1, pytest.param(2, marks=pytest.mark.full("most of a minute; 1 damages each key"))])
+def test_a_damaged_state_of_local_steps_is_refused_by_name(deep):
     class Local:
         """A replica with the methods that load a state."""
 
@@ -103,9 +108,5 @@ def test_a_damaged_state_of_local_steps_is_refused_by_name():
         return local.state_dict()
 
     check_all(
-        World(2).run(run),
-        Local,
-        lambda local, rank: steps(local.replica, rank, range(5, 9)),
-        ("take_over",),
-        deep=2,
+        World(2).run(run), Local, lambda local, rank: steps(local.replica, rank, range(5, 9)), ("take_over",), deep=deep
     )

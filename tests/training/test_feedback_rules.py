@@ -163,10 +163,7 @@ def test_weights_move_once_a_step_where_gradients_join_the_residual():
     optimizer.zero_grad()
     with optimizer.ahead():
         loss_of(model, 0, 0).backward()
-    with (
-        pytest.raises(RuntimeError, match="must be entered once a step with in_place=True"),
-        optimizer.ahead(),
-    ):
+    with pytest.raises(RuntimeError, match="must be entered once a step with in_place=True"), optimizer.ahead():
         pass
 
 

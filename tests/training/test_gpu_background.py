@@ -23,10 +23,7 @@ from sparse_mpi.optim import DistributedOptimizer
 from ..comm.test_background import Threaded
 from ..kernels.test_gpu import LATE, K, N, bytes_of, device_count, vector
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(device_count() == 0, reason="needs CuPy and a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs CuPy and a CUDA device")]
 needs_cuda_torch = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a torch built for CUDA")
 SMALL = 2e-3  # MB: a bucket for nearly every parameter
 NAMES = ("oktopk", "topka", "gtopk", "dense")
