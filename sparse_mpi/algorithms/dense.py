@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import Layout, NoState
@@ -18,8 +18,7 @@ from sparse_mpi.sparse import Layout, NoState
 class Dense(Algorithm):
     """Sum every element; k is ignored."""
 
-    automatic: ClassVar[bool] = True
-    planned: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(auto_candidate=True, in_default_plans=True)
 
     def init(self, layout: Layout, k: int, ranks: int) -> NoState:
         """Return nothing to remember."""

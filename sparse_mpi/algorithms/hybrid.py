@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.checks import check_instance, check_range, check_whole
 from sparse_mpi.comm import Comm
@@ -81,20 +81,16 @@ class Hybrid(Algorithm):
 
     parts: tuple[Fused, ...] = field()
 
-    @property
-    def conserves(self) -> bool:
-        """Tell if all its algorithms do."""
-        return all(part.algorithm.conserves for part in self.parts)
-
-    @property
-    def normwise(self) -> bool:
-        """Tell if any of its algorithms is."""
-        return any(part.algorithm.normwise for part in self.parts)
-
-    @property
-    def lossless(self) -> bool:
-        """Tell if all its algorithms are."""
-        return all(part.algorithm.lossless for part in self.parts)
+    @cached_property
+    def traits(self) -> Traits:
+        """Return what all of its algorithms declare, or any of them."""
+        parts = [part.algorithm.traits for part in self.parts]
+        return Traits(
+            conserves=all(part.conserves for part in parts),
+            delegates_residual=any(part.delegates_residual for part in parts),
+            rounds_relative_to_norm=any(part.rounds_relative_to_norm for part in parts),
+            lossless=all(part.lossless for part in parts),
+        )
 
     def init(self, layout: Layout, k: int, ranks: int) -> HybridState:
         """Return the states of all pieces.

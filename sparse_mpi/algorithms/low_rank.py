@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm
+from sparse_mpi.algorithms.base import Algorithm, Traits
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.checks import check_whole
 from sparse_mpi.sparse import Layout
@@ -166,7 +166,7 @@ class LowRank(Algorithm):
     rank: int = 4
     seed: int = 0
 
-    normwise: ClassVar[bool] = True  # elements of a product are rounded relative to norms, not to themselves
+    traits: ClassVar[Traits] = Traits(rounds_relative_to_norm=True)  # as elements of products of matrices are
 
     def __post_init__(self) -> None:
         check_whole("rank", self.rank, 1, remedy="4 suits most convolutional networks")

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparse_mpi import kernels, wire
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.algorithms.oktopk.global_threshold import Counted
 from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
@@ -71,22 +72,14 @@ class TwoLevel(Algorithm):
     ranks_per_node: int | None = None
     inner: OkTopk = field(default_factory=OkTopk)
 
-    normwise: ClassVar[bool] = True  # an owner's part is the difference of what it had and what its node keeps
+    @cached_property
+    def traits(self) -> Traits:
+        """Return what differs from the defaults: one rank of a node keeps what the others sent and is in no result.
 
-    @property
-    def gives_away(self) -> bool:
-        """Tell that one rank of a node keeps what the others sent and is in no result."""
-        return True
-
-    @property
-    def conserves(self) -> bool:
-        """Tell if ``inner`` does."""
-        return self.inner.conserves
-
-    @property
-    def lossless(self) -> bool:
-        """Tell if ``inner`` is."""
-        return self.inner.lossless
+        An owner's part is the difference of what it had and what its node keeps.
+        """
+        conserves, lossless = self.inner.traits.conserves, self.inner.traits.lossless
+        return Traits(conserves, delegates_residual=True, rounds_relative_to_norm=True, lossless=lossless)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,6 +154,10 @@ class TwoLevel(Algorithm):
             messages=inner.messages + messages + min(lanes, largest - 1) + 2 * rounds(largest),
             control=inner.control + control + 4 * (largest - 1),
         )
+
+    def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return 0, for ranks without a segment and with a part of k, and what ``inner`` selects at most."""
+        return 0, self.inner.selected_band(layout, k, ranks)[1]
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return what ``inner`` does for the whole vector, but for roundings in each lane.

@@ -153,7 +153,8 @@ class ElasticAllreduce(SparseAllreduce):
             reduction = self._reduce(accumulate(flat), k_now, add)
             if self._copies is not None:
                 assert acc is not None, "it was reduced"
-                self._copies.exchange(acc, reduction, self.algorithm.gives_away, self.team.members, self.comm)
+                delegates = self.algorithm.traits.delegates_residual
+                self._copies.exchange(acc, reduction, delegates, self.team.members, self.comm)
             return reduction
 
         try:
@@ -184,7 +185,8 @@ class ElasticAllreduce(SparseAllreduce):
             self._inherit(acc, None)
             reduction = self._reduce_all(acc)
             if self._copies is not None:
-                self._copies.exchange(acc, reduction, self.algorithm.gives_away, self.team.members, self.comm)
+                delegates = self.algorithm.traits.delegates_residual
+                self._copies.exchange(acc, reduction, delegates, self.team.members, self.comm)
             return reduction
 
         reduction = self._complete(self.team.transaction(attempt))

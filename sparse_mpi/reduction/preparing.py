@@ -44,12 +44,12 @@ class Preparing:
                 self.comm.abort(error)
             self._prepared = self.comm.traffic - before
 
-        if self._instrumented.prepares and not self.in_place:
+        if self._instrumented.traits.prepares and not self.in_place:
             self._preparing = progress_thread_of(self.comm).start(work, self.feedback.residual)
 
     def _prepare(self) -> None:
         """Have the algorithm prepare the next step."""
-        if self._instrumented.prepares:
+        if self._instrumented.traits.prepares:
             self._state = self._instrumented.prepare(self.feedback.residual, self.comm, self._state)
 
     def forget(self) -> None:

@@ -237,7 +237,7 @@ class SparseAllreduce(Flushable, Resumable, Spending):
         if self.clip_norm is not None:
             flat = scaled(arrays.widened(flat), self._clipping_factor(flat, self.clip_norm))
         acc, add = self.feedback.accumulate(flat)
-        if add is not None and (check or not self.algorithm.accumulates):
+        if add is not None and (check or not self.algorithm.traits.accumulates):
             kernels.accumulate(acc, add)
             add = None
         return acc, add

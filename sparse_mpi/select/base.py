@@ -175,3 +175,11 @@ def at_least(x: Array, threshold: int, most: int, add: Array | None = None) -> S
     else:
         found = passes.accumulate_select(x, add, threshold, most)
     return None if found is None else SparseVector(*found, len(x))
+
+
+def all_at_least(x: Array, threshold: int) -> SparseVector:
+    """Return all entries of ``x`` whose magnitude bits reach ``threshold``."""
+    found = at_least(x, threshold, most=len(x))
+    if found is None:
+        raise RuntimeError(f"a kernel found more than {len(x)} entries in {len(x)}")
+    return found

@@ -9,6 +9,7 @@ import pytest
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
 from sparse_mpi.algorithms import Algorithm, Bound, Reduction
+from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.arrays import Array
 from sparse_mpi.reduction.arguments import make_algorithm
@@ -76,7 +77,7 @@ def test_a_hybrid_declares_what_its_parts_do(ranks):
             for step in steps:
                 fewest, most = hybrid.result_band(LAYERS, LAYERED.k, ranks.size)
                 assert fewest <= step.report.total <= most
-        assert hybrid.conserves and not hybrid.lossless and hybrid.exact_order(LAYERS, LAYERED.k)
+        assert hybrid.traits.conserves and not hybrid.traits.lossless and hybrid.exact_order(LAYERS, LAYERED.k)
         assert unselected(hybrid, LAYERS) == sum(LAYERS.sizes[tensor] for tensor in rest)
     assert not Hybrid((Fused(ALGORITHMS["dense"](), tensors, 1.0),)).exact_order(LAYERS, LAYERED.k)
 
@@ -85,7 +86,7 @@ def test_no_selector_is_left_out():
     """Of an algorithm, of what it runs inside, and of its parts."""
     parts = (Fused(ALGORITHMS["oktopk-2level"](), (0, 2), 0.5), Fused(ALGORITHMS["topka"](), (1,), 0.5))
     hybrid = Hybrid((*parts, Fused(ALGORITHMS["dense"](), (3,), 1.0)))
-    changed = hybrid.with_selectors(lambda selector: Exact())
+    changed = with_selectors(hybrid, lambda selector: Exact())
     two, one, dense = (part.algorithm for part in changed.parts)
     assert two.inner.selector == one.selector == Exact() and dense == ALGORITHMS["dense"]()
     assert hybrid.parts[0].algorithm.inner.selector != Exact()
@@ -104,5 +105,6 @@ def test_no_state_of_an_algorithm_holds_a_layout(name):
 def test_what_auto_chooses_from():
     """Algorithms that give everything, or each rank's k largest entries, unrounded."""
     for algorithm in candidates():
-        assert algorithm.automatic and algorithm.lossless and algorithm.conserves and not algorithm.normwise
+        traits = algorithm.traits
+        assert traits.auto_candidate and traits.lossless and traits.conserves and not traits.rounds_relative_to_norm
         assert algorithm.selector is None or (algorithm.selector.band == (1, 1) and not algorithm.selector.patterned)
