@@ -90,13 +90,14 @@ class ADTopk(Algorithm):
             whole = _part(selected, pattern, True)
             parts.append(whole._replace(values=comm.allreduce(whole.values)))
             sent = selected if self.wire.lossless or not rows else merge(concatenate([sent, whole]))
-        # Let the ranks agree on whose turn it is in the next step, where thresholds decide that.
+        # Agree on whose turn it is in the next step, where thresholds decide that.
         state = self.selector.agree(acc, k, state, lambda own: comm.allreduce(own, control=True) / comm.size)
-        # Merge: one sum of all that arrived, in rank order.
+        # Merge all that arrived, in rank order.
         return Reduction(merge(concatenate(parts)) if rows else parts[0], sent), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return what is sent, exactly but for columns: as long as where all that may be is on plain top-k."""
+        # Count the values of rows to all ranks, of whole tensors by allreduce, and the thresholds that are averaged.
         pattern = self.selector.longest(layout, k)
         rows = tuple(tensor for tensor in pattern if not tensor.whole)
         entries = sum(tensor.entries for tensor in rows)

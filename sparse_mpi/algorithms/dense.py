@@ -28,7 +28,7 @@ class Dense(Algorithm):
         self, acc: Array, k: int, comm: Comm, state: NoState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, NoState]:
         """Return the sum ``(n,)``; ``sent`` is ``acc`` itself."""
-        # Exchange and merge in one: MPI's own allreduce. Nothing is left to owe.
+        # Allreduce: MPI exchanges and merges in one. Nothing is owed.
         return Reduction(comm.allreduce(acc), acc), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:

@@ -38,11 +38,13 @@ def exchange(packed: Packed, region: np.ndarray, wire: WireFormat, comm: Comm) -
     Returns:
         The entries of all messages, in the rank order of their senders.
     """
+    # Unpack: each group of messages as it arrives, by the number of its first sender.
     parts: dict[int, SparseVector] = {}
 
     def take(first: int, messages: Array, lengths: np.ndarray) -> None:
         parts[first] = unpack(messages, lengths, region, wire, packed.vector)
 
+    # Exchange all messages, and put the parts in rank order.
     comm.streamed_alltoallv(packed.buffer, packed.lengths, take)
     in_order = [parts[first] for first in sorted(parts)]
     return in_order[0] if len(in_order) == 1 else concatenate(in_order)

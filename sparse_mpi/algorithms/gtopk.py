@@ -75,7 +75,7 @@ class GTopk(Algorithm):
         self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
         """Return k entries; ``sent`` is this rank's selection minus the partial sums it dropped."""
-        # Select.
+        # Select: each rank its largest entries.
         selected, state = self.selector.select(acc, k, state, add)
         # Merge up the tree: every partial sum is cut to its k largest entries.
         largest = truncate(selected, k)
@@ -83,7 +83,7 @@ class GTopk(Algorithm):
         # Broadcast the root's result, which is the total.
         rows = comm.bcast(rows)
         total = unpack_whole(self.wire, rows, [len(rows)], len(acc), acc.dtype)
-        # Owed: by the published rule what was selected in vain, by ours what this rank itself has dropped.
+        # Owed by the published rule: what was selected in vain. By ours: what this rank itself has dropped.
         if self.residual == "published":
             return Reduction(total, take(selected, contains(total, selected.indices))), state
         return Reduction(total, subtract(largest, dropped)), state

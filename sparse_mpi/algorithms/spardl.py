@@ -59,7 +59,7 @@ CONTIGUOUS = 1 << 62  # elements; a block as long makes regions contiguous
 
 @dataclass(frozen=True)
 class SparDLState:
-    """The state that is carried from step to step, the same on all ranks but for the selector's part."""
+    """State carried between steps. `selection` differs between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
     threshold: int = 0  # magnitude bits of the smallest entry of the last result, 0 if it had fewer than k
@@ -139,21 +139,22 @@ class SparDL(Algorithm):
         At first elements are numbered from the own region on, and region d is that of the d-th rank after this one: so
         what a message has is contiguous, and starts at 0 for its receiver.
         """
-        # Select.
+        # Select: each rank its largest entries.
         selected, selection = self.selector.select(acc, k, state.selection, add)
         # Reduce-scatter: entries go to the owners of their blocks, and are added and pruned on their way.
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
         starts = partition.boundaries
         summed, cut = self._reduce_scatter(partition.permute(selected), starts, k, comm)
-        # Allgather what the owners found worthwhile: the total, numbered alike on all ranks.
+        # Allgather the owners' largest sums: they are the total, numbered alike on all ranks.
         chosen = truncate(summed, self._worthwhile(summed, k, int(starts[1]), state.threshold))
         alike = replace(partition, shift=state.turn)
         total = truncate(alike.restore(self._allgather(chosen, comm.rank, alike.boundaries, comm)), k)
 
-        # Owed: by the published rule what was selected in vain, by ours what this rank has cut, on the way or as owner.
+        # Owed by the published rule: what was selected in vain.
         if self.residual == "published":
             sent = take(selected, contains(total, selected.indices))
             return Reduction(total, sent), self._next(total, k, comm, selection, state)
+        # Owed by ours: what this rank has cut, on the way or as owner.
         summed = partition.restore(summed)
         kept = take(total, contains(summed, total.indices))
         sent = subtract(selected, concatenate([partition.restore(cut), self._lacking(kept, summed)]))
@@ -193,6 +194,7 @@ class SparDL(Algorithm):
 
         As many as would have made it into the last result, and not less than its share of k.
         """
+        # A region's fair share, or more where more of its sums reach the last result's smallest magnitude.
         share = max(1, -(-k * width // summed.size))
         reached = int(namespace(summed.values).count_nonzero(magnitude_bits(summed.values) >= threshold))
         return min(max(share, reached), self._most(k, width, summed.size))
@@ -207,9 +209,11 @@ class SparDL(Algorithm):
         cuts = [take(held, slice(0, 0))]
         stop, gap = comm.size, 1 << (comm.size - 1).bit_length() >> 1
         while gap:
+            # Cut off the regions that are nearer to another rank, and prune them to their share of k.
             near = int(split_counts(held, starts[[0, gap]])[0])
             leaving = take(held, slice(near, None))
             kept = _moved(self._pruned(leaving, starts[gap : stop + 1], k), -starts[gap])
+            # Send them there; whoever prunes and rounds keeps the difference.
             packed = self.wire.pack(kept, np.array([kept.nnz]), np.array([[0, starts[stop] - starts[gap]]]))
             cuts.append(self._lacking(_moved(packed.vector, starts[gap]), leaving))
             rows = comm.sendrecv(packed.buffer, (comm.rank + gap) % comm.size, (comm.rank - gap) % comm.size)
@@ -217,6 +221,7 @@ class SparDL(Algorithm):
                 raise RuntimeError(f"{type(comm).__name__}.sendrecv returned no message although it had a source")
             region = np.array([[0, starts[stop - gap]]])
             received = self.wire.unpack(rows, np.array([len(rows)]), region, held.size, held.values.dtype)
+            # Add what arrives to the regions that are left.
             held = merge(concatenate([take(held, slice(0, near)), received]))
             stop, gap = gap, gap // 2
         return held, concatenate(cuts)

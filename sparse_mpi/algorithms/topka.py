@@ -46,13 +46,13 @@ class TopkA(Algorithm):
         self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
         """Return the sum of all selections; ``sent`` is this rank's, as it arrives."""
-        # Select.
+        # Select: each rank its largest entries.
         selected, state = self.selector.select(acc, k, state, add)
-        # Where all ranks select the same positions, an allreduce of the values is all.
+        # Allreduce the values, where all ranks select the same positions.
         if self.selector.shared:
             total = selected._replace(values=comm.allreduce(selected.values))
             return Reduction(total, selected), state
-        # Pack the selection, allgather those of all ranks, and merge them in rank order.
+        # Otherwise pack the selection, allgather those of all ranks, and merge them in rank order.
         packed = pack_whole(self.wire, selected)
         rows, counts = comm.allgatherv(packed.buffer)
         return Reduction(merge(unpack_whole(self.wire, rows, counts, len(acc), acc.dtype)), packed.vector), state

@@ -62,7 +62,7 @@ class TopkDSA(Algorithm):
 
         ``sent`` is this rank's selection as it arrives, less what rounding took from the sum of the region it owns.
         """
-        # Select.
+        # Select: each rank its largest entries.
         selected, state = self.selector.select(acc, k, state, add)
         # Exchange and merge in one, by recursive doubling, for few entries.
         if self.exchange == "doubling":

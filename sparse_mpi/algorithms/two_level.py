@@ -40,13 +40,13 @@ COUNTED = Counted(mantissa=7, lowest=NOT_ZERO)  # finds the threshold by which l
 
 @dataclass(frozen=True)
 class TwoLevelState:
-    """The state that is carried from step to step. A rank that owns no segment carries nothing that matters."""
+    """State carried between steps. A rank that owns no segment carries nothing that matters."""
 
     inner: Any  # the lane's state
-    threshold: ThresholdPredictor = field(default_factory=ThresholdPredictor)  # by which k is shared among the lanes
-    start: int = 0  # of the segment that it is for
-    stop: int = 0
-    members: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # of the lane, by rank
+    threshold: ThresholdPredictor = field(default_factory=ThresholdPredictor)  # the threshold by which lanes share k
+    start: int = 0  # the segment of the lane's state goes from `start`
+    stop: int = 0  # up to `stop`
+    members: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # the lane's members, by rank
 
 
 class Place(NamedTuple):
@@ -54,9 +54,9 @@ class Place(NamedTuple):
 
     node: Comm  # the ranks of its node
     lane: Comm  # those that have its number in their node
-    lanes: int  # R, which every node has
-    numbers: np.ndarray  # (P,) of the lane of every rank
-    members: np.ndarray  # of the lane, by rank in the whole
+    lanes: int  # R, the number of lanes
+    numbers: np.ndarray  # (P,) the number of every rank's lane
+    members: np.ndarray  # the lane's members, by rank in the whole
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import numpy as np
 from sparse_mpi.algorithms.oktopk.split_reduce import divided, partners
 from sparse_mpi.collectives.entries import Entries, joined, merged
 from sparse_mpi.collectives.messages import Format
-from sparse_mpi.collectives.ownership import dealt, degrees, regions_of
+from sparse_mpi.collectives.ownership import counts_by_region, degrees, regions_of
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.quantiles import Pool
 
@@ -54,7 +54,7 @@ def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, com
         ranks = len(lengths)
         parts[first : first + ranks] = form.unpack(messages, lengths, np.tile(regions[comm.rank], (ranks, 1)))
 
-    comm.streamed_alltoallv(*form.pack(entries, dealt(entries, regions), regions), take)
+    comm.streamed_alltoallv(*form.pack(entries, counts_by_region(entries, regions), regions), take)
     return merged(parts, op)
 
 

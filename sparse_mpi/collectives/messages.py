@@ -19,12 +19,15 @@ from sparse_mpi.collectives.entries import Entries
 from sparse_mpi.kernels.bits import count_bytes
 from sparse_mpi.kernels.malformed import MalformedMessage
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.wire import WIRES, BitPacked
 from sparse_mpi.wire.checking import check_keys, check_lengths
 from sparse_mpi.wire.codecs import Codec, Unrounded
 from sparse_mpi.wire.packed import entries_of
 from sparse_mpi.wire.positions import Complete
 
 WIDE = 1 << 56  # keys of a range from which on they are not packed
+PACKED = {name: wire for name, wire in WIRES.items() if isinstance(wire, BitPacked)}
+ROUNDED = (np.dtype(np.float32), np.dtype(np.float64))
 _NO_CODES, _NO_SCALES, _MARK = np.empty(0, np.uint8), np.empty(0, np.float32), np.zeros(1, np.uint8)
 
 
@@ -226,3 +229,33 @@ def _shortest(values: np.ndarray) -> np.ndarray:
 def _halfopen(regions: np.ndarray) -> np.ndarray:
     """Return regions with the key behind their last one, which may wrap around: only differences are looked at."""
     return regions + np.array([0, 1])
+
+
+def codec_of(wire: str | BitPacked | None, op: np.ufunc, dtype: np.dtype) -> Codec:
+    """Return the codec that writes values of type ``dtype``, which are combined by ``op``.
+
+    Args:
+        wire: a name in `PACKED`, an instance, or None for values as they are.
+        op: what combines the values that arrive.
+        dtype: of the values.
+
+    Raises:
+        TypeError: neither a name nor an instance, or values of this type are not rounded.
+        ValueError: an unknown name, or the codec has steps that neighbours share, and values are multiplied.
+    """
+    names = ", ".join(PACKED)
+    if isinstance(wire, str) and wire not in PACKED:
+        raise ValueError(f"wire must be None or one of {names}, got {wire!r}; keys are always packed")
+    made = PACKED[wire] if isinstance(wire, str) else wire
+    if made is None:
+        return Unrounded()
+    if not isinstance(made, BitPacked):
+        raise TypeError(f"wire must be None, one of {names}, or a BitPacked, got {wire!r}")
+    if not made.lossless and dtype not in ROUNDED:
+        raise TypeError(f"wire must be None or 'packed' for values of {dtype}, got {wire!r}; float32 and float64 only")
+    if made.codec.block and op is np.multiply:
+        raise ValueError(
+            f"wire must be one whose errors are relative for op='prod', got {wire!r}, which may round a small factor "
+            "to zero; take 'packed+bf16'"
+        )
+    return made.codec

@@ -36,6 +36,7 @@ class Owners(NamedTuple):
 
     def numbered(self, vector: SparseVector) -> SparseVector:
         """Return the entries by ascending number, as a vector of all numbers."""
+        # Deal the indices out in rounds, each of which begins at a rank that a hash chooses.
         size = self.width * self.ranks
         indices = vector.indices.astype(index_dtype(size), copy=False)  # numbers reach beyond n
         rounds = indices // self.ranks

@@ -137,10 +137,12 @@ def count_candidates(
         The bracket to which the counts narrow the threshold; how many entries of each rank lie above and inside it,
         or None where it must be searched further; and the predictor, ready for the next step unless it is None.
     """
+    # Count at the candidates: one allgather tells every rank the counts of all.
     lowest = bracket.low
     candidates = np.unique(np.maximum(predictor.candidates(candidates_gathered(k, comm.size), bracket.high), lowest))
     counts, piggybacked = gather_counts(values, candidates, k, comm, piggyback)
     totals = counts.sum(axis=0)
+    # Narrow the bracket. It must have settled at candidates, whose counts of each rank are known.
     bracket = narrowed(candidates, totals, k, bracket, lowest)
     predictor = predictor.respaced(candidates, totals, k, octave)
     if not bracket.settled(resolution) or not np.isin(bracket, candidates).all():
@@ -171,10 +173,12 @@ def search(
         number: candidates of a round; None: `candidates_per_round`.
         lowest: magnitude bits that all entries reach which may be in the result.
     """
+    # Begin near the known end of the bracket, if one is known.
     number = number or candidates_per_round(k)
     candidates = _outward(bracket, near, number, lowest, bits_end(values)) if near else _evenly(bracket, number)
     if bracket.low == lowest:
         candidates = np.union1d([lowest], candidates)
+    # Count and narrow until magnitudes inside the bracket tie.
     while True:
         counts = kernels.of(values).count(values, candidates)
         totals = comm.allreduce(counts.astype(np.int64), control=True)

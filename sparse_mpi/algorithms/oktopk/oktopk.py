@@ -55,14 +55,14 @@ DENSE_STEPS = {"vgg": 512, "lstm": 128, "bert": 0}
 
 @dataclass(frozen=True)
 class OkTopkState:
-    """The state from step to step; all of it but the selector's part is equal on all ranks."""
+    """State carried between steps. `selection` differs between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
     threshold: Any  # the state of the rule that finds the global threshold
     boundaries: np.ndarray  # (P + 1,) int64: region q, rank q's own, is [boundaries[q], boundaries[q + 1])
     age: int = 0  # steps since the boundaries were drawn
     stale: bool = True  # whether the next step must redraw them
-    turn: int = 0  # the rank that owns the first region; it changes only where ownership rotates
+    turn: int = 0  # the rank that owns the first region; it changes where ownership rotates
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class OkTopk(Algorithm):
         # Split and reduce: each rank gets the sum of all selections in the region that it owns.
         summed, sent, added = split_reduce(selected, boundaries, self.radix, self.wire, ring)
 
-        # Find the global threshold: about k of all sums reach it, and they are the result.
+        # Threshold: about k of all sums reach the global threshold, and they are the result.
         load = reduction_load(added, k)
         chosen, counts, loads, threshold = self._rule.cut(summed.values, k, state.threshold, ring, piggyback=load)
         results, regions = take(summed, chosen), regions_of(boundaries)
@@ -191,7 +191,7 @@ class OkTopk(Algorithm):
         gathered, lengths = ring.allgatherv(packed.buffer, self.wire.lengths_of(counts, regions, n, dtype))
         total = self.wire.unpack(gathered, lengths, regions, n, dtype)
 
-        # What this rank still owes: whatever it selected, or sums as an owner, that total lacks stays in its residual.
+        # Owed: what this rank selected, or summed as an owner, and total lacks stays in its residual.
         turn = state.turn
         if self.residual == "owner":
             sent, turn = subtract(sent, take(summed, ~chosen)), (turn + 1) % comm.size
@@ -200,7 +200,7 @@ class OkTopk(Algorithm):
         if not self.wire.lossless:
             sent = subtract(sent, subtract(results, packed.vector))
 
-        # Regions that leave some rank too much are redrawn in the next step, unless they have only just been drawn.
+        # Adapt: regions that leave some rank too much are redrawn in the next step, unless they have just been drawn.
         stale = age > 1 and (unbalanced or overloaded(loads, k, self.trigger))
         return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, stale, turn)
 

@@ -95,6 +95,7 @@ def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -
     Returns:
         The messages that this rank has to add up, in the rank order of their senders, and the length of each.
     """
+    # Cut the buffer into messages; the one for the own group stays here.
     ends = np.cumsum(packed.lengths)
     messages = [packed.buffer[end - length : end] for length, end in zip(packed.lengths, ends, strict=True)]
     received = {comm.rank: messages[own]}
@@ -103,6 +104,7 @@ def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -
             message = comm.sendrecv(messages[there], to, source)
             if source is not None:
                 received[source] = message
+    # Put what arrived in the rank order of its senders.
     in_order = [received[source] for source in sorted(received)]
     return namespace(packed.buffer).concatenate(in_order), np.array([len(message) for message in in_order])
 
