@@ -223,15 +223,15 @@ class Algorithm(ABC):
 
 def with_selectors(part: T, wrap: Callable[[Selector], Selector]) -> T:
     """Return an algorithm, or a part of one, with every selector in it replaced by ``wrap(selector)``."""
+    made: Any = part
     if isinstance(part, Selector):
-        return wrap(part)  # type: ignore[return-value]
-    if type(part) is tuple:
-        return tuple(with_selectors(each, wrap) for each in part)  # type: ignore[return-value]
-    if not isinstance(part, Algorithm) and not isinstance(getattr(part, "algorithm", None), Algorithm):
-        return part
-    found = {f.name: getattr(part, f.name) for f in fields(part)} if is_dataclass(part) else {}
-    changes = {name: with_selectors(value, wrap) for name, value in found.items()}
-    return replace(part, **changes) if changes else part
+        made = wrap(part)
+    elif type(part) is tuple:
+        made = tuple(with_selectors(each, wrap) for each in made)
+    elif is_dataclass(part) and isinstance(getattr(part, "algorithm", part), Algorithm):
+        values = {f.name: getattr(part, f.name) for f in fields(part)}
+        made = replace(made, **{name: with_selectors(value, wrap) for name, value in values.items()})
+    return made
 
 
 def added_field(default: Any) -> Any:

@@ -133,7 +133,7 @@ class MiCRO(Algorithm):
         return truncate(merge(concatenate([chosen, nonfinite])), chosen.nnz) if nonfinite.nnz else chosen
 
     def _largest(self, part: Array, share: int, most: int, threshold: int) -> SparseVector:
-        """Return the entries that reach the threshold, as many as `slack` allows; ``share`` entries without a threshold."""
+        """Return the entries that reach the threshold, as `slack` allows; ``share`` entries without a threshold."""
         if not threshold or share == len(part):
             return top_k(part, share)
         reached = at_least(part, threshold, most)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.elect import Elect
+from sparse_mpi.algorithms.elect.elect import ElectState
 from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.elect.votes import CANDIDATES_PER_VOTE
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
+from sparse_mpi.reduction.states import restore
+from sparse_mpi.sparse import NoState, SparseVector
 from sparse_mpi.tools.analysis import gradients
 from sparse_mpi.tools.analysis.economy import measure
 from sparse_mpi.wire import WIRES, BitPacked
@@ -62,6 +67,14 @@ def test_the_owners_sums_are_those_of_all_votes_until_an_entry_is_elected(ranks,
         mine, owned = sum(mine for mine, _ in states), np.concatenate([owned for _, owned in states])
         assert mine.any() or ranks.size < 7  # few ranks elect all that they vote for
         np.testing.assert_allclose(owned[numbered.indices], mine[numbered.values], atol=1e-4)
+
+
+def test_a_state_saved_by_release_0_2_is_restored():
+    state = ElectState(NoState(), ThresholdPredictor(), my_vote_sum=np.ones(3), all_vote_sum=np.ones(2))
+    saved = asdict(state)
+    saved |= {"told": saved.pop("my_vote_sum"), "heard": saved.pop("all_vote_sum")}
+    restored = restore(ElectState(NoState(), ThresholdPredictor()), saved, "state")
+    assert restored.my_vote_sum.tolist() == [1, 1, 1] and restored.all_vote_sum.tolist() == [1, 1]
 
 
 @pytest.mark.ranks(3)

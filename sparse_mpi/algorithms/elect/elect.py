@@ -123,14 +123,6 @@ class Elect(Algorithm):
     ) -> tuple[Reduction, ElectState]:
         """Return the sums of all ranks' ``acc`` at the entries that they elect.
 
-        Args:
-            acc: ``(n,)`` float32 or float64, residual + gradient; left as it is.
-            k: entries wanted in the result.
-            comm: all ranks.
-            state: of the step before.
-            layout: ignored.
-            add: ``(n,)``, what the selection adds to ``acc`` in the same pass, if anything.
-
         Returns:
             The reduction and the next state. ``sent`` is acc at the elected entries, less what rounding took.
         """

@@ -149,14 +149,6 @@ class OkTopk(Algorithm):
     ) -> tuple[Reduction, OkTopkState]:
         """Sum the selections of all ranks, and return the about k largest sums on every rank.
 
-        Args:
-            acc: ``(n,)`` float32 or float64, residual + gradient; left as it is.
-            k: entries wanted in the result.
-            comm: all ranks.
-            state: of the step before.
-            layout: ignored.
-            add: ``(n,)``, what the selection adds to ``acc`` in the same pass, if anything.
-
         Returns:
             The reduction and the next state. ``total`` has 0.9k to k entries, fewer only where the sums have no more.
             ``sent`` is this rank's selection where ``total`` has an entry; with ``residual="owner"`` its whole
