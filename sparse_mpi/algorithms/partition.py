@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ class Partition:
             return blocks
         return namespace(x).concatenate([blocks, x[whole * self.block :]])
 
-    def _first(self, owners: Array) -> Array:
+    def _first(self, owners: Any) -> Any:
         """Return the first block of each of the ``owners``."""
         return (owners - self.shift) % self.owners
 

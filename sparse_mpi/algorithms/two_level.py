@@ -119,6 +119,8 @@ class TwoLevel(Algorithm):
             if (state.start, state.stop) != (start, stop) or not np.array_equal(state.members, members):
                 inner = self.inner.init(segment, share, lane.size)
             (total, given), inner = self.inner.reduce(summed, share, lane, inner, segment)
+            if not isinstance(total, SparseVector) or not isinstance(given, SparseVector):
+                raise TypeError(f"inner must have sparse results, got dense ones of {self.inner!r}")
             part = SparseVector(total.indices.astype(index_dtype(n)) + index_dtype(n).type(start), total.values, n)
             # Owed: the owner keeps what its node has not sent; all other ranks of the node have given everything.
             kernels.of(summed).subtract(summed, given.indices, given.values)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparse_mpi.arrays import to_host
 from sparse_mpi.checks import meant
 from sparse_mpi.collectives import inline
 from sparse_mpi.collectives.algorithms import ALGORITHMS
@@ -124,7 +125,7 @@ def ready(
             dictionary = Dictionary(mine.strings, kind, transport)
             entries = entries._replace(keys=dictionary.numbers)
             _tell(agreement.words, mine, entries, transport)
-            table = transport.allgather(agreement.words, control=True)
+            table = to_host(transport.allgather(agreement.words, control=True))
     # Read the table: how many entries the ranks have and where, and the entries themselves if they are few.
     types, widths, rows, few = *table[:, 1:HEAD].T, table[:, HEAD:], table[:, HEAD + WORDS :]
     pool, dtype, shape = pool_of(rows[:, :WORDS]), entries.values.dtype, entries.values.shape[1:]

@@ -188,7 +188,7 @@ def search(
         candidates = _evenly(bracket, number)
 
 
-def narrowed(candidates: np.ndarray, totals: np.ndarray, k: int, bracket: Bracket, lowest: int = 0) -> Bracket:
+def narrowed(candidates: np.ndarray, totals: Array, k: int, bracket: Bracket, lowest: int = 0) -> Bracket:
     """Return what is left of ``bracket`` once the counts at some candidates are known.
 
     Args:
