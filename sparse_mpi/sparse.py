@@ -76,9 +76,8 @@ def concatenate(parts: Sequence[SparseVector]) -> SparseVector:
 
 def take(vector: SparseVector, chosen: Array | slice) -> SparseVector:
     """Return the entries that a boolean mask ``(nnz,)``, ascending positions or a slice choose."""
-    if (
-        not isinstance(chosen, slice) and is_device(chosen) and chosen.dtype == bool
-    ):  # or the host would wait twice to learn how many there are
+    # On a device the host would wait twice to learn how many entries a mask chooses.
+    if not isinstance(chosen, slice) and is_device(chosen) and chosen.dtype == bool:
         chosen = namespace(chosen).flatnonzero(chosen)
     return SparseVector(vector.indices[chosen], vector.values[chosen], vector.size)
 
