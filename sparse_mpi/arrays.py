@@ -44,10 +44,11 @@ def namespace(x: Array) -> ModuleType:
 
 def to_host(x: Array) -> np.ndarray:
     """Return ``x`` in host memory: itself if it is there already, else a copy made after the current stream's work."""
-    return sys.modules["cupy"].asnumpy(x) if is_device(x) else x
+    host: Any = x
+    return sys.modules["cupy"].asnumpy(x) if is_device(x) else host
 
 
-def like(host: np.ndarray, x: Array) -> Array:
+def like(host: Array, x: Array) -> Array:
     """Return ``host`` as an array of the library of ``x``: itself for NumPy, a copy on the device for CuPy."""
     return sys.modules["cupy"].asarray(host) if is_device(x) else host
 
@@ -58,7 +59,7 @@ def synchronize(x: Array) -> None:
         sys.modules["cupy"].cuda.get_current_stream().synchronize()
 
 
-def synchronize_device(x: Array) -> None:
+def synchronize_device(x: Any) -> None:
     """Wait for the work of all streams on the device of ``x``, so that it may be read on any other stream."""
     if is_device(x):
         x.device.synchronize()
@@ -193,7 +194,7 @@ def check_in_place(x: Any, argument: str) -> None:
         raise ValueError(f"{argument} must be writable to be reduced in place, got a read-only array; pass a copy")
 
 
-def address(x: Array) -> int:
+def address(x: Any) -> int:
     """Return the address at which the memory of ``x`` begins."""
     return x.data.ptr if is_device(x) else x.ctypes.data
 

@@ -33,10 +33,12 @@ class SparseVector(NamedTuple):
 
     def to_dense(self) -> Array:
         """Return the dense vector ``(size,)``, zero where there is no entry, in the library of ``values``."""
-        if hasattr(self.values, "new_zeros"):  # a torch tensor, handed out to the caller
-            return self.values.new_zeros(self.size).index_copy_(0, self.indices.long(), self.values)
-        dense = namespace(self.values).zeros(self.size, self.values.dtype)
-        dense[self.indices] = self.values
+        indices: Any = self.indices
+        values: Any = self.values
+        if hasattr(values, "new_zeros"):  # a torch tensor, handed out to the caller
+            return values.new_zeros(self.size).index_copy_(0, indices.long(), values)
+        dense = namespace(values).zeros(self.size, values.dtype)
+        dense[indices] = values
         return dense
 
 
@@ -72,9 +74,10 @@ def concatenate(parts: Sequence[SparseVector]) -> SparseVector:
     )
 
 
-def take(vector: SparseVector, chosen: Array) -> SparseVector:
+def take(vector: SparseVector, chosen: Array | slice) -> SparseVector:
     """Return the entries that a boolean mask ``(nnz,)``, ascending positions or a slice choose."""
-    if is_device(chosen) and chosen.dtype == bool:  # or the host would wait twice to learn how many there are
+    # On a device the host would wait twice to learn how many entries a mask chooses.
+    if not isinstance(chosen, slice) and is_device(chosen) and chosen.dtype == bool:
         chosen = namespace(chosen).flatnonzero(chosen)
     return SparseVector(vector.indices[chosen], vector.values[chosen], vector.size)
 

@@ -90,7 +90,7 @@ class Candidate:
         bucket_cap_mb: float | None = None,
     ) -> None:
         self.workshop, self.predicted = workshop, predicted
-        self.in_place = not algorithm.prepares  # what is done ahead of a gradient needs the residual without it
+        self.in_place = not algorithm.traits.prepares  # what is done ahead of a gradient needs the residual without it
         self.reduction = GradientReduction(
             workshop.model.parameters(),
             density=workshop.args.density,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparse_mpi.algorithms.acpsgd import ACPSGD
 from sparse_mpi.algorithms.adtopk import ADTopk
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.dense import Dense
 from sparse_mpi.algorithms.dense_bf16 import DenseBF16
 from sparse_mpi.algorithms.elect import Elect
@@ -53,5 +53,6 @@ __all__ = [
     "SparDL",
     "TopkA",
     "TopkDSA",
+    "Traits",
     "TwoLevel",
 ]

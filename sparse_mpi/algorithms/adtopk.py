@@ -14,10 +14,11 @@ indices, and no dense vector for each rank: everything is added in one pass.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.rows import Pattern, spans
@@ -41,9 +42,6 @@ class ADTopk(Algorithm):
     selector: Selector = Interleaved()
     wire: Wire = Coo()
 
-    accumulates: ClassVar[bool] = True
-    planned: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.selector.patterned:
@@ -59,6 +57,11 @@ class ADTopk(Algorithm):
         It sends int64 indices in two messages a tensor; here the same entries are sent in one message, by column.
         """
         return {"": {"selector": Interleaved(rows="axis1")}}
+
+    @cached_property
+    def traits(self) -> Traits:
+        """Return what differs from the defaults."""
+        return Traits(lossless=self.wire.lossless, accumulates=True, in_default_plans=True)
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
         """Return the selector's state."""
@@ -87,13 +90,14 @@ class ADTopk(Algorithm):
             whole = _part(selected, pattern, True)
             parts.append(whole._replace(values=comm.allreduce(whole.values)))
             sent = selected if self.wire.lossless or not rows else merge(concatenate([sent, whole]))
-        # Let the ranks agree on whose turn it is in the next step, where thresholds decide that.
+        # Agree on whose turn it is in the next step, where thresholds decide that.
         state = self.selector.agree(acc, k, state, lambda own: comm.allreduce(own, control=True) / comm.size)
-        # Merge: one sum of all that arrived, in rank order.
+        # Merge all that arrived, in rank order.
         return Reduction(merge(concatenate(parts)) if rows else parts[0], sent), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return what is sent, exactly but for columns: as long as where all that may be is on plain top-k."""
+        # Count the values of rows to all ranks, of whole tensors by allreduce, and the thresholds that are averaged.
         pattern = self.selector.longest(layout, k)
         rows = tuple(tensor for tensor in pattern if not tensor.whole)
         entries = sum(tensor.entries for tensor in rows)

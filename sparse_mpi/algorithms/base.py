@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import ceil, floor, log2
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_instance
@@ -14,10 +15,18 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.sparse import Layout, SparseVector
-from sparse_mpi.wire import Most, Wire
+from sparse_mpi.wire import SizeBound, Wire
 
 A = TypeVar("A", bound="Algorithm")
+T = TypeVar("T")
 DENSITY = 0.01  # k over n in most papers
+# Members by which an algorithm of release 0.2 declared what is a trait today, deprecated
+FORMER = {name: name for name in ("conserves", "lossless", "accumulates", "prepares", "usual_density")} | {
+    "gives_away": "delegates_residual",
+    "normwise": "rounds_relative_to_norm",
+    "automatic": "auto_candidate",
+    "planned": "in_default_plans",
+}
 
 
 class Reduction(NamedTuple):
@@ -39,6 +48,11 @@ class Bound(NamedTuple):
     control: float  #: bytes of counts, boundaries, histograms
     extra: float = 0.0  #: payload bytes that are neither, of packed or short indices, rounded values, heads of messages
 
+    @staticmethod
+    def of(payload: SizeBound, messages: float, control: float) -> Bound:
+        """Return the bound of messages of payload, whose formats bound their size, and of control."""
+        return Bound(payload.pairs, payload.values, messages, control, payload.extra)
+
     def payload(self, pair_bytes: int, value_bytes: int) -> float:
         """Return the payload in bytes, for pairs and values of these sizes in bytes."""
         return self.pairs * pair_bytes + self.values * value_bytes + self.extra
@@ -49,10 +63,19 @@ class Bound(NamedTuple):
         return 2 * self.pairs + self.values + self.extra / 4
 
 
-def bound_of(messages: float, control: float, first: Most, *others: Most) -> Bound:
-    """Return the bound of one rank's messages of payload, whose most bytes their formats tell, and of control."""
-    pairs, values, extra = first.beside(*others)
-    return Bound(pairs, values, messages, control, extra)
+@dataclass(frozen=True)
+class Traits:
+    """The facts that an algorithm declares about itself, as far as they differ from these defaults."""
+
+    conserves: bool = True  #: the second law holds; False declares the algorithm exempt from it
+    delegates_residual: bool = False  #: ``sent`` may have entries that ``total`` lacks: another rank keeps them
+    rounds_relative_to_norm: bool = False  #: ``sent`` is rounded relative to the norm of acc, not element by element
+    lossless: bool = True  #: values are sent in full precision
+    accumulates: bool = False  #: `reduce` hands ``add`` on to its selector; otherwise the caller adds it beforehand
+    prepares: bool = False  #: `prepare` does a part of the next step's work, which may overlap the backward pass
+    auto_candidate: bool = False  #: ``algorithm="auto"`` may choose it, for any gradient
+    in_default_plans: bool = False  #: plans are made of it, unless the caller names other options
+    usual_density: float = DENSITY  #: k over n where a caller gives neither
 
 
 class Part(Protocol):
@@ -83,9 +106,14 @@ class Algorithm(ABC):
 
     selector: Selector | None = None  # picks the entries to send, from all of acc
     wire: Wire | None = None  # the message format
-    inner: Algorithm | None = None  # reduces what this algorithm prepares for it
     parts: tuple[Part, ...] = ()  # reduce some tensors each
-    usual_density: ClassVar[float] = DENSITY  # k over n where a caller gives neither
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Warn the author of an algorithm that declares its traits one by one, as up to release 0.2."""
+        super().__init_subclass__(**options)
+        for name in FORMER.keys() & vars(cls).keys():
+            text = f"{cls.__name__}.{name} is deprecated: declare traits = Traits({FORMER[name]}=...)"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
 
     def __post_init__(self) -> None:
         """Raise TypeError if the class has a selector or a wire, and was given something else for it."""
@@ -93,6 +121,21 @@ class Algorithm(ABC):
             check_instance("selector", self.selector, Selector)
         if type(self).wire is not None:
             check_instance("wire", self.wire, Wire)
+
+    if not TYPE_CHECKING:  # a type checker is to find what is misspelt
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a trait by the name that it had up to release 0.2, with a warning."""
+            if name not in FORMER:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            warnings.warn(f"{name} is deprecated: write traits.{FORMER[name]}", DeprecationWarning, stacklevel=2)
+            return getattr(self.traits, FORMER[name])
+
+    @property
+    def traits(self) -> Traits:
+        """Return what the algorithm declares about itself."""
+        declared = {FORMER[name]: getattr(self, name) for name in FORMER if hasattr(type(self), name)}
+        return Traits(**{"lossless": self.wire is None or self.wire.lossless} | declared)
 
     @abstractmethod
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
@@ -118,11 +161,6 @@ class Algorithm(ABC):
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return the most that one rank sends in one step."""
 
-    @property
-    def prepares(self) -> bool:
-        """Tell if `prepare` does a part of the next step's work, which may then overlap the backward pass."""
-        return False
-
     def prepare(self, residual: Array, comm: Comm, state: Any) -> Any:
         """Do what can be done for the next step before its gradient is known, and return the state. Collective.
 
@@ -145,14 +183,10 @@ class Algorithm(ABC):
         return 0, layout.size
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the fewest and the most entries that one rank selects; all n where nothing is selected.
-
-        What `inner` does some ranks may do without, or with a part of k.
-        """
-        selector = (self.inner or self).selector
-        if selector is None:
+        """Return the fewest and the most entries that one rank selects; all n where nothing is selected."""
+        if self.selector is None:
             return 0, layout.size
-        return 0 if self.inner else floor(selector.band[0] * k), most_selected(selector, layout, k)
+        return floor(self.selector.band[0] * k), most_selected(self.selector, layout, k)
 
     def exact_order(self, layout: Layout, k: int) -> bool:
         """Tell if sums are taken in rank order by this library, and so have the same bytes on every transport.
@@ -160,41 +194,6 @@ class Algorithm(ABC):
         An allreduce of floating-point values is not: each transport adds them in an order of its own.
         """
         return True
-
-    @property
-    def conserves(self) -> bool:
-        """Tell if the second law holds; False declares the algorithm exempt from it."""
-        return True
-
-    @property
-    def gives_away(self) -> bool:
-        """Tell if ``sent`` may have entries that are not in ``total``: another rank keeps them."""
-        return any(part.algorithm.gives_away for part in self.parts)
-
-    @property
-    def normwise(self) -> bool:
-        """Tell if elements of ``sent`` are rounded relative to the norm of the vector, not to themselves."""
-        return False
-
-    @property
-    def lossless(self) -> bool:
-        """Tell if values are sent in full precision."""
-        return self.wire is None or self.wire.lossless
-
-    @property
-    def accumulates(self) -> bool:
-        """Tell if `reduce` hands ``add`` on to its selector; otherwise the caller adds it to ``acc`` beforehand."""
-        return False
-
-    @property
-    def automatic(self) -> bool:
-        """Tell if ``algorithm="auto"`` may choose it, for any gradient."""
-        return False
-
-    @property
-    def planned(self) -> bool:
-        """Tell if it is one of the options that plans are made of, unless the caller names others."""
-        return False
 
     @classmethod
     def presets(cls) -> dict[str, dict[str, Any]]:
@@ -216,34 +215,41 @@ class Algorithm(ABC):
         return cls(**known[workload])
 
     def __repr__(self) -> str:
-        """Return the call that makes it, for classes with `later` fields; dataclasses make one of their own."""
+        """Return the call that makes it, for classes with an `added_field`; dataclasses make one of their own."""
         declared = [(f, getattr(self, f.name)) for f in fields(self)]  # type: ignore[arg-type]
         shown = [f"{f.name}={value!r}" for f, value in declared if f.repr or value != f.default]
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
-    def with_selectors(self: A, wrap: Callable[[Selector], Selector]) -> A:
-        """Return this algorithm with every selector replaced by ``wrap(selector)``: its own and those of its parts."""
-        changes: dict[str, Any] = {}
-        if self.selector is not None:
-            changes["selector"] = wrap(self.selector)
-        if self.inner is not None:
-            changes["inner"] = self.inner.with_selectors(wrap)
-        if self.parts:
-            wrapped = [part.algorithm.with_selectors(wrap) for part in self.parts]
-            changes["parts"] = tuple(
-                replace(part, algorithm=algorithm)  # type: ignore[type-var]
-                for part, algorithm in zip(self.parts, wrapped, strict=True)
-            )
-        return replace(self, **changes) if changes else self  # type: ignore[type-var]
+
+def with_selectors(part: T, wrap: Callable[[Selector], Selector]) -> T:
+    """Return an algorithm, or a part of one, with every selector in it replaced by ``wrap(selector)``."""
+    made: Any = part
+    if isinstance(part, Selector):
+        made = wrap(part)
+    elif type(part) is tuple:
+        made = tuple(with_selectors(each, wrap) for each in made)
+    elif is_dataclass(part) and isinstance(getattr(part, "algorithm", part), Algorithm):
+        values = {f.name: getattr(part, f.name) for f in fields(part)}
+        made = replace(made, **{name: with_selectors(value, wrap) for name, value in values.items()})
+    return made
 
 
-def later(default: Any) -> Any:
+def added_field(default: Any) -> Any:
     """Declare a field that an earlier release lacks.
 
     The repr, which checkpoints identify an algorithm by, has it only where it is not the default. The class must be a
     ``dataclass(repr=False)``, so that it has `Algorithm.__repr__`.
     """
     return field(default=default, repr=False)
+
+
+def accept_former(algorithm: Algorithm, name: str, renamed: Mapping[str, str]) -> None:
+    """Replace a deprecated value of the field ``name`` by today's, with a warning; for use in ``__post_init__``."""
+    value = getattr(algorithm, name)
+    if isinstance(value, str) and value in renamed:
+        text = f"{name}={value!r} is deprecated: write {name}={renamed[value]!r}"
+        warnings.warn(text, DeprecationWarning, stacklevel=4)
+        object.__setattr__(algorithm, name, renamed[value])
 
 
 def rounds(ranks: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import Layout, NoState
@@ -18,8 +18,7 @@ from sparse_mpi.sparse import Layout, NoState
 class Dense(Algorithm):
     """Sum every element; k is ignored."""
 
-    automatic: ClassVar[bool] = True
-    planned: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(auto_candidate=True, in_default_plans=True)
 
     def init(self, layout: Layout, k: int, ranks: int) -> NoState:
         """Return nothing to remember."""
@@ -29,7 +28,7 @@ class Dense(Algorithm):
         self, acc: Array, k: int, comm: Comm, state: NoState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, NoState]:
         """Return the sum ``(n,)``; ``sent`` is ``acc`` itself."""
-        # Exchange and merge in one: MPI's own allreduce. Nothing is left to owe.
+        # Allreduce: MPI exchanges and merges in one. Nothing is owed.
         return Reduction(comm.allreduce(acc), acc), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
 from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import Layout, NoState, equal_boundaries
@@ -24,8 +24,7 @@ from sparse_mpi.sparse import Layout, NoState, equal_boundaries
 class DenseBF16(Algorithm):
     """Sum every element in half the bytes; k is ignored."""
 
-    lossless: ClassVar[bool] = False
-    planned: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(lossless=False, in_default_plans=True)
 
     def init(self, layout: Layout, k: int, ranks: int) -> NoState:
         """Return nothing to remember."""

@@ -6,9 +6,10 @@ small ones for the counts. Returns the sum of all selections.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+from sparse_mpi.algorithms.base import Traits
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.select import Selector
 from sparse_mpi.select.gaussian import Gaussian
@@ -20,5 +21,7 @@ class GaussianK(TopkA):
 
     selector: Selector = Gaussian()
 
-    automatic: ClassVar[bool] = False
-    planned: ClassVar[bool] = False
+    @cached_property
+    def traits(self) -> Traits:
+        """Return what differs from `TopkA`: it is chosen only by name."""
+        return replace(super().traits, auto_candidate=False, in_default_plans=False)

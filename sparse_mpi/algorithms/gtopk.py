@@ -11,9 +11,11 @@ a partial sum keeps it instead.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, accept_former, rounds
+from sparse_mpi.algorithms.exchange import swap
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_choice
 from sparse_mpi.comm import Comm
@@ -30,36 +32,40 @@ class GTopk(Algorithm):
 
     Args:
         selector: picks the entries to send.
-        residual: ``"keeper"`` (whoever drops a partial sum keeps it; nothing is lost) or ``"published"``.
+        residual: ``"merger"`` (whoever drops a partial sum keeps it; nothing is lost) or ``"published"``.
         wire: the message format.
     """
 
     selector: Selector = Threshold()
-    residual: str = "keeper"
+    residual: str = "merger"
     wire: Wire = Coo()
-
-    accumulates: ClassVar[bool] = True
-    automatic: ClassVar[bool] = True
-    planned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("residual", self.residual, ("keeper", "published"))
+        accept_former(self, "residual", {"keeper": "merger"})
+        check_choice("residual", self.residual, ("merger", "published"))
+
+    def __repr__(self) -> str:
+        """Return the call that makes it as release 0.2 spells it: checkpoints hold it, and must keep loading."""
+        return super().__repr__().replace("residual='merger'", "residual='keeper'")
 
     @classmethod
     def presets(cls) -> dict[str, dict[str, Any]]:
         """Return the published residual rule; selection is exact there as here."""
         return {"": {"residual": "published"}}
 
-    @property
-    def gives_away(self) -> bool:
-        """Tell if whoever drops a partial sum keeps it."""
-        return self.residual == "keeper"
-
-    @property
-    def conserves(self) -> bool:
-        """Tell if the residual rule is not the published one, which loses mass."""
-        return self.residual == "keeper"
+    @cached_property
+    def traits(self) -> Traits:
+        """Return what differs from the defaults: the published residual rule loses mass."""
+        merger = self.residual == "merger"
+        return Traits(
+            conserves=merger,
+            delegates_residual=merger,
+            lossless=self.wire.lossless,
+            accumulates=True,
+            auto_candidate=True,
+            in_default_plans=True,
+        )
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
         """Return the selector's state."""
@@ -69,7 +75,7 @@ class GTopk(Algorithm):
         self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
         """Return k entries; ``sent`` is this rank's selection minus the partial sums it dropped."""
-        # Select.
+        # Select: each rank its largest entries.
         selected, state = self.selector.select(acc, k, state, add)
         # Merge up the tree: every partial sum is cut to its k largest entries.
         largest = truncate(selected, k)
@@ -77,7 +83,7 @@ class GTopk(Algorithm):
         # Broadcast the root's result, which is the total.
         rows = comm.bcast(rows)
         total = unpack_whole(self.wire, rows, [len(rows)], len(acc), acc.dtype)
-        # Owed: by the published rule what was selected in vain, by ours what this rank itself has dropped.
+        # Owed by the published rule: what was selected in vain. By ours: what this rank itself has dropped.
         if self.residual == "published":
             return Reduction(total, take(selected, contains(total, selected.indices))), state
         return Reduction(total, subtract(largest, dropped)), state
@@ -87,18 +93,17 @@ class GTopk(Algorithm):
 
         In round j, a rank whose lowest set bit is j hands its sum to the rank 2^j below it and is done.
         """
-        nothing = take(carried, slice(0, 0))
-        dropped = [nothing]
+        dropped = [take(carried, slice(0, 0))]
         gap = 1
         while gap < comm.size and not comm.rank & gap:
             if comm.rank + gap < comm.size:
-                rows = comm.sendrecv(pack_whole(self.wire, nothing).buffer, dest=None, source=comm.rank + gap)
-                assert rows is not None
-                received = unpack_whole(self.wire, rows, [len(rows)], carried.size, carried.values.dtype)
+                # Merge: add the sum of the branch that joins here, cut it to k entries, and note what was cut.
+                received = swap(carried, self.wire, comm, dest=None, source=comm.rank + gap)
                 both = merge(concatenate([carried, received]))
                 carried = truncate(both, k)
                 dropped.append(take(both, ~contains(carried, both.indices)))
             gap *= 2
+        # Hand the sum on as a message, and note what its rounding cut.
         packed = pack_whole(self.wire, carried)
         if not self.wire.lossless:
             dropped.append(subtract(carried, packed.vector))
@@ -109,7 +114,7 @@ class GTopk(Algorithm):
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return k pairs in every round: the root sends them down, and nobody sends more."""
         down = rounds(ranks)
-        return bound_of(2 * down, 8 * down, self.wire.most(k, layout.size).times(down))
+        return Bound.of(self.wire.max_size(k, layout.size) * down, 2 * down, control=8 * down)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the size of one selection, which a merge never makes smaller, and k."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.checks import check_instance, check_range, check_whole
 from sparse_mpi.comm import Comm
@@ -66,7 +66,7 @@ class Fused:
 
 @dataclass(frozen=True)
 class HybridState:
-    """The state that is carried from step to step."""
+    """State carried between steps."""
 
     pieces: tuple[Any, ...]  # the states of all pieces of all parts, in order
 
@@ -81,20 +81,16 @@ class Hybrid(Algorithm):
 
     parts: tuple[Fused, ...] = field()
 
-    @property
-    def conserves(self) -> bool:
-        """Tell if all its algorithms do."""
-        return all(part.algorithm.conserves for part in self.parts)
-
-    @property
-    def normwise(self) -> bool:
-        """Tell if any of its algorithms is."""
-        return any(part.algorithm.normwise for part in self.parts)
-
-    @property
-    def lossless(self) -> bool:
-        """Tell if all its algorithms are."""
-        return all(part.algorithm.lossless for part in self.parts)
+    @cached_property
+    def traits(self) -> Traits:
+        """Return what all of its algorithms declare, or any of them."""
+        parts = [part.algorithm.traits for part in self.parts]
+        return Traits(
+            conserves=all(part.conserves for part in parts),
+            delegates_residual=any(part.delegates_residual for part in parts),
+            rounds_relative_to_norm=any(part.rounds_relative_to_norm for part in parts),
+            lossless=all(part.lossless for part in parts),
+        )
 
     def init(self, layout: Layout, k: int, ranks: int) -> HybridState:
         """Return the states of all pieces.
@@ -102,6 +98,7 @@ class Hybrid(Algorithm):
         Raises:
             ValueError: a tensor of the layout is in no part or in two, or a part has fewer elements than pieces.
         """
+        # Check that the parts cover the layout, and that each has elements for its pieces.
         placed = sorted(tensor for part in self.parts for tensor in part.tensors)
         if placed != list(range(len(layout.shapes))):
             raise ValueError(
@@ -169,12 +166,12 @@ class Hybrid(Algorithm):
 class Place(NamedTuple):
     """The place of a piece of a fused vector in the flat one."""
 
-    ranges: tuple[tuple[int, int], ...]  # that were fused
-    begin: int  # of the piece in the fused vector
+    ranges: tuple[tuple[int, int], ...]  # the ranges of the flat vector that were fused
+    begin: int  # the piece's first element in the fused vector
 
     def spread(self, values: Array, flat: Array) -> None:
         """Write a dense piece where it belongs in ``flat`` ``(n,)``."""
-        first = -self.begin  # of a range in the piece
+        first = -self.begin  # the first element of a range, counted from the piece's beginning
         for start, stop in self.ranges:
             lo, hi = max(first, 0), min(first + stop - start, len(values))
             if lo < hi:
@@ -183,6 +180,7 @@ class Place(NamedTuple):
 
     def positions(self, indices: Array, size: int) -> Array:
         """Return indices into the flat vector of length ``size`` for ``indices`` into the piece."""
+        # Each range moves by the distance between its start and its place in the piece.
         widths = np.array([stop - start for start, stop in self.ranges])
         firsts = np.cumsum(widths) - widths - self.begin
         moves = np.array([start for start, _ in self.ranges]) - firsts
@@ -219,6 +217,7 @@ def join(results: Sequence[SparseVector | Array], places: Sequence[Place], flat:
     n, xp = len(flat), namespace(flat)
     if len(results) == 1:
         return results[0]
+    # Write all results into one dense vector, where many elements come from dense ones.
     dense = sum(len(result) for result in results if not isinstance(result, SparseVector))
     if 8 * dense > n:
         joined = (xp.empty if dense == n else xp.zeros)(n, flat.dtype)
@@ -228,6 +227,7 @@ def join(results: Sequence[SparseVector | Array], places: Sequence[Place], flat:
             else:
                 place.spread(result, joined)
         return joined
+    # Otherwise make pairs of all results, and sort them.
     pairs = []
     for result, place in zip(results, places, strict=True):
         if not isinstance(result, SparseVector):

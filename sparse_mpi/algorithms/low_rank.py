@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm
+from sparse_mpi.algorithms.base import Algorithm, Traits
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.checks import check_whole
 from sparse_mpi.sparse import Layout
@@ -77,6 +77,7 @@ class Parts(NamedTuple):
 
         The elements that stay dense follow, if ``dense``.
         """
+        # Multiply each group's matrices with its factors, straight into the message.
         xp, size = namespace(acc), self.factors_size(left)
         message = xp.empty(size + dense * self.dense_size, acc.dtype)
         for group, basis, factors in zip(self.groups, bases, self.factors(message, left), strict=True):
@@ -84,6 +85,7 @@ class Parts(NamedTuple):
             for stack, members in group.matrices(acc):
                 pair = (stack, transposed[members]) if left else (transposed[members], stack)
                 xp.matmul(*pair, out=factors[members])
+        # Append the elements that stay dense.
         for start, stop in self.dense if dense else ():
             message[size : size + stop - start] = acc[start:stop]
             size += stop - start
@@ -111,7 +113,7 @@ def parts_of(layout: Layout, rank: int) -> Parts:
     for shape, size, start in zip(layout.shapes, layout.sizes, layout.offsets, strict=True):
         rows = shape[0] if len(shape) > 1 and size else 1
         columns = size // rows
-        r = min(rank, rows, columns)
+        r = min(rank, rows, columns)  # the rank of the factors
         if r * (rows + columns) >= size:
             first = dense.pop()[0] if dense and dense[-1][1] == start else start
             dense.append((first, start + size))
@@ -141,7 +143,7 @@ def drawn(group: Group, number: int, left: bool, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LowRankState:
-    """The state that is carried from step to step, the same on all ranks."""
+    """State carried between steps, replicated on all ranks."""
 
     factors: Array  # flat: summed factors of the last step, whose span is the next one's start; finite, none zero
     left: bool = False  # whether they are left ones
@@ -166,7 +168,7 @@ class LowRank(Algorithm):
     rank: int = 4
     seed: int = 0
 
-    normwise: ClassVar[bool] = True  # elements of a product are rounded relative to norms, not to themselves
+    traits: ClassVar[Traits] = Traits(rounds_relative_to_norm=True)  # as elements of products of matrices are
 
     def __post_init__(self) -> None:
         check_whole("rank", self.rank, 1, remedy="4 suits most convolutional networks")
@@ -192,10 +194,12 @@ class LowRank(Algorithm):
         A column (of a right factor: row) that is zero or not finite has lost its direction, and would never find
         another one where the gradient stays zero in the wrong places: it is drawn anew, in place.
         """
+        # Find the columns without direction, by their largest element.
         xp, parts = namespace(message), parts_of(layout, self.rank)
         stacks = parts.factors(message, left)
         largest = [abs(stack).max(axis=1 if left else 2) for stack in stacks]
         lost = [~((most > 0) & (most < np.inf)) for most in largest]  # (m, rank)
+        # Draw them anew, the same on all ranks. A device is read only once if there are none.
         if bool(xp.concatenate([mask.ravel() for mask in lost]).any()):
             for number, (group, stack, mask) in enumerate(zip(parts.groups, stacks, lost, strict=True)):
                 if bool(mask.any()):

@@ -70,19 +70,19 @@ class MiCRO(Algorithm):
         self, acc: Array, k: int, comm: Comm, state: MiCROState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, MiCROState]:
         """Return the sums at all positions that any rank chose; ``sent`` is acc at these positions."""
-        # Choose: every rank in the part that is its own in this step.
+        # Select: every rank in the part that it owns in this step.
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
         fixed = self.mode == "fixed"
         shares = [_entries(k, width, len(acc)) for width in np.diff(partition.boundaries).tolist()]
         chosen = self._choose(acc, partition, k, state.threshold)
-        # Allgather the indices; their union is where everybody's entries count.
-        named, counts = comm.allgatherv(chosen.indices, np.roll(shares, comm.rank) if fixed else None)
-        union = merge(SparseVector(named, acc[named], len(acc))).indices
+        # Allgather the indices: all ranks contribute their entries at the union.
+        indices, counts = comm.allgatherv(chosen.indices, np.roll(shares, comm.rank) if fixed else None)
+        union = merge(SparseVector(indices, acc[indices], len(acc))).indices
         sent = SparseVector(union, acc[union], len(acc))
-        # Add up what all ranks have there; all of them clear these entries.
+        # Allreduce the entries of all ranks at the union; all of them clear these entries.
         total = sent._replace(values=comm.allreduce(sent.values))
 
-        # Move the threshold by how far the count was from k; the first step measures it.
+        # Adapt the threshold in proportion to the distance of the count from k; the first step measures it.
         threshold = 0
         if not fixed and state.threshold:
             octave = 1 << np.finfo(acc.dtype).nmant
@@ -114,24 +114,26 @@ class MiCRO(Algorithm):
         return False
 
     def _choose(self, acc: Array, partition: Partition, k: int, threshold: int) -> SparseVector:
-        """Return the entries that this rank names: the largest of its part.
+        """Return the entries that this rank selects: the largest of its part.
 
         Entries that are not finite, wherever they are, take the places of the smallest of them. A rank whose part is
-        empty names the first element.
+        empty selects the first element.
         """
+        # Select in the part, and number the entries as in acc.
         n, part = len(acc), partition.part(acc, 0)
         if len(part):
             largest = self._largest(part, _entries(k, len(part), n), _entries(self.slack * k, len(part), n), threshold)
             chosen = partition.restore(SparseVector(largest.indices.astype(index_dtype(n)), largest.values, n))
         else:
             chosen = SparseVector(namespace(acc).zeros(1, index_dtype(n)), acc[:1], n)
-        spoilt = at_least(acc, _infinite(acc), most=chosen.nnz)
-        if spoilt is None:
+        # Report NaN and Inf, of any part, so that they reach the total.
+        nonfinite = at_least(acc, _infinite(acc), most=chosen.nnz)
+        if nonfinite is None:
             return top_k(acc, chosen.nnz)
-        return truncate(merge(concatenate([chosen, spoilt])), chosen.nnz) if spoilt.nnz else chosen
+        return truncate(merge(concatenate([chosen, nonfinite])), chosen.nnz) if nonfinite.nnz else chosen
 
     def _largest(self, part: Array, share: int, most: int, threshold: int) -> SparseVector:
-        """Return what reaches the threshold, within what `slack` allows; ``share`` entries if all, or without one."""
+        """Return the entries that reach the threshold, as `slack` allows; ``share`` entries without a threshold."""
         if not threshold or share == len(part):
             return top_k(part, share)
         reached = at_least(part, threshold, most)

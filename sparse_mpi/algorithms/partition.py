@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class Partition:
     @property
     def boundaries(self) -> np.ndarray:
         """Return ``(P + 1,)`` int64: owner q's numbers go from ``boundaries[q]`` up to ``boundaries[q + 1]``."""
+        # Deal whole blocks to the owners in turns; the last block may be shorter.
         blocks = -(-self.size // self.block)
         widths = self.block * (blocks // self.owners + (self._first(np.arange(self.owners)) < blocks % self.owners))
         widths[(blocks - 1 + self.shift) % self.owners] -= blocks * self.block - self.size
@@ -65,6 +67,7 @@ class Partition:
 
         ``vector`` need not be sorted.
         """
+        # Find each entry's owner and its place in the region, and from both its block.
         starts = self._starts(vector)
         owners = namespace(starts).searchsorted(starts[1:], vector.indices, side="right").astype(starts.dtype)
         inside = vector.indices - starts[owners]
@@ -73,6 +76,7 @@ class Partition:
 
     def part(self, x: Array, owner: int) -> Array:
         """Return the elements of ``x`` ``(n,)`` that belong to ``owner``, in their order."""
+        # View the whole blocks as rows, take every P-th of them, and append the last block if it is the owner's.
         whole = self.size // self.block
         first = self._first(owner)
         blocks = x[: whole * self.block].reshape(whole, self.block)[first :: self.owners].reshape(-1)
@@ -80,7 +84,7 @@ class Partition:
             return blocks
         return namespace(x).concatenate([blocks, x[whole * self.block :]])
 
-    def _first(self, owners: Array) -> Array:
+    def _first(self, owners: Any) -> Any:
         """Return the first block of each of the ``owners``."""
         return (owners - self.shift) % self.owners
 

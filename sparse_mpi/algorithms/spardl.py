@@ -21,12 +21,13 @@ at an index that the result has is then lost.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, later, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, accept_former, added_field, rounds
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.checks import check_choice, check_range, check_whole
@@ -48,17 +49,17 @@ from sparse_mpi.sparse import (
     take,
     truncate,
 )
-from sparse_mpi.wire import Coo, Most, Wire, regions_of
+from sparse_mpi.wire import Coo, SizeBound, Wire, regions_of
 
 PRUNES = ("threshold", "block")
 SELECTIONS = ("global", "block")
-RESIDUALS = ("keeper", "published")
+RESIDUALS = ("merger", "published")
 CONTIGUOUS = 1 << 62  # elements; a block as long makes regions contiguous
 
 
 @dataclass(frozen=True)
 class SparDLState:
-    """The state that is carried from step to step, the same on all ranks but for the selector's part."""
+    """State carried between steps. `selection` differs between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
     threshold: int = 0  # magnitude bits of the smallest entry of the last result, 0 if it had fewer than k
@@ -78,7 +79,7 @@ class SparDL(Algorithm):
         wire: the message format.
         selection: ``"global"`` (the selector picks k entries of all) or ``"block"`` (it picks a share of k from each of
             P equal ranges, which are rows to it; it must be one that works row by row, such as ``AllDim()``).
-        residual: ``"keeper"`` (whoever cuts an entry keeps it; nothing is lost) or ``"published"`` (a rank keeps what
+        residual: ``"merger"`` (whoever cuts an entry keeps it; nothing is lost) or ``"published"`` (a rank keeps what
             it selected at indices that the result lacks; what was cut at other indices is lost).
     """
 
@@ -87,14 +88,12 @@ class SparDL(Algorithm):
     slack: float = 1.25
     block: int = 64
     wire: Wire = Coo()
-    selection: str = later("global")
-    residual: str = later("keeper")
-
-    accumulates: ClassVar[bool] = True
-    automatic: ClassVar[bool] = True
+    selection: str = added_field("global")
+    residual: str = added_field("merger")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        accept_former(self, "residual", {"keeper": "merger"})
         check_choice("prune", self.prune, PRUNES)
         check_choice("selection", self.selection, SELECTIONS)
         check_choice("residual", self.residual, RESIDUALS)
@@ -109,15 +108,17 @@ class SparDL(Algorithm):
         rules = {"prune": "block", "block": CONTIGUOUS, "selection": "block", "residual": "published"}
         return {"": {"selector": AllDim(), **rules}}
 
-    @property
-    def gives_away(self) -> bool:
-        """Tell if whoever prunes an entry keeps it."""
-        return self.residual == "keeper"
-
-    @property
-    def conserves(self) -> bool:
-        """Tell if the residual rule is not the published one, which loses mass."""
-        return self.residual == "keeper"
+    @cached_property
+    def traits(self) -> Traits:
+        """Return what differs from the defaults: the published residual rule loses mass."""
+        merger = self.residual == "merger"
+        return Traits(
+            conserves=merger,
+            delegates_residual=merger,
+            lossless=self.wire.lossless,
+            accumulates=True,
+            auto_candidate=True,
+        )
 
     def init(self, layout: Layout, k: int, ranks: int) -> SparDLState:
         """Return a state without any result."""
@@ -138,21 +139,22 @@ class SparDL(Algorithm):
         At first elements are numbered from the own region on, and region d is that of the d-th rank after this one: so
         what a message has is contiguous, and starts at 0 for its receiver.
         """
-        # Select.
+        # Select: each rank its largest entries.
         selected, selection = self.selector.select(acc, k, state.selection, add)
         # Reduce-scatter: entries go to the owners of their blocks, and are added and pruned on their way.
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
         starts = partition.boundaries
         summed, cut = self._reduce_scatter(partition.permute(selected), starts, k, comm)
-        # Allgather what the owners found worthwhile: the total, numbered alike on all ranks.
+        # Allgather the owners' largest sums: they are the total, numbered alike on all ranks.
         chosen = truncate(summed, self._worthwhile(summed, k, int(starts[1]), state.threshold))
         alike = replace(partition, shift=state.turn)
         total = truncate(alike.restore(self._allgather(chosen, comm.rank, alike.boundaries, comm)), k)
 
-        # Owed: by the published rule what was selected in vain, by ours what this rank has cut, on the way or as owner.
+        # Owed by the published rule: what was selected in vain.
         if self.residual == "published":
             sent = take(selected, contains(total, selected.indices))
             return Reduction(total, sent), self._next(total, k, comm, selection, state)
+        # Owed by ours: what this rank has cut, on the way or as owner.
         summed = partition.restore(summed)
         kept = take(total, contains(summed, total.indices))
         sent = subtract(selected, concatenate([partition.restore(cut), self._lacking(kept, summed)]))
@@ -175,9 +177,9 @@ class SparDL(Algorithm):
         widest = Partition(layout.size, ranks, self.block).widest
         entries, width = (ranks - 1) * self._most(k, widest, layout.size), (ranks - 1) * widest
         levels = rounds(ranks)
-        there, back = self.wire.most(entries, width, levels), self.wire.most(entries, width, ranks - 1)
-        heads = Most(extra=bruck.COUNT_BYTES * (ranks - 1) + bruck.MAX_ROW_BYTES * levels)
-        return bound_of(2 * levels, 0, there, back, heads)
+        there, back = self.wire.max_size(entries, width, levels), self.wire.max_size(entries, width, ranks - 1)
+        heads = SizeBound(extra=bruck.COUNT_BYTES * (ranks - 1) + bruck.MAX_ROW_BYTES * levels)
+        return Bound.of(there + back + heads, 2 * levels, control=0)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return 1, if any entry is not zero, and k: how much is pruned on the way depends on where the entries are."""
@@ -192,6 +194,7 @@ class SparDL(Algorithm):
 
         As many as would have made it into the last result, and not less than its share of k.
         """
+        # A region's fair share, or more where more of its sums reach the last result's smallest magnitude.
         share = max(1, -(-k * width // summed.size))
         reached = int(namespace(summed.values).count_nonzero(magnitude_bits(summed.values) >= threshold))
         return min(max(share, reached), self._most(k, width, summed.size))
@@ -206,15 +209,19 @@ class SparDL(Algorithm):
         cuts = [take(held, slice(0, 0))]
         stop, gap = comm.size, 1 << (comm.size - 1).bit_length() >> 1
         while gap:
+            # Cut off the regions that are nearer to another rank, and prune them to their share of k.
             near = int(split_counts(held, starts[[0, gap]])[0])
             leaving = take(held, slice(near, None))
             kept = _moved(self._pruned(leaving, starts[gap : stop + 1], k), -starts[gap])
+            # Send them there; whoever prunes and rounds keeps the difference.
             packed = self.wire.pack(kept, np.array([kept.nnz]), np.array([[0, starts[stop] - starts[gap]]]))
             cuts.append(self._lacking(_moved(packed.vector, starts[gap]), leaving))
             rows = comm.sendrecv(packed.buffer, (comm.rank + gap) % comm.size, (comm.rank - gap) % comm.size)
-            assert rows is not None
+            if rows is None:
+                raise RuntimeError(f"{type(comm).__name__}.sendrecv returned no message although it had a source")
             region = np.array([[0, starts[stop - gap]]])
             received = self.wire.unpack(rows, np.array([len(rows)]), region, held.size, held.values.dtype)
+            # Add what arrives to the regions that are left.
             held = merge(concatenate([take(held, slice(0, near)), received]))
             stop, gap = gap, gap // 2
         return held, concatenate(cuts)

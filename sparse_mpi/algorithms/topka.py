@@ -8,9 +8,10 @@ picks the same positions on every rank (`random`), one allreduce of the values d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
@@ -32,9 +33,10 @@ class TopkA(Algorithm):
     selector: Selector = Threshold()
     wire: Wire = Coo()
 
-    accumulates: ClassVar[bool] = True
-    automatic: ClassVar[bool] = True
-    planned: ClassVar[bool] = True
+    @cached_property
+    def traits(self) -> Traits:
+        """Return what differs from the defaults."""
+        return Traits(lossless=self.wire.lossless, accumulates=True, auto_candidate=True, in_default_plans=True)
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
         """Return the selector's state."""
@@ -44,13 +46,13 @@ class TopkA(Algorithm):
         self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
         """Return the sum of all selections; ``sent`` is this rank's, as it arrives."""
-        # Select.
+        # Select: each rank its largest entries.
         selected, state = self.selector.select(acc, k, state, add)
-        # Where all ranks select the same positions, an allreduce of the values is all.
+        # Allreduce the values, where all ranks select the same positions.
         if self.selector.shared:
             total = selected._replace(values=comm.allreduce(selected.values))
             return Reduction(total, selected), state
-        # Pack the selection, allgather those of all ranks, and merge them in rank order.
+        # Otherwise pack the selection, allgather those of all ranks, and merge them in rank order.
         packed = pack_whole(self.wire, selected)
         rows, counts = comm.allgatherv(packed.buffer)
         return Reduction(merge(unpack_whole(self.wire, rows, counts, len(acc), acc.dtype)), packed.vector), state
@@ -60,7 +62,8 @@ class TopkA(Algorithm):
         most = most_selected(self.selector, layout, k)
         if self.selector.shared:
             return Bound(0, 2 * most * (ranks - 1) / ranks, 2 * rounds(ranks), 0)
-        return bound_of(2 * rounds(ranks), 4 * (ranks - 1), self.wire.most(most, layout.size).times(ranks - 1))
+        payload = self.wire.max_size(most, layout.size) * (ranks - 1)
+        return Bound.of(payload, 2 * rounds(ranks), control=4 * (ranks - 1))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the sizes of one selection and of P selections that have no position in common."""

@@ -11,18 +11,19 @@ ceil(log2 P) messages, two more where P is no power of two.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any
 
-from sparse_mpi.algorithms.arrival import arrived
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
+from sparse_mpi.algorithms.exchange import exchange, swap
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_choice
 from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout, SparseVector, concatenate, equal_boundaries, merge, split_counts, subtract, take
-from sparse_mpi.wire import Coo, Wire, pack_whole, regions_of, unpack_whole
+from sparse_mpi.sparse import Layout, SparseVector, concatenate, equal_boundaries, merge, split_counts, subtract
+from sparse_mpi.wire import Coo, Wire, regions_of
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,16 @@ class TopkDSA(Algorithm):
     exchange: str = "split"
     wire: Wire = Coo()
 
-    accumulates: ClassVar[bool] = True
-    automatic: ClassVar[bool] = True
-    planned: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("exchange", self.exchange, ("split", "doubling"))
         if self.exchange == "doubling" and not self.wire.lossless:
             raise ValueError(f"wire must be lossless with exchange='doubling', got {self.wire}; use exchange='split'")
+
+    @cached_property
+    def traits(self) -> Traits:
+        """Return what differs from the defaults."""
+        return Traits(lossless=self.wire.lossless, accumulates=True, auto_candidate=True, in_default_plans=True)
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
         """Return the selector's state."""
@@ -60,7 +62,7 @@ class TopkDSA(Algorithm):
 
         ``sent`` is this rank's selection as it arrives, less what rounding took from the sum of the region it owns.
         """
-        # Select.
+        # Select: each rank its largest entries.
         selected, state = self.selector.select(acc, k, state, add)
         # Exchange and merge in one, by recursive doubling, for few entries.
         if self.exchange == "doubling":
@@ -71,7 +73,7 @@ class TopkDSA(Algorithm):
         regions = regions_of(boundaries)
         own = regions[comm.rank]
         split = self.wire.pack(selected, split_counts(selected, boundaries), regions)
-        summed = merge(arrived(split, own, self.wire, comm))
+        summed = merge(exchange(split, own, self.wire, comm))
         # Allgather the regions' sums, dense where that is smaller.
         packed = self.wire.pack_sum(summed, own)
         rows, counts = comm.allgatherv(packed.buffer)
@@ -88,12 +90,12 @@ class TopkDSA(Algorithm):
             core, folded = _core(ranks)
             messages = rounds(ranks) + 1
             entries = most * (2 * (core - 1) + ranks if folded else ranks - 1)
-            return bound_of(messages, 0, self.wire.most(entries, layout.size * messages, messages))
+            return Bound.of(self.wire.max_size(entries, layout.size * messages, messages), messages, control=0)
         if ranks == 1:
             return Bound(0, 0, 0, 0)
-        split = self.wire.most(most, layout.size, ranks - 1)
-        summed = self.wire.most_of_sum(most * ranks, -(-layout.size // ranks))
-        return bound_of(ranks - 1 + 2 * rounds(ranks), 4 * (ranks - 1), split, summed.times(ranks - 1))
+        split = self.wire.max_size(most, layout.size, ranks - 1)
+        summed = self.wire.max_size_of_sum(most * ranks, -(-layout.size // ranks))
+        return Bound.of(split + summed * (ranks - 1), ranks - 1 + 2 * rounds(ranks), control=4 * (ranks - 1))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return 0, for sums that are zero are left out of dense regions, and the size of P disjoint selections."""
@@ -111,28 +113,21 @@ def _double(held: SparseVector, wire: Wire, comm: Comm) -> SparseVector:
 
     Ranks beyond the power of two hand what they have to a partner below first and get the sum in the end.
     """
-    n, dtype = held.size, held.values.dtype
     core, folded = _core(comm.size)
     rank = comm.rank
-
-    def swap(dest: int | None, source: int | None) -> SparseVector:
-        leaving = held if dest is not None else take(held, slice(0, 0))
-        rows = comm.sendrecv(pack_whole(wire, leaving).buffer, dest, source)
-        return held if rows is None else unpack_whole(wire, rows, [len(rows)], n, dtype)
-
     # Fold: ranks beyond the power of two give their entries to a partner, and wait for the sum.
     if rank >= core:
-        swap(rank - core, None)
-        return swap(None, rank - core)
+        swap(held, wire, comm, rank - core, None)
+        return swap(held, wire, comm, None, rank - core)
     if rank < folded:
-        held = merge(concatenate([held, swap(None, rank + core)]))
+        held = merge(concatenate([held, swap(held, wire, comm, None, rank + core)]))
     # Double: both partners add in the same order, that of their ranks, and so have the same bytes.
     gap = 1
     while gap < core:
-        other = swap(rank ^ gap, rank ^ gap)
+        other = swap(held, wire, comm, rank ^ gap, rank ^ gap)
         held = merge(concatenate([held, other] if rank & gap == 0 else [other, held]))
         gap *= 2
     # Unfold: hand the sum to those that wait for it.
     if rank < folded:
-        swap(rank + core, None)
+        swap(held, wire, comm, rank + core, None)
     return held

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparse_mpi import kernels, wire
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.algorithms.oktopk.global_threshold import Counted
 from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
@@ -39,13 +40,13 @@ COUNTED = Counted(mantissa=7, lowest=NOT_ZERO)  # finds the threshold by which l
 
 @dataclass(frozen=True)
 class TwoLevelState:
-    """The state that is carried from step to step. A rank that owns no segment carries nothing that matters."""
+    """State carried between steps. A rank that owns no segment carries nothing that matters."""
 
     inner: Any  # the lane's state
-    threshold: ThresholdPredictor = field(default_factory=ThresholdPredictor)  # by which k is shared among the lanes
-    start: int = 0  # of the segment that it is for
-    stop: int = 0
-    members: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # of the lane, by rank
+    threshold: ThresholdPredictor = field(default_factory=ThresholdPredictor)  # the threshold by which lanes share k
+    start: int = 0  # the segment of the lane's state goes from `start`
+    stop: int = 0  # up to `stop`
+    members: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # the lane's members, by rank
 
 
 class Place(NamedTuple):
@@ -53,9 +54,9 @@ class Place(NamedTuple):
 
     node: Comm  # the ranks of its node
     lane: Comm  # those that have its number in their node
-    lanes: int  # R, which every node has
-    numbers: np.ndarray  # (P,) of the lane of every rank
-    members: np.ndarray  # of the lane, by rank in the whole
+    lanes: int  # R, the number of lanes
+    numbers: np.ndarray  # (P,) the number of every rank's lane
+    members: np.ndarray  # the lane's members, by rank in the whole
 
 
 @dataclass(frozen=True)
@@ -71,22 +72,14 @@ class TwoLevel(Algorithm):
     ranks_per_node: int | None = None
     inner: OkTopk = field(default_factory=OkTopk)
 
-    normwise: ClassVar[bool] = True  # an owner's part is the difference of what it had and what its node keeps
+    @cached_property
+    def traits(self) -> Traits:
+        """Return what differs from the defaults: one rank of a node keeps what the others sent and is in no result.
 
-    @property
-    def gives_away(self) -> bool:
-        """Tell that one rank of a node keeps what the others sent and is in no result."""
-        return True
-
-    @property
-    def conserves(self) -> bool:
-        """Tell if ``inner`` does."""
-        return self.inner.conserves
-
-    @property
-    def lossless(self) -> bool:
-        """Tell if ``inner`` is."""
-        return self.inner.lossless
+        An owner's part is the difference of what it had and what its node keeps.
+        """
+        conserves, lossless = self.inner.traits.conserves, self.inner.traits.lossless
+        return Traits(conserves, delegates_residual=True, rounds_relative_to_norm=True, lossless=lossless)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,6 +119,8 @@ class TwoLevel(Algorithm):
             if (state.start, state.stop) != (start, stop) or not np.array_equal(state.members, members):
                 inner = self.inner.init(segment, share, lane.size)
             (total, given), inner = self.inner.reduce(summed, share, lane, inner, segment)
+            if not isinstance(total, SparseVector) or not isinstance(given, SparseVector):
+                raise TypeError(f"inner must have sparse results, got dense ones of {self.inner!r}")
             part = SparseVector(total.indices.astype(index_dtype(n)) + index_dtype(n).type(start), total.values, n)
             # Owed: the owner keeps what its node has not sent; all other ranks of the node have given everything.
             kernels.of(summed).subtract(summed, given.indices, given.values)
@@ -161,6 +156,10 @@ class TwoLevel(Algorithm):
             messages=inner.messages + messages + min(lanes, largest - 1) + 2 * rounds(largest),
             control=inner.control + control + 4 * (largest - 1),
         )
+
+    def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return 0, for ranks without a segment and with a part of k, and what ``inner`` selects at most."""
+        return 0, self.inner.selected_band(layout, k, ranks)[1]
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return what ``inner`` does for the whole vector, but for roundings in each lane.

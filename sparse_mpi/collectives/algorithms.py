@@ -21,9 +21,10 @@ from operator import itemgetter
 import numpy as np
 
 from sparse_mpi.algorithms.oktopk.split_reduce import divided, partners
+from sparse_mpi.arrays import Array
 from sparse_mpi.collectives.entries import Entries, joined, merged
 from sparse_mpi.collectives.messages import Format
-from sparse_mpi.collectives.ownership import dealt, degrees, regions_of
+from sparse_mpi.collectives.ownership import counts_by_region, degrees, regions_of
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.quantiles import Pool
 
@@ -50,11 +51,11 @@ def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, com
     """Return what all ranks have of the keys in this rank's region, combined in rank order."""
     parts = [entries] * comm.size
 
-    def take(first: int, messages: np.ndarray, lengths: np.ndarray) -> None:
+    def take(first: int, messages: Array, lengths: np.ndarray) -> None:
         ranks = len(lengths)
         parts[first : first + ranks] = form.unpack(messages, lengths, np.tile(regions[comm.rank], (ranks, 1)))
 
-    comm.streamed_alltoallv(*form.pack(entries, dealt(entries, regions), regions), take)
+    comm.streamed_alltoallv(*form.pack(entries, counts_by_region(entries, regions), regions), take)
     return merged(parts, op)
 
 

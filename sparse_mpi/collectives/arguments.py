@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparse_mpi.arrays import to_host
 from sparse_mpi.checks import meant
 from sparse_mpi.collectives import inline
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.choice import FEW, USUAL
-from sparse_mpi.collectives.device import Given, given
+from sparse_mpi.collectives.device import HostInput, to_host_input
 from sparse_mpi.collectives.entries import Entries, canonical, combined
-from sparse_mpi.collectives.kinds import Held, held, plain_type
-from sparse_mpi.collectives.messages import Format
+from sparse_mpi.collectives.kinds import InputAdapter, adapt, plain_type
+from sparse_mpi.collectives.messages import Format, codec_of
 from sparse_mpi.collectives.operations import named, operation
 from sparse_mpi.collectives.ownership import WORDS, told
 from sparse_mpi.collectives.strings import STRINGS, Dictionary, type_of_all
-from sparse_mpi.collectives.together import together
-from sparse_mpi.collectives.wires import codec_of
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.comm.quantiles import Pool, pool_of
 from sparse_mpi.network.model import Network
 from sparse_mpi.wire import BitPacked
@@ -30,15 +32,29 @@ ZEROS = ("keep", "drop")
 HEAD = 3  # words that tell of types and widths, before those of a pool
 
 
+@contextmanager
+def abort_on_error(comm: Comm) -> Iterator[None]:
+    """End the job on an exception: the other ranks would wait for this one for ever.
+
+    Where ranks are lost and the others go on, exceptions are left to those who lead them.
+    """
+    try:
+        yield
+    except Exception as error:
+        if comm.elastic and (isinstance(error, RankFailure) or comm.broken()):
+            raise
+        comm.abort(error)
+
+
 class Ready(NamedTuple):
-    """What this rank gives to a collective, once all ranks have good and equal arguments."""
+    """The input of a collective, once all ranks have good and equal arguments."""
 
     op: np.ufunc
     entries: Entries
     pool: Pool
     form: Format
     few: list[Entries] | None  # the entries of all ranks, where they came with the arguments
-    held: Held
+    adapter: InputAdapter
     dictionary: Dictionary | None  # of keys that are strings
 
     def leave(self, results: list[Entries], ranges: np.ndarray) -> list[Any]:
@@ -51,7 +67,7 @@ class Ready(NamedTuple):
         if self.dictionary is not None:
             strings, first = self.dictionary.strings(ranges), ranges[self.dictionary.rank, 0]
             results = [Entries(strings[entries.keys - first], entries.values) for entries in results]
-        return [self.held.leave(entries._replace(values=canonical(entries.values))) for entries in results]
+        return [self.adapter.leave(entries._replace(values=canonical(entries.values))) for entries in results]
 
     @property
     def everywhere(self) -> np.ndarray:
@@ -59,14 +75,14 @@ class Ready(NamedTuple):
         return np.tile(self.pool.range, (len(self.pool.counts), 1))
 
 
-def taken(x: Any, comm: Comm) -> Given:
-    """Return what this rank has, in host memory; for the thread that calls, on whose streams a device works."""
-    with together(comm):
-        return given(x)
+def host_input(x: Any, comm: Comm) -> HostInput:
+    """Return the input of this rank in host memory; for the thread that calls, on whose streams a device works."""
+    with abort_on_error(comm):
+        return to_host_input(x)
 
 
 def ready(
-    source: Given,
+    source: HostInput,
     op: Any,
     transport: Comm,
     zeros: str,
@@ -84,7 +100,7 @@ def ready(
     """
     agreement = same_on_all_ranks(transport, HEAD + WORDS + inline.room(transport))
     with agreement as say:
-        mine, op = held(source.host), named(op)
+        mine, op = adapt(source.host), named(op)
         if zeros not in ZEROS:
             raise ValueError(f"zeros must be {' or '.join(map(repr, ZEROS))}, got {zeros!r}")
         if algorithm not in (AUTO, *ALGORITHMS):
@@ -105,16 +121,16 @@ def ready(
     table, dictionary = agreement.rows, None
     kind = type_of_all(table[:, 0], mine.type, transport)
     if kind in STRINGS:
-        with together(transport):
+        with abort_on_error(transport):
             dictionary = Dictionary(mine.strings, kind, transport)
             entries = entries._replace(keys=dictionary.numbers)
             _tell(agreement.words, mine, entries, transport)
-            table = transport.allgather(agreement.words, control=True)
-    # What all ranks have said: how many entries they have and where, and the entries themselves if they are few.
+            table = to_host(transport.allgather(agreement.words, control=True))
+    # Read the table: how many entries the ranks have and where, and the entries themselves if they are few.
     types, widths, rows, few = *table[:, 1:HEAD].T, table[:, HEAD:], table[:, HEAD + WORDS :]
     pool, dtype, shape = pool_of(rows[:, :WORDS]), entries.values.dtype, entries.values.shape[1:]
     dtypes = {own: plain_type(own) if own else dtype for own in set(types.tolist())}
-    each, all_of_them = inline.Told(pool.counts, rows[:, 1:3], types, widths, dtypes, shape), None
+    each, all_of_them = inline.Announced(pool.counts, rows[:, 1:3], types, widths, dtypes, shape), None
     words = -(-each.lengths() // 8) if pool.counts.sum() <= FEW else np.array([inline.MOST + 1])
     if words.max() <= few.shape[1]:
         all_of_them = inline.read(few, each)
@@ -128,8 +144,8 @@ def ready(
     return Ready(ufunc, entries, pool, form, all_of_them if form.codec.lossless else None, mine, dictionary)
 
 
-def _tell(words: np.ndarray, mine: Held, entries: Entries, comm: Comm) -> None:
-    """Write what all ranks are to know of this one's entries, and the entries if there is room."""
+def _tell(words: np.ndarray, mine: InputAdapter, entries: Entries, comm: Comm) -> None:
+    """Write the words by which other ranks know of this one's entries, and the entries if there is room."""
     width = inline.write(entries, words[HEAD + WORDS :])
     words[:HEAD] = mine.type, mine.plain or 0, width
     words[HEAD : HEAD + WORDS] = told(entries, comm.rank)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.collectives.algorithms import ALGORITHMS, gathered, owned
-from sparse_mpi.collectives.arguments import AUTO, ready, taken
+from sparse_mpi.collectives.arguments import AUTO, abort_on_error, host_input, ready
 from sparse_mpi.collectives.choice import INLINE, USUAL, Choice, choose, inlined
 from sparse_mpi.collectives.entries import Entries, merged, nonzero
 from sparse_mpi.collectives.ownership import part_of, regions_of
-from sparse_mpi.collectives.together import together
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.background import in_turn
 from sparse_mpi.network.fit import fit_network
@@ -71,12 +70,12 @@ def allreduce(
             data moves.
     """
     transport = as_comm(comm)
-    source = taken(x, transport)
+    source = host_input(x, transport)
 
     def work() -> Any:
         call = ready(source, op, transport, zeros, algorithm, network=network, wire=wire)
         ufunc, entries, pool, form, few, *_ = call
-        with together(transport):
+        with abort_on_error(transport):
             chosen = algorithm
             if algorithm == AUTO:
                 if few is not None:
@@ -104,12 +103,12 @@ def reduce_scatter(
     travel, so that no ``wire`` rounds them. See `allreduce` for arguments and errors.
     """
     transport = as_comm(comm)
-    source = taken(x, transport)
+    source = host_input(x, transport)
 
     def work() -> Any:
         call = ready(source, op, transport, zeros, wire=wire)
         ufunc, entries, pool, form, few, *_ = call
-        with together(transport):
+        with abort_on_error(transport):
             regions = regions_of(pool, transport.size)
             if few is None:
                 own = owned(entries, ufunc, regions, form, transport)
@@ -134,12 +133,12 @@ def reduce(
     See `allreduce` for the other arguments and errors.
     """
     transport = as_comm(comm)
-    source = taken(x, transport)
+    source = host_input(x, transport)
 
     def work() -> Any:
         call = ready(source, op, transport, zeros, root=root, wire=wire)
         ufunc, entries, pool, form, few, *_ = call
-        with together(transport):
+        with abort_on_error(transport):
             rank, size = transport.rank, transport.size
             if few is None:
                 regions = regions_of(pool, size)
@@ -161,12 +160,12 @@ def allgather(x: Any, comm: Any = None, *, wire: str | BitPacked | None = None) 
     See `allreduce` for the arguments and errors.
     """
     transport = as_comm(comm)
-    source = taken(x, transport)
+    source = host_input(x, transport)
 
     def work() -> list[Any]:
         call = ready(source, "sum", transport, "keep", wire=wire)
         _, entries, pool, form, few, *_ = call
-        with together(transport):
+        with abort_on_error(transport):
             parts = gathered(entries, pool, form, transport) if few is None else few
             return call.leave(parts, call.everywhere)
 

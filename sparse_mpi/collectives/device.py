@@ -17,12 +17,12 @@ from sparse_mpi import arrays
 from sparse_mpi.sparse import SparseVector
 
 
-class Given(NamedTuple):
-    """What a caller gave, in host memory."""
+class HostInput(NamedTuple):
+    """The input of a caller, in host memory."""
 
-    host: Any  # of the same kind
+    host: Any  # the input, of the same kind
     back: Callable[[Any], Any]  # brings a result of that kind to where the data came from
-    memory: str  # where that is: "host" or "device"
+    memory: str  # the place where the data came from, "host" or "device"
 
 
 class _Kind(NamedTuple):
@@ -33,7 +33,7 @@ class _Kind(NamedTuple):
     back: Callable[[Any], Any]  # makes it of a result in host memory, on the device of the arrays
 
 
-def given(x: Any) -> Given:
+def to_host_input(x: Any) -> HostInput:
     """Return sparse data in host memory: ``x`` itself unless it is on a device, all of it, and of a kind that is taken.
 
     Copies come after the work on the current stream, for which the host waits once.
@@ -41,15 +41,15 @@ def given(x: Any) -> Given:
     return _brought(x, _kind(x))
 
 
-def given_array(x: Any) -> Given:
-    """Return an array as `given` does: ``x`` itself unless it is a CuPy array or a tensor on a CUDA device."""
+def array_to_host_input(x: Any) -> HostInput:
+    """Return an array as `to_host_input` does: ``x`` itself unless it is a CuPy array or a tensor on a CUDA device."""
     return _brought(x, _Kind((x,), lambda host: host, lambda result: _up(result, x)))
 
 
-def _brought(x: Any, kind: _Kind | None) -> Given:
+def _brought(x: Any, kind: _Kind | None) -> HostInput:
     """Return ``x`` in host memory; itself if it is of no such kind, or not on a device."""
     if kind is None or not all(map(arrays.is_on_device, kind.parts)):
-        return Given(x, lambda result: result, "host")
+        return HostInput(x, lambda result: result, "host")
     place = kind.parts[0]
 
     def back(result: Any) -> Any:
@@ -57,7 +57,7 @@ def _brought(x: Any, kind: _Kind | None) -> Given:
             return kind.back(result)
 
     with arrays.on_stream_of(place):
-        return Given(kind.make(*_down(kind.parts)), back, "device")
+        return HostInput(kind.make(*_down(kind.parts)), back, "device")
 
 
 def _kind(x: Any) -> _Kind | None:

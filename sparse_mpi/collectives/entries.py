@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparse_mpi import kernels
+from sparse_mpi.arrays import Array, to_host
 
 ADDED = tuple(map(np.dtype, ("float32", "float64", "int32", "int64", "uint64")))  # types of values that a kernel adds
 # Bytes of a longdouble that hold nothing: all but ten where it has 64 bits of precision
@@ -65,7 +66,7 @@ class Runs:
             at = np.flatnonzero(counts > nth)
             self._more.append((at, order[heads[at] + nth]))
 
-    def combined(self, values: np.ndarray, op: np.ufunc) -> np.ndarray:
+    def combined(self, values: Array, op: np.ufunc) -> np.ndarray:
         """Return the combined values ``(u, ...)`` of `keys`."""
         found = values[self._first]
         for at, chosen in self._more:
@@ -81,7 +82,8 @@ def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
     values = full[0].values
     if op is np.add and values.dtype in ADDED and values.ndim == 1:
         low, high = min(int(part.keys[0]) for part in full), max(int(part.keys[-1]) for part in full)
-        return Entries(*kernels.of(values).merge_runs(full, high - low + 1, low))
+        keys, sums = kernels.of(values).merge_runs(full, high - low + 1, low)
+        return Entries(to_host(keys), to_host(sums))
     keys, values = joined(full)
     runs = Runs(keys)
     return Entries(runs.keys, runs.combined(values, op))

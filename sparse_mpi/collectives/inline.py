@@ -32,8 +32,8 @@ def expect(comm: Comm, words: np.ndarray) -> None:
     comm.attributes[_ROOM] = max(least, min(1 << max(wanted - 1, 0).bit_length(), most)) if wanted <= most else least
 
 
-class Told(NamedTuple):
-    """What all ranks know of the entries of each, when they come: arrays ``(P, ...)`` int64, a row a rank."""
+class Announced(NamedTuple):
+    """The facts that all ranks know of the entries of each: arrays ``(P, ...)`` int64, a row a rank."""
 
     counts: np.ndarray  # (P,) entries
     regions: np.ndarray  # (P, 2) the smallest and the largest key
@@ -74,12 +74,12 @@ def write(entries: Entries, words: np.ndarray) -> int:
     return width
 
 
-def read(rows: np.ndarray, told: Told) -> list[Entries]:
+def read(rows: np.ndarray, announced: Announced) -> list[Entries]:
     """Return the entries of all ranks, whose words ``rows`` ``(P, w)`` int64 have held their messages."""
     found: dict[int, Entries] = {}
-    for form, ranks in told.groups():
-        counts, regions = told.counts[ranks], told.regions[ranks]
-        lengths = form.lengths(counts, regions, told.widths[ranks])
+    for form, ranks in announced.groups():
+        counts, regions = announced.counts[ranks], announced.regions[ranks]
+        lengths = form.lengths(counts, regions, announced.widths[ranks])
         messages = zip(rows.view(np.uint8)[ranks], lengths.tolist(), strict=True)
         buffer = np.concatenate([row[:length] for row, length in messages])
         found |= zip(ranks.tolist(), form.unpack(buffer, lengths, regions), strict=True)

@@ -1,4 +1,4 @@
-"""What users hold: every kind of sparse data as keys and values, and results as the same kind."""
+"""Adapters of input: every kind of sparse data as keys and values, and results as the same kind."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TYPES = {"U": STR, "S": BYTES}  # types of keys in arrays, by the kind of their 
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a rank holds.
+class InputAdapter:
+    """The input of a rank as keys and values, and how a result becomes its kind again.
 
     Args:
         keys: ``(m,)`` int64, in any order, perhaps more than once; where keys are strings, their places in these.
@@ -50,12 +50,12 @@ class Held:
 
 
 def plain_type(plain: int) -> np.dtype:
-    """Return the type of a dict's numbers, whose `Held.plain` is this."""
+    """Return the type of a dict's numbers, whose `InputAdapter.plain` is this."""
     return PLAIN[plain - 1] if plain else np.dtype(np.int64)
 
 
-def held(x: Any) -> Held:
-    """Return ``x``, which `device.given` has brought to host memory, as keys and values.
+def adapt(x: Any) -> InputAdapter:
+    """Return ``x``, which `device.to_host_input` has brought to host memory, as keys and values.
 
     Raises:
         TypeError: it is of none of these kinds, only a part of it is on a device, or it does not hold numbers.
@@ -117,7 +117,7 @@ def _numbers(values: Any) -> np.ndarray:
     return found
 
 
-def _of_vector(x: SparseVector) -> Held:
+def _of_vector(x: SparseVector) -> InputAdapter:
     values = _numbers(x.values)
     keys = _in_range(integers(x.indices, "indices of x"), x.size, "indices of x")
 
@@ -127,7 +127,7 @@ def _of_vector(x: SparseVector) -> Held:
     return _checked(keys, values, {"kind": "SparseVector", "size": x.size}, leave)
 
 
-def _of_pairs(given: Any, values: Any) -> Held:
+def _of_pairs(given: Any, values: Any) -> InputAdapter:
     found = _numbers(values)
     keys, kind = integers_or_strings(given, "keys of x")
     if kind in STRINGS:
@@ -143,16 +143,16 @@ def _of_pairs(given: Any, values: Any) -> Held:
     return _checked(numbers, found, {"kind": "(keys, values)", "keys": keys.dtype}, leave)
 
 
-def _of_strings(keys: np.ndarray, values: np.ndarray, kind: int) -> Held:
+def _of_strings(keys: np.ndarray, values: np.ndarray, kind: int) -> InputAdapter:
     def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
         return np.array(result.keys.tolist(), keys.dtype.kind), result.values  # as wide as the longest
 
     strings, places = ordered(encoded(keys.tolist()))
-    held = _checked(places, values, {"kind": "(keys, values)", "keys": NAMES[kind]}, leave)
-    return replace(held, type=kind, strings=strings)
+    adapter = _checked(places, values, {"kind": "(keys, values)", "keys": NAMES[kind]}, leave)
+    return replace(adapter, type=kind, strings=strings)
 
 
-def _of_dict(x: dict[Any, Any]) -> Held:
+def _of_dict(x: dict[Any, Any]) -> InputAdapter:
     kind, strings = _type_of_keys(x), list[bytes]()
     if kind in STRINGS:
         strings, keys = ordered(encoded(x))
@@ -170,7 +170,7 @@ def _of_dict(x: dict[Any, Any]) -> Held:
         return made(dict(zip(result.keys.tolist(), result.values.tolist(), strict=True)))
 
     plain = PLAIN.index(values.dtype) + 1 if x else 0
-    return Held(keys, values, {"kind": made.__name__}, leave, plain, kind, strings)
+    return InputAdapter(keys, values, {"kind": made.__name__}, leave, plain, kind, strings)
 
 
 def _type_of_keys(x: dict[Any, Any]) -> int:
@@ -185,7 +185,7 @@ def _type_of_keys(x: dict[Any, Any]) -> int:
     return kinds.pop() if kinds else UNKNOWN
 
 
-def _of_scipy(x: Any, scipy: Any) -> Held:
+def _of_scipy(x: Any, scipy: Any) -> InputAdapter:
     coo = x.tocoo()
     coords = getattr(coo, "coords", None) or (coo.row, coo.col)
     shape, flat = tuple(x.shape), isinstance(x, scipy.sparray)
@@ -204,7 +204,7 @@ def _of_scipy(x: Any, scipy: Any) -> Held:
     return _checked(_flattened(coords, shape), _numbers(coo.data), facts, leave)
 
 
-def _of_torch(x: Any, torch: Any) -> Held:
+def _of_torch(x: Any, torch: Any) -> InputAdapter:
     check_place(x, "x")
     shape, layout = tuple(x.shape), x.layout
     if layout == torch.sparse_csr:
@@ -247,11 +247,13 @@ def _in_range(keys: np.ndarray, size: int, what: str) -> np.ndarray:
     return keys.astype(np.int64, copy=False)
 
 
-def _checked(keys: np.ndarray, values: np.ndarray, facts: dict[str, Any], leave: Callable[[Entries], Any]) -> Held:
-    """Return what is held, once keys and values are known to belong together."""
+def _checked(
+    keys: np.ndarray, values: np.ndarray, facts: dict[str, Any], leave: Callable[[Entries], Any]
+) -> InputAdapter:
+    """Return the adapter, once keys and values are known to belong together."""
     if values.ndim < 1 or len(values) != len(keys):
         raise ValueError(f"x must have a value for each key, got {len(keys)} keys and values of shape {values.shape}")
     if 0 in values.shape[1:]:
         raise ValueError(f"values of x must have a size, got values of shape {values.shape[1:]} each")
     facts = facts | {"dtype": values.dtype, "values of shape": values.shape[1:]}
-    return Held(keys, values, facts, leave)
+    return InputAdapter(keys, values, facts, leave)

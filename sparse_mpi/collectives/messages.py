@@ -15,16 +15,20 @@ from math import log2, prod
 import numpy as np
 
 from sparse_mpi import kernels
+from sparse_mpi.arrays import Array, to_host
 from sparse_mpi.collectives.entries import Entries
 from sparse_mpi.kernels.bits import count_bytes
 from sparse_mpi.kernels.malformed import MalformedMessage
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.wire import WIRES, BitPacked
 from sparse_mpi.wire.checking import check_keys, check_lengths
 from sparse_mpi.wire.codecs import Codec, Unrounded
 from sparse_mpi.wire.packed import entries_of
 from sparse_mpi.wire.positions import Complete
 
 WIDE = 1 << 56  # keys of a range from which on they are not packed
+PACKED = {name: wire for name, wire in WIRES.items() if isinstance(wire, BitPacked)}
+ROUNDED = (np.dtype(np.float32), np.dtype(np.float64))
 _NO_CODES, _NO_SCALES, _MARK = np.empty(0, np.uint8), np.empty(0, np.float32), np.zeros(1, np.uint8)
 
 
@@ -50,7 +54,7 @@ class Format:
         """Tell if keys are not packed."""
         return self.span >= WIDE
 
-    def pack(self, entries: Entries, counts: np.ndarray, regions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def pack(self, entries: Entries, counts: np.ndarray, regions: np.ndarray) -> tuple[Array, np.ndarray]:
         """Cut ``entries`` into m messages of ``counts`` ``(m,)`` int64 entries.
 
         Args:
@@ -74,13 +78,13 @@ class Format:
             buffer[ends[counts > 0] - 1] = short.itemsize
         return buffer, lengths
 
-    def unpack(self, buffer: np.ndarray, lengths: np.ndarray, regions: np.ndarray) -> list[Entries]:
+    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> list[Entries]:
         """Return the entries of each of the messages of these ``lengths`` that stand in ``buffer``."""
         (keys, values), counts = self.unpacked(buffer, lengths, regions)
         ends = [0, *counts.cumsum().tolist()]
         return [Entries(keys[start:end], values[start:end]) for start, end in pairwise(ends)]
 
-    def unpacked(self, buffer: np.ndarray, lengths: np.ndarray, regions: np.ndarray) -> tuple[Entries, np.ndarray]:
+    def unpacked(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> tuple[Entries, np.ndarray]:
         """Return the entries of all messages that `unpack` tells apart, and how many each has ``(m,)`` int64."""
         ends, there = lengths.cumsum(), lengths > 0
         widths = np.full(len(lengths), self.dtype.itemsize)
@@ -101,7 +105,8 @@ class Format:
             keys, values, _ = kernels.of(buffer).read_messages(messages, buffer, WIDE)
         if len(keys):
             check_keys(keys, counts, int(regions[:, 0].min()), int(regions[:, 1].max()))
-        return Entries(keys, self._values(values, of_values, widths[there], counts).reshape(-1, *self.shape)), counts
+        numbers = self._values(values, of_values, widths[there], counts).reshape(-1, *self.shape)
+        return Entries(to_host(keys), to_host(numbers)), counts
 
     def width(self, values: np.ndarray) -> int:
         """Return the bytes that each number of ``values`` takes, unless it is rounded."""
@@ -116,7 +121,7 @@ class Format:
         lengths: np.ndarray = messages["end"] - messages["head"]
         return lengths
 
-    def seen(self, entries: Entries, message: np.ndarray, region: np.ndarray) -> Entries:
+    def seen(self, entries: Entries, message: Array, region: np.ndarray) -> Entries:
         """Return ``entries`` as the receivers of their ``message`` see them: rounded, if the codec rounds."""
         return entries if self.codec.lossless else self.unpack(message, np.array([len(message)]), region)[0]
 
@@ -137,7 +142,7 @@ class Format:
         """Tell if values are sent as the shortest integers that hold them."""
         return self.dtype.kind in "iu" and self.dtype.itemsize > 1
 
-    def _coded(self, values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _coded(self, values: np.ndarray, counts: np.ndarray) -> tuple[Array, np.ndarray]:
         """Return the sections of values of all messages, as bytes, and their lengths ``(m,)``."""
         numbers = np.ascontiguousarray(values).reshape(-1)
         if self.codec.lossless:
@@ -153,7 +158,7 @@ class Format:
         numbers, places = self._sections(counts)
         return Complete(self.codec).lengths_of(numbers, places, int(numbers.sum()), self.dtype)
 
-    def _values(self, sections: np.ndarray, lengths: np.ndarray, widths: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    def _values(self, sections: Array, lengths: np.ndarray, widths: np.ndarray, counts: np.ndarray) -> Array:
         """Return the numbers of all messages, of which those with any have these ``widths``."""
         if not self.codec.lossless:
             numbers, places = self._sections(counts)
@@ -183,8 +188,8 @@ def _laid_out(counts: np.ndarray, regions: np.ndarray, of_values: np.ndarray, ma
 
 
 def _written(
-    keys: np.ndarray, counts: np.ndarray, values: np.ndarray, of_values: np.ndarray, marked: bool
-) -> tuple[np.ndarray, np.ndarray]:
+    keys: np.ndarray, counts: np.ndarray, values: Array, of_values: np.ndarray, marked: bool
+) -> tuple[Array, np.ndarray]:
     """Return messages of keys that are not packed: their number, keys and values, room for a mark; and their ends."""
     keys, parts, key, value = np.ascontiguousarray(keys), [_NO_CODES], 0, 0
     for count, length in zip(counts.tolist(), of_values.tolist(), strict=True):
@@ -195,9 +200,7 @@ def _written(
     return np.concatenate(parts), (of_values + (8 * counts + 8 + marked) * (counts > 0)).cumsum()
 
 
-def _read(
-    buffer: np.ndarray, lengths: np.ndarray, marked: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _read(buffer: Array, lengths: np.ndarray, marked: bool) -> tuple[Array, Array, np.ndarray, np.ndarray]:
     """Invert `_written`: return keys, values, how many keys each message has, and how many bytes of values."""
     keys, values, counts = [_NO_CODES], [_NO_CODES], np.zeros(len(lengths), np.int64)
     for message, (end, length) in enumerate(zip(lengths.cumsum().tolist(), lengths.tolist(), strict=True)):
@@ -226,3 +229,33 @@ def _shortest(values: np.ndarray) -> np.ndarray:
 def _halfopen(regions: np.ndarray) -> np.ndarray:
     """Return regions with the key behind their last one, which may wrap around: only differences are looked at."""
     return regions + np.array([0, 1])
+
+
+def codec_of(wire: str | BitPacked | None, op: np.ufunc, dtype: np.dtype) -> Codec:
+    """Return the codec that writes values of type ``dtype``, which are combined by ``op``.
+
+    Args:
+        wire: a name in `PACKED`, an instance, or None for values as they are.
+        op: what combines the values that arrive.
+        dtype: of the values.
+
+    Raises:
+        TypeError: neither a name nor an instance, or values of this type are not rounded.
+        ValueError: an unknown name, or the codec has steps that neighbours share, and values are multiplied.
+    """
+    names = ", ".join(PACKED)
+    if isinstance(wire, str) and wire not in PACKED:
+        raise ValueError(f"wire must be None or one of {names}, got {wire!r}; keys are always packed")
+    made = PACKED[wire] if isinstance(wire, str) else wire
+    if made is None:
+        return Unrounded()
+    if not isinstance(made, BitPacked):
+        raise TypeError(f"wire must be None, one of {names}, or a BitPacked, got {wire!r}")
+    if not made.lossless and dtype not in ROUNDED:
+        raise TypeError(f"wire must be None or 'packed' for values of {dtype}, got {wire!r}; float32 and float64 only")
+    if made.codec.block and op is np.multiply:
+        raise ValueError(
+            f"wire must be one whose errors are relative for op='prod', got {wire!r}, which may round a small factor "
+            "to zero; take 'packed+bf16'"
+        )
+    return made.codec

@@ -33,7 +33,7 @@ def told(entries: Entries, rank: int) -> np.ndarray:
 def regions_of(pool: Pool, ranks: int) -> np.ndarray:
     """Return the smallest and the largest key of each rank's region, ``(P, 2)`` int64, both inclusive.
 
-    Smallest keys ascend. Of regions with the same smallest key only the last one has entries, see `dealt`.
+    Smallest keys ascend. Of regions with the same smallest key only the last one has entries, see `counts_by_region`.
     """
     lows = np.full(ranks, pool.lowest, np.int64)
     if len(pool.keys):
@@ -44,7 +44,7 @@ def regions_of(pool: Pool, ranks: int) -> np.ndarray:
     return np.stack([lows, highs], axis=1)
 
 
-def dealt(entries: Entries, regions: np.ndarray) -> np.ndarray:
+def counts_by_region(entries: Entries, regions: np.ndarray) -> np.ndarray:
     """Return how many of the entries are in each region ``(P,)`` int64."""
     starts = np.searchsorted(entries.keys, regions[:, 0], side="left")
     return np.diff(np.append(starts, len(entries.keys))).astype(np.int64)
@@ -52,7 +52,7 @@ def dealt(entries: Entries, regions: np.ndarray) -> np.ndarray:
 
 def part_of(entries: Entries, regions: np.ndarray, rank: int) -> Entries:
     """Return the entries that lie in the region of a rank."""
-    counts = dealt(entries, regions)
+    counts = counts_by_region(entries, regions)
     end = int(counts[: rank + 1].sum())
     return entries.part(slice(end - int(counts[rank]), end))
 

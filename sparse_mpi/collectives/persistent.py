@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.collectives.device import Given, given_array
+from sparse_mpi.collectives.arguments import abort_on_error
+from sparse_mpi.collectives.device import HostInput, array_to_host_input
 from sparse_mpi.collectives.entries import Entries, Runs, canonical
 from sparse_mpi.collectives.kinds import here, integers_or_strings
 from sparse_mpi.collectives.messages import Format
 from sparse_mpi.collectives.operations import named, operation
-from sparse_mpi.collectives.ownership import dealt, pooled, regions_of
+from sparse_mpi.collectives.ownership import counts_by_region, pooled, regions_of
 from sparse_mpi.collectives.strings import NAMES, STRINGS, UNKNOWN, Dictionary, encoded, ordered, type_of_all
-from sparse_mpi.collectives.together import together
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -59,8 +59,8 @@ def allreduce_init(
         TypeError, ValueError: bad arguments, or op, dtype or shape differ between ranks; raised on every rank.
     """
     transport = as_comm(comm)
-    with together(transport):  # on this thread, on whose streams a device works
-        given_keys, asked = given_array(keys).host, given_array(needed).host
+    with abort_on_error(transport):  # on this thread, on whose streams a device works
+        given_keys, asked = array_to_host_input(keys).host, array_to_host_input(needed).host
 
     def work() -> PersistentAllreduce:
         agreement = same_on_all_ranks(transport, 1)
@@ -85,7 +85,7 @@ def allreduce_init(
             say(op=getattr(of, "__name__", of), dtype=number, shape=trailing, validate=validate)
             agreement.words[0] = kind
         kind = type_of_all(agreement.rows[:, 0], kind, transport)
-        with together(transport):
+        with abort_on_error(transport):
             if kind in STRINGS:
                 numbers = Dictionary(strings, kind, transport).numbers
                 mine, wanted = numbers[mine], numbers[wanted]
@@ -113,7 +113,7 @@ class PersistentAllreduce:
     ) -> None:
         self._validate, self._rounds = validate, 0
         self._comm, self._op, self._dtype, self._shape = comm, op, dtype, shape
-        self._started: tuple[Handle[np.ndarray], Given] | None = None  # a round, and its values
+        self._started: tuple[Handle[np.ndarray], HostInput] | None = None  # a round, and its values
         self._order = np.argsort(keys, kind="stable")
         sought, self._places = np.unique(needed, return_inverse=True)
         # Owners: regions that hold about as many of all keys, given or needed. All tell them their keys.
@@ -148,8 +148,8 @@ class PersistentAllreduce:
         """
         if self._started is not None:
             raise RuntimeError("a round must be waited for before the next one starts; call wait()")
-        with together(self._comm):
-            source = given_array(values)
+        with abort_on_error(self._comm):
+            source = array_to_host_input(values)
         self._started = progress_thread_of(self._comm).start(lambda: self._round(source)), source
 
     def wait(self) -> Any:
@@ -166,14 +166,14 @@ class PersistentAllreduce:
         (handle, source), self._started = self._started, None
         return source.back(handle.wait())
 
-    def _round(self, source: Given) -> np.ndarray:
+    def _round(self, source: HostInput) -> np.ndarray:
         """Send values to owners, have them combined, and return what comes back."""
         if self._validate == ALWAYS or self._rounds == 0:
             with same_on_all_ranks(self._comm) as say:
                 say(memory=source.memory)
                 self._good(source.host)
         self._rounds += 1
-        with together(self._comm):
+        with abort_on_error(self._comm):
             mine = self._good(source.host)
             received, _ = self._comm.alltoallv(mine[self._order], self._given, self._come)
             results = self._runs.combined(received, self._op)
@@ -199,7 +199,7 @@ def _flags(keys: np.ndarray) -> Entries:
 
 def _told(entries: Entries, regions: np.ndarray, form: Format, comm: Comm) -> tuple[np.ndarray, list[np.ndarray]]:
     """Tell the owners of some keys; return how many went to each, and what keys came from each rank."""
-    counts = dealt(entries, regions)
+    counts = counts_by_region(entries, regions)
     received, lengths = comm.alltoallv(*form.pack(entries, counts, regions))
     own = np.tile(regions[comm.rank], (comm.size, 1))
     return counts, [part.keys for part in form.unpack(received, lengths, own)]

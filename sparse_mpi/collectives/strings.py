@@ -16,6 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import check_consistency
 from sparse_mpi.comm.quantiles import Pool, told
@@ -133,7 +134,7 @@ def _packed(strings: Sequence[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join([head, lengths.astype(kind).tobytes(), *strings]), np.uint8)
 
 
-def _unpacked(buffer: np.ndarray, lengths: np.ndarray) -> list[list[bytes]]:
+def _unpacked(buffer: Array, lengths: np.ndarray) -> list[list[bytes]]:
     """Return the strings of each of the messages of these ``lengths`` that stand in ``buffer``."""
     found: list[list[bytes]] = []
     for end, length in zip(np.cumsum(lengths).tolist(), lengths.tolist(), strict=True):

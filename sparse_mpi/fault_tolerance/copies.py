@@ -87,7 +87,7 @@ class Copies:
         Args:
             acc: ``(n,)``, with which the step began.
             staged: the step's reduction.
-            gives_away: see `Algorithm.gives_away`.
+            gives_away: see `Traits.delegates_residual`.
             members: the ranks of ``comm``, by their numbers at the start.
             comm: the ranks that are left.
         """

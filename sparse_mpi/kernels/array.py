@@ -221,7 +221,7 @@ def _add_in_order(totals: Array, groups: Array, values: Array) -> None:
     """Add ``values`` to ``totals[groups]`` in place, one after the other; ``groups`` ascends."""
     xp = namespace(totals)
     if xp is np:
-        np.add.at(totals, groups, values)
+        np.add.at(to_host(totals), groups, values)
         return
     while len(groups):  # atomics would add in any order: add the first entry of each group, then the rest
         first = xp.ones(len(groups), bool)

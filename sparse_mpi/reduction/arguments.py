@@ -36,9 +36,8 @@ def resolve_k(size: int, k: int | None, density: float | None, usual: float = DE
 
 def usual_density(algorithm: str | Algorithm | None) -> float:
     """Return the density of an algorithm, or of the one with that name, where neither k nor a density is given."""
-    known: Any = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else algorithm
-    density: float = known.usual_density if isinstance(known, Algorithm) or known in ALGORITHMS.values() else DENSITY
-    return density
+    known = ALGORITHMS[algorithm]() if isinstance(algorithm, str) and algorithm in ALGORITHMS else algorithm
+    return known.traits.usual_density if isinstance(known, Algorithm) else DENSITY
 
 
 def takes(algorithm: str, option: str, value: Any = None) -> bool:
@@ -172,7 +171,7 @@ def _number(text: str) -> int | float | str:
 
 def check_together(feedback: Feedback, algorithm: Algorithm) -> None:
     """Raise ValueError if ``feedback`` needs the second law and ``algorithm`` is exempt from it."""
-    if feedback.needs_conservation and not algorithm.conserves:
+    if feedback.needs_conservation and not algorithm.traits.conserves:
         raise ValueError(
             f"feedback must not rely on what the ranks sent adding up to the result, which {algorithm!r} is exempt "
             f"from, got {feedback!r}; use feedback='residual', or the algorithm without residual='published'"

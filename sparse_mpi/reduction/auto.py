@@ -68,7 +68,7 @@ def choose(layout: Layout, k: int, comm: Comm) -> Algorithm:
 
 def candidates() -> list[Algorithm]:
     """Return the algorithms among which `choose` picks: those that reduce any gradient, in every lossless format."""
-    names = [name for name, kind in ALGORITHMS.items() if kind().automatic]
+    names = [name for name, kind in ALGORITHMS.items() if kind().traits.auto_candidate]
     made = [(name, {"wire": wire} if takes(name, "wire", wire) else {}) for name in names for wire in WIRES]
     return list(dict.fromkeys(make_algorithm(name, options) for name, options in made))
 

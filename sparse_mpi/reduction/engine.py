@@ -175,7 +175,7 @@ class Engine:
                 factor = self.clipping_factor(flat) if factor is None else factor
                 flat = scaled(arrays.widened(flat), factor)
             self._acc, self._add = self.feedback.accumulate(flat)
-            if join or not self.exchange.algorithm.accumulates:
+            if join or not self.exchange.algorithm.traits.accumulates:
                 self._join()
         return self._acc
 
@@ -222,7 +222,7 @@ class Engine:
 
     def prepare(self) -> None:
         """Have the algorithm do for the next step what it can before the gradient is known. Collective."""
-        if self.exchange.instrumented.prepares:
+        if self.exchange.instrumented.traits.prepares:
             state = self.exchange.state
             self.exchange.state = self.exchange.instrumented.prepare(self.feedback.residual, self.comm, state)
 

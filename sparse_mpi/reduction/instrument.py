@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.arrays import Array
 from sparse_mpi.select import Selector
 from sparse_mpi.select.instrumented import Instrumented
@@ -19,7 +20,7 @@ def instrument(algorithm: Algorithm) -> tuple[list[Instrumented], Algorithm]:
         selectors.append(Instrumented(selector))
         return selectors[-1]
 
-    return selectors, algorithm.with_selectors(wrap)
+    return selectors, with_selectors(algorithm, wrap)
 
 
 def check_added(selectors: Sequence[Instrumented], algorithm: Algorithm, add: Array | None) -> None:
@@ -36,4 +37,4 @@ def unselected(algorithm: Algorithm, layout: Layout) -> int:
     if algorithm.parts:
         parts = [(part.algorithm, Layout(tuple(layout.shapes[t] for t in part.tensors))) for part in algorithm.parts]
         return sum(unselected(part, piece) for part, piece in parts)
-    return layout.size if (algorithm.inner or algorithm).selector is None else 0
+    return 0 if instrument(algorithm)[0] else layout.size

@@ -20,9 +20,9 @@ class LawError(RuntimeError):
 def check_laws(reduction: Reduction, acc: Array, feedback: Feedback, algorithm: Algorithm, comm: Comm) -> None:
     """Raise `LawError` on every rank unless the step of ``algorithm`` that began with ``acc`` obeyed both laws."""
     check_agreement(reduction.total, comm)
-    if algorithm.conserves:
+    if algorithm.traits.conserves:
         given, kept = feedback.given(acc, reduction.sent), 1 - feedback.leak
-        check_conservation(reduction.total, given, acc, comm, algorithm.normwise, kept)
+        check_conservation(reduction.total, given, acc, comm, algorithm.traits.rounds_relative_to_norm, kept)
 
 
 def check_agreement(total: SparseVector | Array, comm: Comm) -> None:

@@ -321,7 +321,7 @@ class SparseAllreduce:
             engine.prepare()
             engine.prepared = self.comm.traffic - before
 
-        prepares = engine.exchange.instrumented.prepares
+        prepares = engine.exchange.instrumented.traits.prepares
         if prepares and not engine.settings.in_place and not self.execution.survives:
             self._preparing = progress_thread_of(self.comm).start(work, self.residual)
 

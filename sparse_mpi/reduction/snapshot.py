@@ -208,8 +208,9 @@ def restore(template: Any, saved: Any, where: str) -> Any:
     check_mapping(saved, where)
     made = {field.name: getattr(template, field.name) for field in fields(template)}
     for field in fields(template):
-        if field.name in saved:
-            made[field.name] = restore(made[field.name], saved[field.name], f"{where}[{field.name!r}]")
+        name = field.name if field.name in saved else field.metadata.get("former")
+        if name in saved:
+            made[field.name] = restore(made[field.name], saved[name], f"{where}[{name!r}]")
         elif field.default is MISSING and field.default_factory is MISSING:
             raise ValueError(f"{where} must have {field.name!r}, got {sorted(saved)}; {WHOLE}")
     if isinstance(template, Layout) and Layout.of(made["shapes"]) != template:  # kernels would write by it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import floor
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,25 @@ class Selector(ABC):
         return 0
 
 
+def _forwarded(name: str) -> Any:
+    """Return a property that is the member ``name`` of a wrapped selector."""
+    return property(attrgetter(f"selector.{name}"))
+
+
 class Wrapper(Selector):
     """A selector that does what another one does, for subclasses that observe its selections."""
+
+    band = _forwarded("band")
+    floor = _forwarded("floor")
+    shared = _forwarded("shared")
+    exact_order = _forwarded("exact_order")
+    patterned = _forwarded("patterned")
+    pattern = _forwarded("pattern")
+    longest = _forwarded("longest")
+    init = _forwarded("init")
+    init_agreeing = _forwarded("init_agreeing")
+    agree = _forwarded("agree")
+    most_agreed = _forwarded("most_agreed")
 
     def __init__(self, selector: Selector) -> None:
         self.selector = selector
@@ -95,57 +113,9 @@ class Wrapper(Selector):
     def __repr__(self) -> str:
         return repr(self.selector)
 
-    def init(self, layout: Layout, k: int) -> Any:
-        """Return the wrapped selector's state."""
-        return self.selector.init(layout, k)
-
     def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
         """Return the wrapped selector's selection."""
         return self.selector.select(x, k, state, add)
-
-    @property
-    def band(self) -> tuple[float, float]:
-        """Return the wrapped selector's band."""
-        return self.selector.band
-
-    def floor(self, layout: Layout) -> int:
-        """Return the wrapped selector's floor."""
-        return self.selector.floor(layout)
-
-    @property
-    def shared(self) -> bool:
-        """Tell if the wrapped selector selects the same positions on every rank."""
-        return self.selector.shared
-
-    @property
-    def exact_order(self) -> bool:
-        """Tell if the wrapped selector selects the same with all array libraries."""
-        return self.selector.exact_order
-
-    @property
-    def patterned(self) -> bool:
-        """Tell if the wrapped selector knows its pattern."""
-        return self.selector.patterned
-
-    def pattern(self, k: int, state: Any) -> Pattern:
-        """Return the wrapped selector's pattern."""
-        return self.selector.pattern(k, state)
-
-    def longest(self, layout: Layout, k: int) -> Pattern:
-        """Return the wrapped selector's longest pattern."""
-        return self.selector.longest(layout, k)
-
-    def init_agreeing(self, layout: Layout, k: int) -> Any:
-        """Return the wrapped selector's state."""
-        return self.selector.init_agreeing(layout, k)
-
-    def agree(self, x: Array, k: int, state: Any, mean: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """Return the state in which the wrapped selectors of all ranks decide alike."""
-        return self.selector.agree(x, k, state, mean)
-
-    def most_agreed(self, layout: Layout) -> int:
-        """Return the most numbers that the wrapped selector's `agree` averages."""
-        return self.selector.most_agreed(layout)
 
 
 def accumulate(x: Array, add: Array | None) -> None:
@@ -175,3 +145,11 @@ def at_least(x: Array, threshold: int, most: int, add: Array | None = None) -> S
     else:
         found = passes.accumulate_select(x, add, threshold, most)
     return None if found is None else SparseVector(*found, len(x))
+
+
+def all_at_least(x: Array, threshold: int) -> SparseVector:
+    """Return all entries of ``x`` whose magnitude bits reach ``threshold``."""
+    found = at_least(x, threshold, most=len(x))
+    if found is None:
+        raise RuntimeError(f"a kernel found more than {len(x)} entries in {len(x)}")
+    return found

@@ -23,7 +23,7 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, is_device
 from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.kernels.base import magnitude_bits
-from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate, at_least
+from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate, all_at_least, at_least
 from sparse_mpi.select.exact import largest
 from sparse_mpi.select.stale import StaleRule
 from sparse_mpi.sparse import Layout, SparseVector, truncate
@@ -117,8 +117,7 @@ class Threshold(Selector):
         else:
             tried = rule.raised(threshold, x.dtype)
             threshold = max(rule.first_in_bounds(tried, kernels.of(x).count(x, tried), k), NOT_ZERO)
-        selected = at_least(x, threshold, most=len(x))
-        assert selected is not None
+        selected = all_at_least(x, threshold)
         if selected.nnz == 0:  # The threshold lies above the maximum: take the largest entry rather than none.
             selected = largest(x, 1)
         return selected, ThresholdState(rule.nudged(threshold, selected.nnz, k, x.dtype), age=age + 1, k=k)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from sparse_mpi.wire.base import Most, Packed, Wire, pack_whole, regions_of, unpack_whole
+import warnings
+from typing import Any
+
+from sparse_mpi.wire.base import Packed, SizeBound, Wire, pack_whole, regions_of, unpack_whole
 from sparse_mpi.wire.codecs import BFloat16, Float16, Int2, Int4, Int8
 from sparse_mpi.wire.coo import Coo, decode, encode, pair_bytes
 from sparse_mpi.wire.packed import BitPacked
@@ -17,6 +20,16 @@ WIRES: dict[str, Wire] = {
     "packed+int4": BitPacked(Int4()),
     "packed+int2": BitPacked(Int2()),
 }
+FORMER = {"Most": "SizeBound"}  # names of release 0.2, deprecated
+
+
+def __getattr__(name: str) -> Any:
+    """Return what a deprecated name of this module stands for today, with a warning."""
+    if name not in FORMER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} is deprecated: write {FORMER[name]}", DeprecationWarning, stacklevel=2)
+    return globals()[FORMER[name]]
+
 
 __all__ = [
     "WIRES",
@@ -27,7 +40,7 @@ __all__ = [
     "Int2",
     "Int4",
     "Int8",
-    "Most",
+    "SizeBound",
     "Packed",
     "Wire",
     "column_bytes",

@@ -18,7 +18,7 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace, to_host
 from sparse_mpi.kernels.base import SCALED, index_dtype, magnitude_bits
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.wire.base import Most, Packed
+from sparse_mpi.wire.base import Packed, SizeBound
 from sparse_mpi.wire.checking import check_indices, check_lengths
 from sparse_mpi.wire.codecs import single
 from sparse_mpi.wire.packed import BitPacked, entries_of
@@ -82,9 +82,9 @@ class Ballots:
         values = _decoded(indices, coded & (CODES - 1), lows.view(np.int32))
         return SparseVector(indices, values.astype(dtype), size)
 
-    def most(self, entries: float, width: float, messages: int = 1) -> Most:
-        """See `Wire.most`: packed indices with their codes."""
-        return LAYOUT.most(entries, CODES * width, messages)
+    def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
+        """See `Wire.max_size`: packed indices with their codes."""
+        return LAYOUT.max_size(entries, CODES * width, messages)
 
 
 def _decoded(indices: Array, codes: Array, low: Array | int) -> Array:

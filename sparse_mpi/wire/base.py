@@ -6,6 +6,7 @@ after another; their ``lengths`` count items along its first axis.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,31 +25,32 @@ class Packed(NamedTuple):
     vector: SparseVector  #: the entries as the receivers will see them, rounded unless the format is lossless
 
 
-class Most(NamedTuple):
-    """The most that some messages take, of vectors of any type."""
+@dataclass(frozen=True)
+class SizeBound:
+    """An upper bound on the size of some messages, of vectors of any type."""
 
     pairs: float = 0.0  #: (index, value) pairs in full
     values: float = 0.0  #: values in full, without index
     extra: float = 0.0  #: bytes besides, of packed indices, rounded values, heads and padding
 
-    def times(self, number: float) -> Most:
-        """Return the most that so many times these messages take."""
-        return Most(*(number * part for part in self))
+    def __add__(self, other: SizeBound) -> SizeBound:
+        """Return the bound of these messages and others together."""
+        return SizeBound(self.pairs + other.pairs, self.values + other.values, self.extra + other.extra)
 
-    def beside(self, *others: Most) -> Most:
-        """Return the most that these messages and others take."""
-        return Most(*map(sum, zip(self, *others, strict=True)))
+    def __mul__(self, number: float) -> SizeBound:
+        """Return the bound of ``number`` times these messages."""
+        return SizeBound(number * self.pairs, number * self.values, number * self.extra)
 
     def bytes(self, value: int = 4) -> float:
-        """Return the bytes where indices are int32 and a value has so many bytes."""
+        """Return the bytes where indices are int32 and a value has ``value`` bytes."""
         return (4 + value) * self.pairs + value * self.values + self.extra
 
-    def either(self, other: Most) -> Most:
-        """Return the most that these messages or others take: those that take more, if they do with any values."""
+    def max(self, other: SizeBound) -> SizeBound:
+        """Return the bound of either these messages or others: of those that are larger with values of any type."""
         for more, less in ((self, other), (other, self)):
             if more.pairs >= less.pairs and all(more.bytes(value) >= less.bytes(value) for value in (2, 8)):
                 return more
-        return Most(*map(max, self, other))
+        return SizeBound(max(self.pairs, other.pairs), max(self.values, other.values), max(self.extra, other.extra))
 
 
 @runtime_checkable
@@ -99,17 +101,17 @@ class Wire(Protocol):
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
         """Return the lengths ``(m,)`` int64 of messages that hold ``entries`` ``(m,)`` in ``regions`` ``(m, 2)``."""
 
-    def most(self, entries: float, width: float, messages: int = 1) -> Most:
-        """Return the most that so many messages take which together hold so many entries, or fewer.
+    def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
+        """Return an upper bound on the size of ``messages`` messages with at most ``entries`` entries in total.
 
         Args:
             entries: of all messages.
             width: elements of their regions, added up over the messages.
-            messages: how many there are.
+            messages: their number.
         """
 
-    def most_of_sum(self, entries: float, width: float) -> Most:
-        """Return the most that a message of `pack_sum` takes, of so many entries, or fewer, among so many elements."""
+    def max_size_of_sum(self, entries: float, width: float) -> SizeBound:
+        """Return an upper bound on the size of a message of `pack_sum`: at most ``entries`` of ``width`` elements."""
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
         """Encode as one message a vector that has as many entries in each row of each tensor as ``pattern`` says.

@@ -16,7 +16,7 @@ from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, concatenate
-from sparse_mpi.wire.base import Most, Packed
+from sparse_mpi.wire.base import Packed, SizeBound
 from sparse_mpi.wire.checking import check_indices
 from sparse_mpi.wire.codecs import Codec
 from sparse_mpi.wire.patterns import column_bytes, decode_rows, encode_rows
@@ -81,13 +81,13 @@ class Coo:
         """See `Wire.lengths_of`: an item is a pair."""
         return entries
 
-    def most(self, entries: float, width: float, messages: int = 1) -> Most:
-        """See `Wire.most`: nothing but pairs is sent."""
-        return Most(pairs=min(entries, width))
+    def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
+        """See `Wire.max_size`: nothing but pairs is sent."""
+        return SizeBound(pairs=min(entries, width))
 
-    def most_of_sum(self, entries: float, width: float) -> Most:
-        """See `Wire.most_of_sum`: pairs, or the dense region."""
-        return Most(pairs=entries) if 2 * entries < width else Most(values=width)
+    def max_size_of_sum(self, entries: float, width: float) -> SizeBound:
+        """See `Wire.max_size_of_sum`: pairs, or the dense region."""
+        return SizeBound(pairs=entries) if 2 * entries < width else SizeBound(values=width)
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
         """See `Wire.pack_rows`: the values and then their columns, as `wire.patterns` writes them."""

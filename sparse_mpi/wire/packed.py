@@ -38,7 +38,7 @@ from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.kernels.bits import before, count_bytes
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
-from sparse_mpi.wire.base import Most, Packed
+from sparse_mpi.wire.base import Packed, SizeBound
 from sparse_mpi.wire.checking import check_entries, check_indices, check_lengths
 from sparse_mpi.wire.codecs import Codec, Unrounded
 
@@ -117,8 +117,8 @@ class BitPacked:
         messages = self.lay_out(entries, regions, dtype)
         return messages["end"] - messages["head"]
 
-    def most(self, entries: float, width: float, messages: int = 1) -> Most:
-        """See `Wire.most`.
+    def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
+        """See `Wire.max_size`.
 
         An index takes at most 2 + log2(u / c) bits, and a region no more bits than elements. That is concave in c and
         u: of all ways to divide entries and elements among messages, it is most where all messages are alike. Two
@@ -126,21 +126,22 @@ class BitPacked:
         """
         entries = min(entries, width)
         bits = min(entries * (2 + log2(width / entries)), width) if entries else 0.0
-        return self._most_of_codes(entries, messages).beside(Most(extra=bits / 8 + messages * (2 + self._head(width))))
+        indices = SizeBound(extra=bits / 8 + messages * (2 + self._head(width)))
+        return self._max_size_of_codes(entries, messages) + indices
 
-    def most_of_sum(self, entries: float, width: float) -> Most:
-        """See `Wire.most_of_sum`: the packed entries, or the codes of all elements."""
-        dense = self._most_of_codes(width, 1).beside(Most(extra=self._head(width)))
-        return min(self.most(entries, width), dense, key=Most.bytes)
+    def max_size_of_sum(self, entries: float, width: float) -> SizeBound:
+        """See `Wire.max_size_of_sum`: the packed entries, or the codes of all elements."""
+        dense = self._max_size_of_codes(width, 1) + SizeBound(extra=self._head(width))
+        return min(self.max_size(entries, width), dense, key=SizeBound.bytes)
 
-    def _most_of_codes(self, entries: float, messages: int) -> Most:
-        """Return the most that the codes of values and their scales take."""
+    def _max_size_of_codes(self, entries: float, messages: int) -> SizeBound:
+        """Return an upper bound on the size of the codes of values and their scales."""
         scales = 4 * (entries / self.codec.block + messages) if self.codec.block else 0.0
         kinds = [self.codec.code_type(dtype).itemsize for dtype in (np.float32, np.float64)]
         if kinds == [4, 8]:  # as wide as the values are
-            return Most(values=entries, extra=scales)
+            return SizeBound(values=entries, extra=scales)
         together = self.codec.together  # of which the last ones of a message may be missing
-        return Most(extra=max(kinds) * (entries + messages * (together - 1)) / together + scales)
+        return SizeBound(extra=max(kinds) * (entries + messages * (together - 1)) / together + scales)
 
     def _head(self, width: float) -> int:
         """Return the bytes of the number of entries of a message, of a region of so many elements at most."""

@@ -13,7 +13,7 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.wire.base import Most
+from sparse_mpi.wire.base import SizeBound
 from sparse_mpi.wire.checking import check_indices
 from sparse_mpi.wire.codecs import Unrounded
 from sparse_mpi.wire.packed import BitPacked
@@ -43,9 +43,9 @@ class Complete(KnownCounts):
         """See `Wire.unpack`."""
         return self._unpack(buffer, regions[:, 1] - regions[:, 0], lengths, regions, size, dtype)
 
-    def most(self, entries: float, width: float, messages: int = 1) -> Most:
-        """See `Wire.most`: codes and scales."""
-        return self._most_of_codes(entries, messages)
+    def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
+        """See `Wire.max_size`: codes and scales."""
+        return self._max_size_of_codes(entries, messages)
 
 
 POSITIONS = KnownCounts(NoValues())

@@ -9,6 +9,7 @@ import numpy as np
 
 from sparse_mpi import SparseAllreduce, SparseVector, StepReport, wire
 from sparse_mpi.algorithms.base import rounds
+from sparse_mpi.reduction.instrument import unselected
 from sparse_mpi.sparse import Layout
 
 
@@ -128,7 +129,7 @@ def assert_laws(steps: list[Step], algorithm=None) -> None:
         assert same_bytes(steps[0].total, other.total), "total differs between ranks"
     given = [s.given for s in steps]
     magnitude = np.sum(np.abs(given), axis=0)
-    if algorithm is not None and algorithm.normwise:
+    if algorithm is not None and algorithm.traits.rounds_relative_to_norm:
         magnitude = magnitude + np.linalg.norm(magnitude)
     tolerance = 8 * (len(steps) + 2) * np.finfo(given[0].dtype).eps * magnitude
     assert (np.abs(np.sum(given, axis=0) - dense_of(steps[0].total)) <= tolerance).all(), "mass was lost"
@@ -158,8 +159,7 @@ def assert_count(step: Step, algorithm, case: Case, ranks: int) -> None:
     k = min(case.k, case.n)
     fewest, most = algorithm.result_band(case.layout, k, ranks)
     assert min(fewest, step.nonzero) <= step.report.total <= most
-    selector = (algorithm.inner or algorithm).selector
-    if selector is None:  # everything is summed, or ranks choose on their own
+    if unselected(algorithm, case.layout) == case.n:  # everything is summed, or ranks choose on their own
         assert step.report.selected == step.report.total
         return
     least, most = algorithm.selected_band(case.layout, k, ranks)

@@ -102,7 +102,7 @@ def test_dense_limit(ranks, name):
     """With k = n every algorithm is the dense allreduce."""
     case = Case(normal, k=1000)
     given = [gradient(case, np.float64, 3, rank, ranks.size) for rank in range(ranks.size)]
-    tolerance = (1e-12 if ALGORITHMS[name]().lossless else 2**-7) * (1 + np.sum(np.abs(given), axis=0))
+    tolerance = (1e-12 if ALGORITHMS[name]().traits.lossless else 2**-7) * (1 + np.sum(np.abs(given), axis=0))
 
     def body(comm):
         return sparse_allreduce(gradient(case, np.float64, 3, comm.rank, comm.size), k=1000, comm=comm, algorithm=name)
@@ -245,7 +245,7 @@ def test_gtopk_published_residual_is_exempt_and_loses_mass():
 
     def body(comm):
         reducer = SparseAllreduce(1000, k=40, comm=comm, algorithm="gtopk", residual="published")
-        assert not reducer.algorithm.conserves
+        assert not reducer.algorithm.traits.conserves
         lost = 0.0
         for step in range(10):
             g = gradient(CASES["random"], np.float64, step, comm.rank, comm.size)

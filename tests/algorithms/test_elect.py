@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.elect import Elect
+from sparse_mpi.algorithms.elect.elect import ElectState
 from sparse_mpi.algorithms.elect.owners import Owners
-from sparse_mpi.algorithms.elect.votes import LOOKS
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.algorithms.elect.votes import CANDIDATES_PER_VOTE
+from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
+from sparse_mpi.reduction.snapshot import restore
+from sparse_mpi.sparse import NoState, SparseVector
 from sparse_mpi.tools.analysis import gradients
 from sparse_mpi.tools.analysis.economy import measure
 from sparse_mpi.wire import WIRES, BitPacked
@@ -33,7 +38,7 @@ def looks_of(comm, make) -> list[int]:
 @pytest.mark.ranks(8)
 def test_ranks_that_differ_need_few_votes_each(ranks):
     for looks in ranks.run(lambda comm: looks_of(comm, lambda rng, step: rng.standard_normal(N))):
-        assert max(looks) <= LOOKS * 0.42 * K
+        assert max(looks) <= CANDIDATES_PER_VOTE * 0.42 * K
 
 
 @pytest.mark.ranks(3, 8)
@@ -42,44 +47,52 @@ def test_ranks_that_agree_need_all_their_votes(ranks):
         return np.random.default_rng(step).standard_normal(N)
 
     for looks in ranks.run(lambda comm: looks_of(comm, same)):
-        assert min(looks[5:]) >= LOOKS * 0.7 * K
+        assert min(looks[5:]) >= CANDIDATES_PER_VOTE * 0.7 * K
 
 
 @pytest.mark.ranks(3, 7)
 @pytest.mark.parametrize("radix", [None, 2])
-def test_what_ranks_told_is_what_owners_heard_until_it_is_elected(ranks, radix):
+def test_the_owners_sums_are_those_of_all_votes_until_an_entry_is_elected(ranks, radix):
     def body(comm):
         reducer, states = SparseAllreduce(N, k=K, comm=comm, algorithm="elect", radix=radix), []
         for step in range(8):
             total = reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(N).astype(np.float32))
-            assert not reducer.engine.exchange.state.told[total.indices].any()
-            states.append((reducer.engine.exchange.state.told.copy(), reducer.engine.exchange.state.heard.copy()))
+            assert not reducer.engine.exchange.state.my_vote_sum[total.indices].any()
+            states.append((reducer.engine.exchange.state.my_vote_sum.copy(), reducer.engine.exchange.state.all_vote_sum.copy()))
         return states
 
     every = np.arange(N, dtype=np.int32)
     numbered = Owners(N, ranks.size).numbered(SparseVector(every, every, N))
     for states in zip(*ranks.run(body), strict=True):
-        told, heard = sum(told for told, _ in states), np.concatenate([heard for _, heard in states])
-        assert told.any() or ranks.size < 7  # few ranks elect all that they name
-        np.testing.assert_allclose(heard[numbered.indices], told[numbered.values], atol=1e-4)
+        mine, owned = sum(mine for mine, _ in states), np.concatenate([owned for _, owned in states])
+        assert mine.any() or ranks.size < 7  # few ranks elect all that they vote for
+        np.testing.assert_allclose(owned[numbered.indices], mine[numbered.values], atol=1e-4)
+
+
+def test_a_state_saved_by_release_0_2_is_restored():
+    state = ElectState(NoState(), ThresholdPredictor(), my_vote_sum=np.ones(3), all_vote_sum=np.ones(2))
+    saved = asdict(state)
+    saved |= {"told": saved.pop("my_vote_sum"), "heard": saved.pop("all_vote_sum")}
+    restored = restore(ElectState(NoState(), ThresholdPredictor()), saved, "state")
+    assert restored.my_vote_sum.tolist() == [1, 1, 1] and restored.all_vote_sum.tolist() == [1, 1]
 
 
 @pytest.mark.ranks(3)
-def test_votes_are_not_repeated_but_say_what_has_changed(ranks):
-    """Once nothing arrives any more, what is told of the entries that are looked at becomes what there is of them."""
+def test_a_vote_is_the_difference_to_earlier_votes(ranks):
+    """Once the gradient is zero, the sum of votes for each candidate becomes its value."""
 
     def body(comm):
         reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=Elect(votes=1.0))
         for step in range(2):
             reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(N).astype(np.float32) * (step == 0))
-        told, left = reducer.engine.exchange.state.told, reducer.residual
+        votes, left = reducer.engine.exchange.state.my_vote_sum, reducer.residual
         largest = np.argsort(-np.abs(left))[:K]
-        return told[largest], left[largest]
+        return votes[largest], left[largest]
 
-    for told, left in ranks.run(body):
-        known = told != 0
+    for votes, left in ranks.run(body):
+        known = votes != 0
         assert known.mean() > 0.5
-        np.testing.assert_allclose(told[known], left[known], rtol=0.2)
+        np.testing.assert_allclose(votes[known], left[known], rtol=0.2)
 
 
 @pytest.mark.ranks(1, 3, 7)
@@ -118,7 +131,7 @@ def test_what_is_not_finite_is_elected_at_once(ranks, wire, bad):
 @pytest.mark.ranks(3)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_more_that_is_infinite_than_k_is_elected_in_time(ranks):
-    """Nothing warns, and what was told and heard of it is forgotten again."""
+    """Nothing warns, and the votes for it are cleared."""
 
     def body(comm):
         x = np.random.default_rng(comm.rank).standard_normal(N).astype(np.float32)
@@ -126,10 +139,10 @@ def test_more_that_is_infinite_than_k_is_elected_in_time(ranks):
         reducer = SparseAllreduce(N, k=K, comm=comm, algorithm="elect")
         for step in range(12):
             reducer.step(x if step == 0 else np.zeros_like(x))
-        return reducer.engine.exchange.state.told, reducer.engine.exchange.state.heard
+        return reducer.engine.exchange.state.my_vote_sum, reducer.engine.exchange.state.all_vote_sum
 
-    for told, heard in ranks.run(body):
-        assert np.isfinite(told).all() and np.isfinite(heard).all()
+    for sums in ranks.run(body):
+        assert all(np.isfinite(vote_sum).all() for vote_sum in sums)
 
 
 @pytest.mark.ranks(3)
@@ -138,7 +151,7 @@ def test_a_flush_leaves_no_votes(ranks):
         reducer = SparseAllreduce(N, k=K, comm=comm, algorithm="elect")
         for step in range(5):
             reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(N).astype(np.float32))
-        assert reducer.engine.exchange.state.told.any()
+        assert reducer.engine.exchange.state.my_vote_sum.any()
         reducer.flush()
         x = np.random.default_rng([9, comm.rank]).standard_normal(N).astype(np.float32)
         other = SparseAllreduce(N, k=K, comm=comm, algorithm="elect")

@@ -38,7 +38,7 @@ HYBRIDS = {
 @pytest.mark.thin(2, ranks=(3,), dtype=(np.float32,))
 def test_laws_form_and_economy(ranks, hybrid, case, dtype):
     algorithm, case = HYBRIDS[hybrid], CASES[case]
-    assert algorithm.conserves
+    assert algorithm.traits.conserves
     for steps in zip(*ranks.run(lambda comm: train(comm, algorithm, case, dtype, 4)), strict=True):
         assert_laws(steps)
         assert_form(steps[0].total, case, dtype)
@@ -130,9 +130,9 @@ def test_every_piece_learns_of_a_flush(ranks):
         reducer = SparseAllreduce(LAYERS, k=case.k, comm=comm, algorithm=algorithm)
         for step in range(3):
             reducer.step(gradient(case, np.float32, step, comm.rank, comm.size))
-        votes = [len(piece["told"]) for piece in reducer.state_dict()["state"]["pieces"][:2]]
+        votes = [len(piece["my_vote_sum"]) for piece in reducer.state_dict()["state"]["pieces"][:2]]
         reducer.flush()
-        return votes, [len(piece["told"]) for piece in reducer.state_dict()["state"]["pieces"][:2]]
+        return votes, [len(piece["my_vote_sum"]) for piece in reducer.state_dict()["state"]["pieces"][:2]]
 
     for before, after in ranks.run(body):
         assert min(before) > 0 and after == [0, 0]

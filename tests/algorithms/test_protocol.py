@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
-from sparse_mpi.algorithms import Algorithm, Bound, Reduction
+from sparse_mpi.algorithms import Algorithm, Bound, Reduction, Traits
+from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.arrays import Array
 from sparse_mpi.reduction.arguments import make_algorithm
@@ -53,6 +54,32 @@ def test_a_newcomer_needs_three_methods(ranks):
             assert step.report.select_seconds > 0
 
 
+def test_an_algorithm_has_few_members():
+    assert len([name for name in vars(Algorithm) if not name.startswith("_")]) <= 14
+
+
+def test_traits_declared_one_by_one_are_read_with_a_warning():
+    """As up to release 0.2."""
+    with pytest.warns(DeprecationWarning, match=r"Old\.gives_away is deprecated: .* Traits\(delegates_residual="):
+
+        class Old(Newcomer):
+            gives_away = True
+
+    assert Old().traits == Traits(delegates_residual=True)
+    with pytest.warns(DeprecationWarning, match=r"normwise is deprecated: write traits\.rounds_relative_to_norm"):
+        assert ALGORITHMS["powersgd"]().normwise
+    with pytest.raises(AttributeError, match="'Newcomer' object has no attribute 'normal'"):
+        _ = Newcomer().normal
+
+
+@pytest.mark.parametrize("name", ["gtopk", "spardl"])
+def test_the_former_name_of_a_residual_rule_works_with_a_warning(name):
+    """And checkpoints, which hold the repr, keep loading."""
+    with pytest.warns(DeprecationWarning, match="residual='keeper' is deprecated: write residual='merger'"):
+        former = ALGORITHMS[name](residual="keeper")
+    assert former == ALGORITHMS[name]() and "merger" not in repr(former)
+
+
 @pytest.mark.parametrize("missing", sorted(Algorithm.__abstractmethods__))
 def test_an_algorithm_without_one_of_them_cannot_be_made(missing):
     own = {name: vars(Newcomer)[name] for name in Algorithm.__abstractmethods__ - {missing}}
@@ -76,7 +103,7 @@ def test_a_hybrid_declares_what_its_parts_do(ranks):
             for step in steps:
                 fewest, most = hybrid.result_band(LAYERS, LAYERED.k, ranks.size)
                 assert fewest <= step.report.total <= most
-        assert hybrid.conserves and not hybrid.lossless and hybrid.exact_order(LAYERS, LAYERED.k)
+        assert hybrid.traits.conserves and not hybrid.traits.lossless and hybrid.exact_order(LAYERS, LAYERED.k)
         assert unselected(hybrid, LAYERS) == sum(LAYERS.sizes[tensor] for tensor in rest)
     assert not Hybrid((Fused(ALGORITHMS["dense"](), tensors, 1.0),)).exact_order(LAYERS, LAYERED.k)
 
@@ -85,7 +112,7 @@ def test_no_selector_is_left_out():
     """Of an algorithm, of what it runs inside, and of its parts."""
     parts = (Fused(ALGORITHMS["oktopk-2level"](), (0, 2), 0.5), Fused(ALGORITHMS["topka"](), (1,), 0.5))
     hybrid = Hybrid((*parts, Fused(ALGORITHMS["dense"](), (3,), 1.0)))
-    changed = hybrid.with_selectors(lambda selector: Exact())
+    changed = with_selectors(hybrid, lambda selector: Exact())
     two, one, dense = (part.algorithm for part in changed.parts)
     assert two.inner.selector == one.selector == Exact() and dense == ALGORITHMS["dense"]()
     assert hybrid.parts[0].algorithm.inner.selector != Exact()
@@ -104,5 +131,6 @@ def test_no_state_of_an_algorithm_holds_a_layout(name):
 def test_what_auto_chooses_from():
     """Algorithms that give everything, or each rank's k largest entries, unrounded."""
     for algorithm in candidates():
-        assert algorithm.automatic and algorithm.lossless and algorithm.conserves and not algorithm.normwise
+        traits = algorithm.traits
+        assert traits.auto_candidate and traits.lossless and traits.conserves and not traits.rounds_relative_to_norm
         assert algorithm.selector is None or (algorithm.selector.band == (1, 1) and not algorithm.selector.patterned)

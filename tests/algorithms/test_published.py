@@ -28,8 +28,8 @@ def test_oktopk_has_the_settings_of_each_workload():
 
 
 def test_residual_rules_that_lose_mass_say_so():
-    assert not GTopk.published().conserves and not SparDL.published().conserves
-    assert OkTopk.published("vgg").conserves and ADTopk.published().conserves
+    assert not GTopk.published().traits.conserves and not SparDL.published().traits.conserves
+    assert OkTopk.published("vgg").traits.conserves and ADTopk.published().traits.conserves
     assert ADTopk.published().selector.rows == "axis1"
 
 

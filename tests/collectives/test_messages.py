@@ -11,7 +11,7 @@ from sparse_mpi import World
 from sparse_mpi.collectives.choice import choose
 from sparse_mpi.collectives.entries import Entries
 from sparse_mpi.collectives.messages import WIDE, Format
-from sparse_mpi.collectives.ownership import dealt, degrees, pooled, regions_of
+from sparse_mpi.collectives.ownership import counts_by_region, degrees, pooled, regions_of
 from sparse_mpi.comm.quantiles import Pool
 from sparse_mpi.network.model import Network
 from sparse_mpi.tools.bench.sparse_cases import CASES
@@ -35,7 +35,7 @@ def test_entries_arrive_as_they_were_in_the_regions_of_their_owners(sets, shape,
         mine = entries_of(sets[comm.rank], shape, dtype)
         pool = pooled(mine, comm)
         regions, form = regions_of(pool, comm.size), Format(mine.values.dtype, shape, pool.span)
-        counts = dealt(mine, regions)
+        counts = counts_by_region(mine, regions)
         buffer, lengths = form.pack(mine, counts, regions)
         assert counts.sum() == len(mine.keys) and lengths.sum() == len(buffer)
         assert ((lengths == 0) == (counts == 0)).all()
@@ -87,7 +87,7 @@ def test_vocabulary_shards_are_dealt_out_evenly(ranks):
 
     def body(comm):
         mine = Entries(held[comm.rank], np.ones(len(held[comm.rank])))
-        return dealt(mine, regions_of(pooled(mine, comm), comm.size))
+        return counts_by_region(mine, regions_of(pooled(mine, comm), comm.size))
 
     received = np.sum(World(ranks).run(body), axis=0)
     assert received.max() <= 1.3 * received.mean()
@@ -100,7 +100,7 @@ def test_whatever_the_keys_no_owner_receives_much_more_than_others(case):
 
     def body(comm):
         mine = Entries(held[comm.rank], np.ones(len(held[comm.rank])))
-        return dealt(mine, regions_of(pooled(mine, comm), comm.size))
+        return counts_by_region(mine, regions_of(pooled(mine, comm), comm.size))
 
     received = np.sum(World(32).run(body), axis=0)
     assert received.max() <= 1.2 * received.mean()
@@ -123,7 +123,7 @@ def test_one_key_that_all_have_is_one_rank_s():
     def body(comm):
         mine = entries_of([5])
         pool = pooled(mine, comm)
-        return dealt(mine, regions_of(pool, comm.size)).tolist(), pool.span
+        return counts_by_region(mine, regions_of(pool, comm.size)).tolist(), pool.span
 
     assert {tuple(map(str, found)) for found in World(5).run(body)} == {("[0, 0, 0, 0, 1]", "1")}
 

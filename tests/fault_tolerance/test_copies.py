@@ -23,7 +23,7 @@ RULES = {**{name: {} for name in sorted(ALGORITHMS)}, "owner": {"algorithm": "ok
 )
 def test_nothing_is_sent_twice(rule, rank, copy_every):
     """All gradients are positive: what comes out of an entry is at most what was put in."""
-    if not ALGORITHMS[rule if rule in ALGORITHMS else "oktopk"]().conserves:
+    if not ALGORITHMS[rule if rule in ALGORITHMS else "oktopk"]().traits.conserves:
         pytest.skip("sends other values than it has")
 
     def main(comm):
@@ -139,7 +139,7 @@ def test_what_gives_nothing_away_sends_nothing_but_the_result(rule):
             total = reducer.step(drawn)
             total = total if isinstance(total, np.ndarray) else total.to_dense()
             kept.append(not ((reducer.residual != before) & (total == 0)).any())
-        return reducer.algorithm.gives_away
+        return reducer.algorithm.traits.delegates_residual
 
     gives_away = World(RANKS).run(main)[0]
-    assert gives_away or all(kept) or not ALGORITHMS[options["algorithm"]]().conserves
+    assert gives_away or all(kept) or not ALGORITHMS[options["algorithm"]]().traits.conserves

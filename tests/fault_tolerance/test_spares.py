@@ -54,7 +54,7 @@ def check(found):
 def test_a_spare_takes_the_place_of_a_lost_rank(algorithm):
     there, totals = check(run(5, 1, {1: 6}, algorithm))
     assert sorted(there) == [0, 2, 3, 4] and there[4][0] in range(3, 8)
-    if not ALGORITHMS[algorithm]().conserves or algorithm in ("powersgd", "acpsgd", "dense-bf16"):
+    if not ALGORITHMS[algorithm]().traits.conserves or algorithm in ("powersgd", "acpsgd", "dense-bf16"):
         return
     lost = there[0][4][0]
     # Before the transaction that the survivors name; those before the first step are of setting up
@@ -65,7 +65,7 @@ def test_a_spare_takes_the_place_of_a_lost_rank(algorithm):
             last = lost.step - 1
         put_in += sum((gradient(rank, step) for step in range(first, last)), np.zeros(SIZE))
     found = sum(totals.values()) + sum(each[2] for each in there.values())
-    np.testing.assert_allclose(found, put_in, rtol=0, atol=0 if ALGORITHMS[algorithm]().lossless else 1e-4)
+    np.testing.assert_allclose(found, put_in, rtol=0, atol=0 if ALGORITHMS[algorithm]().traits.lossless else 1e-4)
 
 
 def test_nobody_lost_nobody_called():

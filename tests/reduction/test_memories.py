@@ -45,7 +45,7 @@ def test_laws(ranks, name, kind):
     given, totals = np.sum([given for given, _ in results], axis=0), results[0][1]
     everything_arrives = np.allclose(given, totals, atol=1e-4)
     algorithm = ALGORITHMS[name]()
-    sends_all = algorithm.lossless and algorithm.result_band(Layout.of(N), K, ranks.size)[0] == N
+    sends_all = algorithm.traits.lossless and algorithm.result_band(Layout.of(N), K, ranks.size)[0] == N
     rule = KINDS[kind]
     assert everything_arrives == (rule.momentum == 0 and (sends_all or (rule.owes and rule.leak == 0)))
 

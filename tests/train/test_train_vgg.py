@@ -10,7 +10,7 @@ import torch
 
 import vgg
 from sparse_mpi import World
-from sparse_mpi.algorithms.elect.votes import LOOKS
+from sparse_mpi.algorithms.elect.votes import CANDIDATES_PER_VOTE
 from sparse_mpi.tools.bench.models import vgg16
 from sparse_train.models.vision import VGG16
 
@@ -58,7 +58,9 @@ def test_two_ranks_train_and_leave_records(tmp_path):
     assert [r["event"] for r in records] == ["config", "step", "step", "step", "epoch", "final"]
     assert config["ranks"] == 2 and config["parameters"] == 14_727_114 and config["k"] == 404_996
     assert config["versions"].keys() >= {"python", "numpy", "torch", "mpi4py", "mpi"}
-    assert steps[0]["selected"] == 14_727_114 and all(r["selected"] <= LOOKS * config["k"] for r in steps[1:])
+    assert steps[0]["selected"] == 14_727_114 and all(
+        r["selected"] <= CANDIDATES_PER_VOTE * config["k"] for r in steps[1:]
+    )
     assert all(0.8 * config["k"] <= r["total"] <= config["k"] for r in steps[1:])
     assert {"compute_seconds", "selection_seconds", "exchange_seconds", "merge_seconds"} <= epoch.keys()
     assert final["identical"] is True and final["steps"] == 3

@@ -60,7 +60,7 @@ def test_what_all_ranks_have_moved_is_applied_or_owed(ranks, name, schedule):
             comm, algorithm=name, fragments=fragments, fragment_sync_delay=delay, fragment_update_alpha=None
         )
 
-    check_accounts(ranks.run(body), ALGORITHMS[name]().conserves)
+    check_accounts(ranks.run(body), ALGORITHMS[name]().traits.conserves)
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -94,7 +94,7 @@ def test_whatever_the_shapes_and_the_schedule(size, shapes, name, schedule, alph
             model=net(1, shapes),
         )
 
-    check_accounts(World(size).run(body), ALGORITHMS[name]().conserves)
+    check_accounts(World(size).run(body), ALGORITHMS[name]().traits.conserves)
 
 
 @pytest.mark.parametrize("feedback", ["residual", "leaky", "none"])

@@ -38,7 +38,7 @@ def test_magnitudes_arrive_to_a_quarter_of_an_octave(dtype, messages):
     np.testing.assert_array_equal(arrived.indices, sent.indices)
     np.testing.assert_array_equal(np.sign(arrived.values), np.sign(sent.values))
     assert (np.abs(arrived.values / sent.values - 1) < 1 / 4).all()
-    assert length <= Ballots().most(100, sent.size, messages).bytes() <= 100 * 1.6 + 13 * messages
+    assert length <= Ballots().max_size(100, sent.size, messages).bytes() <= 100 * 1.6 + 13 * messages
 
 
 def test_equal_votes_seldom_tie_and_keep_their_order():

@@ -64,8 +64,10 @@ def test_round_trip_and_length(name, given):
     assert packed.lengths.sum() == len(packed.buffer) and ((packed.lengths == 0) == (counts == 0)).all()
     widths = regions[:, 1] - regions[:, 0]
     for each, width, length in zip(counts.tolist(), widths.tolist(), packed.lengths.tolist(), strict=True):
-        assert length <= format_.most(each, width).bytes(np.dtype(dtype).itemsize)
-    assert packed.lengths.sum() <= format_.most(counts.sum(), widths.sum(), len(counts)).bytes(np.dtype(dtype).itemsize)
+        assert length <= format_.max_size(each, width).bytes(np.dtype(dtype).itemsize)
+    assert packed.lengths.sum() <= format_.max_size(counts.sum(), widths.sum(), len(counts)).bytes(
+        np.dtype(dtype).itemsize
+    )
     assert (packed.vector is vector) == format_.lossless
     with pytest.MonkeyPatch.context() as patch:
         for _ in range(2):
@@ -126,7 +128,7 @@ def test_the_most_that_a_message_takes():
         for dtype in DTYPES:
             lengths = WIRES[name].lengths_of(entries, regions, 0, dtype)
             for each, width, length in zip(entries.tolist(), widths.tolist(), lengths.tolist(), strict=True):
-                most = WIRES[name].most(each, width).bytes(np.dtype(dtype).itemsize)
+                most = WIRES[name].max_size(each, width).bytes(np.dtype(dtype).itemsize)
                 assert length <= most <= 1.5 * length + 8
 
 

@@ -19,18 +19,19 @@ are of gradients that are gone, which costs a twentieth of the energy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import isqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
 from sparse_mpi.algorithms.elect import election
 from sparse_mpi.algorithms.elect.owners import Owners
-from sparse_mpi.algorithms.elect.votes import kept, looked_at, news_of
+from sparse_mpi.algorithms.elect.votes import candidates_for, vote_deltas, vote_sum_like
 from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
-from sparse_mpi.algorithms.oktopk.regions import balance, gathered, tolerated
+from sparse_mpi.algorithms.oktopk.regions import allgather_bound, balance, imbalance_limit
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.checks import check_range, check_whole
@@ -44,29 +45,30 @@ from sparse_mpi.wire.ballots import Ballots
 from sparse_mpi.wire.positions import POSITIONS, Complete, pack_positions, positions_lengths, unpack_positions
 
 BALLOTS = Ballots()
-TRIGGER = 2  # times what chance gives to some rank, see `tolerated`: then a rank shares its elected entries with others
+TRIGGER = 2  # a rank shares its elected entries with others if it has twice what chance gives, see `imbalance_limit`
 STEP = 2**0.25  # the factor by which the share of votes changes
-NAMED = 0.95  # of k: entries that all ranks together name at least, if no two name the same
+NOMINATED = 0.95  # the least share of k that all ranks nominate together, if no two vote for the same entry
 _NOBODY = np.empty(0, np.int32)
-_NOTHING = np.empty(0, np.float32)
-ENOUGH_RANKS = 16  # ranks up to which the exchanges have one stage, unless told otherwise
-ENOUGH_VOTES = 16  # in a message, for which they have one stage on any number of ranks
+_NO_VOTES = np.empty(0, np.float32)
+ENOUGH_RANKS = 16  # the most ranks on which exchanges have one stage, unless a radix is given
+ENOUGH_VOTES = 16  # with as many votes in a message they have one stage on any number of ranks
 
 
 @dataclass(frozen=True)
 class ElectState:
-    """The state from step to step; the same on all ranks, but for the selector's part and what was told and heard.
+    """State carried between steps. `selection` and the sums of votes differ between ranks; the rest is replicated.
 
-    These two are written to in place, and are of acc's type from the first step on.
+    The sums of votes are written to in place, and have acc's dtype from the first step on.
     """
 
     selection: Any  # the selector's state
     threshold: Any  # the state of the rule that finds the global threshold
     k: int = 0  # entries wanted in the last step; 0 before the first
-    votes: float = 0.0  # of a rank, times k
-    elected: Array = field(default_factory=lambda: _NOBODY)  # ahead of the next step, if any
-    told: Array = field(default_factory=lambda: _NOTHING)  # (n,) this rank's votes for each entry, added up
-    heard: Array = field(default_factory=lambda: _NOTHING)  # (width,) all ranks' votes for the entries owned, likewise
+    votes: float = 0.0  # the votes of a rank, as a share of k
+    elected: Array = field(default_factory=lambda: _NOBODY)  # entries elected ahead of the next step, if any
+    # (n,) the sum of this rank's votes for each entry; (width,) the sum of all ranks' votes for each entry it owns
+    my_vote_sum: Array = field(default_factory=lambda: _NO_VOTES, metadata={"former": "told"})
+    all_vote_sum: Array = field(default_factory=lambda: _NO_VOTES, metadata={"former": "heard"})
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,6 @@ class Elect(Algorithm):
     wire: Wire = BitPacked(Int8())
     radix: int | None = None
     lag: int = 0
-    usual_density: ClassVar[float] = 0.0275  # in 8 bits as many bytes as Ok-Topk's 1 % in 32, and as accurate as dense
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,15 +103,16 @@ class Elect(Algorithm):
             check_whole("radix", self.radix, 2, "groups a stage", "None chooses by the ranks")
         check_whole("lag", self.lag, 0, "steps", most=1)
 
-    @property
-    def accumulates(self) -> bool:
-        """Tell if every step selects from acc, so that the gradient can join it in the same pass."""
-        return self.lag == 0
+    @cached_property
+    def traits(self) -> Traits:
+        """Return what differs from the defaults.
 
-    @property
-    def prepares(self) -> bool:
-        """Tell if entries are elected ahead of their step."""
-        return self.lag > 0
+        Without lag every step selects from acc, so that the gradient can join it in the same pass; with lag entries
+        are elected ahead of their step. At the usual density 8 bits a value are as many bytes as Ok-Topk's 1 % in 32,
+        and as accurate as dense.
+        """
+        lossless, ahead = self.wire.lossless, self.lag > 0
+        return Traits(lossless=lossless, accumulates=not ahead, prepares=ahead, usual_density=0.0275)
 
     def init(self, layout: Layout, k: int, ranks: int) -> ElectState:
         """Return the state before the first step."""
@@ -121,106 +123,100 @@ class Elect(Algorithm):
     ) -> tuple[Reduction, ElectState]:
         """Return the sums of all ranks' ``acc`` at the entries that they elect.
 
-        Args:
-            acc: ``(n,)`` float32 or float64, residual + gradient; left as it is.
-            k: entries wanted in the result.
-            comm: all ranks.
-            state: of the step before.
-            layout: ignored.
-            add: ``(n,)``, what the selection adds to ``acc`` in the same pass, if anything.
-
         Returns:
             The reduction and the next state. ``sent`` is acc at the elected entries, less what rounding took.
         """
-        # What was elected ahead for another k is left, though its votes are spent: they are cast again.
+        # Elect. Entries elected ahead for another k are dropped, and voted for again.
         if len(state.elected) and k == state.k:
             elected, state = like(state.elected, acc), replace(state, elected=_NOBODY)
         else:
             elected, state = self._elect(acc, k, comm, state, add)
 
-        # Give: every rank adds all that it has of the elected entries, whether it voted for them or not.
-        given = SparseVector(elected, kernels.of(acc).gather(acc, elected), len(acc))
-        total, sent = self._sum(given, comm, self._sum_wire(k, len(acc), comm.size))
+        # Sum: every rank adds all that it has of the elected entries, whether it voted for them or not.
+        contribution = SparseVector(elected, kernels.of(acc).gather(acc, elected), len(acc))
+        total, sent = self._sum(contribution, comm, self._sum_wire(k, len(acc), comm.size))
         return Reduction(total, sent), state
 
     def prepare(self, residual: Array, comm: Comm, state: ElectState) -> ElectState:
         """Elect the entries of the next step by ``residual``, unless that was done; see `Algorithm.prepare`."""
-        if not self.prepares or state.k == 0 or len(state.elected):
+        if not self.lag or state.k == 0 or len(state.elected):
             return state
         elected, state = self._elect(residual, state.k, comm, state, None)
         return replace(state, elected=elected)
 
     def forget(self, state: ElectState) -> ElectState:
         """Return the state without votes: they are of a residual that is no more."""
-        return replace(state, elected=_NOBODY, told=_NOTHING, heard=_NOTHING)
+        return replace(state, elected=_NOBODY, my_vote_sum=_NO_VOTES, all_vote_sum=_NO_VOTES)
 
     def _elect(self, acc: Array, k: int, comm: Comm, state: ElectState, add: Array | None) -> tuple[Array, ElectState]:
         """Return the ascending indices of the elected entries, the same on all ranks, and the next state."""
         owners, radix = Owners(len(acc), comm.size), self._radix(k, comm.size)
+        my_vote_sum = vote_sum_like(acc, state.my_vote_sum, len(acc))
+        all_vote_sum = vote_sum_like(acc, state.all_vote_sum, owners.width)
 
-        # Vote: each rank says of its largest entries what its votes have not said yet. Nothing is not worth a vote.
+        # Vote: each rank votes for its largest entries with the difference to its earlier votes, if there is any.
         least = self._least_votes(k, len(acc), comm.size)
         share = max(state.votes, least) if k == state.k else least
         votes = max(1, round(share * k))
-        largest, selection = self.selector.select(acc, looked_at(votes, len(acc)), state.selection, add)
-        told, heard = kept(state.told, len(acc), acc), kept(state.heard, owners.width, acc)
-        named = owners.numbered(news_of(largest, told, votes))
+        candidates, selection = self.selector.select(acc, candidates_for(votes, len(acc)), state.selection, add)
+        ballots = owners.numbered(vote_deltas(candidates, my_vote_sum, votes))
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, with those of steps before.
-        summed, said, _ = split_reduce(named, owners.boundaries, radix, BALLOTS, comm)
-        kernels.of(told).add(told, owners.indices(said.indices), said.values)
+        counted, cast, _ = split_reduce(ballots, owners.boundaries, radix, BALLOTS, comm)
+        kernels.of(my_vote_sum).add(my_vote_sum, owners.indices(cast.indices), cast.values)
         first = comm.rank * owners.width
-        kernels.of(heard).add(heard, summed.indices - first, summed.values)
+        kernels.of(all_vote_sum).add(all_vote_sum, counted.indices - first, counted.values)
 
-        # Elect: about k of all sums of votes reach the global threshold.
-        won, counts, threshold = election.cut(heard, k, state.threshold, comm)
-
-        # Balance: where chance or design gave one rank far more of the elected than the mean, share them out equally.
+        # Elect: about k of all sums of votes reach the global threshold. Elected entries begin anew without votes.
+        elected, counts, threshold = election.cut(all_vote_sum, k, state.threshold, comm)
         regions = regions_of(owners.boundaries)
-        winners = SparseVector(won.indices.astype(summed.indices.dtype) + first, won.values, summed.size)
-        kernels.of(heard).clear(heard, won.indices)
-        if counts.max() > tolerated(counts.mean(), TRIGGER):
+        winners = elected._replace(indices=elected.indices.astype(counted.indices.dtype) + first, size=counted.size)
+        kernels.of(all_vote_sum).clear(all_vote_sum, elected.indices)
+
+        # Balance: where chance or design gave one rank far more winners than the mean, share them out equally.
+        if counts.max() > imbalance_limit(counts.mean(), TRIGGER):
             winners, counts, regions = balance(winners, counts, regions, comm)
 
-        # Proclaim: all ranks learn which entries are elected. Only indices are sent.
+        # Broadcast winners: all ranks learn which entries are elected. Only indices are sent.
         own = slice(comm.rank, comm.rank + 1)
         message = pack_positions(winners.indices, counts[own], regions[own])
         gathered, _ = comm.allgatherv(message, positions_lengths(counts, regions))
-        elected = owners.indices(unpack_positions(gathered, counts, regions, named.size))
-        elected = namespace(elected).sort(elected)
-        kernels.of(told).clear(told, elected)
+        indices = owners.indices(unpack_positions(gathered, counts, regions, ballots.size))
+        indices = namespace(indices).sort(indices)
+        kernels.of(my_vote_sum).clear(my_vote_sum, indices)
 
-        # If too few entries have votes, ranks have more of them next time.
+        # Adapt: if too few entries have votes, ranks have more of them next time.
         enough = int(counts.sum()) >= k - k // 10
         share = max(share / STEP, least) if enough else min(share * STEP, 1.0)
-        return elected, ElectState(selection, threshold, k, share, told=told, heard=heard)
+        return indices, ElectState(selection, threshold, k, share, my_vote_sum=my_vote_sum, all_vote_sum=all_vote_sum)
 
-    def _sum(self, given: SparseVector, comm: Comm, wire: Wire) -> tuple[SparseVector, SparseVector]:
+    def _sum(self, contribution: SparseVector, comm: Comm, wire: Wire) -> tuple[SparseVector, SparseVector]:
         """Add up values of entries that are the same on all ranks.
 
         Args:
-            given: this rank's entries.
+            contribution: this rank's entries.
             comm: all ranks.
             wire: the format of their values.
 
         Returns:
-            The sums, and this rank's contribution to them, both with the indices of ``given``.
+            The sums, and this rank's contribution to them, both with the indices of ``contribution``.
         """
-        m, xp, dtype = given.nnz, namespace(given.values), given.values.dtype
-        # The entries are numbered, and each rank adds up an equal share of the numbers. Every share is complete.
-        numbered = SparseVector(xp.arange(m, dtype=given.indices.dtype), given.values, m)
+        values = contribution.values
+        m, xp, dtype = contribution.nnz, namespace(values), values.dtype
+        # Reduce-scatter: entries are numbered, and each rank adds up an equal share of the numbers, without gaps.
+        numbered = SparseVector(xp.arange(m, dtype=contribution.indices.dtype), values, m)
         bounds = equal_boundaries(m, comm.size)
         shares, sizes = regions_of(bounds), np.diff(bounds)
         own = slice(comm.rank, comm.rank + 1)
         summed, sent, _ = split_reduce(numbered, bounds, self._radix(m, comm.size), wire, comm)
-        # Gather the shares on all ranks.
+        # Allgather: every rank gets the sums of all shares.
         packed = wire.pack(summed, sizes[own], shares[own])
         gathered, lengths = comm.allgatherv(packed.buffer, wire.lengths_of(sizes, shares, m, dtype))
         total = wire.unpack(gathered, lengths, shares, m, dtype)
         # Owed: what rounding takes from a sum stays with the rank that added it up.
         if not wire.lossless:
             sent = subtract(sent, subtract(summed, packed.vector))
-        return given._replace(values=total.values), given._replace(values=sent.values)
+        return contribution._replace(values=total.values), contribution._replace(values=sent.values)
 
     def _radix(self, k: int, ranks: int) -> int | None:
         """Return the groups into which a stage divides so many ranks; None makes a single stage."""
@@ -230,16 +226,16 @@ class Elect(Algorithm):
     def _least_votes(self, k: int, size: int, ranks: int) -> float:
         """Return the fewest votes of a rank as a share of k.
 
-        They are fewer if a second stage forwards them, but enough for all ranks together to name about k entries, and
-        as many as k if k is n.
+        They are fewer if a second stage forwards them, but enough for all ranks together to nominate about k entries,
+        and as many as k if k is n.
         """
-        return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), NAMED / ranks, k / size)
+        return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), NOMINATED / ranks, k / size)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the fewest and the most entries among which a rank looks for those it votes for."""
         votes = max(1, round(self._least_votes(k, layout.size, ranks) * k))
-        fewest, most = super().selected_band(layout, looked_at(votes, layout.size), ranks)
-        return fewest, max(most, most_selected(self.selector, layout, looked_at(k, layout.size)))
+        fewest, most = super().selected_band(layout, candidates_for(votes, layout.size), ranks)
+        return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size)))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return 0, because nothing is elected where all is zero, and k."""
@@ -256,18 +252,13 @@ class Elect(Algorithm):
         exchange = stages(ranks, self._radix(k, ranks))
         elected, _, messages, control = election.bound(layout.size, k, ranks)
         numbers, wire = Owners(layout.size, ranks).width * ranks, self._sum_wire(k, layout.size, ranks)
-        votes = [BALLOTS.most(min(layout.size, k * selections), numbers, number) for number, selections in exchange]
-        sums = [wire.most(elected, elected, number) for number, _ in exchange]
+        votes = [BALLOTS.max_size(min(layout.size, k * selections), numbers, number) for number, selections in exchange]
+        sums = [wire.max_size(elected, elected, number) for number, _ in exchange]
         share = -(-elected // ranks)
         sent = 2 * sum(number for number, _ in exchange)
-        return bound_of(
-            sent + ranks - 1 + 3 * rounds(ranks) + messages,
-            control,
-            *votes,
-            gathered(lambda entries: POSITIONS.most(entries, numbers), elected, ranks, TRIGGER),
-            *sums,
-            wire.most(share, share).times(ranks - 1),
-        )
+        winners = allgather_bound(lambda entries: POSITIONS.max_size(entries, numbers), elected, ranks, TRIGGER)
+        payload = sum([*votes, winners, *sums], wire.max_size(share, share) * (ranks - 1))
+        return Bound.of(payload, sent + ranks - 1 + 3 * rounds(ranks) + messages, control)
 
     def _sum_wire(self, k: int, size: int, ranks: int) -> Wire:
         """Return the format in which values of the elected are sent: without indices, if it can do so."""

@@ -1,4 +1,4 @@
-"""The count of the votes: which entries are elected, for few bytes of control on any number of ranks.
+"""The count of the votes: it decides which entries are elected, for few bytes of control on any number of ranks.
 
 It is Ok-Topk's counting (`oktopk/global_threshold.py`) with fewer bytes where there are many ranks: counts of candidate
 thresholds are added up over the ranks, and gathered only at the threshold that was found. And it reads a dense vector
@@ -13,18 +13,18 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import rounds
-from sparse_mpi.algorithms.oktopk.counts import Bracket, RankCounts, bits_end, count_type, gather_counts, taken
+from sparse_mpi.algorithms.oktopk.counts import Bracket, RankCounts, bits_end, count_type, gather_counts, result_mask
 from sparse_mpi.algorithms.oktopk.global_threshold import Counted, narrowed, search
 from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor, crossing
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
-from sparse_mpi.select.base import at_least
+from sparse_mpi.select.base import all_at_least
 from sparse_mpi.sparse import SparseVector, take
 
 MANTISSA = 7  # bits of the mantissa by which sums of votes are told apart: votes have fewer
-NEARBY = 4  # thresholds around the predicted one that are counted: remembered sums of votes move little in a step
+NEARBY = 4  # thresholds around the predicted one that are counted: sums of votes move little in a step
 CANDIDATES = 8  # thresholds that are counted at a time in a search
-NOT_ZERO = 1  # magnitude bits that all sums reach but those of entries that nobody has news of
+NOT_ZERO = 1  # magnitude bits that every sum reaches but those of entries without a vote
 GATHERED = 8  # ranks up to which counts of candidates are gathered, which saves messages, rather than added up
 
 
@@ -33,7 +33,7 @@ def cut(
 ) -> tuple[SparseVector, np.ndarray, ThresholdPredictor]:
     """Decide which of this rank's sums of votes are elected; those that are zero are not.
 
-    Where sums tie, those of lower rank and lower position are taken until there are k.
+    Where sums tie, those of lower rank and lower position are elected until there are k.
 
     Args:
         sums: ``(width,)`` float32 or float64, the sums of the entries that this rank owns.
@@ -47,39 +47,32 @@ def cut(
     octave = 1 << np.finfo(sums.dtype).nmant
     resolution = max(octave >> MANTISSA, 1)
     bracket, near = Bracket(NOT_ZERO, bits_end(sums)), predictor.spacing
-    found: RankCounts | None = None
+    counted: RankCounts | None = None
 
     # The fast path: candidates around the predicted threshold, counted among the sums that reach the lowest of them.
     if near:
         candidates = np.unique(np.maximum(predictor.candidates(NEARBY, bracket.high), NOT_ZERO))
-        reaching = _reaching(sums, int(candidates[0]))
+        reaching = all_at_least(sums, int(candidates[0]))
         totals, by_rank = _counts(reaching.values, candidates, k, comm)
         bracket = narrowed(candidates, totals, k, bracket, NOT_ZERO)
         predictor = predictor.respaced(candidates, totals, k, octave)
         if bracket.settled(resolution) and np.isin(bracket, candidates).all():
             if by_rank is None:
-                found = _gathered(reaching.values, k, comm, bracket)
+                counted = _rank_counts(reaching.values, k, comm, bracket)
             else:
-                told = np.zeros(comm.size, np.int64)
-                found = RankCounts.of(bracket, by_rank[:, np.searchsorted(candidates, bracket)], told)
+                columns = by_rank[:, np.searchsorted(candidates, bracket)]
+                counted = RankCounts.of(bracket, columns, np.zeros(comm.size, np.int64))
             predictor = predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
     # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
-    if found is None:
+    if counted is None:
         bracket = search(sums, k, comm, bracket, near=near, resolution=resolution, number=CANDIDATES, lowest=NOT_ZERO)
-        reaching = _reaching(sums, bracket.low)
-        found = _gathered(reaching.values, k, comm, bracket)
+        reaching = all_at_least(sums, bracket.low)
+        counted = _rank_counts(reaching.values, k, comm, bracket)
         predictor = predictor.updated(bracket.low, octave)
 
-    chosen, counts = taken(reaching.values, found, k, comm.rank)
-    return take(reaching, chosen), counts, predictor
-
-
-def _reaching(sums: Array, threshold: int) -> SparseVector:
-    """Return the sums that reach a threshold, given as magnitude bits."""
-    reaching = at_least(sums, threshold, most=len(sums))
-    assert reaching is not None
-    return reaching
+    mask, counts = result_mask(reaching.values, counted, k, comm.rank)
+    return take(reaching, mask), counts, predictor
 
 
 def _counts(values: Array, candidates: np.ndarray, k: int, comm: Comm) -> tuple[np.ndarray, np.ndarray | None]:
@@ -92,11 +85,11 @@ def _counts(values: Array, candidates: np.ndarray, k: int, comm: Comm) -> tuple[
     return comm.allreduce(own.astype(width), control=True).astype(np.int64), None
 
 
-def _gathered(values: Array, k: int, comm: Comm, bracket: Bracket) -> RankCounts:
+def _rank_counts(values: Array, k: int, comm: Comm, bracket: Bracket) -> RankCounts:
     """Return how many entries of each rank lie above and inside a settled bracket."""
     ends = np.unique(bracket)
-    counts, told = gather_counts(values, ends, k, comm)
-    return RankCounts.of(bracket, counts[:, np.searchsorted(ends, bracket)], told)
+    counts, none = gather_counts(values, ends, k, comm)
+    return RankCounts.of(bracket, counts[:, np.searchsorted(ends, bracket)], none)
 
 
 def bound(everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:

@@ -19,14 +19,14 @@ FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples a
 
 
 class Owners(NamedTuple):
-    """The ranks to which the indices of a vector are dealt out, and a numbering that begins with those of rank 0."""
+    """A permutation of the indices that makes each rank's share contiguous, as its *numbers*."""
 
     size: int  # n, length of the vector
     ranks: int  # P
 
     @property
     def width(self) -> int:
-        """Return how many numbers each rank has; those of the last rounds that have no index are not used."""
+        """Return how many numbers each rank has; some numbers of the last round have no index."""
         return -(-self.size // self.ranks)
 
     @property
@@ -36,6 +36,7 @@ class Owners(NamedTuple):
 
     def numbered(self, vector: SparseVector) -> SparseVector:
         """Return the entries by ascending number, as a vector of all numbers."""
+        # Deal the indices out in rounds, each of which begins at a rank that a hash chooses.
         size = self.width * self.ranks
         indices = vector.indices.astype(index_dtype(size), copy=False)  # numbers reach beyond n
         rounds = indices // self.ranks

@@ -1,4 +1,4 @@
-"""The votes of a rank: which entries it has news of, and what it has said of them before."""
+"""The votes of a rank: by how much its largest entries differ from its earlier votes for them."""
 
 from __future__ import annotations
 
@@ -8,35 +8,38 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.sparse import SparseVector, take
 
-LOOKS = 4  # entries, the largest that a rank has, that it looks at for each vote
+CANDIDATES_PER_VOTE = 4  # largest entries among which a rank looks for each vote
 
 
-def kept(sums: Array, size: int, acc: Array) -> Array:
-    """Return ``sums`` of votes ``(size,)`` where ``acc`` is, and of its type; zeros if there are none yet."""
-    if len(sums) != size:
+def vote_sum_like(acc: Array, vote_sum: Array, size: int) -> Array:
+    """Return a sum of votes ``(size,)`` in the library and dtype of ``acc``; zeros if ``vote_sum`` is of another size.
+
+    It is of another size before the first step, when there are no votes yet.
+    """
+    if len(vote_sum) != size:
         return namespace(acc).zeros(size, acc.dtype)
-    return like(sums, acc).astype(acc.dtype, copy=False)
+    return like(vote_sum, acc).astype(acc.dtype, copy=False)
 
 
-def looked_at(votes: int, size: int) -> int:
-    """Return among how many of its ``size`` entries, the largest, a rank looks for those that it votes for."""
-    return min(LOOKS * votes, size)
+def candidates_for(votes: int, size: int) -> int:
+    """Return the number of largest entries, of ``size``, among which a rank looks for those it votes for."""
+    return min(CANDIDATES_PER_VOTE * votes, size)
 
 
-def news_of(largest: SparseVector, told: Array, votes: int) -> SparseVector:
-    """Return the votes of a rank: by how much each of these entries differs from what was told of it.
+def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> SparseVector:
+    """Return the votes of a rank. Vote = current value minus the sum of this rank's earlier votes for the entry.
 
-    They are for the entries with the largest product of news and value: its square where nothing was told yet. Roots
-    are multiplied, so that nothing overflows.
+    Those entries get a vote whose product of vote and value is largest: the square of the value where there was no
+    vote before. Roots are multiplied, so that nothing overflows.
 
     Args:
-        largest: entries to choose from.
-        told: ``(n,)``, what earlier votes for each entry add up to.
-        votes: how many there are at most. Entries without news have none.
+        candidates: the entries to vote for.
+        my_vote_sum: ``(n,)``, the sums of this rank's earlier votes.
+        votes: the most votes. Entries whose vote would be zero get none.
     """
-    xp = namespace(told)
-    with np.errstate(invalid="ignore"):  # infinite, as it was told to be
-        news = largest.values - kernels.of(told).gather(told, largest.indices)
-        worth = xp.sqrt(xp.abs(news)) * xp.sqrt(xp.abs(largest.values))
-    chosen, _ = kernels.of(told).truncate(xp.arange(largest.nnz, dtype=np.int32), worth, votes)
-    return take(largest._replace(values=news), chosen[news[chosen] != 0])
+    xp = namespace(my_vote_sum)
+    with np.errstate(invalid="ignore"):  # an infinite value whose earlier vote was infinite
+        deltas = candidates.values - kernels.of(my_vote_sum).gather(my_vote_sum, candidates.indices)
+        worth = xp.sqrt(xp.abs(deltas)) * xp.sqrt(xp.abs(candidates.values))
+    chosen, _ = kernels.of(my_vote_sum).truncate(xp.arange(candidates.nnz, dtype=np.int32), worth, votes)
+    return take(candidates._replace(values=deltas), chosen[deltas[chosen] != 0])

@@ -33,13 +33,13 @@ class RankCounts(NamedTuple):
     bracket: Bracket
     above: np.ndarray  # (P,) int64, entries that reach the high end: all of them are in the result
     tied: np.ndarray  # (P,) int64, entries that reach only the low end: some of them may be
-    told: np.ndarray  # (P,) int64, what each rank told besides; zeros if nothing
+    piggybacked: np.ndarray  # (P,) int64, the number that each rank piggybacked; zeros if none
 
     @staticmethod
-    def of(bracket: Bracket, counts: np.ndarray, told: np.ndarray) -> RankCounts:
+    def of(bracket: Bracket, counts: np.ndarray, piggybacked: np.ndarray) -> RankCounts:
         """Return the counts of a bracket, from ``counts`` ``(P, 2)`` of entries that reach its low and high end."""
         reach, above = counts.T
-        return RankCounts(bracket, above, reach - above, told)
+        return RankCounts(bracket, above, reach - above, piggybacked)
 
 
 def bits_end(values: Array) -> int:
@@ -56,30 +56,32 @@ def count_type(k: int) -> np.dtype:
 
 
 def gather_counts(
-    values: Array, thresholds: np.ndarray, k: int, comm: Comm, *tell: int
+    values: Array, thresholds: np.ndarray, k: int, comm: Comm, *piggyback: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many entries of every rank reach each threshold, ``(P, len(thresholds))`` int64, and what it told.
+    """Count the entries of every rank that reach each threshold, and piggyback at most one number on the message.
 
-    Counts above k are clipped to k + 1. ``thresholds`` ascend; those above every magnitude count 0. One number more
-    may be told, see `Counted.cut`; what ranks told is ``(P,)`` int64, zeros if they told nothing.
+    Counts above k are clipped to k + 1. ``thresholds`` ascend; those above every magnitude count 0.
+
+    Returns:
+        The counts, ``(P, len(thresholds))`` int64; and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
     """
     last, kind = np.iinfo(bits_type(values)).max, count_type(k)
     counts = np.where(thresholds > last, 0, kernels.of(values).count(values, np.minimum(thresholds, last)))
-    row = [*np.minimum(counts, k + 1), *(min(number, 255) for number in tell)]
+    row = [*np.minimum(counts, k + 1), *(min(number, 255) for number in piggyback)]
     rows = comm.allgather(np.array(row, kind), control=True).astype(np.int64)
     m = len(thresholds)
     return rows[:, :m], rows[:, m:].sum(axis=1)
 
 
-def taken(values: Array, found: RankCounts, k: int, rank: int) -> tuple[Array, np.ndarray]:
+def result_mask(values: Array, counted: RankCounts, k: int, rank: int) -> tuple[Array, np.ndarray]:
     """Return the mask and the counts of `Counted.cut`: all entries above the bracket, and then ties until there are k.
 
-    Ties go to the ranks in their order, so every rank knows from the counts alone how many of each rank's are taken.
+    Ties are selected in the order of the ranks, so that each knows from the counts how many every other one selects.
     """
     bits = magnitude_bits(values)
-    chosen = bits > found.bracket.high - 1
-    taken = np.diff(np.minimum(np.concatenate([[0], np.cumsum(found.tied)]), max(k - found.above.sum(), 0)))
-    if taken[rank]:
-        ties = namespace(values).flatnonzero((bits >= found.bracket.low) & ~chosen)
-        chosen[ties[: taken[rank]]] = True
-    return chosen, found.above + taken
+    mask = bits > counted.bracket.high - 1
+    selected_ties = np.diff(np.minimum(np.concatenate([[0], np.cumsum(counted.tied)]), max(k - counted.above.sum(), 0)))
+    if selected_ties[rank]:
+        ties = namespace(values).flatnonzero((bits >= counted.bracket.low) & ~mask)
+        mask[ties[: selected_ties[rank]]] = True
+    return mask, counted.above + selected_ties

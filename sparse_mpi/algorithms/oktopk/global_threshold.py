@@ -19,7 +19,7 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import rounds
-from sparse_mpi.algorithms.oktopk.counts import Bracket, RankCounts, bits_end, count_type, gather_counts, taken
+from sparse_mpi.algorithms.oktopk.counts import Bracket, RankCounts, bits_end, count_type, gather_counts, result_mask
 from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor, crossing
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
@@ -45,45 +45,47 @@ class Counted:
         return ThresholdPredictor()
 
     def cut(
-        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, tell: int = 0
+        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, piggyback: int = 0
     ) -> tuple[Array, np.ndarray, np.ndarray, ThresholdPredictor]:
         """Decide which of this rank's reduced entries are in the result.
 
-        Where entries tie, those of lower rank and lower position are taken until there are k.
+        Where entries tie, those of lower rank and lower position are selected until there are k.
 
         Args:
             values: ``(m,)`` float32 or float64, this rank's reduced entries.
             k: entries wanted over all ranks.
             predictor: the state of the step before, equal on all ranks.
             comm: the ranks in the order of their regions.
-            tell: a number that all ranks are told with the counts, which costs no message; at most 255 arrives.
+            piggyback: a number that travels to all ranks with the counts, without a message of its own; clipped to 255.
 
         Returns:
             A boolean mask ``(m,)`` over ``values``; how many entries of every rank are in the result, ``(P,)`` int64;
-            what every rank told, ``(P,)`` int64; and the predictor for the next step.
+            the number that every rank piggybacked, ``(P,)`` int64; and the predictor for the next step.
         """
-        found, predictor = self.count(values, k, predictor, comm, tell)
-        return *taken(values, found, k, comm.rank), found.told, predictor
+        counted, predictor = self.count(values, k, predictor, comm, piggyback)
+        return *result_mask(values, counted, k, comm.rank), counted.piggybacked, predictor
 
     def count(
-        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, tell: int = 0
+        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, piggyback: int = 0
     ) -> tuple[RankCounts, ThresholdPredictor]:
         """Find the threshold, and count each rank's entries at it; see `cut` for the arguments."""
         octave = 1 << np.finfo(values.dtype).nmant
         resolution = max(octave >> self.mantissa, 1)
         bracket, near = Bracket(self.lowest, bits_end(values)), predictor.spacing
-        found: RankCounts | None = None
+        counted: RankCounts | None = None
 
         # The fast path: candidates around the predicted threshold, counted in one allgather.
         if near:
-            bracket, found, predictor = count_candidates(values, k, comm, bracket, predictor, octave, resolution, tell)
+            bracket, counted, predictor = count_candidates(
+                values, k, comm, bracket, predictor, octave, resolution, piggyback
+            )
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
-        if found is None:
+        if counted is None:
             bracket = search(values, k, comm, bracket, near, resolution, lowest=self.lowest)
-            found = RankCounts.of(bracket, *gather_counts(values, np.array(bracket), k, comm, tell))
-            predictor = predictor.updated(found.bracket.low, octave)
-        return found, predictor
+            counted = RankCounts.of(bracket, *gather_counts(values, np.array(bracket), k, comm, piggyback))
+            predictor = predictor.updated(bracket.low, octave)
+        return counted, predictor
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """Return the most that a step of this rule may cost one rank.
@@ -117,7 +119,7 @@ def count_candidates(
     predictor: ThresholdPredictor,
     octave: int,
     resolution: int,
-    tell: int,
+    piggyback: int,
 ) -> tuple[Bracket, RankCounts | None, ThresholdPredictor]:
     """Look for the threshold among candidates around the predicted one: the fast path, a single allgather.
 
@@ -129,22 +131,24 @@ def count_candidates(
         predictor: the state of the step before, with a spacing.
         octave: difference in magnitude bits between a number and its double.
         resolution: magnitudes whose bits differ by less than this tie.
-        tell: see `Counted.cut`.
+        piggyback: see `Counted.cut`.
 
     Returns:
         The bracket to which the counts narrow the threshold; how many entries of each rank lie above and inside it,
         or None where it must be searched further; and the predictor, ready for the next step unless it is None.
     """
+    # Count at the candidates: one allgather tells every rank the counts of all.
     lowest = bracket.low
     candidates = np.unique(np.maximum(predictor.candidates(candidates_gathered(k, comm.size), bracket.high), lowest))
-    counts, told = gather_counts(values, candidates, k, comm, tell)
+    counts, piggybacked = gather_counts(values, candidates, k, comm, piggyback)
     totals = counts.sum(axis=0)
+    # Narrow the bracket. It must have settled at candidates, whose counts of each rank are known.
     bracket = narrowed(candidates, totals, k, bracket, lowest)
     predictor = predictor.respaced(candidates, totals, k, octave)
     if not bracket.settled(resolution) or not np.isin(bracket, candidates).all():
         return bracket, None, predictor
-    found = RankCounts.of(bracket, counts[:, np.searchsorted(candidates, bracket)], told)
-    return bracket, found, predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
+    counted = RankCounts.of(bracket, counts[:, np.searchsorted(candidates, bracket)], piggybacked)
+    return bracket, counted, predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
 
 def search(
@@ -169,10 +173,12 @@ def search(
         number: candidates of a round; None: `candidates_per_round`.
         lowest: magnitude bits that all entries reach which may be in the result.
     """
+    # Begin near the known end of the bracket, if one is known.
     number = number or candidates_per_round(k)
     candidates = _outward(bracket, near, number, lowest, bits_end(values)) if near else _evenly(bracket, number)
     if bracket.low == lowest:
         candidates = np.union1d([lowest], candidates)
+    # Count and narrow until magnitudes inside the bracket tie.
     while True:
         counts = kernels.of(values).count(values, candidates)
         totals = comm.allreduce(counts.astype(np.int64), control=True)
@@ -182,7 +188,7 @@ def search(
         candidates = _evenly(bracket, number)
 
 
-def narrowed(candidates: np.ndarray, totals: np.ndarray, k: int, bracket: Bracket, lowest: int = 0) -> Bracket:
+def narrowed(candidates: np.ndarray, totals: Array, k: int, bracket: Bracket, lowest: int = 0) -> Bracket:
     """Return what is left of ``bracket`` once the counts at some candidates are known.
 
     Args:

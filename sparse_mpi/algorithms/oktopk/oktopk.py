@@ -19,20 +19,21 @@ faults: regions that leave the last rank too much, indices as float32, results t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, bound_of, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
 from sparse_mpi.algorithms.oktopk.global_threshold import Counted
 from sparse_mpi.algorithms.oktopk.regions import (
+    allgather_bound,
     balance,
     draw_regions,
-    gathered,
-    load_of,
+    imbalance_limit,
     overloaded,
+    reduction_load,
     samples,
-    tolerated,
 )
 from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
 from sparse_mpi.algorithms.oktopk.stale_threshold import Stale
@@ -44,7 +45,7 @@ from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, contains, subtract, take
-from sparse_mpi.wire import Coo, Most, Wire, regions_of
+from sparse_mpi.wire import Coo, SizeBound, Wire, regions_of
 
 RESIDUALS = ("sender", "owner")
 REFRESHES = ("histogram", "exact")
@@ -54,14 +55,14 @@ DENSE_STEPS = {"vgg": 512, "lstm": 128, "bert": 0}
 
 @dataclass(frozen=True)
 class OkTopkState:
-    """The state from step to step; all of it but the selector's part is equal on all ranks."""
+    """State carried between steps. `selection` differs between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
     threshold: Any  # the state of the rule that finds the global threshold
     boundaries: np.ndarray  # (P + 1,) int64: region q, rank q's own, is [boundaries[q], boundaries[q + 1])
     age: int = 0  # steps since the boundaries were drawn
     stale: bool = True  # whether the next step must redraw them
-    turn: int = 0  # the rank that owns the first region; it changes only where ownership rotates
+    turn: int = 0  # the rank that owns the first region; it changes where ownership rotates
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class OkTopk(Algorithm):
         selector: picks the entries to send.
         period: steps after which regions are redrawn even if they are still balanced (tau in the paper).
         trigger: results move between ranks, and regions are redrawn for the next step, when one rank has more than this
-            many times the results that chance gives to some rank, see `regions.tolerated`: the mean, if it is large.
-            The paper waits for 4 times the mean, which alone would allow 8k(P-1)/P words.
+            many times the results that chance gives to some rank (the mean, if it is large), see
+            `regions.imbalance_limit`. The paper waits for 4 times the mean, which alone would allow 8k(P-1)/P words.
         residual: which rank's residual takes what does not make it into the result. ``"sender"``, the paper's rule:
             every rank keeps what it selected in vain. ``"owner"``: the owner of a region keeps the sum, and ownership
             moves on by one rank in every step, so that sums kept on one rank meet the entries of others.
@@ -95,10 +96,6 @@ class OkTopk(Algorithm):
     refresh: str = "histogram"
     threshold_period: int = 32
 
-    accumulates: ClassVar[bool] = True
-    automatic: ClassVar[bool] = True
-    planned: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole("period", self.period, 1, "step")
@@ -109,10 +106,16 @@ class OkTopk(Algorithm):
         check_choice("refresh", self.refresh, REFRESHES)
         check_whole("threshold_period", self.threshold_period, 1, "step")
 
-    @property
-    def gives_away(self) -> bool:
-        """Tell if the owner of an entry keeps what is in no result."""
-        return self.residual == "owner"
+    @cached_property
+    def traits(self) -> Traits:
+        """Return what differs from the defaults: the owner of an entry may keep what is in no result."""
+        return Traits(
+            delegates_residual=self.residual == "owner",
+            lossless=self.wire.lossless,
+            accumulates=True,
+            auto_candidate=True,
+            in_default_plans=True,
+        )
 
     @classmethod
     def presets(cls) -> dict[str, dict[str, Any]]:
@@ -146,14 +149,6 @@ class OkTopk(Algorithm):
     ) -> tuple[Reduction, OkTopkState]:
         """Sum the selections of all ranks, and return the about k largest sums on every rank.
 
-        Args:
-            acc: ``(n,)`` float32 or float64, residual + gradient; left as it is.
-            k: entries wanted in the result.
-            comm: all ranks.
-            state: of the step before.
-            layout: ignored.
-            add: ``(n,)``, what the selection adds to ``acc`` in the same pass, if anything.
-
         Returns:
             The reduction and the next state. ``total`` has 0.9k to k entries, fewer only where the sums have no more.
             ``sent`` is this rank's selection where ``total`` has an entry; with ``residual="owner"`` its whole
@@ -173,13 +168,13 @@ class OkTopk(Algorithm):
         # Split and reduce: each rank gets the sum of all selections in the region that it owns.
         summed, sent, added = split_reduce(selected, boundaries, self.radix, self.wire, ring)
 
-        # Find the global threshold: about k of all sums reach it, and they are the result.
-        load = load_of(added, k)
-        chosen, counts, loads, threshold = self._rule.cut(summed.values, k, state.threshold, ring, load)
+        # Threshold: about k of all sums reach the global threshold, and they are the result.
+        load = reduction_load(added, k)
+        chosen, counts, loads, threshold = self._rule.cut(summed.values, k, state.threshold, ring, piggyback=load)
         results, regions = take(summed, chosen), regions_of(boundaries)
 
         # Balance: where one rank has far more results than the mean, share them out equally before they are gathered.
-        unbalanced = bool(counts.max() > tolerated(counts.mean(), self.trigger))
+        unbalanced = bool(counts.max() > imbalance_limit(counts.mean(), self.trigger))
         if unbalanced:
             results, counts, regions = balance(results, counts, regions, ring)
 
@@ -188,7 +183,7 @@ class OkTopk(Algorithm):
         gathered, lengths = ring.allgatherv(packed.buffer, self.wire.lengths_of(counts, regions, n, dtype))
         total = self.wire.unpack(gathered, lengths, regions, n, dtype)
 
-        # What this rank still owes: whatever it selected, or sums as an owner, that total lacks stays in its residual.
+        # Owed: what this rank selected, or summed as an owner, and total lacks stays in its residual.
         turn = state.turn
         if self.residual == "owner":
             sent, turn = subtract(sent, take(summed, ~chosen)), (turn + 1) % comm.size
@@ -197,7 +192,7 @@ class OkTopk(Algorithm):
         if not self.wire.lossless:
             sent = subtract(sent, subtract(results, packed.vector))
 
-        # Regions that leave some rank too much are redrawn in the next step, unless they have only just been drawn.
+        # Adapt: regions that leave some rank too much are redrawn in the next step, unless they have just been drawn.
         stale = age > 1 and (unbalanced or overloaded(loads, k, self.trigger))
         return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, stale, turn)
 
@@ -221,12 +216,11 @@ class OkTopk(Algorithm):
         exchange = stages(ranks, self.radix)
         n = layout.size
         result, values, messages, control = self._rule.bound(min(n, most * ranks), k, ranks)
-        split = [self.wire.most(min(n, most * selections), n, number) for number, selections in exchange]
+        split = [self.wire.max_size(min(n, most * selections), n, number) for number, selections in exchange]
         sent = sum(number for number, _ in exchange)
-        return bound_of(
+        gathered = allgather_bound(lambda entries: self.wire.max_size(entries, n), result, ranks, self.trigger)
+        return Bound.of(
+            sum(split, SizeBound(values=values)) + gathered,
             sent + ranks - 1 + 2 * rounds(ranks) + messages,
             control + (samples(k, ranks) + 3) * index_dtype(n).itemsize * (ranks - 1),
-            *split,
-            Most(values=values),
-            gathered(lambda entries: self.wire.most(entries, n), result, ranks, self.trigger),
         )

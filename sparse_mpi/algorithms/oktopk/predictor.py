@@ -42,6 +42,7 @@ class ThresholdPredictor:
             k: entries wanted over all ranks.
             octave: difference in magnitude bits between a number and its double.
         """
+        # Between the candidates near k, the spacing follows from the entries that lie between them.
         near = np.flatnonzero((2 * totals > k) & (totals < 2 * k))
         spacing = self.spacing
         if len(near) > 1:
@@ -50,6 +51,7 @@ class ThresholdPredictor:
             spacing = 7 * k * int(candidates[high] - candidates[low]) // (100 * entries)
         elif totals[0] > k > totals[-1]:
             spacing = spacing // 4
+        # Limit the change, and the spacing itself.
         spacing = min(max(spacing, self.spacing // 4), self.spacing * 2)
         return replace(self, spacing=min(max(spacing, octave >> 10), octave >> 3))
 

@@ -11,7 +11,7 @@ import numpy as np
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.quantiles import pooled
 from sparse_mpi.sparse import SparseVector, equal_boundaries
-from sparse_mpi.wire import Most, decode, encode
+from sparse_mpi.wire import SizeBound, decode, encode
 
 
 def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
@@ -35,7 +35,7 @@ def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
 
 
 def samples(k: int, ranks: int) -> int:
-    """Return how many of its indices a rank tells for regions to be drawn.
+    """Return the number of its indices that a rank sends for regions to be drawn.
 
     With 64 of each rank the largest region has 1.3 times the mean on 256 ranks, with 8 about twice the mean. Few ranks
     need fewer, and no more than about a quarter of a step's bytes are spent on them, unless a step has very few.
@@ -43,27 +43,27 @@ def samples(k: int, ranks: int) -> int:
     return min(max(k // ranks, 8), 4 * ranks, 64)
 
 
-def tolerated(mean: float, trigger: float) -> float:
-    """Return how many entries a rank may have where ranks have ``mean`` of them, before they are shared out anew.
+def imbalance_limit(mean: float, trigger: float) -> float:
+    """Return the entries that a rank may have where ranks have ``mean`` of them, before they are shared out anew.
 
-    It is ``trigger`` times as many as chance gives to some rank, three standard deviations above the mean: ranks that
-    have one entry on average have four now and then, whatever their regions.
+    They are ``trigger`` times as many as chance gives to some rank, three standard deviations above the mean: ranks
+    that have one entry on average have four now and then, whatever their regions.
     """
     return trigger * (mean + 3 * sqrt(mean))
 
 
-def load_of(added: int, k: int) -> int:
-    """Return what a rank tells of the entries it had to add up: how many sixteenths of k they are, rounded up."""
+def reduction_load(added: int, k: int) -> int:
+    """Return the load of a rank that added up ``added`` entries, in sixteenths of k, rounded up."""
     return -(-16 * added // k)
 
 
 def overloaded(loads: np.ndarray, k: int, trigger: float) -> bool:
-    """Return True if some rank had to add up far more entries than others, by the ``loads`` ``(P,)`` that ranks told.
+    """Return True if some rank added up far more entries than others, by the ``loads`` ``(P,)`` of all ranks.
 
-    Far more is ``trigger`` times as many, and at least twice as many, as chance gives to some rank.
+    Far more are ``trigger`` times as many, and at least twice as many, as chance gives to some rank.
     """
     entries = loads * k / 16
-    return bool(entries.max() > tolerated(entries.mean(), max(trigger, 2)))
+    return bool(entries.max() > imbalance_limit(entries.mean(), max(trigger, 2)))
 
 
 def balance(
@@ -100,22 +100,22 @@ def balance(
     return decode(received, results.size, results.values.dtype), np.diff(shares), wider
 
 
-def gathered(message: Callable[[float], Most], result: float, ranks: int, trigger: float) -> Most:
-    """Return the most that a rank sends to balance and gather a result of so many entries.
+def allgather_bound(message: Callable[[float], SizeBound], result: float, ranks: int, trigger: float) -> SizeBound:
+    """Return an upper bound on what a rank sends to balance and gather a result of ``result`` entries.
 
     A rank either has more than others, moves them as pairs, and then gathers an equal share; or it gathers as many as
-    `tolerated`.
+    the `imbalance_limit`.
 
     Args:
-        message: tells the most that a message of so many results takes.
+        message: returns the bound of a message of that many results.
         result: entries of all ranks.
         ranks: P.
-        trigger: see `tolerated`.
+        trigger: see `imbalance_limit`.
     """
     mean = result / ranks
-    balanced = message(ceil(mean)).beside(Most(pairs=mean))
-    unbalanced = message(min(tolerated(mean, trigger), result))
-    return balanced.either(unbalanced).times(ranks - 1)
+    balanced = message(ceil(mean)) + SizeBound(pairs=mean)
+    unbalanced = message(min(imbalance_limit(mean, trigger), result))
+    return balanced.max(unbalanced) * (ranks - 1)
 
 
 def _overlap(start: Any, stop: Any, other_start: Any, other_stop: Any) -> np.ndarray:

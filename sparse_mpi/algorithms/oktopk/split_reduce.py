@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from sparse_mpi.algorithms.arrival import Messages, arrived, unpacked
+from sparse_mpi.algorithms.exchange import WireFormat, exchange, unpack
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import SparseVector, merge, split_counts, subtract
@@ -19,7 +19,7 @@ from sparse_mpi.wire import Packed, regions_of
 
 
 def split_reduce(
-    selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: Messages, comm: Comm
+    selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: WireFormat, comm: Comm
 ) -> tuple[SparseVector, SparseVector, int]:
     """Send every part of a selection to the rank that owns its region, and add up what arrives in one's own.
 
@@ -47,9 +47,9 @@ def split_reduce(
         first, last = int(groups[own]), int(groups[own + 1])
         region = boundaries[[first, last]]
         if len(groups) == comm.size + 1:
-            came = arrived(packed, region, wire, comm)
+            received = exchange(packed, region, wire, comm)
         else:
-            came = unpacked(*_exchange(packed, groups, own, comm), region, wire, packed.vector)
+            received = unpack(*_exchange_groups(packed, groups, own, comm), region, wire, packed.vector)
 
         # Take what rounding lost out of this rank's contribution, which starts as its whole selection.
         if contributed is None:
@@ -58,7 +58,7 @@ def split_reduce(
             contributed = subtract(contributed, subtract(partial, packed.vector))
 
         # Reduce: add up the messages in the rank order of their senders, and go on within the own group.
-        partial, added = merge(came), added + came.nnz
+        partial, added = merge(received), added + received.nnz
     return partial, contributed, added
 
 
@@ -74,16 +74,16 @@ def divided(first: int, last: int, radix: int | None) -> np.ndarray:
 
 def stages(ranks: int, radix: int | None) -> list[tuple[int, int]]:
     """Return, for each stage, the most messages a rank sends and the most selections its partial sums add up."""
-    found, merged = [], 1
+    exchanges, merged = [], 1
     while ranks > 1:
         number = min(radix or ranks, ranks)
-        found.append((number - 1, merged))
+        exchanges.append((number - 1, merged))
         merged *= 2 * number - 1 if ranks % number else number
         ranks = -(-ranks // number)
-    return found
+    return exchanges
 
 
-def _exchange(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -> tuple[Array, np.ndarray]:
+def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -> tuple[Array, np.ndarray]:
     """Exchange the messages of one stage, see `partners`.
 
     Args:
@@ -95,20 +95,22 @@ def _exchange(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -> tuple
     Returns:
         The messages that this rank has to add up, in the rank order of their senders, and the length of each.
     """
+    # Cut the buffer into messages; the one for the own group stays here.
     ends = np.cumsum(packed.lengths)
     messages = [packed.buffer[end - length : end] for length, end in zip(packed.lengths, ends, strict=True)]
     received = {comm.rank: messages[own]}
     for there, dest, sources in partners(groups, comm.rank):
         for to, source in zip_longest([dest], sources):
-            came = comm.sendrecv(messages[there], to, source)
+            message = comm.sendrecv(messages[there], to, source)
             if source is not None:
-                received[source] = came
+                received[source] = message
+    # Put what arrived in the rank order of its senders.
     in_order = [received[source] for source in sorted(received)]
     return namespace(packed.buffer).concatenate(in_order), np.array([len(message) for message in in_order])
 
 
 def partners(groups: np.ndarray, rank: int) -> Iterator[tuple[int, int, list[int]]]:
-    """Return with whom a rank exchanges in each step of a stage.
+    """Yield the partners of a rank in each step of a stage.
 
     Steps rotate: in step i a rank sends to the i-th group after its own one, and receives from the i-th before it. The
     ranks of a group share the work of receiving: of a sender outside, that rank of the group takes the message which
@@ -117,7 +119,7 @@ def partners(groups: np.ndarray, rank: int) -> Iterator[tuple[int, int, list[int
 
     Args:
         groups: ``(groups + 1,)`` int64, boundaries of the groups, whose sizes differ by at most one.
-        rank: within these.
+        rank: of those.
 
     Yields:
         The group to which the rank sends, the rank of it that takes the message, and those from which messages come:

@@ -44,7 +44,7 @@ class Stale:
         return StaleThreshold()
 
     def cut(
-        self, values: Array, k: int, state: StaleThreshold, comm: Comm, tell: int = 0
+        self, values: Array, k: int, state: StaleThreshold, comm: Comm, piggyback: int = 0
     ) -> tuple[Array, np.ndarray, np.ndarray, StaleThreshold]:
         """Decide which of this rank's reduced entries are in the result: all that reach the threshold, ties included.
 
@@ -60,10 +60,11 @@ class Stale:
             bits = kernels.kth_magnitude(everything, wanted, most=k) if wanted else 0
 
         # In between the last threshold is reused; how many entries of each rank reach it, all ranks must know.
-        chosen = magnitude_bits(values) >= bits
-        mine = np.array([int(namespace(values).count_nonzero(chosen)), tell], np.int64)
-        counts, told = comm.allgather(mine, control=True).T
-        return chosen, counts, told, StaleThreshold(rule.nudged(bits, int(counts.sum()), k, values.dtype), age + 1, k)
+        mask = magnitude_bits(values) >= bits
+        row = np.array([int(namespace(values).count_nonzero(mask)), piggyback], np.int64)
+        counts, piggybacked = comm.allgather(row, control=True).T
+        bits = rule.nudged(bits, int(counts.sum()), k, values.dtype)
+        return mask, counts, piggybacked, StaleThreshold(bits, age + 1, k)
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """Return the most that a step of this rule may cost one rank; see `Counted.bound` for arguments and results.

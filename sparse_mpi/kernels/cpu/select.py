@@ -66,7 +66,7 @@ def accumulate_select(residual: Array, gradient: Array, threshold: int, most: in
     return _compacted(accumulated, scan, residual, most)
 
 
-def _compacted(first: Scan, again: Scan, x: np.ndarray, most: int) -> Found | None:
+def _compacted(first: Scan, again: Scan, x: Array, most: int) -> Found | None:
     """Scan a part of ``x`` on each thread, and move what they find together.
 
     Each part has room for a quarter more than its share of ``most``. If one finds more than that, but all together find
@@ -86,7 +86,7 @@ def _compacted(first: Scan, again: Scan, x: np.ndarray, most: int) -> Found | No
 
 
 def _scanned(
-    scan: Scan, pieces: list[tuple[int, int]], rooms: list[int], most: int, x: np.ndarray
+    scan: Scan, pieces: list[tuple[int, int]], rooms: list[int], most: int, x: Array
 ) -> tuple[Found, list[int]]:
     """Scan all pieces, and return their pairs, one piece's after the other's, and how many entries each piece has.
 

@@ -22,7 +22,7 @@ def readable(x: Array) -> np.ndarray:
     return x.view(np.int16) if x.dtype == np.float16 else x
 
 
-def scratch_for(x: np.ndarray) -> np.ndarray:
+def scratch_for(x: Array) -> np.ndarray:
     """Return memory for one widened tile of ``x``, none if ``x`` needs no widening."""
     return np.empty(TILE if x.itemsize == 2 else 0, np.int32)
 

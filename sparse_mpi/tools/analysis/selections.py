@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.arrays import Array
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import Wrapper
@@ -42,4 +43,4 @@ def instrumented(algorithm: Algorithm, size: int, ranks: int) -> tuple[Union | N
     if algorithm.selector is None:
         return None, algorithm
     union = Union(algorithm.selector, size, ranks)
-    return union, algorithm.with_selectors(lambda _: union)
+    return union, with_selectors(algorithm, lambda _: union)

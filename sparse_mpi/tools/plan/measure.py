@@ -24,7 +24,7 @@ from sparse_mpi.tools.bench.progress import progress as behind_bar
 from sparse_mpi.tools.plan.base import Option, Profile, Tensor
 from sparse_mpi.tools.plan.fit import fit
 
-OPTIONS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm().planned)
+OPTIONS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm().traits.in_default_plans)
 PHASES = ("select", "exchange", "merge")
 WARMUP, REPEATS = 2, 3  # steps of a trial
 MAX_FIRST_SECONDS = 0.7  # a dense trial whose first step takes longer has no other step

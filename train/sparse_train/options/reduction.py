@@ -22,7 +22,7 @@ from sparse_train.options.optimization import densities, norm
 
 AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
 PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
-RESIDUALS = ("sender", "owner", "keeper", "published")  # the values of the option ``residual`` of all algorithms
+RESIDUALS = ("sender", "owner", "merger", "keeper", "published")  # of the option ``residual`` of all algorithms
 # Rules of --feedback that apply the momentum of sgd, by the names that the library has for taking it over. OWN: it does
 # not, because the rule has a momentum of another kind, and the optimizer is made without
 OWN = "local"
@@ -212,7 +212,7 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
 
 def _prepares(algo: str) -> bool:
     """Return True if a step of this --algo can be prepared before its gradient is there."""
-    return algo not in (AUTO, PLAN) and algorithm_spelled(algo).prepares
+    return algo not in (AUTO, PLAN) and algorithm_spelled(algo).traits.prepares
 
 
 def feedback_options(args: Namespace) -> dict[str, Any]:

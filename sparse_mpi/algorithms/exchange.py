@@ -1,4 +1,4 @@
-"""Messages with entries of one region, from all ranks: unpacked as they arrive."""
+"""Exchanges of sparse vectors: with all ranks, unpacked as they arrive, and between pairs of ranks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
-from sparse_mpi.sparse import SparseVector, concatenate
-from sparse_mpi.wire import Packed
+from sparse_mpi.sparse import SparseVector, concatenate, take
+from sparse_mpi.wire import Packed, Wire, pack_whole, unpack_whole
 
 
-class Messages(Protocol):
-    """What an exchange needs of a `Wire`, whose members these are."""
+class WireFormat(Protocol):
+    """The members of `Wire` that an exchange needs."""
 
     @property
     def lossless(self) -> bool:
@@ -26,8 +26,8 @@ class Messages(Protocol):
         """See `Wire.unpack`."""
 
 
-def arrived(packed: Packed, region: np.ndarray, wire: Messages, comm: Comm) -> SparseVector:
-    """Send each rank its message, and unpack what has come while other messages are on their way.
+def exchange(packed: Packed, region: np.ndarray, wire: WireFormat, comm: Comm) -> SparseVector:
+    """Send each rank its message, and unpack those that have arrived while others are on their way.
 
     Args:
         packed: a message for each rank.
@@ -38,18 +38,27 @@ def arrived(packed: Packed, region: np.ndarray, wire: Messages, comm: Comm) -> S
     Returns:
         The entries of all messages, in the rank order of their senders.
     """
+    # Unpack: each group of messages as it arrives, by the number of its first sender.
     parts: dict[int, SparseVector] = {}
 
     def take(first: int, messages: Array, lengths: np.ndarray) -> None:
-        parts[first] = unpacked(messages, lengths, region, wire, packed.vector)
+        parts[first] = unpack(messages, lengths, region, wire, packed.vector)
 
+    # Exchange all messages, and put the parts in rank order.
     comm.streamed_alltoallv(packed.buffer, packed.lengths, take)
     in_order = [parts[first] for first in sorted(parts)]
     return in_order[0] if len(in_order) == 1 else concatenate(in_order)
 
 
-def unpacked(
-    messages: Array, lengths: np.ndarray, region: np.ndarray, wire: Messages, like: SparseVector
+def unpack(
+    messages: Array, lengths: np.ndarray, region: np.ndarray, wire: WireFormat, like: SparseVector
 ) -> SparseVector:
     """Return the entries of messages of these ``lengths`` with indices of one ``region``, with values as ``like``'s."""
     return wire.unpack(messages, lengths, np.tile(region, (len(lengths), 1)), like.size, like.values.dtype)
+
+
+def swap(vector: SparseVector, wire: Wire, comm: Comm, dest: int | None, source: int | None) -> SparseVector:
+    """Send ``vector`` to ``dest``, and return what ``source`` sends: nothing where that is None."""
+    nothing = take(vector, slice(0, 0))
+    buffer = comm.sendrecv(pack_whole(wire, nothing if dest is None else vector).buffer, dest, source)
+    return nothing if buffer is None else unpack_whole(wire, buffer, [len(buffer)], vector.size, vector.values.dtype)
