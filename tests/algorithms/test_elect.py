@@ -58,7 +58,9 @@ def test_the_owners_sums_are_those_of_all_votes_until_an_entry_is_elected(ranks,
         for step in range(8):
             total = reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(N).astype(np.float32))
             assert not reducer.engine.exchange.state.my_vote_sum[total.indices].any()
-            states.append((reducer.engine.exchange.state.my_vote_sum.copy(), reducer.engine.exchange.state.all_vote_sum.copy()))
+            states.append(
+                (reducer.engine.exchange.state.my_vote_sum.copy(), reducer.engine.exchange.state.all_vote_sum.copy())
+            )
         return states
 
     every = np.arange(N, dtype=np.int32)
