@@ -10,14 +10,13 @@ from sparse_mpi.checks import meant
 from sparse_mpi.collectives import inline
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.choice import FEW, USUAL
-from sparse_mpi.collectives.device import Given, given
+from sparse_mpi.collectives.device import Given
 from sparse_mpi.collectives.entries import Entries, canonical, combined
 from sparse_mpi.collectives.kinds import Held, held, plain_type
 from sparse_mpi.collectives.messages import Format
 from sparse_mpi.collectives.operations import named, operation
 from sparse_mpi.collectives.ownership import WORDS, told
 from sparse_mpi.collectives.strings import STRINGS, Dictionary, type_of_all
-from sparse_mpi.collectives.together import together
 from sparse_mpi.collectives.wires import codec_of
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -59,12 +58,6 @@ class Ready(NamedTuple):
         return np.tile(self.pool.range, (len(self.pool.counts), 1))
 
 
-def taken(x: Any, comm: Comm) -> Given:
-    """Return what this rank has, in host memory; for the thread that calls, on whose streams a device works."""
-    with together(comm):
-        return given(x)
-
-
 def ready(
     source: Given,
     op: Any,
@@ -84,7 +77,7 @@ def ready(
     """
     agreement = same_on_all_ranks(transport, HEAD + WORDS + inline.room(transport))
     with agreement as say:
-        mine, op = held(source.host), named(op)
+        mine, op = held(source.read()), named(op)
         if zeros not in ZEROS:
             raise ValueError(f"zeros must be {' or '.join(map(repr, ZEROS))}, got {zeros!r}")
         if algorithm not in (AUTO, *ALGORITHMS):
@@ -105,11 +98,10 @@ def ready(
     table, dictionary = agreement.rows, None
     kind = type_of_all(table[:, 0], mine.type, transport)
     if kind in STRINGS:
-        with together(transport):
-            dictionary = Dictionary(mine.strings, kind, transport)
-            entries = entries._replace(keys=dictionary.numbers)
-            _tell(agreement.words, mine, entries, transport)
-            table = transport.allgather(agreement.words, control=True)
+        dictionary = Dictionary(mine.strings, kind, transport)
+        entries = entries._replace(keys=dictionary.numbers)
+        _tell(agreement.words, mine, entries, transport)
+        table = transport.allgather(agreement.words, control=True)
     # What all ranks have said: how many entries they have and where, and the entries themselves if they are few.
     types, widths, rows, few = *table[:, 1:HEAD].T, table[:, HEAD:], table[:, HEAD + WORDS :]
     pool, dtype, shape = pool_of(rows[:, :WORDS]), entries.values.dtype, entries.values.shape[1:]

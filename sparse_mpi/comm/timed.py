@@ -1,4 +1,4 @@
-"""What happens around each call of a communicator: it is timed, watched over, and its failures are told by one name."""
+"""What happens around each call of a communicator: it is timed and watched over, and failures get one name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import wraps
 from time import perf_counter
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from sparse_mpi.comm.call_log import Watched
 from sparse_mpi.comm.failure import RankFailure
-from sparse_mpi.comm.place import CALLS
+from sparse_mpi.comm.job.call_log import Watched
+from sparse_mpi.comm.job.call_site import CALLS
 from sparse_mpi.comm.traffic import Traffic
 
 
@@ -17,15 +17,11 @@ class Caller(Protocol):
     """What is needed of a communicator."""
 
     size: int
-    watched: Watched | None  # what tells the watchdog of this rank about calls, where there is one
+    watched: Watched | None  # notes the calls for the watchdog of this rank, where there is one
 
     @property
     def traffic(self) -> Traffic:
         """Return what was counted."""
-
-    @property
-    def calls(self) -> list[tuple[float, float]] | None:
-        """Return when each call began and ended, if that is wanted."""
 
     def _require_running(self) -> None:
         """Raise RuntimeError where no call can be made any more."""
@@ -33,8 +29,8 @@ class Caller(Protocol):
     def _confirm(self) -> None:
         """Raise RankFailure if a call that has returned may have done so without its work done."""
 
-    def _tells_of_failure(self, error: Exception) -> bool:
-        """Tell if an error of the transport means that a rank has failed."""
+    def _is_rank_failure(self, error: Exception) -> bool:
+        """Return whether an error of the transport means that a rank has failed."""
 
 
 _C = TypeVar("_C", bound=Caller)
@@ -60,15 +56,16 @@ def timed(method: Callable[Concatenate[_C, _P], _R]) -> Callable[Concatenate[_C,
             self._confirm()
             return result
         except Exception as error:
-            if self._tells_of_failure(error):
+            if self._is_rank_failure(error):
                 raise RankFailure(f"a rank of {self.size} failed in {method.__name__}: {error}") from error
             raise
         finally:
             end = perf_counter()
             if self.watched is not None:
                 self.watched.leave()
-            self.traffic.seconds += end - start
-            if self.calls is not None:
-                self.calls.append((start, end))
+            traffic = self.traffic
+            traffic.seconds += end - start
+            if traffic.calls is not None:
+                traffic.calls.append((start, end))
 
     return call

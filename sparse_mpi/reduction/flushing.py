@@ -66,7 +66,7 @@ class Flushable(ABC):
             reduction = self._reduce_all(acc)
             self.feedback.consume(reduction.sent, reduction.total)
         except Exception as error:
-            self.comm.abort(error)
+            self.comm.job.abort(error)
         spent, traffic = perf_counter() - start, self.comm.traffic - before
         self.report = summarise(reduction, (), self.layout.size, spent, traffic)
         self._check_result(reduction, initial_acc, DENSE)

@@ -73,5 +73,5 @@ def _reduce_once(
         state = chosen.init(layout, k, transport.size)
         reduction, _ = chosen.reduce(flat, k, transport, state, layout)
     except Exception as error:
-        transport.abort(error)
+        transport.job.abort(error)
     return Reduction(leave(reduction.total, x), leave(reduction.sent, x))

@@ -41,7 +41,7 @@ class Preparing:
             try:
                 self._prepare()
             except Exception as error:
-                self.comm.abort(error)
+                self.comm.job.abort(error)
             self._prepared = self.comm.traffic - before
 
         if self._instrumented.prepares and not self.in_place:

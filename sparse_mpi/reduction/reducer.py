@@ -96,7 +96,7 @@ class SparseAllreduce(Flushable, Resumable, Spending):
                 else pick([self.layout], [self.k], self.comm)[0]
             )
         except Exception as error:
-            self.comm.abort(error)
+            self.comm.job.abort(error)
         self.ranks: int = self.comm.size  # whose gradients are in the last result
         self.whole: bool = False  # the last step was to send every entry
         self.absence: Absence = Absence(len(self.layout.shapes))  # of gradients, in a step
@@ -175,7 +175,7 @@ class SparseAllreduce(Flushable, Resumable, Spending):
     def _step(self, gradient: Any, k: int | None, density: float | None, check: bool) -> Any:
         """Carry out `step` on the current device and stream."""
         start, before = perf_counter(), self.comm.traffic.copy()
-        self.comm.begin_reduction()
+        self.comm.job.begin_reduction()
         # Check the arguments before any data moves: all ranks raise, or none.
         flat, k_now, dtype, asked = self._agree(gradient, k, density, check)
         try:
@@ -194,7 +194,7 @@ class SparseAllreduce(Flushable, Resumable, Spending):
             if self.in_place:
                 self._prepare()
         except Exception as error:
-            self.comm.abort(error)
+            self.comm.job.abort(error)
         # Report what the step did, and check what it is asked to check.
         self._report(reduction, start, before)
         if self.watch is not None:

@@ -114,7 +114,7 @@ class DiLoCo(Resumable):
     ) -> None:
         transport = as_comm(comm) if team is None else team.comm
         if team is None:
-            transport.guard()
+            transport.job.guard()
         with same_on_all_ranks(transport) as say:
             if team is not None and comm is not None:
                 raise ValueError(f"comm must be None with a team, which has one, got {comm!r}")
@@ -127,7 +127,7 @@ class DiLoCo(Resumable):
             say(sync_every=sync_every, fragments=fragments, fragment_sync_delay=fragment_sync_delay)
             say(fragment_update_alpha=fragment_update_alpha, outer_optimizer=repr(outer_optimizer))
         self.team = team
-        self.comm: Comm = transport.duplicate(patient=fragment_sync_delay > 0) if team is None else transport
+        self.comm: Comm = transport.duplicate(yield_cpu=fragment_sync_delay > 0) if team is None else transport
         kind: Callable[..., SparseAllreduce] = SparseAllreduce
         if team is not None:
             kind = partial(ElasticAllreduce, team=team)

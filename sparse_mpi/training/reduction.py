@@ -115,7 +115,7 @@ class GradientReduction(
             say(n=elements, k=self._k, bucket_cap_mb=bucket_cap_mb, budget=goal)
             say(overlap=overlap, passes=passes, average=average, scaled=scaler is not None, clip_norm=clip_norm)
         self._overlap = overlap and scaler is None
-        self.comm = transport.duplicate(patient=self._overlap) if team is None else transport
+        self.comm = transport.duplicate(yield_cpu=self._overlap) if team is None else transport
         self._share = self._k / elements if k is not None else density
         self._by_k = k is not None
         self._passes, self._in_place, self._scaler = passes, in_place, scaler
