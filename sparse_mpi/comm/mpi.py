@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
 from hashlib import blake2b
@@ -13,19 +13,18 @@ import numpy as np
 from sparse_mpi.arrays import Array, is_device, synchronize
 from sparse_mpi.comm import rowtypes
 from sparse_mpi.comm.base import Counts, Job, Take
-from sparse_mpi.comm.buffers import ascending, cut, row_bytes
+from sparse_mpi.comm.buffers import cut, row_bytes
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.comm.job.time_limit import time_limit, wants_watchdog
 from sparse_mpi.comm.job.uncaught import Abort
 from sparse_mpi.comm.job.watchdog import Watchdog
 from sparse_mpi.comm.making import Raw, alone
-from sparse_mpi.comm.point_to_point import ALLTOALLV, PointToPoint, Receiving
+from sparse_mpi.comm.point_to_point import PointToPoint
 from sparse_mpi.comm.runtime import refuse_singletons, require_mpi, takes_device_pointers
 from sparse_mpi.comm.staging import Staging
 
 MAX_ROWS = 2**31 - 1  # of one MPI_Allgatherv
-MIN_STREAMED_BYTES = 1 << 18  # Messages of an alltoallv wait for each other up to so many bytes
 
 
 class MPIComm(CountingComm):
@@ -85,7 +84,7 @@ class MPIComm(CountingComm):
         MPI = raw.mpi
         self._mpi, self._raw, self._comm, self.staged, self._staging = MPI, raw, raw.comm, staged, Staging()
         self._bucket, self._survives = bucket, survives
-        self._messages = PointToPoint(raw, self._staging, yield_cpu)
+        self._messages = PointToPoint(raw, self._staging, bucket, yield_cpu)
         self.concurrent = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._rowtypes = raw.rowtypes
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
@@ -113,7 +112,7 @@ class MPIComm(CountingComm):
     def yielding(self) -> MPIComm:
         """Return a view that leaves the core to others while it waits, and is not watched over."""
         view = copy(self)
-        view._messages = PointToPoint(self._raw, self._staging, True)
+        view._messages = PointToPoint(self._raw, self._staging, self._bucket, True)
         view.watched, view._whole = None, self
         return view
 
@@ -215,78 +214,10 @@ class MPIComm(CountingComm):
         return out, counts.copy()
 
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
-        leaving = cut(send, counts)
-        if expected is not None:
-            return self._alltoallv_known(leaving, send, expected), expected.copy()
-        by_rank = dict(self._arriving(leaving, send))
-        arriving = [by_rank[rank] for rank in range(self.size)]
-        return self._messages.join(arriving), _lengths(arriving)
+        return self._messages.alltoallv(send, counts, expected)
 
     def _streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
-        first = self.rank
-        run: list[Array] = []  # the rows of ranks from the first one on
-        held = 0  # bytes of them
-        for source, rows in self._arriving(cut(send, counts), send):
-            run.append(rows)
-            held += rows.nbytes
-            if held > MIN_STREAMED_BYTES:
-                self._hand_over(first, run, take)
-                first, run, held = source + 1, [], 0
-        if run:
-            self._hand_over(first, run, take)
-
-    def _hand_over(self, first: int, run: list[Array], take: Take) -> None:
-        """Have the rows of ranks ``first``, ``first + 1``, ... taken; rank 0 follows the last."""
-        rows = run[0] if len(run) == 1 else self._messages.join(run)
-        for part in ascending(first % self.size, rows, _lengths(run), self.size):
-            take(*part)
-
-    def _arriving(self, leaving: list[Array], send: Array) -> Iterator[tuple[int, Array]]:
-        """Send all messages; yield the one of this rank to itself, then what comes from the rank above it, and so on.
-
-        While the caller looks at a message, the next one is on its way if it has begun.
-        """
-        rank, size = self.rank, self.size
-        for steps in self._buckets() or [range(0)]:
-            # Send to the next peers down the ring, and receive from as many above, who tell how long messages are.
-            requests = []
-            for step in steps:
-                dest = (rank - step) % size
-                requests += self._messages.start_sending(leaving[dest], dest, ALLTOALLV)
-            if steps.start <= 1:
-                yield rank, leaving[rank]
-            begun: Receiving | None = None
-            for step in steps:
-                source = (rank + step) % size
-                rows = self._messages.receive(send, source, ALLTOALLV, begun)
-                begun = self._messages.begun(send, (source + 1) % size, ALLTOALLV) if step + 1 in steps else None
-                yield source, rows
-            self._messages.wait(requests)
-
-    def _alltoallv_known(self, leaving: list[Array], send: Array, expected: Counts) -> Array:
-        """Receive every message at its final place, and check its length; empty ones are left out on both sides."""
-        out = self._messages.empty((int(expected.sum()), *send.shape[1:]), send)
-        arriving = cut(out, expected)
-        for steps in self._buckets():
-            sources = [(self.rank - step) % self.size for step in steps]
-            pieces = [
-                (source, piece)
-                for source in sources
-                if len(arriving[source])
-                for piece in self._rowtypes.pieces(arriving[source])
-            ]
-            requests = [self._comm.Irecv(piece, source, ALLTOALLV) for source, piece in pieces]
-            for step in steps:
-                dest = (self.rank + step) % self.size
-                if len(leaving[dest]):
-                    requests += self._messages.start_sending(leaving[dest], dest, ALLTOALLV)
-            statuses = [self._mpi.Status() for _ in requests]
-            self._messages.wait(requests, statuses)
-            for (source, (_, rows, rowtype)), status in zip(pieces, statuses, strict=False):
-                if status.Get_count(rowtype) != rows:
-                    raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
-        arriving[self.rank][...] = leaving[self.rank]
-        return out
+        self._messages.streamed_alltoallv(send, counts, take)
 
     def _allreduce(self, send: Array, op: str) -> Array:
         out = self._messages.empty(send.shape, send)
@@ -316,11 +247,3 @@ class MPIComm(CountingComm):
     def _together(self, blocking: Callable[..., None], polled: Callable[..., Any], *args: Any) -> None:
         """Make a collective call: the blocking one, or the one whose end a rank polls for that yields its core."""
         return self._messages.wait([polled(*args)]) if self._messages.yield_cpu else blocking(*args)
-
-    def _buckets(self) -> list[range]:
-        return [range(at, min(at + self._bucket, self.size)) for at in range(1, self.size, self._bucket)]
-
-
-def _lengths(parts: list[Array]) -> Counts:
-    """Return the rows of each part."""
-    return np.array(list(map(len, parts)), np.int64)

@@ -1,4 +1,4 @@
-"""Messages between two ranks over MPI: `PointToPoint` sends, receives and waits for `mpi.MPIComm`.
+"""Messages between ranks over MPI, and their all-to-all exchange: `PointToPoint`, the hands of `mpi.MPIComm`.
 
 A row travels as one MPI datatype of its bytes, so any dtype passes and counts stay below MPI's limit of 2^31.
 Beyond ``rowtypes.CHUNK`` rows a message is cut: one of exactly ``rowtypes.CHUNK`` rows announces that another follows.
@@ -6,17 +6,21 @@ Beyond ``rowtypes.CHUNK`` rows a message is cut: one of exactly ``rowtypes.CHUNK
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, synchronize
 from sparse_mpi.comm import rowtypes
-from sparse_mpi.comm.buffers import row_bytes
+from sparse_mpi.comm.base import Counts, Take
+from sparse_mpi.comm.buffers import ascending, cut, row_bytes
 from sparse_mpi.comm.making import Raw
 from sparse_mpi.comm.polling import wait_until
 from sparse_mpi.comm.staging import Staging
 
 SENDRECV, ALLTOALLV, STARTED = 1, 2, 3  # tags
+MIN_STREAMED_BYTES = 1 << 18  # Messages of an alltoallv wait for each other up to so many bytes
 
 
 class Receiving(NamedTuple):
@@ -32,10 +36,12 @@ class PointToPoint:
     Args:
         raw: the communicator of mpi4py.
         staging: the pinned memory of its calls.
+        bucket: to how many peers an alltoallv talks at a time.
         yield_cpu: whether to sleep between polls instead of taking a core, as MPI does.
     """
 
-    def __init__(self, raw: Raw, staging: Staging, yield_cpu: bool) -> None:
+    def __init__(self, raw: Raw, staging: Staging, bucket: int, yield_cpu: bool) -> None:
+        self._rank, self._size, self._bucket = raw.comm.rank, raw.comm.size, bucket
         self._mpi, self._comm, self._rowtypes, self._staging = raw.mpi, raw.comm, raw.rowtypes, staging
         self.yield_cpu: bool = yield_cpu
         self.started: Any = None  # messages that were started last: where a rank fails MPI may still use their memory
@@ -66,6 +72,85 @@ class PointToPoint:
             return out
 
         return end
+
+    def alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
+        """Carry out `Comm.alltoallv`."""
+        leaving = cut(send, counts)
+        if expected is not None:
+            return self._alltoallv_known(leaving, send, expected), expected.copy()
+        by_rank = dict(self._arriving(leaving, send))
+        arriving = [by_rank[rank] for rank in range(self._size)]
+        return self.join(arriving), _lengths(arriving)
+
+    def streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
+        """Carry out `Comm.streamed_alltoallv`."""
+        first = self._rank
+        run: list[Array] = []  # the rows of ranks from the first one on
+        held = 0  # bytes of them
+        for source, rows in self._arriving(cut(send, counts), send):
+            run.append(rows)
+            held += rows.nbytes
+            if held > MIN_STREAMED_BYTES:
+                self._hand_over(first, run, take)
+                first, run, held = source + 1, [], 0
+        if run:
+            self._hand_over(first, run, take)
+
+    def _hand_over(self, first: int, run: list[Array], take: Take) -> None:
+        """Have the rows of ranks ``first``, ``first + 1``, ... taken; rank 0 follows the last."""
+        rows = run[0] if len(run) == 1 else self.join(run)
+        for part in ascending(first % self._size, rows, _lengths(run), self._size):
+            take(*part)
+
+    def _arriving(self, leaving: list[Array], send: Array) -> Iterator[tuple[int, Array]]:
+        """Send all messages; yield the one of this rank to itself, then what comes from the rank above it, and so on.
+
+        While the caller looks at a message, the next one is on its way if it has begun.
+        """
+        rank, size = self._rank, self._size
+        for steps in self._buckets() or [range(0)]:
+            # Send to the next peers down the ring, and receive from as many above, who tell how long messages are.
+            requests = []
+            for step in steps:
+                dest = (rank - step) % size
+                requests += self.start_sending(leaving[dest], dest, ALLTOALLV)
+            if steps.start <= 1:
+                yield rank, leaving[rank]
+            begun: Receiving | None = None
+            for step in steps:
+                source = (rank + step) % size
+                rows = self.receive(send, source, ALLTOALLV, begun)
+                begun = self.begun(send, (source + 1) % size, ALLTOALLV) if step + 1 in steps else None
+                yield source, rows
+            self.wait(requests)
+
+    def _alltoallv_known(self, leaving: list[Array], send: Array, expected: Counts) -> Array:
+        """Receive every message at its final place, and check its length; empty ones are left out on both sides."""
+        out = self.empty((int(expected.sum()), *send.shape[1:]), send)
+        arriving = cut(out, expected)
+        for steps in self._buckets():
+            sources = [(self._rank - step) % self._size for step in steps]
+            pieces = [
+                (source, piece)
+                for source in sources
+                if len(arriving[source])
+                for piece in self._rowtypes.pieces(arriving[source])
+            ]
+            requests = [self._comm.Irecv(piece, source, ALLTOALLV) for source, piece in pieces]
+            for step in steps:
+                dest = (self._rank + step) % self._size
+                if len(leaving[dest]):
+                    requests += self.start_sending(leaving[dest], dest, ALLTOALLV)
+            statuses = [self._mpi.Status() for _ in requests]
+            self.wait(requests, statuses)
+            for (source, (_, rows, rowtype)), status in zip(pieces, statuses, strict=False):
+                if status.Get_count(rowtype) != rows:
+                    raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
+        arriving[self._rank][...] = leaving[self._rank]
+        return out
+
+    def _buckets(self) -> list[range]:
+        return [range(at, min(at + self._bucket, self._size)) for at in range(1, self._size, self._bucket)]
 
     def start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
         """Start to send rows; return the requests."""
@@ -122,3 +207,8 @@ class PointToPoint:
         if self._staging.holds(send):
             return self._staging.empty(shape, send.dtype)
         return namespace(send).empty(shape, send.dtype)
+
+
+def _lengths(parts: list[Array]) -> Counts:
+    """Return the rows of each part."""
+    return np.array(list(map(len, parts)), np.int64)

@@ -215,8 +215,8 @@ def test_only_a_rank_that_yields_its_core_polls(yield_cpu):
     calls = []
     comm = MPIComm.__new__(MPIComm)
     request = SimpleNamespace(Testall=lambda *_: calls.append("poll") or True, Waitall=lambda *_: calls.append("wait"))
-    raw = SimpleNamespace(mpi=SimpleNamespace(Request=request), comm=None, rowtypes=None)
-    comm._messages = PointToPoint(raw, Staging(), yield_cpu)
+    raw = SimpleNamespace(mpi=SimpleNamespace(Request=request), comm=SimpleNamespace(rank=0, size=2), rowtypes=None)
+    comm._messages = PointToPoint(raw, Staging(), 8, yield_cpu)
     comm._messages.wait([object()])
     comm._together(lambda: calls.append("blocking"), lambda: calls.append("started"))
     assert calls == (["poll", "started", "poll"] if yield_cpu else ["wait", "blocking"])

@@ -46,7 +46,7 @@ def streamed(comm, send: np.ndarray, counts: np.ndarray) -> tuple[list[np.ndarra
 @pytest.mark.parametrize("first", [None, 1, 4])
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_it_hands_over_what_alltoallv_returns_and_counts_as_much(ranks, monkeypatch, held, first, shape):
-    monkeypatch.setattr("sparse_mpi.comm.mpi.MIN_STREAMED_BYTES", held)
+    monkeypatch.setattr("sparse_mpi.comm.point_to_point.MIN_STREAMED_BYTES", held)
 
     def body(comm):
         view = comm if first is None else Renumbered(comm, first)
