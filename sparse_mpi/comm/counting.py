@@ -27,13 +27,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synchronize, to_host
 from sparse_mpi.comm.base import Counts, Job, Take
 from sparse_mpi.comm.buffers import per_rank, received, require_equal, require_rank, row_bytes
+from sparse_mpi.comm.former_members import former_member
 from sparse_mpi.comm.job.call_log import Watched
 from sparse_mpi.comm.timed import timed
 from sparse_mpi.comm.traffic import Ledger, Traffic
@@ -58,6 +59,12 @@ class CountingComm(ABC):
         self.attributes: dict[object, Any] = {}
         self._ledger = Ledger()
         self._rounds = (size - 1).bit_length()  # ceil(log2 P)
+
+    if not TYPE_CHECKING:  # which is to find members that there are not
+
+        def __getattr__(self, name: str) -> Any:
+            """Return what a member of former releases is now."""
+            return former_member(self, name)
 
     @property
     def traffic(self) -> Traffic:

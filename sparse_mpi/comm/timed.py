@@ -5,48 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from time import perf_counter
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sparse_mpi.comm.failure import RankFailure
-from sparse_mpi.comm.job.call_log import Watched
 from sparse_mpi.comm.job.call_site import CALLS
-from sparse_mpi.comm.traffic import Traffic
 
-
-class Caller(Protocol):
-    """What is needed of a communicator."""
-
-    size: int
-    watched: Watched | None  # notes the calls for the watchdog of this rank, where there is one
-
-    @property
-    def traffic(self) -> Traffic:
-        """Return what was counted."""
-
-    def _require_running(self) -> None:
-        """Raise RuntimeError where no call can be made any more."""
-
-    def _confirm(self) -> None:
-        """Raise RankFailure if a call that has returned may have done so without its work done."""
-
-    def _is_rank_failure(self, error: Exception) -> bool:
-        """Return whether an error of the transport means that a rank has failed."""
-
-
-_C = TypeVar("_C", bound=Caller)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def timed(method: Callable[Concatenate[_C, _P], _R]) -> Callable[Concatenate[_C, _P], _R]:
+def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[Any, _P], _R]:
     """Have a call's duration added to the traffic, its span to the calls where they are wanted, and it watched.
 
-    The last word of its name is one of `CALLS`.
+    The last word of its name is one of `CALLS`. It is a method of a `CountingComm`.
     """
     number = CALLS.index(method.__name__.rpartition("_")[2])
 
     @wraps(method)
-    def call(self: _C, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def call(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         self._require_running()
         if self.watched is not None:
             self.watched.enter(number, args[2] if len(args) > 2 else kwargs.get("source"))
