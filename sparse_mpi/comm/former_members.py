@@ -18,13 +18,24 @@ FORMER: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "node": ("sparse_mpi.comm.local_rank.host_leader(comm)", lambda comm: partial(host_leader, comm)),
     "renumbered": ("sparse_mpi.comm.renumbered.Renumbered(comm, first)", lambda comm: partial(Renumbered, comm)),
 }
-for _name in ("abort", "guard", "begin_reduction"):
-    FORMER[_name] = f"comm.job.{_name}", lambda comm, name=_name: getattr(comm.job, name)
-for _name, _new in {
-    **{name: name for name in ("broken", "revoke", "shrink", "wait_for_end")},
-    **{"fail_alone": "exit_without_abort", "within": "deadline", "patient": "yielding"},
-}.items():
-    FORMER[_name] = f"comm.job.elastic.{_new}", lambda comm, name=_new: getattr(elastic_of(comm), name)
+
+
+def _of_job(name: str, comm: Any) -> Any:
+    return getattr(comm.job, name)
+
+
+def _of_elastic(name: str, comm: Any) -> Any:
+    return getattr(elastic_of(comm), name)
+
+
+FORMER |= {name: (f"comm.job.{name}", partial(_of_job, name)) for name in ("abort", "guard", "begin_reduction")}
+FORMER |= {
+    name: (f"comm.job.elastic.{new}", partial(_of_elastic, new))
+    for name, new in {
+        **{same: same for same in ("broken", "revoke", "shrink", "wait_for_end")},
+        **{"fail_alone": "exit_without_abort", "within": "deadline", "patient": "yielding"},
+    }.items()
+}
 
 
 def former_member(comm: Any, name: str) -> Any:
