@@ -14,7 +14,7 @@ from torch import Tensor
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.budget import make_goal
 from sparse_mpi.comm import as_comm
-from sparse_mpi.comm.background import progress_thread_of
+from sparse_mpi.comm.background import in_turn
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance import ElasticAllreduce, Team
 from sparse_mpi.feedback import Feedback
@@ -253,14 +253,14 @@ class GradientReduction(
         return self._tracer
 
     def _reducer(self, shapes: Sequence[tuple[int, ...]]) -> SparseAllreduce:
-        """Make the reducer of a bucket of parameters of these shapes, on the progress thread."""
+        """Make the reducer of a bucket of parameters of these shapes, after the work under way."""
         whole = sum(map(int, map(np.prod, shapes))) == self._elements
         amount: dict[str, Any] = {"k": min(self._k, self._elements)} if whole else {"density": self._share}
         kind: Callable[..., SparseAllreduce] = SparseAllreduce
         if self.team is not None:
             kind = partial(ElasticAllreduce, team=self.team)
         make = partial(kind, list(shapes), comm=self.comm if self.team is None else None, **amount, **self._options)
-        return progress_thread_of(self.comm).start(make).wait()
+        return in_turn(self.comm, make)
 
     def _arrived(self, parameter: Tensor) -> None:
         """Start what is complete now; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
