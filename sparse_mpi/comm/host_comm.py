@@ -37,7 +37,7 @@ def host_comm(comm: Any = None) -> Comm:
         from sparse_mpi.comm import process_group
 
         return process_group.wrapped(comm)
-    lacking = [name for name in MEMBERS if not hasattr(comm, name)]
+    lacking = [name for name in MEMBERS if getattr(comm, name, None) is None]
     if len(lacking) < len(MEMBERS):
         raise TypeError(
             f"comm must have all members of Comm, got {type(comm).__name__}, which lacks {', '.join(lacking)}; "
