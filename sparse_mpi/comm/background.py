@@ -93,6 +93,7 @@ class Handle(Generic[T]):
         except BaseException as error:
             self._ended = perf_counter()
             _UNSEEN.add(self)
+            _call_end_at_exit()
             self._future.set_exception(error)
         else:
             self._ended = perf_counter()
@@ -124,6 +125,7 @@ class ProgressThread:
             handle._do(work)
             error = handle._future.exception()
             if error is not None and not isinstance(error, Exception):  # this thread is to end, now
+                _UNSEEN.discard(handle)
                 raise error
             return handle
         if self._thread is None:
@@ -191,9 +193,7 @@ class _Server(threading.Thread):
         self.given: SimpleQueue[_Work | None] = SimpleQueue()
         self.patience: float | None = patience  # seconds to wait for it at the end of the program
         _SERVERS.add(self)
-        # What is registered last is called first: the watchdogs, which rest at the end, shall watch over this work
-        atexit.unregister(_end)
-        atexit.register(_end)
+        _call_end_at_exit()
 
     def run(self) -> None:
         """Do the work that is put into the queue, until None is; keep no reference to any of it in between."""
@@ -206,6 +206,12 @@ class _Server(threading.Thread):
 
 _SERVERS: set[_Server] = set()  # that have not ended
 _UNSEEN: set[Handle[Any]] = set()  # of work that has failed, for which nobody has waited yet
+
+
+def _call_end_at_exit() -> None:
+    """Have `_end` called first at exit: the watchdogs, which rest at the end, shall watch over this work."""
+    atexit.unregister(_end)
+    atexit.register(_end)
 
 
 def _end() -> None:

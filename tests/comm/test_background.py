@@ -165,3 +165,29 @@ def test_calls_are_recorded_on_demand():
     comm.barrier()
     ((begin, end),) = comm.traffic.calls
     assert begin <= end
+
+
+UNSEEN = """
+import sys
+from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.background import progress_thread_of
+from sparse_mpi.comm.job.uncaught import on_uncaught
+
+class Threaded(NullComm):
+    concurrent = sys.argv[1] == "threaded"
+
+on_uncaught(lambda error: print("ends with", repr(error)))
+progress = progress_thread_of(Threaded(2))
+seen, unseen = (progress.start(lambda kind=kind: [][kind]) for kind in (0, 1))
+try:
+    seen.wait()
+except IndexError:
+    print("caught")
+"""
+
+
+@pytest.mark.parametrize("kind", ["threaded", "at once"])
+def test_an_error_that_nobody_waits_for_is_not_lost(kind):
+    """Other ranks may wait for this one in what has failed here."""
+    done = launch(None, "-c", UNSEEN, kind)
+    assert done.stdout.splitlines() == ["caught", "ends with IndexError('list index out of range')"], done.stderr
