@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Reduction
 from sparse_mpi.collectives import allgather, allreduce, allreduce_init, reduce, reduce_scatter
+from sparse_mpi.comm.conversion import watch
 from sparse_mpi.comm.world import World
 from sparse_mpi.feedback import (
     EF21,
@@ -64,6 +65,7 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "sparse_allreduce",
+    "watch",
 ]
 
 # Names whose modules import torch, which happens when they are asked for

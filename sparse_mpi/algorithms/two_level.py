@@ -31,6 +31,7 @@ from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.checks import check_instance, check_whole
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.local_rank import host_leader
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select.base import NOT_ZERO
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries
@@ -189,7 +190,7 @@ class TwoLevel(Algorithm):
         """Return this rank's place in ``comm``, which is found on first use and kept as an attribute of it."""
         key = (Place, self.ranks_per_node)
         if key not in comm.attributes:
-            node = comm.split(comm.node() if self.ranks_per_node is None else comm.rank // self.ranks_per_node)
+            node = comm.split(host_leader(comm) if self.ranks_per_node is None else comm.rank // self.ranks_per_node)
             lane = comm.split(node.rank)
             sizes, numbers = comm.duplicate().allgather(np.array([node.size, node.rank])).T  # traffic of no step
             comm.attributes[key] = Place(node, lane, int(sizes.min()), numbers, np.flatnonzero(numbers == node.rank))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +11,7 @@ from sparse_mpi.checks import meant
 from sparse_mpi.collectives import inline
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.choice import FEW, USUAL
-from sparse_mpi.collectives.device import HostInput, to_host_input
+from sparse_mpi.collectives.device import HostInput
 from sparse_mpi.collectives.entries import Entries, canonical, combined
 from sparse_mpi.collectives.kinds import InputAdapter, adapt, plain_type
 from sparse_mpi.collectives.messages import Format, codec_of
@@ -22,7 +20,6 @@ from sparse_mpi.collectives.ownership import WORDS, told
 from sparse_mpi.collectives.strings import STRINGS, Dictionary, type_of_all
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.comm.quantiles import Pool, pool_of
 from sparse_mpi.network.model import Network
 from sparse_mpi.wire import BitPacked
@@ -30,20 +27,6 @@ from sparse_mpi.wire import BitPacked
 AUTO, FITTED = "auto", "fitted"
 ZEROS = ("keep", "drop")
 HEAD = 3  # words that tell of types and widths, before those of a pool
-
-
-@contextmanager
-def abort_on_error(comm: Comm) -> Iterator[None]:
-    """End the job on an exception: the other ranks would wait for this one for ever.
-
-    Where ranks are lost and the others go on, exceptions are left to those who lead them.
-    """
-    try:
-        yield
-    except Exception as error:
-        if comm.elastic and (isinstance(error, RankFailure) or comm.broken()):
-            raise
-        comm.abort(error)
 
 
 class Ready(NamedTuple):
@@ -75,12 +58,6 @@ class Ready(NamedTuple):
         return np.tile(self.pool.range, (len(self.pool.counts), 1))
 
 
-def host_input(x: Any, comm: Comm) -> HostInput:
-    """Return the input of this rank in host memory; for the thread that calls, on whose streams a device works."""
-    with abort_on_error(comm):
-        return to_host_input(x)
-
-
 def ready(
     source: HostInput,
     op: Any,
@@ -100,7 +77,7 @@ def ready(
     """
     agreement = same_on_all_ranks(transport, HEAD + WORDS + inline.room(transport))
     with agreement as say:
-        mine, op = adapt(source.host), named(op)
+        mine, op = adapt(source.read()), named(op)
         if zeros not in ZEROS:
             raise ValueError(f"zeros must be {' or '.join(map(repr, ZEROS))}, got {zeros!r}")
         if algorithm not in (AUTO, *ALGORITHMS):
@@ -121,12 +98,11 @@ def ready(
     table, dictionary = agreement.rows, None
     kind = type_of_all(table[:, 0], mine.type, transport)
     if kind in STRINGS:
-        with abort_on_error(transport):
-            dictionary = Dictionary(mine.strings, kind, transport)
-            entries = entries._replace(keys=dictionary.numbers)
-            _tell(agreement.words, mine, entries, transport)
-            table = to_host(transport.allgather(agreement.words, control=True))
-    # Read the table: how many entries the ranks have and where, and the entries themselves if they are few.
+        dictionary = Dictionary(mine.strings, kind, transport)
+        entries = entries._replace(keys=dictionary.numbers)
+        _tell(agreement.words, mine, entries, transport)
+        table = to_host(transport.allgather(agreement.words, control=True))
+    # Read the table: how many entries they have and where, and the entries themselves if they are few.
     types, widths, rows, few = *table[:, 1:HEAD].T, table[:, HEAD:], table[:, HEAD + WORDS :]
     pool, dtype, shape = pool_of(rows[:, :WORDS]), entries.values.dtype, entries.values.shape[1:]
     dtypes = {own: plain_type(own) if own else dtype for own in set(types.tolist())}

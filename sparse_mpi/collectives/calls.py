@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.collectives.algorithms import ALGORITHMS, gathered, owned
-from sparse_mpi.collectives.arguments import AUTO, abort_on_error, host_input, ready
+from sparse_mpi.collectives.arguments import AUTO, ready
 from sparse_mpi.collectives.choice import INLINE, USUAL, Choice, choose, inlined
+from sparse_mpi.collectives.device import to_host_input
 from sparse_mpi.collectives.entries import Entries, merged, nonzero
 from sparse_mpi.collectives.ownership import part_of, regions_of
 from sparse_mpi.comm import as_comm
@@ -70,26 +71,25 @@ def allreduce(
             data moves.
     """
     transport = as_comm(comm)
-    source = host_input(x, transport)
+    source = to_host_input(x)
 
     def work() -> Any:
         call = ready(source, op, transport, zeros, algorithm, network=network, wire=wire)
         ufunc, entries, pool, form, few, *_ = call
-        with abort_on_error(transport):
-            chosen = algorithm
-            if algorithm == AUTO:
-                if few is not None:
-                    choice = inlined(pool)
-                else:  # only now is it worth to know the network
-                    choice = choose(pool, form, network if isinstance(network, Network) else fit_network(transport))
-                chosen = choice.algorithm
-                if tell is not None:
-                    tell(choice)
-            if few is not None and chosen == INLINE:
-                result = merged(few, ufunc)
-            else:
-                result = ALGORITHMS[chosen](entries, ufunc, pool, form, transport)
-            return call.leave([_finished(result, entries, zeros)], call.everywhere)[0]
+        chosen = algorithm
+        if algorithm == AUTO:
+            if few is not None:
+                choice = inlined(pool)
+            else:  # only now is it worth to know the network
+                choice = choose(pool, form, network if isinstance(network, Network) else fit_network(transport))
+            chosen = choice.algorithm
+            if tell is not None:
+                tell(choice)
+        if few is not None and chosen == INLINE:
+            result = merged(few, ufunc)
+        else:
+            result = ALGORITHMS[chosen](entries, ufunc, pool, form, transport)
+        return call.leave([_finished(result, entries, zeros)], call.everywhere)[0]
 
     return source.back(in_turn(transport, work))
 
@@ -103,18 +103,17 @@ def reduce_scatter(
     travel, so that no ``wire`` rounds them. See `allreduce` for arguments and errors.
     """
     transport = as_comm(comm)
-    source = host_input(x, transport)
+    source = to_host_input(x)
 
     def work() -> Any:
         call = ready(source, op, transport, zeros, wire=wire)
         ufunc, entries, pool, form, few, *_ = call
-        with abort_on_error(transport):
-            regions = regions_of(pool, transport.size)
-            if few is None:
-                own = owned(entries, ufunc, regions, form, transport)
-            else:
-                own = part_of(merged(few, ufunc), regions, transport.rank)
-            return call.leave([_finished(own, entries, zeros)], regions)[0]
+        regions = regions_of(pool, transport.size)
+        if few is None:
+            own = owned(entries, ufunc, regions, form, transport)
+        else:
+            own = part_of(merged(few, ufunc), regions, transport.rank)
+        return call.leave([_finished(own, entries, zeros)], regions)[0]
 
     return source.back(in_turn(transport, work))
 
@@ -133,22 +132,21 @@ def reduce(
     See `allreduce` for the other arguments and errors.
     """
     transport = as_comm(comm)
-    source = host_input(x, transport)
+    source = to_host_input(x)
 
     def work() -> Any:
         call = ready(source, op, transport, zeros, root=root, wire=wire)
         ufunc, entries, pool, form, few, *_ = call
-        with abort_on_error(transport):
-            rank, size = transport.rank, transport.size
-            if few is None:
-                regions = regions_of(pool, size)
-                own = owned(entries, ufunc, regions, form, transport)
-                message, lengths = form.pack(own, np.array([len(own.keys)]), regions[rank : rank + 1])
-                received, lengths = transport.alltoallv(message, lengths * (np.arange(size) == root))
-                few = [form.unpacked(received, lengths, regions)[0]]  # all of them on the root
-            results = [_finished(merged(few, ufunc), entries, zeros)] if rank == root else []
-            wanted = np.where(np.arange(size)[:, None] == root, call.everywhere, NO_KEYS)
-            return next(iter(call.leave(results, wanted)), None)
+        rank, size = transport.rank, transport.size
+        if few is None:
+            regions = regions_of(pool, size)
+            own = owned(entries, ufunc, regions, form, transport)
+            message, lengths = form.pack(own, np.array([len(own.keys)]), regions[rank : rank + 1])
+            received, lengths = transport.alltoallv(message, lengths * (np.arange(size) == root))
+            few = [form.unpacked(received, lengths, regions)[0]]  # all of them on the root
+        results = [_finished(merged(few, ufunc), entries, zeros)] if rank == root else []
+        wanted = np.where(np.arange(size)[:, None] == root, call.everywhere, NO_KEYS)
+        return next(iter(call.leave(results, wanted)), None)
 
     result = in_turn(transport, work)
     return result if result is None else source.back(result)
@@ -160,14 +158,13 @@ def allgather(x: Any, comm: Any = None, *, wire: str | BitPacked | None = None) 
     See `allreduce` for the arguments and errors.
     """
     transport = as_comm(comm)
-    source = host_input(x, transport)
+    source = to_host_input(x)
 
     def work() -> list[Any]:
         call = ready(source, "sum", transport, "keep", wire=wire)
         _, entries, pool, form, few, *_ = call
-        with abort_on_error(transport):
-            parts = gathered(entries, pool, form, transport) if few is None else few
-            return call.leave(parts, call.everywhere)
+        parts = gathered(entries, pool, form, transport) if few is None else few
+        return call.leave(parts, call.everywhere)
 
     return [source.back(part) for part in in_turn(transport, work)]
 

@@ -22,7 +22,14 @@ class HostInput(NamedTuple):
 
     host: Any  # the input, of the same kind
     back: Callable[[Any], Any]  # brings a result of that kind to where the data came from
-    memory: str  # the place where the data came from, "host" or "device"
+    memory: str  # where that is: "host" or "device"
+    error: Exception | None = None  # that kept it from host memory
+
+    def read(self) -> Any:
+        """Return what is in host memory, or raise what kept it from there: where all ranks learn of it."""
+        if self.error is not None:
+            raise self.error
+        return self.host
 
 
 class _Kind(NamedTuple):
@@ -38,15 +45,23 @@ def to_host_input(x: Any) -> HostInput:
 
     Copies come after the work on the current stream, for which the host waits once.
     """
-    return _brought(x, _kind(x))
+    return _brought(x, lambda: _kind(x))
 
 
 def array_to_host_input(x: Any) -> HostInput:
     """Return an array as `to_host_input` does: ``x`` itself unless it is a CuPy array or a tensor on a CUDA device."""
-    return _brought(x, _Kind((x,), lambda host: host, lambda result: _up(result, x)))
+    return _brought(x, lambda: _Kind((x,), lambda host: host, lambda result: _up(result, x)))
 
 
-def _brought(x: Any, kind: _Kind | None) -> HostInput:
+def _brought(x: Any, kind_of: Callable[[], _Kind | None]) -> HostInput:
+    """Return ``x`` in host memory, or the error that keeps it from there."""
+    try:
+        return _downloaded(x, kind_of())
+    except Exception as error:
+        return HostInput(None, lambda result: result, "host", error)
+
+
+def _downloaded(x: Any, kind: _Kind | None) -> HostInput:
     """Return ``x`` in host memory; itself if it is of no such kind, or not on a device."""
     if kind is None or not all(map(arrays.is_on_device, kind.parts)):
         return HostInput(x, lambda result: result, "host")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.collectives.arguments import abort_on_error
 from sparse_mpi.collectives.device import HostInput, array_to_host_input
 from sparse_mpi.collectives.entries import Entries, Runs, canonical
 from sparse_mpi.collectives.kinds import here, integers_or_strings
@@ -49,8 +48,8 @@ def allreduce_init(
         dtype: of the values.
         shape: of each value, () for numbers.
         validate: ``"always"`` has the ranks agree in every round that all have good values, and raise together if one
-            has not; ``"first"`` saves that message after the first round, from where on a rank with bad values ends the
-            job.
+            has not; ``"first"`` saves that message after the first round, from where on a rank with bad values raises
+            alone, and others wait for it.
 
     Returns:
         A request; its `start` and `wait` are a round.
@@ -59,8 +58,7 @@ def allreduce_init(
         TypeError, ValueError: bad arguments, or op, dtype or shape differ between ranks; raised on every rank.
     """
     transport = as_comm(comm)
-    with abort_on_error(transport):  # on this thread, on whose streams a device works
-        given_keys, asked = array_to_host_input(keys).host, array_to_host_input(needed).host
+    given_keys, asked = array_to_host_input(keys), array_to_host_input(needed)
 
     def work() -> PersistentAllreduce:
         agreement = same_on_all_ranks(transport, 1)
@@ -70,8 +68,8 @@ def allreduce_init(
                 raise TypeError(f"dtype must be of numbers, and shape of at least one, got {number} and {trailing}")
             of = named(op)
             ufunc = operation(of, number)
-            (mine, kind), strings = _vector(given_keys, "keys"), list[bytes]()
-            wanted, other = (mine, kind) if asked is None else _vector(asked, "needed")
+            (mine, kind), strings = _vector(given_keys.read(), "keys"), list[bytes]()
+            wanted, other = (mine, kind) if needed is None else _vector(asked.read(), "needed")
             if UNKNOWN not in (kind, other) and kind != other:
                 raise TypeError(f"needed must be {NAMES[kind]} as keys are, got {NAMES[other]}")
             kind = max(kind, other)
@@ -85,11 +83,10 @@ def allreduce_init(
             say(op=getattr(of, "__name__", of), dtype=number, shape=trailing, validate=validate)
             agreement.words[0] = kind
         kind = type_of_all(agreement.rows[:, 0], kind, transport)
-        with abort_on_error(transport):
-            if kind in STRINGS:
-                numbers = Dictionary(strings, kind, transport).numbers
-                mine, wanted = numbers[mine], numbers[wanted]
-            return PersistentAllreduce(mine, wanted, ufunc, number, trailing, transport, validate)
+        if kind in STRINGS:
+            numbers = Dictionary(strings, kind, transport).numbers
+            mine, wanted = numbers[mine], numbers[wanted]
+        return PersistentAllreduce(mine, wanted, ufunc, number, trailing, transport, validate)
 
     return in_turn(transport, work)
 
@@ -148,8 +145,7 @@ class PersistentAllreduce:
         """
         if self._started is not None:
             raise RuntimeError("a round must be waited for before the next one starts; call wait()")
-        with abort_on_error(self._comm):
-            source = array_to_host_input(values)
+        source = array_to_host_input(values)
         self._started = progress_thread_of(self._comm).start(lambda: self._round(source)), source
 
     def wait(self) -> Any:
@@ -171,16 +167,15 @@ class PersistentAllreduce:
         if self._validate == ALWAYS or self._rounds == 0:
             with same_on_all_ranks(self._comm) as say:
                 say(memory=source.memory)
-                self._good(source.host)
+                self._good(source.read())
         self._rounds += 1
-        with abort_on_error(self._comm):
-            mine = self._good(source.host)
-            received, _ = self._comm.alltoallv(mine[self._order], self._given, self._come)
-            results = self._runs.combined(received, self._op)
-            answers, _ = self._comm.alltoallv(results[self._asked], self._answers, self._wanted)
-            result = np.zeros((self._sought, *self._shape), self._dtype)
-            result[self._got] = answers
-            return canonical(result[self._places])
+        mine = self._good(source.read())
+        received, _ = self._comm.alltoallv(mine[self._order], self._given, self._come)
+        results = self._runs.combined(received, self._op)
+        answers, _ = self._comm.alltoallv(results[self._asked], self._answers, self._wanted)
+        result = np.zeros((self._sought, *self._shape), self._dtype)
+        result[self._got] = answers
+        return canonical(result[self._places])
 
     def _good(self, values: Any) -> np.ndarray:
         """Return values as an array, if they are as told."""

@@ -1,8 +1,8 @@
 """Reductions in the background: a `ProgressThread` does the work of one communicator while its caller computes.
 
 MPI makes progress only inside its calls, so some thread must be inside one: the progress thread makes blocking calls,
-which needs MPI_THREAD_MULTIPLE. Where a communicator cannot be used from a second thread (its ``concurrent`` is False),
-work is done at once, in `ProgressThread.start`: the results are the same, and nothing overlaps.
+which needs MPI_THREAD_MULTIPLE. Where a communicator cannot be used from a second thread (its job is not
+``concurrent``), work is done at once, in `ProgressThread.start`: the results are the same, and nothing overlaps.
 
 A program ends once all that it has started is done, waited for or not: other ranks may wait for it, and Python would
 stop the thread wherever it is, which aborts the process if that is inside torch.
@@ -22,6 +22,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ReferenceType, finalize, ref
 
 from sparse_mpi.comm.base import Comm
+from sparse_mpi.comm.failure import RankFailure
+from sparse_mpi.comm.job.uncaught import report_uncaught
 from sparse_mpi.comm.streams import Branch, Marks, Side, branch
 
 T = TypeVar("T")
@@ -56,6 +58,7 @@ class Handle(Generic[T]):
             Exception: what the work raised.
         """
         error = self._future.exception()
+        _UNSEEN.discard(self)
         if self._fork is not None:
             self._fork.follow()
         if error is not None:
@@ -89,6 +92,8 @@ class Handle(Generic[T]):
                 result = work()
         except BaseException as error:
             self._ended = perf_counter()
+            _UNSEEN.add(self)
+            _call_end_at_exit()
             self._future.set_exception(error)
         else:
             self._ended = perf_counter()
@@ -102,9 +107,9 @@ class ProgressThread:
     """
 
     def __init__(self, comm: Comm) -> None:
-        self.threaded: bool = comm.concurrent
+        self.threaded: bool = comm.job.concurrent
         self._sides: dict[int, Side] = {}
-        self._patience: float | None = PATIENCE if comm.elastic else None
+        self._patience: float | None = PATIENCE if comm.job.elastic is not None else None
         self._last: ReferenceType[Handle[Any]] | None = None  # weak, so that results are freed with their handles
         self._thread: _Server | None = None
 
@@ -120,6 +125,7 @@ class ProgressThread:
             handle._do(work)
             error = handle._future.exception()
             if error is not None and not isinstance(error, Exception):  # this thread is to end, now
+                _UNSEEN.discard(handle)
                 raise error
             return handle
         if self._thread is None:
@@ -187,9 +193,7 @@ class _Server(threading.Thread):
         self.given: SimpleQueue[_Work | None] = SimpleQueue()
         self.patience: float | None = patience  # seconds to wait for it at the end of the program
         _SERVERS.add(self)
-        # What is registered last is called first: the watchdogs, which rest at the end, shall watch over this work
-        atexit.unregister(_end)
-        atexit.register(_end)
+        _call_end_at_exit()
 
     def run(self) -> None:
         """Do the work that is put into the queue, until None is; keep no reference to any of it in between."""
@@ -201,12 +205,23 @@ class _Server(threading.Thread):
 
 
 _SERVERS: set[_Server] = set()  # that have not ended
+_UNSEEN: set[Handle[Any]] = set()  # of work that has failed, for which nobody has waited yet
+
+
+def _call_end_at_exit() -> None:
+    """Have `_end` called first at exit: the watchdogs, which rest at the end, shall watch over this work."""
+    atexit.unregister(_end)
+    atexit.register(_end)
 
 
 def _end() -> None:
-    """Wait until all that was started is done, and every thread has ended."""
+    """Wait until all that was started is done, and every thread has ended; then report errors that nobody has seen."""
     servers = [server for server in list(_SERVERS) if server.is_alive()]  # in a forked process none is
     for server in servers:
         server.given.put(None)
     for server in servers:
         server.join(server.patience)
+    for handle in list(_UNSEEN):
+        error = handle._future.exception()
+        if error is not None and not isinstance(error, RankFailure):  # other ranks may wait for this one
+            report_uncaught(error)

@@ -67,6 +67,17 @@ def announced_rows(header: np.ndarray, like: Array, source: int) -> int:
     return rows
 
 
+def received(rows: Array | None) -> Array:
+    """Return what a `sendrecv` with a source returns.
+
+    Raises:
+        RuntimeError: that is None.
+    """
+    if rows is None:
+        raise RuntimeError("a message must come from every source, got none; the transport has returned too early")
+    return rows
+
+
 def require_equal(what: str, got: int, reference: str, value: int) -> None:
     """Raise ValueError, in words, unless ``got`` is ``value``."""
     if got != value:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import Any
 
 from sparse_mpi.comm.base import Comm
-from sparse_mpi.comm.runtime import ranks_of_mpi, refuse_torchrun
+from sparse_mpi.comm.host_comm import host_comm
 
 TRANSPORTS = ("mpi", "nccl")
-_KINDS: set[type] = set()  # of `Comm`, as far as they have been seen: to look at all members takes 20 us
 
 
 def as_comm(comm: Any = None) -> Comm:
@@ -26,56 +24,34 @@ def as_comm(comm: Any = None) -> Comm:
     long as ``comm`` lives; the first call for it is collective.
 
     Raises:
-        TypeError: ``comm`` is none of these.
+        TypeError: ``comm`` is none of these; of a transport that lacks members of `Comm`, it names them.
         ValueError: another name.
         RuntimeError: torchrun started this process, and torch.distributed is not initialised; MPI was not started by
             its own launcher; or see `nccl.NcclComm`.
     """
-    if isinstance(comm, str):
-        return _named(comm)
-    if comm is None:
-        return _of_the_job()
-    mpi4py = sys.modules.get("mpi4py.MPI")
-    if mpi4py is None or not isinstance(comm, mpi4py.Comm):  # a null communicator raises when it is looked at
-        if type(comm) in _KINDS or isinstance(comm, Comm):
-            _KINDS.add(type(comm))
-            kept: Comm = comm
-            return kept
-    torch = sys.modules.get("torch.distributed")
-    if torch is not None and torch.is_available() and isinstance(comm, torch.ProcessGroup):
-        from sparse_mpi.comm import process_group
-
-        return process_group.wrapped(comm)
-    from sparse_mpi.comm.wrapped import wrapped
-
-    return wrapped(comm)
-
-
-def _of_the_job() -> Comm:
-    """Return the communicator of all ranks of this job, whoever started it, see `as_comm`."""
-    torch = sys.modules.get("torch.distributed")
-    has_group = torch is not None and torch.is_available() and torch.is_initialized()
-    if has_group and ranks_of_mpi(sure=True) < 2:
-        from sparse_mpi.comm import process_group
-
-        return process_group.wrapped()
-    refuse_torchrun()
-    from sparse_mpi.comm.wrapped import wrapped
-
-    return wrapped()
-
-
-def _named(name: str) -> Comm:
-    """Return the communicator of all ranks over the transport of this name, see `as_comm`."""
-    if name not in TRANSPORTS:
-        raise ValueError(f"comm must be {' or '.join(map(repr, TRANSPORTS))} by name, got {name!r}; or give one")
-    if name == "mpi":
-        from sparse_mpi.comm.wrapped import wrapped
-
-        return wrapped()
-    everybody = as_comm(None)
-    kept = everybody.attributes
-    if name not in kept:
-        kept[name] = import_module("sparse_mpi.comm.nccl").NcclComm(everybody)  # which imports this module
-    made: Comm = kept[name]
+    if not isinstance(comm, str) or comm == "mpi":
+        return host_comm(comm)
+    if comm not in TRANSPORTS:
+        raise ValueError(f"comm must be {' or '.join(map(repr, TRANSPORTS))} by name, got {comm!r}; or give one")
+    everybody = host_comm()
+    if comm not in everybody.attributes:
+        everybody.attributes[comm] = import_module("sparse_mpi.comm.nccl").NcclComm(everybody)
+    made: Comm = everybody.attributes[comm]
     return made
+
+
+def watch(comm: Any = None, timeout: float | None = None) -> None:
+    """Have a watchdog watch over all ranks of ``comm``, see `as_comm`, and what is made of it from now on. Collective.
+
+    A thread in each process polls four times a second. Where a rank waits for one that has ended its program, it says
+    so, and the job ends. So it does where a call takes longer than ``timeout`` seconds (0: any time; None: as the
+    variable SPARSE_MPI_TIMEOUT has it); before that each rank says for whom it waits.
+
+    `python -m sparse_mpi run`, the programs in train/ and teams of `fault_tolerance` ask for it, and so do the
+    variables SPARSE_MPI_WATCH=1 and SPARSE_MPI_TIMEOUT. Where MPI does not allow calls from several threads there is
+    none.
+
+    Raises:
+        ValueError: ``timeout`` or SPARSE_MPI_TIMEOUT is no number of seconds.
+    """
+    as_comm(comm).job.watch(timeout)

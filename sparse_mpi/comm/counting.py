@@ -1,6 +1,6 @@
 """The base class of all transports: argument checks, timing, and `Traffic` counted by one convention.
 
-A transport (`mpi.MPIComm`, a rank of `world.World`, `null.NullComm`) inherits `CountingComm` and only moves
+A transport (`mpi.MPIComm`, a rank of `world.World`, `null.NullComm`) derives from `CountingComm` and only moves
 contiguous arrays. *Rows* are the entries of the first axis.
 
 With P ranks and L = ceil(log2 P), one call adds to this rank's counters:
@@ -19,7 +19,7 @@ barrier       0                       0                    L
 Control besides: allgatherv without `counts` costs 4 (P - 1) bytes and L messages; bcast, for the number of
 rows, 8 bytes and a message for each child. With ``control=True`` what is sent counts as control and nothing
 as received. What a rank sends to itself is not counted, nor is what it takes to set up a communicator: `duplicate`,
-`split` and `node`.
+`split` and the `hosts` of a `Job`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synchronize, to_host
-from sparse_mpi.comm.base import Counts, Take
-from sparse_mpi.comm.buffers import per_rank, require_equal, require_rank, row_bytes
-from sparse_mpi.comm.call_log import Watched
-from sparse_mpi.comm.mortal import Mortal
-from sparse_mpi.comm.renumbered import Renumbered
+from sparse_mpi.comm.base import Counts, Job, Take
+from sparse_mpi.comm.buffers import per_rank, received, require_equal, require_rank, row_bytes
+from sparse_mpi.comm.former_members import former_member
+from sparse_mpi.comm.job.call_log import Watched
 from sparse_mpi.comm.timed import timed
 from sparse_mpi.comm.traffic import Ledger, Traffic
 
@@ -44,15 +43,15 @@ OPS = ("sum", "max")
 REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")
 
 
-class CountingComm(Mortal, ABC):
+class CountingComm(ABC):
     """A communicator that checks, times and counts every call, and has its ``_call`` move contiguous arrays.
 
     A transport that does not take device arrays (``staged``) is given host copies of them.
     """
 
-    staged = True
-    concurrent = False
-    watched: Watched | None = None  # what tells the watchdog of this rank about calls, where there is one
+    staged = True  #: whether arrays on a device pass through host memory on their way
+    concurrent = False  #: whether one thread may call it while others compute, or call other communicators
+    watched: Watched | None = None  # notes the calls for the watchdog of this rank, where there is one
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -60,6 +59,12 @@ class CountingComm(Mortal, ABC):
         self.attributes: dict[object, Any] = {}
         self._ledger = Ledger()
         self._rounds = (size - 1).bit_length()  # ceil(log2 P)
+
+    if not TYPE_CHECKING:  # which is to find members that there are not
+
+        def __getattr__(self, name: str) -> Any:
+            """Return what a member of former releases is now."""
+            return former_member(self, name)
 
     @property
     def traffic(self) -> Traffic:
@@ -71,13 +76,9 @@ class CountingComm(Mortal, ABC):
         self._ledger.traffic = traffic
 
     @property
-    def calls(self) -> list[tuple[float, float]] | None:
-        """Return when each call began and ended, since a list was put here; None before."""
-        return self._ledger.calls
-
-    @calls.setter
-    def calls(self, calls: list[tuple[float, float]] | None) -> None:
-        self._ledger.calls = calls
+    def job(self) -> Job:
+        """Return what this transport says of the processes behind the ranks, which may be threads of one process."""
+        return Job(self.concurrent, self.staged)
 
     @timed
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
@@ -91,6 +92,7 @@ class CountingComm(Mortal, ABC):
 
     @timed
     def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
+        """Start a `sendrecv` in which as many rows come as ``send`` has, see `Elastic.start_sendrecv`."""
         mine = self._enter(send, rows=True)
         for name, rank in (("dest", dest), ("source", source)):
             require_rank(self.size, name, rank)
@@ -141,17 +143,17 @@ class CountingComm(Mortal, ABC):
     @timed
     def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
         mine, counts = self._enter_for_all(send, counts)
-        own, received = int(counts[self.rank]) * row_bytes(mine), 0
+        own, arrived = int(counts[self.rank]) * row_bytes(mine), 0
 
         def hand_over(first: int, rows: Array, by_rank: Counts) -> None:
-            nonlocal received
-            received += rows.nbytes
+            nonlocal arrived
+            arrived += rows.nbytes
             came, began = self._unstage(rows, send), perf_counter()
             take(first, came, by_rank)
             self.traffic.seconds -= perf_counter() - began
 
         self._streamed_alltoallv(mine, counts, hand_over)
-        self._count(mine.nbytes - own, received - own, self.size - 1)
+        self._count(mine.nbytes - own, arrived - own, self.size - 1)
 
     @timed
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
@@ -183,17 +185,6 @@ class CountingComm(Mortal, ABC):
         self._barrier()
         self._count(0, 0, self._rounds)
 
-    def abort(self, error: BaseException) -> NoReturn:
-        raise error
-
-    def begin_reduction(self) -> None:
-        if self.watched is not None:
-            self.watched.log.begin_reduction()
-
-    def guard(self) -> None:
-        """Do nothing, where the ranks are threads of one process; see `Comm.guard`."""
-        return
-
     def split(self, color: int) -> CountingComm:
         if isinstance(color, bool) or not isinstance(color, (int, np.integer)) or not 0 <= color < 2**31:
             raise ValueError(
@@ -203,14 +194,8 @@ class CountingComm(Mortal, ABC):
         part._ledger = self._ledger
         return part
 
-    def renumbered(self, first: int) -> Renumbered:
-        return Renumbered(self, first)
-
     @abstractmethod
-    def node(self) -> int: ...
-
-    @abstractmethod
-    def duplicate(self, patient: bool = False) -> CountingComm: ...
+    def duplicate(self, yield_cpu: bool = False) -> CountingComm: ...
 
     @abstractmethod
     def _split(self, color: int) -> CountingComm: ...
@@ -221,8 +206,7 @@ class CountingComm(Mortal, ABC):
     def _start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
         """Carry out `start_sendrecv` at once, where a transport has nothing better."""
         came = self._sendrecv(send, dest, source)
-        assert came is not None, "there is a source"
-        return lambda: came
+        return lambda: received(came)
 
     @abstractmethod
     def _allgather(self, send: Array) -> Array: ...
@@ -245,6 +229,18 @@ class CountingComm(Mortal, ABC):
 
     @abstractmethod
     def _barrier(self) -> None: ...
+
+    def _require_running(self) -> None:
+        """Raise RuntimeError where no call can be made any more."""
+        return
+
+    def _confirm(self) -> None:
+        """Raise RankFailure if a call that has returned may have done so without its work done."""
+        return
+
+    def _is_rank_failure(self, error: Exception) -> bool:
+        """Return whether an error of the transport means that a rank has failed."""
+        return False
 
     def _enter(self, send: Array, rows: bool = False) -> Array:
         """Return ``send`` ready to be moved: contiguous, written, and in host memory for a staged transport."""
@@ -271,9 +267,9 @@ class CountingComm(Mortal, ABC):
         """Return a copy in host memory of a device array."""
         return to_host(send)
 
-    def _unstage(self, received: Array, send: Array) -> Array:
+    def _unstage(self, came: Array, send: Array) -> Array:
         """Return what was received in the library of what was sent."""
-        return like(received, send)
+        return like(came, send)
 
     def _children(self, root: int) -> int:
         """Return to how many ranks this one passes a broadcast in the binomial tree.

@@ -12,7 +12,7 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from sparse_mpi.comm.call_log import Watched
+from sparse_mpi.comm.job.call_log import Watched
 from sparse_mpi.comm.rowtypes import RowTypes
 
 PAUSE = 1e-3  # seconds, at most, before ranks ask again

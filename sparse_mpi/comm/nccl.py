@@ -20,18 +20,18 @@ from __future__ import annotations
 
 from time import perf_counter
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, namespace
-from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.base import Counts, Job
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.comm.conversion import as_comm
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.patience import until
-from sparse_mpi.comm.runtime import TIMEOUT, time_limit
+from sparse_mpi.comm.host_comm import host_comm
+from sparse_mpi.comm.job.time_limit import TIMEOUT, time_limit
+from sparse_mpi.comm.polling import wait_until
 
 ID_BYTES = 128  # of the number by which NCCL's ranks find each other
 NOT_READY = 600  # CUDA's status of a stream that is at work
@@ -41,8 +41,8 @@ class NcclComm(CountingComm):
     """The ranks of ``comm``, each with a GPU of its own: the device that is current when this is made. Collective.
 
     Args:
-        comm: whatever `as_comm` takes. A duplicate of it carries what stays on the host.
-        patient: see `Comm.duplicate`; it concerns the host alone.
+        comm: whatever `as_comm` takes but "nccl". A duplicate of it carries what stays on the host.
+        yield_cpu: see `Comm.duplicate`; it concerns the host alone.
 
     Raises:
         ImportError: CuPy is not installed on some rank.
@@ -54,9 +54,9 @@ class NcclComm(CountingComm):
     staged = False
     concurrent = False  # NCCL does not allow two communicators of a device to be busy in an order that ranks choose
 
-    def __init__(self, comm: Any = None, patient: bool = False) -> None:
-        self._host = as_comm(comm).duplicate(patient)
-        self._patient = patient
+    def __init__(self, comm: Any = None, yield_cpu: bool = False) -> None:
+        self._host = host_comm(comm).duplicate(yield_cpu)
+        self._yield_cpu = yield_cpu
         super().__init__(self._host.rank, self._host.size)
         check = same_on_all_ranks(self._host, words=ID_BYTES // 8)
         with check as say:
@@ -82,23 +82,16 @@ class NcclComm(CountingComm):
         """Free NCCL's communicator and its memory on the device; the last call. Collective."""
         self._comm.destroy()
 
-    def duplicate(self, patient: bool = False) -> NcclComm:
-        return NcclComm(self._host, patient)
+    def duplicate(self, yield_cpu: bool = False) -> NcclComm:
+        return NcclComm(self._host, yield_cpu)
 
-    def node(self) -> int:
-        return self._host.node()
-
-    def abort(self, error: BaseException) -> NoReturn:
-        self._host.abort(error)
-
-    def begin_reduction(self) -> None:
-        self._host.begin_reduction()
-
-    def guard(self) -> None:
-        self._host.guard()
+    @property
+    def job(self) -> Job:
+        """Return the job of the communicator on the host, which ends as a whole."""
+        return self._host.job._replace(concurrent=self.concurrent, staged=self.staged, elastic=None)
 
     def _split(self, color: int) -> NcclComm:
-        return NcclComm(self._host.split(color), self._patient)
+        return NcclComm(self._host.split(color), self._yield_cpu)
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         if not is_device(send):
@@ -212,8 +205,8 @@ class NcclComm(CountingComm):
             return False
 
         try:
-            if self._patient:
-                until(ended)
+            if self._yield_cpu:
+                wait_until(ended)
             else:
                 while not ended():
                     pass

@@ -22,12 +22,8 @@ class NullComm(CountingComm):
         super().__init__(rank, size)
         require_rank(size, "rank", rank)
 
-    def duplicate(self, patient: bool = False) -> NullComm:
+    def duplicate(self, yield_cpu: bool = False) -> NullComm:
         return NullComm(self.size, self.rank)
-
-    def node(self) -> int:
-        """Return 0: all ranks are taken to be on one node."""
-        return 0
 
     def _split(self, color: int) -> NullComm:
         """Return a duplicate: every other rank is taken to give the same colour."""

@@ -1,4 +1,4 @@
-"""Messages between two ranks over MPI: the part of `mpi.MPIComm` that sends, receives and waits.
+"""Messages between ranks over MPI, and their all-to-all exchange: `PointToPoint`, the hands of `mpi.MPIComm`.
 
 A row travels as one MPI datatype of its bytes, so any dtype passes and counts stay below MPI's limit of 2^31.
 Beyond ``rowtypes.CHUNK`` rows a message is cut: one of exactly ``rowtypes.CHUNK`` rows announces that another follows.
@@ -6,18 +6,21 @@ Beyond ``rowtypes.CHUNK`` rows a message is cut: one of exactly ``rowtypes.CHUNK
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, synchronize
 from sparse_mpi.comm import rowtypes
-from sparse_mpi.comm.buffers import row_bytes
-from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.patience import until
-from sparse_mpi.comm.rowtypes import RowTypes
+from sparse_mpi.comm.base import Counts, Take
+from sparse_mpi.comm.buffers import ascending, cut, row_bytes
+from sparse_mpi.comm.making import Raw
+from sparse_mpi.comm.polling import wait_until
 from sparse_mpi.comm.staging import Staging
 
 SENDRECV, ALLTOALLV, STARTED = 1, 2, 3  # tags
+MIN_STREAMED_BYTES = 1 << 18  # Messages of an alltoallv wait for each other up to so many bytes
 
 
 class Receiving(NamedTuple):
@@ -27,61 +30,150 @@ class Receiving(NamedTuple):
     request: Any
 
 
-class PointToPoint(CountingComm):
-    """A communicator over MPI that can send messages."""
+class PointToPoint:
+    """The messages of one communicator over MPI.
 
-    _mpi: Any  # the module of mpi4py
-    _comm: Any  # its communicator
-    _rowtypes: RowTypes
-    _staging: Staging
-    _patient: bool
-    _started: Any = None  # messages that were started last
+    Args:
+        raw: the communicator of mpi4py.
+        staging: the pinned memory of its calls.
+        bucket: to how many peers an alltoallv talks at a time.
+        yield_cpu: whether to sleep between polls instead of taking a core, as MPI does.
+    """
 
-    def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
-        requests = [] if dest is None else self._start_sending(send, dest, SENDRECV)
-        came = None if source is None else self._receive(send, source, SENDRECV)
-        if self.watched is not None:
-            self.watched.received()
-        self._wait(requests)
+    def __init__(self, raw: Raw, staging: Staging, bucket: int, yield_cpu: bool) -> None:
+        self._rank, self._size, self._bucket = raw.comm.rank, raw.comm.size, bucket
+        self._mpi, self._comm, self._rowtypes, self._staging = raw.mpi, raw.comm, raw.rowtypes, staging
+        self.yield_cpu: bool = yield_cpu
+        self.started: Any = None  # messages that were started last: where a rank fails MPI may still use their memory
+
+    def sendrecv(
+        self, send: Array, dest: int | None, source: int | None, arrived: Callable[[], None] | None
+    ) -> Array | None:
+        """Exchange messages; call ``arrived()`` once the one from ``source`` is here."""
+        requests = [] if dest is None else self.start_sending(send, dest, SENDRECV)
+        came = None if source is None else self.receive(send, source, SENDRECV)
+        if arrived is not None:
+            arrived()
+        self.wait(requests)
         return came
 
-    def _start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
-        out = self._empty(send.shape, send)
+    def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
+        """Start to exchange messages of one length; return what waits for the end."""
+        out = self.empty(send.shape, send)
         requests = [self._comm.Irecv(piece, source, STARTED) for piece in self._rowtypes.pieces(out)]
-        requests += self._start_sending(send, dest, STARTED)
-        # Where a rank fails before the end, MPI may still use this memory
-        self._started = send, out, requests
+        requests += self.start_sending(send, dest, STARTED)
+        self.started = send, out, requests
         take_back = self._staging.set_aside() if self._staging.holds(send) else None
 
         def end() -> Array:
-            self._wait(requests)
+            self.wait(requests)
             if take_back is not None:
                 take_back()
             return out
 
         return end
 
-    def _start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
+    def alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
+        """Carry out `Comm.alltoallv`."""
+        leaving = cut(send, counts)
+        if expected is not None:
+            return self._alltoallv_known(leaving, send, expected), expected.copy()
+        by_rank = dict(self._arriving(leaving, send))
+        arriving = [by_rank[rank] for rank in range(self._size)]
+        return self.join(arriving), _lengths(arriving)
+
+    def streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
+        """Carry out `Comm.streamed_alltoallv`."""
+        first = self._rank
+        run: list[Array] = []  # the rows of ranks from the first one on
+        held = 0  # bytes of them
+        for source, rows in self._arriving(cut(send, counts), send):
+            run.append(rows)
+            held += rows.nbytes
+            if held > MIN_STREAMED_BYTES:
+                self._hand_over(first, run, take)
+                first, run, held = source + 1, [], 0
+        if run:
+            self._hand_over(first, run, take)
+
+    def _hand_over(self, first: int, run: list[Array], take: Take) -> None:
+        """Have the rows of ranks ``first``, ``first + 1``, ... taken; rank 0 follows the last."""
+        rows = run[0] if len(run) == 1 else self.join(run)
+        for part in ascending(first % self._size, rows, _lengths(run), self._size):
+            take(*part)
+
+    def _arriving(self, leaving: list[Array], send: Array) -> Iterator[tuple[int, Array]]:
+        """Send all messages; yield the one of this rank to itself, then what comes from the rank above it, and so on.
+
+        While the caller looks at a message, the next one is on its way if it has begun.
+        """
+        rank, size = self._rank, self._size
+        for steps in self._buckets() or [range(0)]:
+            # Send to the next peers down the ring, and receive from as many above, who tell how long messages are.
+            requests = []
+            for step in steps:
+                dest = (rank - step) % size
+                requests += self.start_sending(leaving[dest], dest, ALLTOALLV)
+            if steps.start <= 1:
+                yield rank, leaving[rank]
+            begun: Receiving | None = None
+            for step in steps:
+                source = (rank + step) % size
+                rows = self.receive(send, source, ALLTOALLV, begun)
+                begun = self.begun(send, (source + 1) % size, ALLTOALLV) if step + 1 in steps else None
+                yield source, rows
+            self.wait(requests)
+
+    def _alltoallv_known(self, leaving: list[Array], send: Array, expected: Counts) -> Array:
+        """Receive every message at its final place, and check its length; empty ones are left out on both sides."""
+        out = self.empty((int(expected.sum()), *send.shape[1:]), send)
+        arriving = cut(out, expected)
+        for steps in self._buckets():
+            sources = [(self._rank - step) % self._size for step in steps]
+            pieces = [
+                (source, piece)
+                for source in sources
+                if len(arriving[source])
+                for piece in self._rowtypes.pieces(arriving[source])
+            ]
+            requests = [self._comm.Irecv(piece, source, ALLTOALLV) for source, piece in pieces]
+            for step in steps:
+                dest = (self._rank + step) % self._size
+                if len(leaving[dest]):
+                    requests += self.start_sending(leaving[dest], dest, ALLTOALLV)
+            statuses = [self._mpi.Status() for _ in requests]
+            self.wait(requests, statuses)
+            for (source, (_, rows, rowtype)), status in zip(pieces, statuses, strict=False):
+                if status.Get_count(rowtype) != rows:
+                    raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
+        arriving[self._rank][...] = leaving[self._rank]
+        return out
+
+    def _buckets(self) -> list[range]:
+        return [range(at, min(at + self._bucket, self._size)) for at in range(1, self._size, self._bucket)]
+
+    def start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
+        """Start to send rows; return the requests."""
         return [self._comm.Isend(piece, dest, tag) for piece in self._rowtypes.pieces(rows)]
 
-    def _receive(self, like: Array, source: int, tag: int, begun: Receiving | None = None) -> Array:
+    def receive(self, like: Array, source: int, tag: int, begun: Receiving | None = None) -> Array:
         """Return the rows that ``source`` sends, whose dtype and trailing shape are those of ``like``."""
         pieces: list[Array] = []
         while not pieces or len(pieces[-1]) == rowtypes.CHUNK:
             piece, request = begun or self._start_receiving(like, source, tag)
-            self._wait([request])
+            self.wait([request])
             pieces.append(piece)
             begun = None
-        return pieces[0] if len(pieces) == 1 else self._join(pieces)
+        return pieces[0] if len(pieces) == 1 else self.join(pieces)
 
     def _start_receiving(self, like: Array, source: int, tag: int) -> Receiving:
         """Wait until ``source`` begins to send, and start to receive it."""
-        if self._patient:
-            return until(lambda: self._begun(like, source, tag))
+        if self.yield_cpu:
+            return wait_until(lambda: self.begun(like, source, tag))
         status = self._mpi.Status()
         return self._matched(self._comm.Mprobe(source, tag, status), status, like, source)
 
-    def _begun(self, like: Array, source: int, tag: int) -> Receiving | None:
+    def begun(self, like: Array, source: int, tag: int) -> Receiving | None:
         """Start to receive what ``source`` sends if it has begun to."""
         status = self._mpi.Status()
         message = self._comm.Improbe(source, tag, status)
@@ -93,24 +185,30 @@ class PointToPoint(CountingComm):
         rows = status.Get_count(rowtype)
         if rows < 0:
             raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
-        out = self._empty((rows, *like.shape[1:]), like)
+        out = self.empty((rows, *like.shape[1:]), like)
         synchronize(out)  # a device may still use this memory for what it held before
         return Receiving(out, message.Irecv([out, rows, rowtype]))
 
-    def _join(self, parts: list[Array]) -> Array:
+    def join(self, parts: list[Array]) -> Array:
         """Return all rows of ``parts`` in one array."""
         first = parts[0]
-        out = self._empty((sum(map(len, parts)), *first.shape[1:]), first)
+        out = self.empty((sum(map(len, parts)), *first.shape[1:]), first)
         return namespace(first).concatenate(parts, out=out)
 
-    def _wait(self, requests: list[Any], statuses: list[Any] | None = None) -> None:
-        if self._patient:
-            until(lambda: self._mpi.Request.Testall(requests, statuses))
+    def wait(self, requests: list[Any], statuses: list[Any] | None = None) -> None:
+        """Wait until all requests are complete."""
+        if self.yield_cpu:
+            wait_until(lambda: self._mpi.Request.Testall(requests, statuses))
         else:
             self._mpi.Request.Waitall(requests, statuses)
 
-    def _empty(self, shape: tuple[int, ...], send: Array) -> Array:
+    def empty(self, shape: tuple[int, ...], send: Array) -> Array:
         """Return an array, not written yet, to receive into: in the library of ``send``, pinned if ``send`` is."""
         if self._staging.holds(send):
             return self._staging.empty(shape, send.dtype)
         return namespace(send).empty(shape, send.dtype)
+
+
+def _lengths(parts: list[Array]) -> Counts:
+    """Return the rows of each part."""
+    return np.array(list(map(len, parts)), np.int64)

@@ -8,13 +8,11 @@ A message whose length the receiver cannot know follows a head of its rows and b
 from __future__ import annotations
 
 import os
-import sys
-import traceback
 from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import count
 from socket import gethostname
-from typing import Any, NoReturn
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -22,14 +20,15 @@ import torch
 import torch.distributed as dist
 
 from sparse_mpi.arrays import Array, is_device
-from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.base import Counts, Job
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
-from sparse_mpi.comm.call_log import Watched
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.place import DUPLICATE
-from sparse_mpi.comm.runtime import on_uncaught, time_limit
+from sparse_mpi.comm.job.call_log import Watched
+from sparse_mpi.comm.job.call_site import DUPLICATE
+from sparse_mpi.comm.job.store_watchdog import StoreWatchdog
+from sparse_mpi.comm.job.time_limit import time_limit, wants_watchdog
+from sparse_mpi.comm.job.uncaught import Abort
 from sparse_mpi.comm.staging import Staging
-from sparse_mpi.comm.store_watchdog import StoreWatchdog
 
 _HEAD, _ROWS = 1, 2  # tags
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
@@ -43,12 +42,14 @@ class ProcessGroupComm(CountingComm):
 
     It has a gloo group of its own. Making one is collective over these ranks, or over ``some`` of them, given by their
     ascending numbers in the group. Sums over floating-point numbers are added in gloo's order, the same on all ranks.
-    A `StoreWatchdog` says on stderr who waits in which call for whom, after a minute, or after as many seconds as the
-    variable SPARSE_MPI_TIMEOUT has, and then ends this process. ``parent`` notes this call for it.
+    ``parent`` notes this call for the watchdog.
+
+    Where somebody asks for it, see `sparse_mpi.watch`, a `StoreWatchdog` says on stderr who waits in which call for
+    whom, after a minute, or after as many seconds as the variable SPARSE_MPI_TIMEOUT has, and then ends this process.
 
     Raises:
         RuntimeError: torch.distributed was not initialised.
-        ValueError: SPARSE_MPI_TIMEOUT is no number of seconds.
+        ValueError: SPARSE_MPI_TIMEOUT or SPARSE_MPI_WATCH is not what it must be.
         TypeError: ``group`` is no process group, or this process is not in it.
     """
 
@@ -57,9 +58,10 @@ class ProcessGroupComm(CountingComm):
     def __init__(self, group: Any = None, some: Sequence[int] | None = None, parent: Watched | None = None) -> None:
         members = _members(group)
         self._ranks = members if some is None else [members[rank] for rank in some]  # numbers in the default group
-        dog = _watchdog()
-        if dog is not None and parent is None:
-            parent = dog.over(_ALL, self._ranks)
+        limit = time_limit(None)
+        watchdog = _watchdog(limit) if wants_watchdog(limit) else _WATCHDOGS.get(dist.group.WORLD)
+        if watchdog is not None and parent is None:
+            parent = watchdog.over(_ALL, self._ranks)
         if parent is not None:
             parent.enter(DUPLICATE)
         try:
@@ -69,7 +71,9 @@ class ProcessGroupComm(CountingComm):
                 parent.leave()
         super().__init__(dist.get_rank(self._group), len(self._ranks))
         self._staging = Staging()
-        self.watched = None if dog is None else dog.over(self._family(), self._ranks)
+        self._number = self._family()
+        if watchdog is not None:
+            self.watched = watchdog.over(self._number, self._ranks)
 
     def _family(self) -> int:
         """Return a number for this communicator, the same on all its ranks, that no other has. Collective."""
@@ -77,34 +81,38 @@ class ProcessGroupComm(CountingComm):
         dist.broadcast(torch.from_numpy(number), self._ranks[0], self._group)
         return int(number[0])
 
-    def duplicate(self, patient: bool = False) -> ProcessGroupComm:
+    def duplicate(self, yield_cpu: bool = False) -> ProcessGroupComm:
         return ProcessGroupComm(self._group, parent=self.watched)
 
-    def node(self) -> int:
-        name = blake2b(gethostname().encode(), digest_size=16).digest()
-        names = self._allgather(np.frombuffer(name, np.uint8))
-        return int((names == names[self.rank]).all(axis=1).argmax())
+    @property
+    def job(self) -> Job:
+        """Return what is known of the processes of this job; that one ends makes torchrun end the others."""
+        abort = Abort(self.rank, self.size, lambda: os._exit(1))
+        job = Job(self.concurrent, self.staged, None, self._hosts, abort, abort.guard, self._watch)
+        return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
+
+    def _hosts(self) -> Counts:
+        name = blake2b(gethostname().encode(), digest_size=7).digest()
+        return self._allgather(np.array(int.from_bytes(name, "big"), np.int64))
+
+    def _watch(self, timeout: float | None) -> None:
+        """Have a watchdog watch over this rank, see `sparse_mpi.watch`."""
+        watchdog = _watchdog(time_limit(timeout))
+        if watchdog is not None:
+            if timeout is not None:
+                watchdog.timeout = time_limit(timeout)
+            if self.watched is None:
+                self.watched = watchdog.over(self._number, self._ranks)
 
     def _split(self, color: int) -> ProcessGroupComm:
         colors = self._allgather(np.array(color))
         return ProcessGroupComm(self._group, np.flatnonzero(colors == color).tolist(), self.watched)
-
-    def abort(self, error: BaseException) -> NoReturn:
-        """Print the traceback of ``error`` with this rank and end this process, at which torchrun ends the others."""
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        print(f"rank {self.rank} of {self.size} aborts the job\n{text}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        os._exit(1)
 
     def _stage(self, send: Array) -> np.ndarray:
         return self._staging.download(send)
 
     def _unstage(self, came: Array, send: Array) -> Array:
         return self._staging.upload(came, send) if is_device(send) else came
-
-    def guard(self) -> None:
-        if self.size > 1:
-            on_uncaught(self.abort)
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         if source == self.rank:
@@ -207,18 +215,16 @@ class ProcessGroupComm(CountingComm):
 
 _ALL = -1  # the number under which groups are made that are parts of none of ours
 _families = count()
-_dogs: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # of the default group
+_WATCHDOGS: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # of the default group
 
 
-def _watchdog() -> StoreWatchdog | None:
-    """Return the watchdog of this process; None where it is alone."""
+def _watchdog(limit: float) -> StoreWatchdog | None:
+    """Return the watchdog of this process, with that time limit if it is new; None where it is alone."""
     group = dist.group.WORLD
-    if group is not None and group not in _dogs and dist.get_world_size() > 1:
-        limit, of = time_limit(None), ref(group)
-        _dogs[group] = StoreWatchdog(
-            dist.get_rank(), dist.get_world_size(), lambda: _store_of(of), limit, lambda: os._exit(1)
-        )
-    return _dogs.get(group)
+    if group is not None and group not in _WATCHDOGS and dist.get_world_size() > 1:
+        store, rank, size = ref(group), dist.get_rank(), dist.get_world_size()
+        _WATCHDOGS[group] = StoreWatchdog(rank, size, lambda: _store_of(store), limit, lambda: os._exit(1))
+    return _WATCHDOGS.get(group)
 
 
 def _store_of(group: ref[Any]) -> Any:

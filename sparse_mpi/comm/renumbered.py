@@ -1,4 +1,4 @@
-"""A view of a communicator in which ranks are numbered from another one on: ``comm.renumbered(first)``.
+"""A view of a communicator in which ranks are numbered from another one on: ``Renumbered(comm, first)``.
 
 Algorithms in which rank 0 has a part of its own deal that part out over the ranks, by another ``first`` in every step.
 """
@@ -6,52 +6,36 @@ Algorithms in which rank 0 has a part of its own deal that part out over the ran
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
-from sparse_mpi.comm.base import Comm, Counts, Take
+from sparse_mpi.comm.base import Comm, Counts, Job, Take
 from sparse_mpi.comm.buffers import ascending
-from sparse_mpi.comm.passing import Passing
-from sparse_mpi.comm.traffic import Traffic
+from sparse_mpi.comm.forwarding import ForwardingComm
 
 
-class Renumbered(Passing):
-    """A view of ``comm`` with rank ``first`` as number 0, ``first + 1`` as 1, and so on. ``comm`` counts its calls."""
+class Renumbered(ForwardingComm):
+    """A view of ``comm`` with rank ``first`` as number 0, ``first + 1`` as 1, and so on. ``comm`` counts its calls.
+
+    All ranks must give the same ``first``, modulo the number of ranks.
+    """
 
     def __init__(self, comm: Comm, first: int) -> None:
-        self.size: int = comm.size
-        self.rank: int = (comm.rank - first) % comm.size
-        self.attributes: dict[object, Any] = {}
-        self._comm, self._first = comm, first % comm.size
+        super().__init__(comm)
+        self._first = first % comm.size
 
     @property
-    def traffic(self) -> Traffic:
-        """Return the traffic of ``comm``."""
-        return self._comm.traffic
-
-    @traffic.setter
-    def traffic(self, traffic: Traffic) -> None:
-        self._comm.traffic = traffic
+    def rank(self) -> int:
+        """Return the number of this rank here."""
+        return (self._comm.rank - self._first) % self.size
 
     @property
-    def calls(self) -> list[tuple[float, float]] | None:
-        """Return the calls of ``comm``."""
-        return self._comm.calls
-
-    @calls.setter
-    def calls(self, calls: list[tuple[float, float]] | None) -> None:
-        self._comm.calls = calls
-
-    @property
-    def concurrent(self) -> bool:
-        """Say whether ``comm`` may be called beside others."""
-        return self._comm.concurrent
-
-    @concurrent.setter
-    def concurrent(self, concurrent: bool) -> None:
-        self._comm.concurrent = concurrent
+    def job(self) -> Job:
+        """Return the job of ``comm``, whose hosts are in the order of the ranks here."""
+        job = self._comm.job
+        hosts = job.hosts
+        return job if hosts is None else job._replace(hosts=lambda: np.roll(hosts(), -self._first))
 
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         return self._comm.sendrecv(send, self._original(dest), self._original(source))
@@ -83,30 +67,16 @@ class Renumbered(Passing):
         after = int(np.sum(counts[: self.size - self._first]))  # of ranks first, first + 1, ... P - 1
         return _rotated(send, after), np.roll(counts, self._first)
 
-    def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
-        return self._comm.allreduce(send, op, control)
-
     def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
         return self._comm.bcast(send, (root + self._first) % self.size, control)
 
-    def barrier(self) -> None:
-        self._comm.barrier()
+    def duplicate(self, yield_cpu: bool = False) -> Renumbered:
+        return Renumbered(self._comm.duplicate(yield_cpu), self._first)
 
-    def duplicate(self, patient: bool = False) -> Comm:
-        return self._comm.duplicate(patient).renumbered(self._first)
-
-    def split(self, color: int) -> Comm:
+    def split(self, color: int) -> Renumbered:
         part = self._comm.split(color)
-        numbers = part.duplicate().allgather(np.array(self.rank))  # whose traffic is no step's
-        return part.renumbered(int(numbers.argmin()))
-
-    def renumbered(self, first: int) -> Renumbered:
-        return Renumbered(self._comm, self._first + first)
-
-    def node(self) -> int:
-        nodes = self._comm.duplicate().allgather(np.array(self._comm.node()))  # whose traffic is no step's
-        members = np.flatnonzero(nodes == nodes[self._original(self.rank)])
-        return int(((members - self._first) % self.size).min())
+        numbers = part.duplicate().allgather(np.array(self.rank))  # A duplicate's traffic is no step's
+        return Renumbered(part, int(numbers.argmin()))
 
     def _original(self, number: int | None) -> int | None:
         """Return the rank in ``comm`` of the rank that has this ``number`` here."""

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import math
 import os
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
-TIMEOUT = "SPARSE_MPI_TIMEOUT"
 FOLDER = "SPARSE_MPI_RUN_FOLDER"  # by which `run` tells its ranks a folder of the job
 TERMINAL = "SPARSE_MPI_RUN_TERMINAL"  # by which it tells them the terminal that shows stderr
 WORD = "word"  # the file there with what `run` says of a job that is interrupted
@@ -27,7 +22,6 @@ MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
 RANKS = (*MPI_RANKS, "SLURM_PROCID")
 # Variables that switch CUDA support on: MVAPICH2, Intel MPI, ParaStation
 CUDA_SWITCHES = ("MV2_USE_CUDA", "I_MPI_OFFLOAD", "PSP_CUDA")
-OURS = "sparse_mpi "  # with which the names of our threads begin
 
 
 def told_rank() -> int:
@@ -180,69 +174,3 @@ def _library_says_so(MPI: Any) -> bool:
         maps = Path("/proc/self/maps")
         return maps.exists() and "libmpi_gtl_cuda" in maps.read_text()
     return False
-
-
-def time_limit(timeout: float | None) -> float:
-    """Return the seconds that a call may take: ``timeout``, or what the variable `TIMEOUT` says; 0 is no limit.
-
-    Raises:
-        ValueError: it is no number of seconds.
-    """
-    told = os.environ.get(TIMEOUT, "0") if timeout is None else timeout
-    try:
-        seconds = float(told)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        name = TIMEOUT if timeout is None else "timeout"
-        raise ValueError(f"{name} must be a number of seconds, got {told!r}; 0 waits for any time")
-    return seconds
-
-
-class _Uncaught:
-    """What is done about an exception that nothing catches, after what was done about it before."""
-
-    def __init__(self) -> None:
-        self.end: Callable[[BaseException], Any] | None = None
-        self._hook, self._thread_hook = sys.excepthook, threading.excepthook  # the former ones
-
-    def install(self) -> None:
-        """Have this called for exceptions from now on."""
-        self._hook, sys.excepthook = sys.excepthook, self._in_main
-        self._thread_hook, threading.excepthook = threading.excepthook, self._in_thread
-
-    def _in_main(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        try:
-            if self._hook is not sys.__excepthook__:  # which prints what `end` prints
-                self._hook(kind, error, trace)
-        finally:
-            self._end(error)
-
-    def _in_thread(self, failed: threading.ExceptHookArgs) -> None:
-        thread, error = failed.thread, failed.exc_value
-        ends = error is not None and (thread is None or not thread.daemon or thread.name.startswith(OURS))
-        try:
-            if not ends or self._thread_hook is not threading.__excepthook__:
-                self._thread_hook(failed)
-        finally:
-            if ends:
-                self._end(error)
-
-    def _end(self, error: BaseException | None) -> None:
-        if self.end is not None and error is not None:
-            self.end(error)
-
-
-_UNCAUGHT = _Uncaught()
-
-
-def on_uncaught(end: Callable[[BaseException], Any]) -> None:
-    """Have ``end(error)``, which prints it, called for an exception that nothing catches; the last one given counts.
-
-    Python itself would wait in MPI_Finalize for ranks that wait for this one. Hooks that were there before are called
-    first. The daemon thread of a library may fail, as TensorBoard's does where the disk is full: no other rank waits
-    for it. Threads that make calls of ours must be no daemons.
-    """
-    if _UNCAUGHT.end is None:
-        _UNCAUGHT.install()
-    _UNCAUGHT.end = end

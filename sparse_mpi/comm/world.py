@@ -15,7 +15,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_whole
-from sparse_mpi.comm.base import Comm, Counts
+from sparse_mpi.comm.base import Comm, Counts, Elastic, Job
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.scheduler import Call, DeadlockError, Group, Killed, MismatchError, Run
 
@@ -34,7 +34,7 @@ class World:
     Args:
         ranks: P, how many there are.
         per_node: ranks of a node.
-        leave: which ranks fail, and when: as their step (from 0, counted by `Comm.begin_reduction`) begins, or with a
+        leave: which ranks fail, and when: as their step (from 0, counted by `Job.begin_reduction`) begins, or with a
             pair, before that call of the step (from 0). `run` returns None for them.
 
     Raises:
@@ -96,8 +96,6 @@ class _Fate:
 class _WorldComm(CountingComm):
     """The `Comm` of one rank of a run, or of a group of its ranks."""
 
-    elastic = True
-
     def __init__(self, number: int, group: Group, per_node: int, fate: _Fate) -> None:
         super().__init__(group.members.index(number), len(group.members))
         self._number = number  # of this rank in the run; `rank` is the one in the group
@@ -105,30 +103,30 @@ class _WorldComm(CountingComm):
         self._per_node = per_node
         self._fate = fate
 
-    def begin_reduction(self) -> None:
-        self._fate.begin_step()
+    @property
+    def job(self) -> Job:
+        return Job(elastic=_Survival(self), hosts=self._hosts, begin_reduction=self._fate.begin_step)
 
-    def broken(self) -> bool:
-        return self._group.broken(self._group.members)
+    def _hosts(self) -> Counts:
+        return np.array(self._group.members) // self._per_node
 
-    def revoke(self) -> None:
-        self._group.revoke()
-
-    def shrink(self) -> _WorldComm:
+    def shrunk(self) -> _WorldComm:
+        """Return the communicator of the ranks that have not failed. Collective among them."""
         self._fate.begin_call()
         made = self._of(self._group.survivors(self._number))
         made._ledger = self._ledger
         return made
 
+    @property
+    def group(self) -> Group:
+        """Return the ranks of this communicator in the run."""
+        return self._group
+
     def _of(self, group: Group) -> _WorldComm:
         return _WorldComm(self._number, group, self._per_node, self._fate)
 
-    def duplicate(self, patient: bool = False) -> _WorldComm:
+    def duplicate(self, yield_cpu: bool = False) -> _WorldComm:
         return self._of(self._group)
-
-    def node(self) -> int:
-        nodes = [member // self._per_node for member in self._group.members]
-        return nodes.index(self._number // self._per_node)
 
     def _split(self, color: int) -> _WorldComm:
         groups = self._rendezvous(Call("split"), color, self._group.split)
@@ -195,6 +193,28 @@ class _WorldComm(CountingComm):
 
     def _barrier(self) -> None:
         self._rendezvous(Call("barrier"), None, lambda _: None)
+
+
+class _Survival(Elastic):
+    """What ranks of a `World` can do that go on after one of them has failed."""
+
+    def __init__(self, comm: _WorldComm) -> None:
+        self._comm = comm
+
+    def broken(self) -> bool:
+        return self._comm.group.broken(self._comm.group.members)
+
+    def revoke(self) -> None:
+        self._comm.group.revoke()
+
+    def shrink(self) -> Comm:
+        return self._comm.shrunk()
+
+    def yielding(self) -> Comm:
+        return self._comm
+
+    def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
+        return self._comm.start_sendrecv(send, dest, source)
 
 
 def _rows_of(send: Array) -> tuple[np.dtype, tuple[int | str, ...]]:

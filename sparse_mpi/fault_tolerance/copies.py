@@ -20,6 +20,7 @@ from sparse_mpi import kernels
 from sparse_mpi.algorithms import Reduction
 from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import elastic_of
 from sparse_mpi.fault_tolerance.held import WORD, Held
 from sparse_mpi.sparse import SparseVector
 
@@ -76,7 +77,8 @@ class Copies:
         if number is not None and comm.size > 1:
             place = self._place(number, len(residual))
             before, after = _neighbours(comm)
-            self._part = _Part(number, place, comm.start_sendrecv(self._rounded(residual[place].copy()), after, before))
+            mine = self._rounded(residual[place].copy())
+            self._part = _Part(number, place, elastic_of(comm).start_sendrecv(mine, after, before))
 
     def exchange(self, acc: Array, staged: Reduction, gives_away: bool, members: list[int], comm: Comm) -> None:
         """Stage what a step does to the copy. Collective.

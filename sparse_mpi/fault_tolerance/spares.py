@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import elastic_of
 from sparse_mpi.fault_tolerance.departure import Departure, TooFewRanks
 
 T = TypeVar("T")
@@ -198,7 +199,7 @@ class Spares:
         """Return the communicator of the ranks that train, or of those that wait. Collective among all."""
         if not self._separate:
             return self._everybody
-        self._lounge = self._everybody.patient()
+        self._lounge = elastic_of(self._everybody).yielding()
         return self._everybody.split(int(self.number in self._spares))
 
     def _place(self, number: int) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import hand_over
+from sparse_mpi.comm.base import elastic_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.comm.runtime import say_on_stderr
@@ -53,7 +54,7 @@ class Team(Spares):
     def __init__(self, comm: Any = None, *, min_ranks: int = 1, spares: int = 0) -> None:
         self.comm: Comm = as_comm(comm)
         with same_on_all_ranks(self.comm) as say:
-            if not self.comm.elastic:
+            if self.comm.job.elastic is None:
                 raise ValueError(
                     "comm must be one that survives the loss of a rank, got one that does not; start with "
                     "`mpirun --with-ft ulfm` of Open MPI 5, or take SparseAllreduce"
@@ -67,9 +68,10 @@ class Team(Spares):
             check_whole("min_ranks", min_ranks, 1, remedy=within, most=self.comm.size - spares)
             say(min_ranks=min_ranks, spares=spares)
         self.comm.attributes[Team] = self
+        self.comm.job.watch(None)
         # Talk with everybody: MPI connects two ranks where they first talk, and if one has failed may wait for ever
         self.comm.alltoallv(np.zeros(self.comm.size, np.uint8), [1] * self.comm.size)
-        self.comm.fail_alone(self.close)
+        elastic_of(self.comm).exit_without_abort(self.close)
         self.min_ranks: int = min_ranks
         self.number: int = self.comm.rank
         self.members: list[int] = list(range(self.comm.size))
@@ -94,7 +96,7 @@ class Team(Spares):
 
     def _transact(self, attempt: Callable[[], T], meeting: Callable[[], Comm]) -> T:
         """Carry out `transaction` by the ranks of ``meeting()``."""
-        self.comm.begin_reduction()
+        self.comm.job.begin_reduction()
         while True:
             staged: list[T] = []
             self._joining, self._called = (), False
@@ -104,7 +106,7 @@ class Team(Spares):
                 meeting().barrier()
             except Exception as error:
                 # A message that a failure has cut short can raise anything.
-                if not isinstance(error, RankFailure) and not meeting().broken():
+                if not isinstance(error, RankFailure) and not elastic_of(meeting()).broken():
                     raise
             else:
                 self.completed += 1
@@ -128,7 +130,7 @@ class Team(Spares):
         # By now all ranks have done all there is to do. None may leave while others still wait for it in the meeting:
         # they meet once more, and that may fail, because the first to leave may end before the last has heard of all.
         self._over = True
-        with self.comm.within(LAST_SECONDS):
+        with elastic_of(self.comm).deadline(LAST_SECONDS):
             self._meet_at_the_end()
 
     def _meet_at_the_end(self) -> None:
@@ -138,7 +140,7 @@ class Team(Spares):
             with suppress(TooFewRanks):
                 try:
                     self._dismiss()
-                    self._everybody.wait_for_end()
+                    elastic_of(self._everybody).wait_for_end()
                     self._everybody.barrier()
                     completed += 1
                 except RankFailure:
@@ -152,8 +154,9 @@ class Team(Spares):
         began, former, known = perf_counter(), self.comm, {*self.members, *self._spares} - self.lost
         while True:
             # Revoke: no rank shall wait for one that has come here.
-            self._everybody.revoke()
-            self._everybody = self._everybody.shrink()
+            elastic = elastic_of(self._everybody)
+            elastic.revoke()
+            self._everybody = elastic.shrink()
             try:
                 facts = self._everybody.allgather(np.array([self.number, self.completed], np.int64), control=True)
                 numbers, completed = facts[:, 0].tolist(), int(facts[:, 1].max())
@@ -167,7 +170,7 @@ class Team(Spares):
                 self.comm, self._next = self._separated(), None
                 break
             except Exception as error:
-                if not isinstance(error, RankFailure) and not self._everybody.broken():
+                if not isinstance(error, RankFailure) and not elastic_of(self._everybody).broken():
                     raise
         self._move(former)
         if lost and not self._over:  # otherwise this rank knew of the loss, or they have ended as it will

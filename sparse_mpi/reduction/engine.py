@@ -307,7 +307,7 @@ class Direct:
             agree: returns what all ranks have agreed to reduce. Collective.
             check: assert both laws on the step.
         """
-        self.engine.comm.begin_reduction()
+        self.engine.comm.job.begin_reduction()
         agreed = agree()
         try:
             return self.engine.attempt(agreed)

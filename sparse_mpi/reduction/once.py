@@ -67,11 +67,8 @@ def _reduce_once(
             raise ValueError("x must have at least one element, got none; leave empty tensors out")
         k, made = resolve_k(len(flat), k, density, usual_density(algorithm)), make_candidate(algorithm, options)
         say(n=len(flat), dtype=flat.dtype, k=k, algorithm=made)
-    try:
-        layout = Layout.of(len(flat))
-        chosen = made or choose(layout, k, transport)
-        state = chosen.init(layout, k, transport.size)
-        reduction, _ = chosen.reduce(flat, k, transport, state, layout)
-    except Exception as error:
-        transport.abort(error)
+    layout = Layout.of(len(flat))
+    chosen = made or choose(layout, k, transport)
+    state = chosen.init(layout, k, transport.size)
+    reduction, _ = chosen.reduce(flat, k, transport, state, layout)
     return Reduction(leave(reduction.total, x), leave(reduction.sent, x))

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.background import progress_thread_of
+from sparse_mpi.comm.background import in_turn
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.settings import Settings
@@ -87,7 +87,7 @@ class Buckets:
                 return SparseAllreduce(settings=settings, comm=self._comm)
             return ElasticAllreduce(settings=settings, team=self._ranks.team, **self._survival)
 
-        return progress_thread_of(self._comm).start(make).wait()
+        return in_turn(self._comm, make)
 
     def complete(self, scale: float) -> None:
         """Take the parameters whose gradients are sparse tensors, on any rank, out of their buckets on all. Collective.

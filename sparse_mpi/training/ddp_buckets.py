@@ -10,7 +10,7 @@ import torch
 
 from sparse_mpi.arrays import check
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.background import progress_thread_of
+from sparse_mpi.comm.background import in_turn
 from sparse_mpi.feedback.residual import check_sizes
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.forms import WHOLE, check_list, check_mapping
@@ -70,7 +70,7 @@ class DDPBuckets:
         def make() -> SparseAllreduce:
             return SparseAllreduce(settings=settings, comm=self._comm)
 
-        reducer = self.known[names] = progress_thread_of(self._comm).start(make).wait()  # after work under way
+        reducer = self.known[names] = in_turn(self._comm, make)  # after work under way
         owed = [self._owed.pop(name, {}) for name in names]
         if any(owed):
             reducer.feedback.load(joined(owed, reducer.layout.sizes))

@@ -113,7 +113,7 @@ class DiLoCo:
     ) -> None:
         transport = as_comm(comm) if team is None else team.comm
         if team is None:
-            transport.guard()
+            transport.job.guard()
         with same_on_all_ranks(transport) as say:
             if team is not None and comm is not None:
                 raise ValueError(f"comm must be None with a team, which has one, got {comm!r}")
@@ -136,7 +136,7 @@ class DiLoCo:
             say(fragment_sync_delay=fragment_sync_delay, fragment_update_alpha=fragment_update_alpha)
             say(outer_optimizer=repr(outer_optimizer))
         self.team = team
-        self.comm: Comm = transport.duplicate(patient=fragment_sync_delay > 0) if team is None else transport
+        self.comm: Comm = transport.duplicate(yield_cpu=fragment_sync_delay > 0) if team is None else transport
         self._ranks = LiveRanks(self.comm, team)
         share = settings.k / settings.layout.size if k is not None else density
         share = usual_density(settings.algorithm) if share is None else share

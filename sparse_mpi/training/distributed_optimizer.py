@@ -263,7 +263,7 @@ def DistributedOptimizer(
     """
     transport = as_comm(comm) if team is None else team.comm
     if team is None:
-        transport.guard()
+        transport.job.guard()
     with same_on_all_ranks(transport) as say:
         if op not in (Average, Sum):
             raise ValueError(f"op must be one of {(Average, Sum)}, got {op!r}")

@@ -138,7 +138,7 @@ class GradientReduction:
             say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=passes, average=average)
             say(scaled=scaler is not None)
         self._overlap = overlap and scaler is None
-        self.comm: Comm = transport.duplicate(patient=self._overlap) if team is None else transport
+        self.comm: Comm = transport.duplicate(yield_cpu=self._overlap) if team is None else transport
         self.team: Team | None = team
         self._ranks = LiveRanks(self.comm, team)
         most = clip_norm if clip_norm is None or average else clip_norm / self.comm.size

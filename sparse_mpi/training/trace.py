@@ -38,7 +38,7 @@ class Tracer:
         self.buckets: list[BucketTrace] = []  # those of the last step
         self._comm, self._x = comm, x
         self._given: Any = None  # the mark before the reduction that is given next
-        comm.calls = []
+        comm.traffic.calls = []
 
     def mark(self) -> Any:
         """Return an event behind what the caller's stream was told so far; None where gradients are on the host."""
@@ -48,7 +48,7 @@ class Tracer:
         """Call this before a reduction is given; ``anew`` forgets the last step, of which nothing is under way."""
         if anew:
             self.buckets = []
-            self._comm.calls = []
+            self._comm.traffic.calls = []
         self._given = self.mark()
 
     def watch(self, handle: Handle[Any], reducer: SparseAllreduce) -> None:
@@ -61,7 +61,7 @@ class Tracer:
 
     def _note(self, done: Handle[Any], reducer: SparseAllreduce) -> None:
         """Record a bucket; runs on the progress thread, before its next piece of work."""
-        calls, self._comm.calls = self._comm.calls, []
+        calls, self._comm.traffic.calls = self._comm.traffic.calls, []
         marks = done.marks
         if marks is None and self._given is not None:  # done at once, on the caller's stream
             marks = Marks(self._given, self._given, self.mark())

@@ -27,8 +27,8 @@ def gradients(rank: int) -> np.ndarray:
     return np.random.default_rng(rank).standard_normal((STEPS, BUCKETS, N)).astype(np.float32)
 
 
-def reduced(comm, background: bool, patient: bool = False) -> list[bytes]:
-    comm = comm.duplicate(patient)
+def reduced(comm, background: bool, yield_cpu: bool = False) -> list[bytes]:
+    comm = comm.duplicate(yield_cpu)
     algorithms = ("oktopk", "gtopk", "adtopk")  # which make every kind of call
     reducers = [SparseAllreduce(N, k=K, comm=comm, algorithm=algorithms[bucket]) for bucket in range(BUCKETS)]
     out = []
@@ -44,16 +44,16 @@ def reduced(comm, background: bool, patient: bool = False) -> list[bytes]:
 
 def test_in_the_background_as_in_the_foreground(ranks):
     """With several in flight, checked for both laws."""
-    for plain, background, patient in ranks.run(
-        lambda comm: (reduced(comm, False), reduced(comm, True), reduced(comm, True, patient=True))
+    for plain, background, yielding in ranks.run(
+        lambda comm: (reduced(comm, False), reduced(comm, True), reduced(comm, True, yield_cpu=True))
     ):
-        assert plain == background == patient
+        assert plain == background == yielding
 
 
 def test_mpi_reduces_in_a_thread_of_its_own(ranks):
     def where(comm):
         seen = progress_thread_of(comm.duplicate()).start(threading.current_thread).wait()
-        return comm.concurrent, seen is not threading.current_thread()
+        return comm.job.concurrent, seen is not threading.current_thread()
 
     assert all(concurrent == elsewhere for concurrent, elsewhere in ranks.run(where))
 
@@ -161,7 +161,33 @@ def test_a_world_does_it_at_once():
 def test_calls_are_recorded_on_demand():
     comm = NullComm(2)
     comm.barrier()
-    comm.calls = []
+    comm.traffic.calls = []
     comm.barrier()
-    ((begin, end),) = comm.calls
+    ((begin, end),) = comm.traffic.calls
     assert begin <= end
+
+
+UNSEEN = """
+import sys
+from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.background import progress_thread_of
+from sparse_mpi.comm.job.uncaught import on_uncaught
+
+class Threaded(NullComm):
+    concurrent = sys.argv[1] == "threaded"
+
+on_uncaught(lambda error: print("ends with", repr(error)))
+progress = progress_thread_of(Threaded(2))
+seen, unseen = (progress.start(lambda kind=kind: [][kind]) for kind in (0, 1))
+try:
+    seen.wait()
+except IndexError:
+    print("caught")
+"""
+
+
+@pytest.mark.parametrize("kind", ["threaded", "at once"])
+def test_an_error_that_nobody_waits_for_is_not_lost(kind):
+    """Other ranks may wait for this one in what has failed here."""
+    done = launch(None, "-c", UNSEEN, kind)
+    assert done.stdout.splitlines() == ["caught", "ends with IndexError('list index out of range')"], done.stderr

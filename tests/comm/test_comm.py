@@ -294,4 +294,4 @@ def test_as_comm_leaves_a_comm_alone(ranks):
 
 def test_abort_in_process_raises_the_error():
     with pytest.raises(KeyError, match="lost"):
-        NullComm().abort(KeyError("lost"))
+        NullComm().job.abort(KeyError("lost"))

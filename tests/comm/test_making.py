@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from sparse_mpi.comm.kennel import Kennel
+from sparse_mpi.comm.job.watchdog_thread import WatchdogThread
 
 from ..launch import launch, needs_mpi
 
@@ -71,11 +71,11 @@ part = world.duplicate().split(0)  # keeps the one that it was made of
 assert living() == living()
 assert part.allreduce(np.ones(1)) == 2 and part._whole.allreduce(np.ones(1)) == 2
 inner, outer = part._comm, part._whole._comm
-view = part.patient()
+view = part.yielding()
 del part
 assert living() and view.allreduce(np.ones(1)) == 2
 del view
-world.node()
+world.job.hosts()
 assert living() and not inner and not outer, "both were freed"
 print("as they should")
 """
@@ -116,7 +116,7 @@ from sparse_mpi.comm import as_comm
 made = sparse_mpi.SparseAllreduce(100, k=5)
 MPI.Finalize()
 calls = [lambda: made.step(np.ones(100, np.float32)), lambda: sparse_mpi.SparseAllreduce(100, k=5), as_comm]
-calls += [made.comm.barrier, made.comm.duplicate, made.comm.node, lambda: made.comm.split(0)]
+calls += [made.comm.barrier, made.comm.duplicate, made.comm.job.hosts, lambda: made.comm.split(0)]
 for call in calls:
     try:
         call()
@@ -141,8 +141,8 @@ except RuntimeError as error:
 @pytest.mark.parametrize("times", [40, pytest.param(500, marks=pytest.mark.full("as 40"))])
 def test_dropped_optimizers_leave_nothing(times):
     done = launch(2, "-c", DROPPED, str(times))
-    # The main thread and that of the watchdogs, and the hook of the one that is there
-    assert done.stdout.splitlines() == ["True 2 1"] * 2, done.stderr
+    # The main thread, and the hook of the one that is there
+    assert done.stdout.splitlines() == ["True 1 1"] * 2, done.stderr
 
 
 def test_a_communicator_is_freed_when_no_rank_uses_it_or_a_part_of_it():
@@ -171,23 +171,23 @@ def test_a_call_without_mpi_is_an_error(program, text):
 def test_the_end_of_all_programs_is_asked_for_whatever_the_order():
     """Watchdogs that threads made have another order on other ranks, which wait for all of them."""
 
-    class Dog:
+    class Monitor:
         def __init__(self, awaited=None):
             self.asked, self.awaited = False, awaited
 
-        def ended(self):
+        def all_ended(self):
             def passed():
                 self.asked = True
                 return self.awaited is None or self.awaited.asked
 
             return passed
 
-        def look(self):
+        def poll(self):
             return
 
-        tell = look
+        announce_end = poll
 
-    second = Dog()
+    second = Monitor()
     looks = count()
-    Kennel().wait([Dog(second), second], lambda: next(looks) > 3)
+    WatchdogThread().wait([Monitor(second), second], lambda: next(looks) > 3)
     assert second.asked

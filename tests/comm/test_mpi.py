@@ -9,9 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparse_mpi.comm import patience, runtime
+from sparse_mpi.comm import polling, runtime
+from sparse_mpi.comm.job import uncaught
 from sparse_mpi.comm.mpi import MPIComm
+from sparse_mpi.comm.point_to_point import PointToPoint
 from sparse_mpi.comm.runtime import LAUNCHERS, refuse_singletons, takes_device_pointers
+from sparse_mpi.comm.staging import Staging
 
 from ..launch import ROOT, launch, needs_mpi
 
@@ -34,9 +37,9 @@ def test_hooks_for_exceptions_that_were_there_before_are_called_first(monkeypatc
     seen = []
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: seen.append(("before", str(error))))
     monkeypatch.setattr(threading, "excepthook", lambda failed: seen.append(("thread", str(failed.exc_value))))
-    monkeypatch.setattr(runtime, "_UNCAUGHT", runtime._Uncaught())
+    monkeypatch.setattr(uncaught, "_UNCAUGHT", uncaught._Uncaught())
     for who in ("first", "last"):
-        runtime.on_uncaught(lambda error, who=who: seen.append((who, str(error))))
+        uncaught.on_uncaught(lambda error, who=who: seen.append((who, str(error))))
     error = ValueError("x")
     sys.excepthook(ValueError, error, None)
     assert seen == [("before", "x"), ("last", "x")]
@@ -92,7 +95,7 @@ try:
         raise ArithmeticError("gradient lost")
     comm.barrier()
 except ArithmeticError as error:
-    comm.abort(error)
+    comm.job.abort(error)
 """,
     )
     assert done.returncode != 0
@@ -116,7 +119,7 @@ try:
 except TypeError as error:
     assert comm.rank == 0 and "send must have rows of 8 bytes on rank 1 too" in str(error)
     print("refused")
-    comm.abort(error)
+    comm.job.abort(error)
 comm.barrier()
 """,
     )
@@ -166,13 +169,13 @@ def test_device_pointers_are_declared(monkeypatch):
         takes_device_pointers(None, comm_with(None))
 
 
-def test_a_patient_rank_spins_for_a_moment_and_then_sleeps_longer_and_longer(monkeypatch):
+def test_a_rank_that_polls_spins_for_a_moment_and_then_sleeps_longer_and_longer(monkeypatch):
     now, naps, looks = 0.0, [], []
 
     def arrived():
         nonlocal now
         looks.append(len(naps))
-        now += patience.SPIN_SECONDS / 100
+        now += polling.SPIN_SECONDS / 100
         return len(naps) == 12
 
     def sleep(seconds):
@@ -180,11 +183,11 @@ def test_a_patient_rank_spins_for_a_moment_and_then_sleeps_longer_and_longer(mon
         naps.append(seconds)
         now += seconds
 
-    monkeypatch.setattr(patience, "perf_counter", lambda: now)
-    monkeypatch.setattr(patience, "sleep", sleep)
-    assert patience.until(arrived) is True
+    monkeypatch.setattr(polling, "perf_counter", lambda: now)
+    monkeypatch.setattr(polling, "sleep", sleep)
+    assert polling.wait_until(arrived) is True
     assert looks.count(0) in (100, 101, 102) and looks[-12:] == list(range(1, 13))
-    assert naps == [min(patience.MIN_PAUSE_SECONDS * 2**nap, patience.MAX_PAUSE_SECONDS) for nap in range(12)]
+    assert naps == [min(polling.MIN_PAUSE_SECONDS * 2**nap, polling.MAX_PAUSE_SECONDS) for nap in range(12)]
 
 
 @pytest.mark.parametrize("status", [0, 1])
@@ -206,14 +209,14 @@ def test_mpich_says_whether_it_takes_device_pointers(monkeypatch, status, suppor
     assert takes_device_pointers(module, comm_with(None)) == (status == 0 and supported == 1) and asked == [0]
 
 
-@pytest.mark.parametrize("patient", [False, True])
-def test_only_a_patient_rank_polls(patient):
+@pytest.mark.parametrize("yield_cpu", [False, True])
+def test_only_a_rank_that_yields_its_core_polls(yield_cpu):
     """Others leave the waiting to MPI, which hears of arrivals sooner."""
     calls = []
     comm = MPIComm.__new__(MPIComm)
-    comm._patient = patient
     request = SimpleNamespace(Testall=lambda *_: calls.append("poll") or True, Waitall=lambda *_: calls.append("wait"))
-    comm._mpi = SimpleNamespace(Request=request)
-    comm._wait([object()])
+    raw = SimpleNamespace(mpi=SimpleNamespace(Request=request), comm=SimpleNamespace(rank=0, size=2), rowtypes=None)
+    comm._messages = PointToPoint(raw, Staging(), 8, yield_cpu)
+    comm._messages.wait([object()])
     comm._together(lambda: calls.append("blocking"), lambda: calls.append("started"))
-    assert calls == (["poll", "started", "poll"] if patient else ["wait", "blocking"])
+    assert calls == (["poll", "started", "poll"] if yield_cpu else ["wait", "blocking"])

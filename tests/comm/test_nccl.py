@@ -9,6 +9,7 @@ import pytest
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import NullComm, as_comm
+from sparse_mpi.comm.local_rank import host_leader
 from sparse_mpi.comm.nccl import NcclComm
 from sparse_mpi.comm.world import World
 
@@ -130,7 +131,7 @@ def test_parts_duplicates_and_nodes(ranks, nccl):
     def body(comm):
         part, twin = comm.split(0), comm.duplicate()
         assert as_comm(comm) is comm and part.traffic is comm.traffic and twin.traffic is not comm.traffic
-        return comm.node(), part.size, twin.rank == comm.rank
+        return host_leader(comm), part.size, twin.rank == comm.rank
 
     assert ranks.run(body, wrap=lambda comm: comm) == [(0, ranks.size, True)] * ranks.size
 
@@ -203,12 +204,12 @@ def test_a_group_is_ended_after_an_error_too(ranks, nccl):
     assert ranks.run(body, wrap=lambda comm: comm) == [[rank] * 3 for rank in range(3)]
 
 
-@pytest.mark.parametrize("patient", [False, True])
-def test_a_failure_of_nccl_ends_a_call(ranks, nccl, device, patient):
+@pytest.mark.parametrize("yield_cpu", [False, True])
+def test_a_failure_of_nccl_ends_a_call(ranks, nccl, device, yield_cpu):
     """The stream never ends: another rank is gone. All later calls raise too."""
 
     def body(comm):
-        over, x = comm.duplicate(patient), sys.modules["cupy"].ones(3)
+        over, x = comm.duplicate(yield_cpu), sys.modules["cupy"].ones(3)
         nccl._rank.comm.barrier()
         device.stuck[0] = NOT_READY
         nccl.failed = True

@@ -57,7 +57,7 @@ try:
         raise ArithmeticError("gradient lost")
     comm.barrier()
 except ArithmeticError as error:
-    comm.abort(error)
+    comm.job.abort(error)
 """
 
 
@@ -140,7 +140,7 @@ def alone():
 
 def test_a_wrapper_is_kept_as_long_as_its_group(alone):
     comm = as_comm(alone)
-    assert process_group.wrapped() is comm and (comm.rank, comm.size, comm.staged) == (0, 1, True)
+    assert process_group.wrapped() is comm and (comm.rank, comm.size, comm.job.staged) == (0, 1, True)
     dist.destroy_process_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     fresh = process_group.wrapped()

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.local_rank import host_leader
+from sparse_mpi.comm.renumbered import Renumbered
 from sparse_mpi.tools.analysis.recording import RecordingComm
 
 
@@ -33,7 +35,7 @@ def test_calls_are_those_of_ranks_that_stand_elsewhere(ranks, first):
     """Rank r of a renumbered communicator is told what rank r of any other is told."""
 
     def body(comm):
-        turned = comm.renumbered(first)
+        turned = Renumbered(comm, first)
         assert isinstance(turned, Comm) and turned.size == comm.size
         before = comm.traffic.copy()
         results = every_call(turned, turned.rank)
@@ -50,9 +52,9 @@ def test_calls_are_those_of_ranks_that_stand_elsewhere(ranks, first):
 @pytest.mark.ranks(least=2)
 def test_parts_and_duplicates_keep_the_order(ranks):
     def body(comm):
-        turned = comm.renumbered(1)
+        turned = Renumbered(comm, 1)
         odd = turned.split(turned.rank % 2)
-        return turned.rank, turned.duplicate().rank, turned.renumbered(1).rank, odd.rank, odd.size, turned.node()
+        return turned.rank, turned.duplicate().rank, Renumbered(turned, 1).rank, odd.rank, odd.size, host_leader(turned)
 
     size = ranks.size
     for rank, (turned, duplicate, twice, part, among, node) in enumerate(ranks.run(body)):
@@ -64,7 +66,7 @@ def test_parts_and_duplicates_keep_the_order(ranks):
 def test_what_is_recorded_does_not_name_the_view(ranks):
     def body(comm):
         recording = RecordingComm(comm)
-        every_call(recording.renumbered(1), recording.renumbered(1).rank)
+        every_call(Renumbered(recording, 1), Renumbered(recording, 1).rank)
         return {call.where for call in recording.record}
 
     assert ranks.run(body) == [{"test_renumbered.every_call"}] * ranks.size
@@ -74,7 +76,7 @@ def test_attributes_belong_to_one_communicator(ranks):
     def body(comm):
         one = comm.duplicate()
         one.attributes["key"] = "kept"
-        others = [one.duplicate(), one.renumbered(1), one.split(0), RecordingComm(one)]
+        others = [one.duplicate(), Renumbered(one, 1), one.split(0), RecordingComm(one)]
         return one.attributes["key"], [other.attributes for other in others]
 
     assert ranks.run(body) == [("kept", [{}] * 4)] * ranks.size

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from sparse_mpi.comm.call_log import CallLog
-from sparse_mpi.comm.kennel import KENNEL
-from sparse_mpi.comm.place import CALLS
-from sparse_mpi.comm.store_watchdog import PLACES, StoreWatchdog
+from sparse_mpi.comm.job.call_log import CallLog
+from sparse_mpi.comm.job.call_site import CALLS
+from sparse_mpi.comm.job.store_watchdog import SITES, StoreWatchdog
+from sparse_mpi.comm.job.watchdog_thread import WATCHDOG_THREAD
 
 from ..launch import launch
 
@@ -26,7 +26,7 @@ import sys, time
 from pathlib import Path
 import numpy as np, torch.distributed as dist
 import sparse_mpi
-from sparse_mpi.comm import as_comm, store_watchdog
+from sparse_mpi.comm.job import store_watchdog
 
 store_watchdog.WORD, folder, where = 0.0, Path(sys.argv[1]), sys.argv[2]
 report = store_watchdog.StoreWatchdog._report
@@ -60,7 +60,7 @@ def lines_of(done) -> list[str]:
 
 @pytest.mark.jobs
 def test_without_a_limit_one_rank_says_who_waits_for_whom_and_the_job_goes_on(tmp_path):
-    done = launch(None, *TORCHRUN, "-c", HANGS, str(tmp_path), "step", SPARSE_MPI_TIMEOUT="0")
+    done = launch(None, *TORCHRUN, "-c", HANGS, str(tmp_path), "step", SPARSE_MPI_WATCH="1")
     assert done.returncode == 0 and done.stdout.split() == ["done"] * 3, done.stderr
     pattern = r"sparse_mpi: rank [02] of 3 has been in \w+ of reduction 3 for \d s, and waits for others: rank 1 left "
     assert any(re.match(pattern, line) for line in lines_of(done)), done.stderr
@@ -69,7 +69,7 @@ def test_without_a_limit_one_rank_says_who_waits_for_whom_and_the_job_goes_on(tm
 
 @pytest.mark.jobs
 def test_a_communicator_that_a_rank_does_not_make_is_named(tmp_path):
-    done = launch(None, *TORCHRUN, "-c", HANGS, str(tmp_path), "start", SPARSE_MPI_TIMEOUT="0")
+    done = launch(None, *TORCHRUN, "-c", HANGS, str(tmp_path), "start", SPARSE_MPI_WATCH="1")
     assert done.returncode == 0 and done.stdout.split() == ["done"] * 3, done.stderr
     assert re.search(r"rank [02] of 3 has been in duplicate for \d s, and waits for others: ", done.stderr), done.stderr
 
@@ -107,17 +107,19 @@ class Store(dict):
 
 @pytest.fixture
 def jobs(monkeypatch):
-    """Makes the watchdogs of a job of three ranks, which look when told, and whose clock stands still."""
-    monkeypatch.setattr(KENNEL, "add", lambda dog: None)
+    """Makes the watchdogs of a job of three ranks, which poll when told, and whose clock stands still."""
+    monkeypatch.setattr(WATCHDOG_THREAD, "add", lambda monitor: None)
     pass_time(monkeypatch, 0)
     ended = []
 
     def make(timeout: float) -> tuple[Store, list[StoreWatchdog], list[int]]:
         store = Store()
-        dogs = [StoreWatchdog(rank, 3, lambda: store, timeout, lambda r=rank: ended.append(r)) for rank in range(3)]
-        return store, dogs, ended
+        watchdogs = [
+            StoreWatchdog(rank, 3, lambda: store, timeout, lambda r=rank: ended.append(r)) for rank in range(3)
+        ]
+        return store, watchdogs, ended
 
-    monkeypatch.setattr("sparse_mpi.comm.store_watchdog.SPEAKING", 0.0)
+    monkeypatch.setattr("sparse_mpi.comm.job.store_watchdog.SPEAKING", 0.0)
     return make
 
 
@@ -128,16 +130,16 @@ def pass_time(monkeypatch, seconds: float) -> None:
 
 
 def test_the_first_says_who_lacks_and_members_only(jobs, monkeypatch, capsys):
-    store, dogs, ended = jobs(0.0)
-    pair = [dog.over(6, [0, 2]) for dog in dogs]
+    store, watchdogs, ended = jobs(0.0)
+    pair = [watchdog.over(6, [0, 2]) for watchdog in watchdogs]
     pair[0].enter(ALLREDUCE)
-    for dog in dogs:
-        dog.look()
-    assert f"{PLACES}/0" not in store  # it has been there for a moment only
+    for watchdog in watchdogs:
+        watchdog.poll()
+    assert f"{SITES}/0" not in store  # it has been there for a moment only
     pass_time(monkeypatch, 100)
     for _ in range(2):
-        for dog in dogs:
-            dog.look()
+        for watchdog in watchdogs:
+            watchdog.poll()
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(
         r"sparse_mpi: rank 0 of 3 has been in allreduce for 100 s, and waits for others: rank 2 has made no call yet; "
@@ -148,16 +150,16 @@ def test_the_first_says_who_lacks_and_members_only(jobs, monkeypatch, capsys):
 
 
 def test_a_late_rank_may_have_ended_a_call_or_be_in_another_one(jobs, monkeypatch, capsys):
-    _, dogs, ended = jobs(30.0)
-    whole = [dog.over(3, range(3)) for dog in dogs]
+    _, watchdogs, ended = jobs(30.0)
+    whole = [watchdog.over(3, range(3)) for watchdog in watchdogs]
     for rank in range(3):
         whole[rank].enter(ALLREDUCE)
     for rank in (0, 1):
         whole[rank].leave()
     whole[0].enter(ALLREDUCE)
     pass_time(monkeypatch, 40)
-    for dog in (dogs[1], dogs[2], dogs[0]):
-        dog.look()
+    for watchdog in (watchdogs[1], watchdogs[2], watchdogs[0]):
+        watchdog.poll()
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("sparse_mpi: rank 2 of 3 has been in allreduce for 40 s, longer than 30 s")
     assert "rank 1 left allreduce 40 s ago, and has made no call since; rank 2 has been in allreduce" in second
@@ -165,26 +167,26 @@ def test_a_late_rank_may_have_ended_a_call_or_be_in_another_one(jobs, monkeypatc
 
 
 def test_each_rank_of_a_chain_says_for_whom_it_waits(jobs, monkeypatch, capsys):
-    _, dogs, _ = jobs(0.0)
-    whole = [dog.over(3, range(3)) for dog in dogs]
+    _, watchdogs, _ = jobs(0.0)
+    whole = [watchdog.over(3, range(3)) for watchdog in watchdogs]
     for rank, source in pairwise(range(3)):
         whole[rank].enter(SENDRECV, source)
     pass_time(monkeypatch, 100)
     for _ in range(2):
-        for dog in dogs:
-            dog.look()
+        for watchdog in watchdogs:
+            watchdog.poll()
     lines = capsys.readouterr().err.splitlines()
     assert [re.search("waits for others: rank (.)", line)[1] for line in lines] == ["1", "2"]
 
 
 def test_a_store_that_is_gone_or_busy_keeps_nobody_silent(jobs, monkeypatch, capsys):
-    store, dogs, ended = jobs(5.0)
-    dogs[0].over(3, range(3)).enter(ALLREDUCE)
-    dogs[1].over(3, range(3)).enter(DUPLICATE)
+    store, watchdogs, ended = jobs(5.0)
+    watchdogs[0].over(3, range(3)).enter(ALLREDUCE)
+    watchdogs[1].over(3, range(3)).enter(DUPLICATE)
     store.gone = True
     pass_time(monkeypatch, 100)
-    for dog in dogs:
-        dog.look()
+    for watchdog in watchdogs:
+        watchdog.poll()
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" has been in ")[1].split(" for ")[0] for line in lines] == ["allreduce", "duplicate"]
     assert ended == [0, 1]
@@ -194,6 +196,6 @@ def test_a_log_has_the_longest_call_of_all_threads():
     log = CallLog()
     calls = log.over(1, range(2))
     calls.enter(ALLREDUCE)
-    assert log.whereabouts().inside and log.numbers == {1: 1}
+    assert log.current_call().inside and log.numbers == {1: 1}
     calls.leave()
-    assert not log.whereabouts().inside and str(log.whereabouts()).startswith("left allreduce")
+    assert not log.current_call().inside and str(log.current_call()).startswith("left allreduce")

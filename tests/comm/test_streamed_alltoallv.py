@@ -46,10 +46,10 @@ def streamed(comm, send: np.ndarray, counts: np.ndarray) -> tuple[list[np.ndarra
 @pytest.mark.parametrize("first", [None, 1, 4])
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_it_hands_over_what_alltoallv_returns_and_counts_as_much(ranks, monkeypatch, held, first, shape):
-    monkeypatch.setattr("sparse_mpi.comm.mpi.HELD", held)
+    monkeypatch.setattr("sparse_mpi.comm.point_to_point.MIN_STREAMED_BYTES", held)
 
     def body(comm):
-        view = comm if first is None else comm.renumbered(first)
+        view = comm if first is None else Renumbered(comm, first)
         counts = sends(view.rank, view.size)
         send = np.arange(counts.sum() * (2 if shape else 1), dtype=np.int32).reshape(-1, *shape) + 1000 * view.rank
         before = comm.traffic.copy()

@@ -260,7 +260,7 @@ def test_marks_of_a_bucket_are_on_the_stream_that_worked(device, comm):
         first, second = (bucket.marks for bucket in tracer.buckets)
     for marks in (first, second):
         own = marks.began.ptr != TORCH_STREAM
-        assert marks.given.ptr == TORCH_STREAM and marks.began.ptr == marks.ended.ptr and own == comm.concurrent
+        assert marks.given.ptr == TORCH_STREAM and marks.began.ptr == marks.ended.ptr and own == comm.job.concurrent
         assert marks.given.time <= marks.began.time < marks.ended.time
     assert first.ended.time < second.given.time and seconds_between(first.given, second.ended) > 0
     assert tracer.mark().ptr == TORCH_STREAM and device.events == []  # nobody has waited for any

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from sparse_mpi.comm.place import CALLS, NOBODY, SENDRECV, Place, now
-from sparse_mpi.comm.runtime import TIMEOUT, time_limit
+from sparse_mpi.comm.job.call_site import CALLS, NOBODY, SENDRECV, CallSite, now
+from sparse_mpi.comm.job.time_limit import TIMEOUT, WATCH, time_limit, wants_watchdog
 
 ALLREDUCE = CALLS.index("allreduce")
 
 
-def place(call=ALLREDUCE, inside=1, family=7, number=5, awaited=NOBODY, ago=0.0, reduction=3):
-    return Place(call, inside, family, number, awaited, now() - int(1e3 * ago), reduction)
+def site(call=ALLREDUCE, inside=1, family=7, number=5, awaited=NOBODY, ago=0.0, reduction=3):
+    return CallSite(call, inside, family, number, awaited, now() - int(1e3 * ago), reduction)
 
 
 def test_a_collective_call_needs_those_that_have_not_made_it():
-    assert place().waits_for(1, {7: 4}) and not place().waits_for(1, {7: 5})
-    assert not place(inside=0).waits_for(1, {7: 4})
-    assert not place().waits_for(1, {8: 1})  # no member of that communicator
+    assert site().waits_for(1, {7: 4}) and not site().waits_for(1, {7: 5})
+    assert not site(inside=0).waits_for(1, {7: 4})
+    assert not site().waits_for(1, {8: 1})  # no member of that communicator
 
 
 def test_a_sendrecv_needs_its_source_alone():
-    assert place(SENDRECV, awaited=2).waits_for(2, {}) and not place(SENDRECV, awaited=2).waits_for(1, {7: 1})
-    assert not place(SENDRECV).waits_for(1, {7: 1})
+    assert site(SENDRECV, awaited=2).waits_for(2, {}) and not site(SENDRECV, awaited=2).waits_for(1, {7: 1})
+    assert not site(SENDRECV).waits_for(1, {7: 1})
 
 
-def test_places_in_words():
-    assert str(Place()) == "has made no call yet"
-    assert str(place(ago=12)) == "has been in allreduce of reduction 3 for 12 s"
-    left = place(inside=0, ago=2, reduction=0)
+def test_sites_in_words():
+    assert str(CallSite()) == "has made no call yet"
+    assert str(site(ago=12)) == "has been in allreduce of reduction 3 for 12 s"
+    left = site(inside=0, ago=2, reduction=0)
     assert str(left) == "left allreduce 2 s ago, and has made no call since"
 
 
@@ -46,3 +46,13 @@ def test_a_time_limit_must_be_a_number_of_seconds(monkeypatch, text):
         time_limit(None)
     with pytest.raises(ValueError, match="timeout must be a number of seconds, got -1"):
         time_limit(-1)
+
+
+def test_a_watchdog_is_asked_for(monkeypatch):
+    monkeypatch.delenv(WATCH, raising=False)
+    assert not wants_watchdog(0) and wants_watchdog(1.5)
+    monkeypatch.setenv(WATCH, "1")
+    assert wants_watchdog(0)
+    monkeypatch.setenv(WATCH, "yes")
+    with pytest.raises(ValueError, match="SPARSE_MPI_WATCH must be 0 or 1, got 'yes'"):
+        wants_watchdog(0)

@@ -52,7 +52,7 @@ INSIDE, ANYWHERE = "inside functions", "anywhere"
 OUTSIDE = {
     "mpi4py": {
         "comm.mpi": INSIDE,
-        "comm.wrapped": INSIDE,
+        "comm.host_comm": INSIDE,
         "tools.doctor": INSIDE,
         "tools.doctor.*": INSIDE,
         "tools.cli.*": INSIDE,

@@ -8,7 +8,7 @@ import pytest
 
 from .test_layers import LIBRARY, PROGRAMS
 
-HOME = "sparse_mpi.comm.ulfm"
+HOME = "sparse_mpi.comm.elastic.ulfm"
 CALLS = {"Revoke", "Is_revoked", "Get_failed", "Ack_failed", "Agree", "Iagree", "Shrink", "Ishrink"}
 ERRORS = {"ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED"}
 

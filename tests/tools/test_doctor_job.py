@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparse_mpi.__main__ import main
-from sparse_mpi.comm.place import Place
+from sparse_mpi.comm.job.call_site import CallSite
 from sparse_mpi.tools.doctor import findings, job
 
 FROZEN = [
@@ -31,10 +31,10 @@ def test_a_frozen_rank_is_named_with_those_that_waited():
 @pytest.mark.parametrize(
     ("place", "remedy"),
     [
-        (Place(call=7, since=1), "time its work between steps"),
-        (Place(call=5, inside=1, since=1), "ranks must make the same calls in one order"),
-        (Place(call=7, inside=1, since=1), "look first at the ranks that no other one names"),
-        (Place(), "time its work between steps"),
+        (CallSite(call=7, since=1), "time its work between steps"),
+        (CallSite(call=5, inside=1, since=1), "ranks must make the same calls in one order"),
+        (CallSite(call=7, inside=1, since=1), "look first at the ranks that no other one names"),
+        (CallSite(), "time its work between steps"),
     ],
 )
 def test_where_a_rank_was_says_what_to_do(place, remedy):
@@ -44,7 +44,7 @@ def test_where_a_rank_was_says_what_to_do(place, remedy):
 
 
 def test_a_rank_that_ended_before_the_others():
-    line = f"sparse_mpi: rank 0 of 2 waits for rank 1, which has ended its program: it {Place(5, 1)}; the job ends"
+    line = f"sparse_mpi: rank 0 of 2 waits for rank 1, which has ended its program: it {CallSite(5, 1)}; the job ends"
     found = explained(line)["rank 1"]
     assert "has ended its program" in found.says and "as many steps" in found.remedy
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sparse_mpi.comm.local_rank import host_leader
 from sparse_mpi.comm.world import World
 from sparse_mpi.network.model import Network
 from sparse_mpi.tools.analysis.recording import RecordingComm
@@ -112,7 +113,7 @@ def test_calls_of_a_part_have_the_ranks_of_the_whole(size):
     def run(comm):
         recording = RecordingComm(comm)
         parts(recording)
-        return recording.record, comm.traffic.copy(), recording.node()
+        return recording.record, comm.traffic.copy(), host_leader(recording)
 
     done = World(size).run(run)
     transfers = replay([record for record, *_ in done], NETWORK)

@@ -40,6 +40,7 @@ from sparse_mpi.algorithms.oktopk.stale_threshold import Stale
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.renumbered import Renumbered
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
@@ -160,7 +161,7 @@ class OkTopk(Algorithm):
         selected, selection = self.selector.select(acc, k, state.selection, add)
 
         # Redraw the regions when they are due, or when the step before found them unbalanced.
-        ring = comm.renumbered(state.turn)
+        ring = Renumbered(comm, state.turn)
         boundaries, age = state.boundaries, state.age + 1
         if state.stale or age > self.period:
             boundaries, age = draw_regions(selected, k, comm), 1

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.comm import Comm, Counts, Traffic
+from sparse_mpi.comm import Comm, Counts, Traffic, forwarding, renumbered
 from sparse_mpi.comm.base import Take
 from sparse_mpi.comm.buffers import row_bytes
-from sparse_mpi.comm.passing import Passing
-from sparse_mpi.comm.renumbered import Renumbered
+
+VIEWS = (forwarding.__name__, renumbered.__name__)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Call:
         return f"{self.where}: {self.name}"
 
 
-class RecordingComm(Passing):
+class RecordingComm(forwarding.ForwardingComm):
     """A wrapper that behaves like ``comm`` and appends every call to ``record``.
 
     Communicators split off it append to the same record. ``members`` are the ranks of ``comm`` within the communicator
@@ -57,13 +57,9 @@ class RecordingComm(Passing):
         since: list[float] | None = None,
         keep: bool = False,
     ) -> None:
-        self.rank, self.size, self.concurrent = comm.rank, comm.size, comm.concurrent
-        self.traffic = comm.traffic
-        self.calls: list[tuple[float, float]] | None = None
-        self.attributes: dict[object, Any] = {}
+        super().__init__(comm)
         self.record: list[Call] = [] if record is None else record
         self._members = range(comm.size) if members is None else members
-        self._comm = comm
         self._since = [process_time()] if since is None else since
         self._keep = keep
 
@@ -130,20 +126,14 @@ class RecordingComm(Passing):
         self._comm.barrier()
         self._note("barrier", before, None)
 
-    def duplicate(self, patient: bool = False) -> RecordingComm:
-        return RecordingComm(self._comm.duplicate(patient))
+    def duplicate(self, yield_cpu: bool = False) -> RecordingComm:
+        return RecordingComm(self._comm.duplicate(yield_cpu))
 
     def split(self, color: int) -> RecordingComm:
         part = self._comm.split(color)
         # A duplicate counts traffic of its own, so that this exchange is in no record.
         members = part.duplicate().allgather(np.array(self._members[self.rank]))
         return RecordingComm(part, self.record, tuple(members.tolist()), self._since, self._keep)
-
-    def renumbered(self, first: int) -> Renumbered:
-        return Renumbered(self, first)
-
-    def node(self) -> int:
-        return self._comm.node()
 
     def restart(self) -> None:
         """Forget all calls, and count processor time from now on."""
@@ -174,11 +164,11 @@ class RecordingComm(Passing):
 def _place(frame: FrameType | None) -> str:
     """Return file and function of a frame.
 
-    For a lambda or comprehension, or a call through a renumbered communicator, it is the named function further up
+    For a lambda or comprehension, or a call through a view of this communicator, it is the named function further up
     that led to it.
     """
     while frame is not None and frame.f_back is not None:
-        if not frame.f_code.co_name.startswith("<") and frame.f_globals.get("__name__") != Renumbered.__module__:
+        if not frame.f_code.co_name.startswith("<") and frame.f_globals.get("__name__") not in VIEWS:
             break
         frame = frame.f_back
     if frame is None:

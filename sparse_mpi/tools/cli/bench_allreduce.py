@@ -17,7 +17,7 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.arrays import Array, leave, namespace, synchronize_device
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.comm.sharing import place_on_node
+from sparse_mpi.comm.local_rank import local_rank
 from sparse_mpi.network.model import Network
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import takes
@@ -113,7 +113,7 @@ def on_gpu(base: np.ndarray, comm: Comm) -> Array:
     Raises:
         SystemExit: on all ranks, where one has no GPU that CuPy can use.
     """
-    place, _ = place_on_node(comm)
+    place, _ = local_rank(comm)
     try:
         with same_on_all_ranks(comm):
             import cupy

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, and print on rank 0."""
     groups = check(args)
     comm = as_comm(None)
-    comm.guard()
+    comm.job.guard()
     layout = gradient_options.layout_of(args)
     rules = Rules(args.density, args.steps, args.warmup, args.seconds, args.seed)
     with Bar(len(groups) * (args.warmup + args.steps), "turns", comm.rank == 0) as bar:

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, and print on rank 0."""
     check(args)
     comm = as_comm(None)
-    comm.guard()
+    comm.job.guard()
     names, found = names_of(args), {}
     with gloo(comm) as no_gloo, Bar(len(names), "cases", comm.rank == 0) as bar:
         for place, name in enumerate(names):

@@ -9,7 +9,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from sparse_mpi.comm.ulfm import REMEDY
+from sparse_mpi.comm.elastic.ulfm import REMEDY
 from sparse_mpi.tools.cli import values
 from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.launch.command import build

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from sparse_mpi.comm import ulfm
+from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.comm.runtime import LAUNCHERS, asked_for_device_pointers
 from sparse_mpi.kernels import threads
 from sparse_mpi.tools.bench.provenance import versions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparse_mpi.comm import ulfm
+from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.tools.doctor.base import Finding
 
 Facts = list[dict[str, Any]]  # of all ranks, in their order

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from sparse_mpi.comm import ulfm
+from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.tools.launch import environment as surroundings
 from sparse_mpi.tools.launch.find import LIMIT, LaunchError, Library, find_library, find_mpiexec, survival
 from sparse_mpi.tools.launch.flavours import Flavour, Job

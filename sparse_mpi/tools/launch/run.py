@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sparse_mpi.comm.job.time_limit import WATCH
 from sparse_mpi.comm.runtime import FOLDER, TERMINAL, WORD
 from sparse_mpi.tools.launch import processes
 from sparse_mpi.tools.launch.command import Line
@@ -44,7 +45,12 @@ def run(line: Line, environment: Mapping[str, str]) -> int:
     began = time.time()
     with _folders() as folders, _blocked():
         confine = {name: value for name, value in line.flavour.confine(folders).items() if name not in environment}
-        settings = confine | line.environment(environment) | {FOLDER: str(folders.session), TERMINAL: _terminal()}
+        settings = (
+            {WATCH: "1"}
+            | confine
+            | line.environment(environment)
+            | {FOLDER: str(folders.session), TERMINAL: _terminal()}
+        )
         source, target = os.pipe()
         shown = threading.Thread(target=relay, args=(source, sys.stderr.fileno(), line.flavour.banners), daemon=True)
         shown.start()

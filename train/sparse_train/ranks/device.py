@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.sharing import place_on_node
+from sparse_mpi.comm.local_rank import host_leader, local_rank
 from sparse_mpi.fault_tolerance import team_of
 from sparse_train.ranks.job import JobError, agreed
 
@@ -36,7 +36,7 @@ def choose(wanted: str, comm: Comm) -> torch.device:
     elif comm.allreduce(np.array([bool(reason)], np.int32), "max", control=True)[0]:
         return CPU
     # The ranks of a node take its GPUs in turn; a scheduler that binds ranks has left each of them one visible.
-    place, places = place_on_node(comm)
+    place, places = local_rank(comm)
     visible = torch.cuda.device_count()
     if places > visible > 1 and place == 0:
         print(f"WARNING: {places} ranks of a node share {visible} GPUs", file=sys.stderr, flush=True)
@@ -58,7 +58,7 @@ def transport(wanted: str, device: torch.device, comm: Comm) -> Comm:
     Raises:
         JobError: on all ranks, where ``"nccl"`` is wanted and some rank cannot; it says why.
     """
-    direct = device.type == "cpu" or comm.size == 1 or not comm.staged
+    direct = device.type == "cpu" or comm.size == 1 or not comm.job.staged
     if wanted == "mpi" or (wanted == "auto" and direct):
         return comm
     reason = _without_nccl(device, comm)
@@ -73,7 +73,7 @@ def transport(wanted: str, device: torch.device, comm: Comm) -> Comm:
 def _without_nccl(device: torch.device, comm: Comm) -> str:
     """Return why this rank cannot use NCCL; "" if it can. Collective."""
     used = zlib.crc32(_gpu(device).encode())
-    everybody = comm.allgather(np.array([comm.node(), used], np.int64), control=True)
+    everybody = comm.allgather(np.array([host_leader(comm), used], np.int64), control=True)
     if device.type != "cuda":
         return "gradients are not on a GPU; take --device cuda"
     if team_of(comm):

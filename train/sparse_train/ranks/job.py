@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from sparse_mpi import keep_freed_memory
+from sparse_mpi import keep_freed_memory, watch
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.runtime import first_to_say
 from sparse_mpi.fault_tolerance import team_of
@@ -44,6 +44,7 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
     keep_freed_memory()
     try:
         comm = as_comm(None)
+        watch(comm)
     except RuntimeError as error:
         sys.exit(f"error: {error}")
     try:
@@ -63,7 +64,7 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
             print(f"error on rank {comm.rank}: {said}", file=sys.stderr, flush=True)
         if team_of(comm):  # the others go on
             raise
-        comm.abort(error)
+        comm.job.abort(error)
 
 
 def out_of_memory(error: Exception) -> str:

@@ -105,7 +105,7 @@ class Program:
         """
         if not args.elastic:
             return comm
-        if not comm.elastic:
+        if comm.job.elastic is None:
             raise JobError(
                 "--elastic needs an MPI whose ranks survive the loss of others, got one that ends the job; start with "
                 "python -m sparse_mpi run --elastic (Open MPI 5), or leave out --elastic"

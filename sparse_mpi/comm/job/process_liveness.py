@@ -1,4 +1,4 @@
-"""Processes of other ranks, as another process of their machine sees them: stopped, or ended."""
+"""Processes of other ranks, as another process of their host sees them: running, stopped or ended."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def identity() -> np.ndarray:
         return np.zeros(3, np.int64)
 
 
-def within_reach(process: np.ndarray, mine: np.ndarray) -> bool:
-    """Tell if both processes, see `identity`, are on one machine."""
+def same_host(process: np.ndarray, mine: np.ndarray) -> bool:
+    """Return whether both processes, see `identity`, are on one machine."""
     return bool(process[0] and process[0] == mine[0])
 
 
 def stopped(process: np.ndarray) -> bool:
-    """Tell if a process of this machine is stopped, as by SIGSTOP or a debugger."""
+    """Return whether a process of this machine is stopped, as by SIGSTOP or a debugger."""
     _, number, began = process.tolist()
     try:
         fields = _fields(number)
@@ -43,7 +43,7 @@ def stopped(process: np.ndarray) -> bool:
     return fields[STATE] in "Tt" and int(fields[BEGAN]) == began
 
 
-def end(process: np.ndarray) -> None:
+def kill(process: np.ndarray) -> None:
     """Kill a process of this machine, see `identity`, unless it has ended."""
     _, number, began = process.tolist()
     try:
@@ -54,7 +54,7 @@ def end(process: np.ndarray) -> None:
 
 
 def ended(process: np.ndarray) -> bool:
-    """Tell if a process of this machine, see `identity`, has ended."""
+    """Return whether a process of this machine, see `identity`, has ended."""
     _, number, began = process.tolist()
     try:
         fields = _fields(number)
@@ -75,7 +75,7 @@ class Neighbours:
         self._processes = {
             other: process
             for other, process in enumerate(processes)
-            if other != rank and within_reach(process, processes[rank])
+            if other != rank and same_host(process, processes[rank])
         }
         self._missing: dict[int, float] = {}  # rank -> when it was first seen that its process has ended
 
@@ -90,9 +90,9 @@ class Neighbours:
         """Return the ranks that are stopped."""
         return [rank for rank, process in self._processes.items() if stopped(process)]
 
-    def end(self, rank: int) -> None:
+    def kill(self, rank: int) -> None:
         """Kill the process of a rank."""
-        end(self._processes[rank])
+        kill(self._processes[rank])
 
     def ended(self, seconds: float) -> list[int]:
         """Return the ranks of which an earlier call, so many seconds ago or more, knew that they have ended."""

@@ -1,6 +1,6 @@
 """A watchdog over the ranks of a job: no rank waits in silence for one that does not come.
 
-Each process has a thread that looks four times a second for messages of other watchdogs, and knows in which calls its
+Each process has a thread that polls four times a second for messages of other watchdogs, and knows in which calls its
 own rank is. That costs a microsecond a call, and no message. Messages are sent in two cases only:
 
 - A rank that ends its program waits until all others have ended theirs, as MPI does, but after half a second it tells
@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.comm.call_log import CallLog, Watched
-from sparse_mpi.comm.frozen import Neighbours
-from sparse_mpi.comm.kennel import KENNEL, LOOK
-from sparse_mpi.comm.place import CLOSE, NOBODY, SHRINK, Place, now
+from sparse_mpi.comm.job.call_log import CallLog, Watched
+from sparse_mpi.comm.job.call_site import CLOSE, NOBODY, SHRINK, CallSite, now
+from sparse_mpi.comm.job.process_liveness import Neighbours
+from sparse_mpi.comm.job.watchdog_thread import POLL, WATCHDOG_THREAD
 from sparse_mpi.comm.runtime import say_on_stderr
 
 STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
@@ -59,24 +59,24 @@ class Watchdog:
         self._group, self._families = self._comm.Get_group(), itertools.count()
         self.log: CallLog = CallLog()
         self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
-        self._answers: dict[int, Place] = {}
+        self._answers: dict[int, CallSite] = {}
         self.dying: set[int] = set()  # other ranks that have an exception which nothing catches
         self._sending: list[Any] = []
-        KENNEL.add(self)
+        WATCHDOG_THREAD.add(self)
 
     def over(self, comm: Any) -> Watched:
-        """Return what tells this watchdog about the calls on a communicator of some of its ranks. Collective there."""
+        """Return what notes for this watchdog the calls on a communicator of some of its ranks. Collective there."""
         family = int(comm.bcast(next(self._families) * self.size + self.rank, 0))
         return self.log.over(family, self._mpi.Group.Translate_ranks(comm.Get_group(), None, self._group))
 
     def free(self) -> None:
         """Stop watching. Collective, unless the program has ended."""
-        if KENNEL.remove(self) and self._neighbours is None:
+        if WATCHDOG_THREAD.remove(self) and self._neighbours is None:
             self._comm.Free()
 
     def retire(self) -> None:
         """Stop watching, alone: a rank has failed, and those that are left have another watchdog."""
-        KENNEL.remove(self)
+        WATCHDOG_THREAD.remove(self)
 
     @contextmanager
     def during(self, call: int) -> Iterator[None]:
@@ -87,49 +87,49 @@ class Watchdog:
         finally:
             self.log.leave()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take in messages, and end the job if a call of this rank waits in vain."""
         if self._mpi.Is_finalized():
             return
         with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
-            self._look()
+            self._poll()
 
-    def _look(self) -> None:
-        """Carry out `look`."""
-        places = self.log.places()
+    def _poll(self) -> None:
+        """Carry out `poll`."""
+        sites = self.log.sites()
         if self._neighbours is not None:
-            self._look_at(self._neighbours, places)
+            self._inspect(self._neighbours, sites)
             # A failure of which MPI hears in two threads at once may crash it, or have it wait for ever. So leave MPI
             # alone where a call may hear of one soon, be it of a rank that has just been killed for being stopped.
             settled = max(SETTLED, self.timeout + ANSWER if self.timeout else 0.0)
-            if any(place.seconds < settled or place.call in (CLOSE, SHRINK) and place.inside for place in places):
+            if any(site.seconds < settled or site.call in (CLOSE, SHRINK) and site.inside for site in sites):
                 return
         self.read()
-        for place in places:
+        for site in sites:
             for rank, numbers in self._ended.items():
-                if place.waits_for(rank, numbers) and place.seconds > STUCK:
-                    self._give_up(f"waits for rank {rank}, which has ended its program: it {place}")
-            if self.timeout and place.inside and place.seconds > self.timeout:
-                self._report(place)
+                if site.waits_for(rank, numbers) and site.seconds > STUCK:
+                    self._give_up(f"waits for rank {rank}, which has ended its program: it {site}")
+            if self.timeout and site.inside and site.seconds > self.timeout:
+                self._report(site)
 
-    def _look_at(self, neighbours: Neighbours, places: list[Place]) -> None:
-        """Look at the processes of this machine if this rank waits for long; no message is needed.
+    def _inspect(self, neighbours: Neighbours, sites: list[CallSite]) -> None:
+        """Inspect the processes of this machine if this rank waits for long; no message is needed.
 
         A stopped one is killed if that is longer than the time limit. One that has ended, which no call has told by
         now, will not be told: it ends the job, or else its ranks would wait for ever.
         """
-        inside = [place for place in places if place.inside]
-        waited = [place for place in inside if self.timeout and place.seconds > self.timeout]
+        inside = [site for site in sites if site.inside]
+        waited = [site for site in inside if self.timeout and site.seconds > self.timeout]
         for rank in neighbours.stopped() if waited else ():
             say_on_stderr(f"rank {rank} of {self.size} does not come to a call, for it is stopped: it is killed")
-            neighbours.end(rank)
+            neighbours.kill(rank)
         recovery = max(RECOVERY, 2 * self.timeout)
-        for place in inside:
-            if place.call == SHRINK and place.seconds > recovery and self.timeout:
-                self._give_up(f"cannot go on without the ranks that have failed: it {place}")
-            if place.seconds > (recovery if place.call == SHRINK else SETTLED):
+        for site in inside:
+            if site.call == SHRINK and site.seconds > recovery and self.timeout:
+                self._give_up(f"cannot go on without the ranks that have failed: it {site}")
+            if site.seconds > (recovery if site.call == SHRINK else SETTLED):
                 for rank in neighbours.ended(SETTLED):
-                    self._give_up(f"{place}; {VANISHED.format(rank)}")
+                    self._give_up(f"{site}; {VANISHED.format(rank)}")
 
     def read(self) -> None:
         """Take in all messages there are, and answer questions."""
@@ -152,11 +152,11 @@ class Watchdog:
             elif tag == DYING:
                 self.dying.add(source)
             elif tag == WHERE:
-                place = self.log.whereabouts()
-                self._send(place._replace(since=now() - place.since), source, HERE)  # clocks of hosts differ
+                site = self.log.current_call()
+                self._send(site._replace(since=now() - site.since), source, HERE)  # clocks of hosts differ
             else:
-                place = Place(*words.tolist())
-                self._answers[source] = place._replace(since=now() - place.since)
+                site = CallSite(*words.tolist())
+                self._answers[source] = site._replace(since=now() - site.since)
 
     def _send(self, words: Iterable[int], rank: int, tag: int) -> None:
         """Start sending a few numbers, which stay in memory until they are on their way."""
@@ -164,13 +164,13 @@ class Watchdog:
         self._sending.append(self._comm.Isend([np.array(list(words), np.int64), self._mpi.INT64_T], rank, tag))
 
     def _sent(self, request: Any) -> bool:
-        """Tell if a message is on its way, or never will be."""
+        """Return whether a message is on its way, or never will be."""
         try:
             return bool(request.Test())
         except self._mpi.Exception:  # its receiver has failed
             return True
 
-    def _report(self, place: Place) -> None:
+    def _report(self, site: CallSite) -> None:
         """Ask where the others are, say for whom this rank waits, and end the job."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         self._answers.clear()
@@ -180,9 +180,9 @@ class Watchdog:
         until = time.monotonic() + ANSWER
         while len(self._answers) < len(others) and time.monotonic() < until:
             self._read()
-            time.sleep(LOOK / 25)
-        seen = place.waiting_for(others, self._answers, "does not answer")
-        self._give_up(f"{place}, longer than {self.timeout:g} s, and waits for others: {seen}", LATE)
+            time.sleep(POLL / 25)
+        seen = site.waiting_for(others, self._answers, "does not answer")
+        self._give_up(f"{site}, longer than {self.timeout:g} s, and waits for others: {seen}", LATE)
 
     def _give_up(self, why: str, speaking: float = SPEAKING) -> None:
         """Say why, leave others the time to do so too, and end the job."""
@@ -190,12 +190,12 @@ class Watchdog:
         until = time.monotonic() + speaking
         while time.monotonic() < until:
             self.read()  # others may ask where this rank is
-            time.sleep(LOOK / 25)
+            time.sleep(POLL / 25)
         with suppress(self._mpi.Exception):
             self._comm.Abort(1)
         os._exit(1)  # where ranks survive the loss of others, MPI may leave this one alive
 
-    def tell(self, dying: bool = False) -> None:
+    def announce_end(self, dying: bool = False) -> None:
         """Tell all other ranks that this one has ended, and which calls it took part in; or that it is ``dying``."""
         words = [word for pair in list(self.log.numbers.items()) for word in pair]
         for rank in range(self.size):
@@ -203,8 +203,8 @@ class Watchdog:
                 with suppress(self._mpi.Exception):  # it has failed
                     self._send(words, rank, DYING if dying else ENDED)
 
-    def ended(self) -> Callable[[], bool]:
-        """Return a function that tells if the programs of all ranks have ended."""
+    def all_ended(self) -> Callable[[], bool]:
+        """Return a function that says whether the programs of all ranks have ended."""
         if self._mpi.Is_finalized():
             return lambda: True
         barrier: list[Any] = []

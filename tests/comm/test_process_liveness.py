@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from sparse_mpi.comm import frozen
+from sparse_mpi.comm.job import process_liveness
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -20,7 +20,10 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 def child():
     """A process that sleeps, and its identity as another rank would tell it."""
     process = subprocess.Popen(["sleep", "60"])
-    yield process, np.array([frozen.identity()[0], process.pid, frozen._began(process.pid)], np.int64)
+    yield (
+        process,
+        np.array([process_liveness.identity()[0], process.pid, process_liveness._began(process.pid)], np.int64),
+    )
     process.kill()
     process.wait()
 
@@ -34,43 +37,43 @@ def wait_until(holds):
 
 def test_a_process_is_stopped_only_while_it_is(child):
     process, identity = child
-    assert not frozen.stopped(identity)
+    assert not process_liveness.stopped(identity)
     os.kill(process.pid, signal.SIGSTOP)
-    wait_until(lambda: frozen.stopped(identity))
+    wait_until(lambda: process_liveness.stopped(identity))
     os.kill(process.pid, signal.SIGCONT)
-    wait_until(lambda: not frozen.stopped(identity))
+    wait_until(lambda: not process_liveness.stopped(identity))
 
 
 def test_a_stopped_process_is_ended(child):
     process, identity = child
     os.kill(process.pid, signal.SIGSTOP)
-    frozen.end(identity)
+    process_liveness.kill(identity)
     assert process.wait(10) == -signal.SIGKILL
-    assert not frozen.stopped(identity)
-    frozen.end(identity)  # it is gone: nothing happens
+    assert not process_liveness.stopped(identity)
+    process_liveness.kill(identity)  # it is gone: nothing happens
 
 
 def test_a_later_process_with_the_same_id_is_left_alone(child):
     process, identity = child
-    frozen.end(identity - [0, 0, 1])
-    assert process.poll() is None and not frozen.stopped(identity - [0, 0, 1])
+    process_liveness.kill(identity - [0, 0, 1])
+    assert process.poll() is None and not process_liveness.stopped(identity - [0, 0, 1])
 
 
 def test_processes_of_other_machines_are_out_of_reach():
-    mine = frozen.identity()
-    assert mine[1] == os.getpid() and frozen.within_reach(mine, mine)
-    assert not frozen.within_reach(mine + [1, 0, 0], mine)
+    mine = process_liveness.identity()
+    assert mine[1] == os.getpid() and process_liveness.same_host(mine, mine)
+    assert not process_liveness.same_host(mine + [1, 0, 0], mine)
     unknown = np.zeros(3, np.int64)
-    assert not frozen.within_reach(unknown, unknown)
+    assert not process_liveness.same_host(unknown, unknown)
 
 
 def test_neighbours_have_ended_some_time_after_that_was_first_seen(child):
     process, identity = child
-    mine = frozen.identity()
+    mine = process_liveness.identity()
     processes = np.array([mine, identity, identity - [0, 0, 1], mine + [1, 0, 0]])
-    neighbours = frozen.Neighbours(processes, 0)
+    neighbours = process_liveness.Neighbours(processes, 0)
     assert neighbours.stopped() == [] and neighbours.ended(3600) == []
     assert neighbours.ended(0) == [2], "another process has its id by now"
-    neighbours.end(1)
+    neighbours.kill(1)
     wait_until(lambda: set(neighbours.ended(0)) == {1, 2})
     assert neighbours.ended(3600) == []

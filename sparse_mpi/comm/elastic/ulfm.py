@@ -16,14 +16,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
+from sparse_mpi.arrays import Array
+from sparse_mpi.comm.base import Comm, Elastic
 from sparse_mpi.comm.failure import RankFailure
-from sparse_mpi.comm.kennel import KENNEL
+from sparse_mpi.comm.job.call_site import CLOSE, SHRINK
+from sparse_mpi.comm.job.uncaught import on_uncaught
+from sparse_mpi.comm.job.watchdog import Watchdog
+from sparse_mpi.comm.job.watchdog_thread import WATCHDOG_THREAD
 from sparse_mpi.comm.making import Raw
-from sparse_mpi.comm.mpi import MPIComm
-from sparse_mpi.comm.place import CLOSE, SHRINK
-from sparse_mpi.comm.runtime import on_uncaught
 
 SWITCH = "OMPI_MCA_mpi_ft_enable"  # which mpirun sets
 CRASHING = (5, 0, 10)  # Open MPI's version from which on a failure crashes ranks in which a communicator is half made
@@ -32,7 +34,7 @@ WAIT = 0.75  # seconds that a rank with an exception waits for news that others 
 
 
 def available(MPI: Any) -> bool:
-    """Tell if the ranks of this job survive the failure of others."""
+    """Return whether the ranks of this job survive the failure of others."""
     return os.environ.get(SWITCH) == "1" and hasattr(MPI, "ERR_PROC_FAILED") and hasattr(MPI.Comm, "Shrink")
 
 
@@ -53,12 +55,12 @@ class _End:
     """
 
     def __init__(self) -> None:
-        self.comm: UlfmComm | None = None  # of the ranks that are left
+        self.elastic: Ulfm | None = None  # of the ranks that are left
         self._process = 0  # that ends alone; a child that it forks does not
 
     @property
     def alone(self) -> bool:
-        """Tell if an exception that nothing catches ends this process only."""
+        """Return whether an exception that nothing catches ends this process only."""
         return self._process == os.getpid()
 
     def be_alone(self, MPI: Any, close: Callable[[], None]) -> None:
@@ -75,7 +77,7 @@ class _End:
         sys.stderr.flush()
         if not self.alone:
             return
-        if self.comm is not None and self.comm.all_die(WAIT):
+        if self.elastic is not None and self.elastic.all_die(WAIT):
             sys.stdout.flush()
             os._exit(1)
         self.kill()
@@ -102,36 +104,67 @@ _END = _End()
 _KEPT: list[Any] = []  # failures: in their frames are messages on their way, whose memory must stay; others like that
 
 
-class UlfmComm(MPIComm):
-    """An `MPIComm` whose ranks can go on after one of them has failed."""
+def exits_without_abort() -> bool:
+    """Return whether an exception that nothing catches ends this process only."""
+    return _END.alone
 
-    elastic = True
 
-    def _tells_of_failure(self, error: Exception) -> bool:
-        if isinstance(error, self._mpi.Exception) and self.broken():
-            _KEPT.append((error, self._started))
+class Ulfm(Elastic):
+    """What MPI offers to the ranks of one communicator that can go on after one of them has failed.
+
+    Args:
+        raw: the communicator of mpi4py.
+        watchdog: of its ranks.
+        remake: returns a `Comm` over a communicator of the ranks that are left.
+        yielding, start_sendrecv: see `Elastic`.
+    """
+
+    def __init__(
+        self,
+        raw: Raw,
+        watchdog: Watchdog | None,
+        remake: Callable[[Any], Comm],
+        yielding: Callable[[], Comm],
+        start_sendrecv: Callable[[Array, int, int], Callable[[], Array]],
+    ) -> None:
+        self._raw, self._comm, self._watchdog, self._remake = raw, raw.comm, watchdog, remake
+        self._yielding, self._start_sendrecv = yielding, start_sendrecv
+
+    def yielding(self) -> Comm:
+        return self._yielding()
+
+    def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
+        return self._start_sendrecv(send, dest, source)
+
+    def is_rank_failure(self, error: Exception, under_way: Any) -> bool:
+        """Return whether an error of MPI means that a rank has failed; keep the memory of messages ``under_way``."""
+        if isinstance(error, self._raw.mpi.Exception) and self.broken():
+            _KEPT.append((error, under_way))
             return True
         return False
 
-    def _confirm(self) -> None:
-        # Where a rank fails within it, a collective call of Open MPI may return without its part of the data
+    def confirm(self) -> None:
+        """Raise RankFailure if a call that has returned may have done so without its work done.
+
+        Where a rank fails within it, a collective call of Open MPI may return without its part of the data.
+        """
         if self.broken():
-            raise RankFailure(f"a rank of {self.size} failed within a call that returned")
+            raise RankFailure(f"a rank of {self._comm.size} failed within a call that returned")
 
     def broken(self) -> bool:
         return bool(self._comm.Is_revoked() or self._comm.Get_failed().size)
 
     def all_die(self, seconds: float) -> bool:
-        """Tell the others that this rank has an exception, and tell if all have one, or have failed, by then."""
-        dog = self._dog
-        if dog is None:
-            return self.size == 1
-        dog.tell(dying=True)
+        """Tell the others that this rank has an exception; return whether all have one, or have failed, by then."""
+        watchdog, size = self._watchdog, self._comm.size
+        if watchdog is None:
+            return bool(size == 1)
+        watchdog.announce_end(dying=True)
         until = time.monotonic() + seconds
         while not self._comm.Is_revoked():  # otherwise a rank goes on
             self._comm.Ack_failed()  # or else messages of any rank are not received
-            dog.read()
-            if len(dog.dying.union(self._failed())) == self.size - 1:
+            watchdog.read()
+            if len(watchdog.dying.union(self._failed())) == size - 1:
                 return True
             if time.monotonic() > until:
                 break
@@ -143,53 +176,46 @@ class UlfmComm(MPIComm):
         failed = self._comm.Get_failed()
         return failed.Translate_ranks(None, self._comm.Get_group())
 
-    def fail_alone(self, close: Callable[[], None]) -> None:
-        _END.comm = self
-        _END.be_alone(self._mpi, close)
+    def exit_without_abort(self, close: Callable[[], None]) -> None:
+        _END.elastic = self
+        _END.be_alone(self._raw.mpi, close)
 
     def wait_for_end(self) -> None:
-        if self._dog is not None:
-            with self._dog.during(CLOSE):
-                KENNEL.wait([self._dog], self.broken)
+        if self._watchdog is not None:
+            with self._watchdog.during(CLOSE):
+                WATCHDOG_THREAD.wait([self._watchdog], self.broken)
 
     @contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
+    def deadline(self, seconds: float) -> Iterator[None]:
         timer = threading.Timer(seconds, _END.kill)
         timer.daemon = True
         timer.start()
         yield
         timer.cancel()
 
-    def guard(self) -> None:
-        if not _END.alone:
-            super().guard()
-
     def revoke(self) -> None:
         for raw in self._raw.tree():
             if not raw.comm.Is_revoked():
                 raw.comm.Revoke()
 
-    def shrink(self) -> UlfmComm:
-        if self._dog is None:
+    def shrink(self) -> Comm:
+        if self._watchdog is None:
             return self._shrunk(0.0)
-        timeout = self._dog.timeout
-        with self._dog.during(SHRINK):
-            made = self._shrunk(timeout)
-        self._dog.retire()
+        with self._watchdog.during(SHRINK):
+            made = self._shrunk(self._watchdog.timeout)
+        self._watchdog.retire()
         return made
 
-    def _shrunk(self, timeout: float) -> UlfmComm:
+    def _shrunk(self, timeout: float) -> Comm:
         """Return a communicator of the ranks that are left, with a watchdog that has this time limit."""
-        made = self
-        while True:
-            raw, made = made._comm.Shrink(), object.__new__(UlfmComm)
-            made._set_up(Raw(self._mpi, raw), self.staged, self._bucket, self._patient)
-            made._ledger = self._ledger
-            try:
-                made._watch(timeout)
-                _END.comm = made
-                return made
-            except self._mpi.Exception as error:
-                if not made._tells_of_failure(error):
-                    raise
-                made.revoke()  # another rank has failed here
+        made = self._remake(self._comm.Shrink())
+        elastic = cast(Ulfm, made.job.elastic)
+        try:
+            made.job.watch(timeout)
+        except self._raw.mpi.Exception as error:
+            if not elastic.is_rank_failure(error, None):
+                raise
+            elastic.revoke()  # another rank has failed here
+            return elastic._shrunk(timeout)
+        _END.elastic = cast(Ulfm, made.job.elastic)  # which has the watchdog
+        return made

@@ -1,4 +1,4 @@
-"""Where a rank is: in a call, or after it."""
+"""`CallSite`, where a rank is: in a call, or after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def now() -> int:
     return int(1e3 * time.time())
 
 
-class Place(NamedTuple):
+class CallSite(NamedTuple):
     """Where a thread of a rank is: in a call, or after it."""
 
     call: int = 0  # index into `CALLS`; 0 before the first
@@ -42,17 +42,15 @@ class Place(NamedTuple):
             return f"has been in {CALLS[self.call]}{of} for {self.seconds:.0f} s"
         return f"left {CALLS[self.call]}{of} {self.seconds:.0f} s ago, and has made no call since"
 
-    def waiting_for(self, ranks: Iterable[int], places: Mapping[int, Place], silent: str) -> str:
+    def waiting_for(self, ranks: Iterable[int], sites: Mapping[int, CallSite], silent: str) -> str:
         """Return which of the other ``ranks`` this call waits for and where they are, as far as that is known.
 
         ``silent`` is said of those of which it is not known.
         """
-        return (
-            "; ".join(f"rank {r} {places.get(r, silent)}" for r in ranks if self._lacks(r, places.get(r))) or "unknown"
-        )
+        return "; ".join(f"rank {r} {sites.get(r, silent)}" for r in ranks if self._lacks(r, sites.get(r))) or "unknown"
 
-    def _lacks(self, rank: int, other: Place | None) -> bool:
-        """Tell if a rank is not yet in the call in which this one waits, where it is ``other``, if that is known."""
+    def _lacks(self, rank: int, other: CallSite | None) -> bool:
+        """Return whether a rank, at ``other`` if that is known, is not yet in the call in which this one waits."""
         if other is None:
             return True
         if self.call == SENDRECV:
@@ -60,7 +58,7 @@ class Place(NamedTuple):
         return not (other.inside and other.family == self.family and other.number >= self.number)
 
     def waits_for(self, rank: int, numbers: dict[int, int]) -> bool:
-        """Tell if this call needs one of ``rank``, which has entered ``numbers``, family -> collective calls."""
+        """Return whether this call needs one of ``rank``, which has entered ``numbers``, family -> collective calls."""
         if not self.inside:
             return False
         if self.call in UNCOUNTED:

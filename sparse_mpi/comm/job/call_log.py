@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
 
-from sparse_mpi.comm.place import NOBODY, SENDRECV, UNCOUNTED, Place
+from sparse_mpi.comm.job.call_site import NOBODY, SENDRECV, UNCOUNTED, CallSite
 
 
 class CallLog:
@@ -19,7 +19,7 @@ class CallLog:
     """
 
     def __init__(self) -> None:
-        # By thread: all of `Place` but `inside`, and a number for `leave`
+        # By thread: all of `CallSite` but `inside`, and a number for `leave`
         self._entered: dict[int, tuple[int, int, int, int, float, int, int]] = {}
         self._left: dict[int, tuple[int, float]] = {}  # the number of the call that was left, and when
         self._calls = itertools.count()
@@ -32,7 +32,7 @@ class CallLog:
         return Watched(self, family, ranks)
 
     def enter(self, call: int, family: int, awaited: int) -> None:
-        """Note that this thread enters a call on the communicator ``family``; see `Place`."""
+        """Note that this thread enters a call on the communicator ``family``; see `CallSite`."""
         if call not in UNCOUNTED:
             self.numbers[family] += 1
         noted = (call, family, self.numbers[family], awaited, time.time(), self._reductions, next(self._calls))
@@ -53,21 +53,21 @@ class CallLog:
         """Note that a reduction begins."""
         self._reductions += 1
 
-    def places(self) -> list[Place]:
+    def sites(self) -> list[CallSite]:
         """Return where each thread is."""
-        places = []
+        sites = []
         # Read what was left first: a call that was entered since then is a new one
         for thread, (last, left) in [(thread, self._left.get(thread, (-1, 0.0))) for thread in list(self._entered)]:
             call, family, number, awaited, entered, reduction, noted = self._entered[thread]
             inside = last != noted
             since = int(1e3 * (entered if inside else left))
-            places.append(Place(call, int(inside), family, number, awaited, since, reduction))
-        return places
+            sites.append(CallSite(call, int(inside), family, number, awaited, since, reduction))
+        return sites
 
-    def whereabouts(self) -> Place:
+    def current_call(self) -> CallSite:
         """Return the call in which this rank has been for longest, or else the one that it left last."""
-        places = self.places() or [Place()]
-        return min(places, key=lambda place: (not place.inside, place.since if place.inside else -place.since))
+        sites = self.sites() or [CallSite()]
+        return min(sites, key=lambda site: (not site.inside, site.since if site.inside else -site.since))
 
 
 class Watched(NamedTuple):

@@ -12,15 +12,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sparse_mpi.comm.call_log import CallLog, Watched
-from sparse_mpi.comm.kennel import KENNEL
-from sparse_mpi.comm.place import DUPLICATE, SENDRECV, Place
-from sparse_mpi.comm.runtime import TIMEOUT, say_on_stderr
+from sparse_mpi.comm.job.call_log import CallLog, Watched
+from sparse_mpi.comm.job.call_site import DUPLICATE, SENDRECV, CallSite
+from sparse_mpi.comm.job.time_limit import TIMEOUT
+from sparse_mpi.comm.job.watchdog_thread import WATCHDOG_THREAD
+from sparse_mpi.comm.runtime import say_on_stderr
 
 LASTING = 1.0  # seconds after which a rank writes where it is
 WORD = 60.0  # seconds in a call after which a rank says so, where there is no time limit
 SPEAKING = 2.5  # seconds between a report and the end of the process, for others to report too
-PLACES, SAID = "sparse_mpi/place", "sparse_mpi/said"  # keys
+SITES, SAID = "sparse_mpi/site", "sparse_mpi/said"  # keys
 
 
 class StoreWatchdog:
@@ -37,65 +38,66 @@ class StoreWatchdog:
         self, rank: int, size: int, store: Callable[[], Any], timeout: float, end: Callable[[], object]
     ) -> None:
         self.log: CallLog = CallLog()
-        self._rank, self._size, self._store, self._timeout, self._end = rank, size, store, timeout, end
+        self._rank, self._size, self._store, self._end = rank, size, store, end
+        self.timeout: float = timeout
         self._members: dict[int, Sequence[int]] = {}  # of each communicator, by the number of its family
-        self._written: Place | None = None  # to the store
-        self._reported: Place | None = None
-        KENNEL.add(self)
+        self._written: CallSite | None = None  # to the store
+        self._reported: CallSite | None = None
+        WATCHDOG_THREAD.add(self)
 
     def over(self, family: int, ranks: Sequence[int]) -> Watched:
         """Return what notes the calls on a communicator of that number, of these ranks of the default group."""
         self._members[family] = ranks
         return self.log.over(family, ranks)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Write where this rank is, if it has been there for long, and report a call that takes too long."""
-        place = self.log.whereabouts()
-        if place.seconds < LASTING:
+        site = self.log.current_call()
+        if site.seconds < LASTING:
             return
         # Who makes a group waits for the store itself, which serves one call at a time.
-        store = None if place.call == DUPLICATE and place.inside else self._store()
-        if store is not None and place != self._written:
-            self._written = place
+        store = None if site.call == DUPLICATE and site.inside else self._store()
+        if store is not None and site != self._written:
+            self._written = site
             with suppress(RuntimeError):  # the store is gone with the process that had it
-                store.set(f"{PLACES}/{self._rank}", ",".join(map(str, place)))
+                store.set(f"{SITES}/{self._rank}", ",".join(map(str, site)))
         # Others that came into the call just before the limit have written so by then.
-        if place.inside and place.seconds > (self._timeout or WORD) + 2 * LASTING and place != self._reported:
-            self._reported = place
-            self._report(place, store)
+        if site.inside and site.seconds > (self.timeout or WORD) + 2 * LASTING and site != self._reported:
+            self._reported = site
+            self._report(site, store)
 
-    def _report(self, place: Place, store: Any) -> None:
+    def _report(self, site: CallSite, store: Any) -> None:
         """Say for whom this rank waits, unless another one has said so of this call; with a time limit end the job."""
-        others = [rank for rank in self._members[place.family] if rank != self._rank]
+        others = [rank for rank in self._members[site.family] if rank != self._rank]
         try:
-            speaks, places = self._speaks(place, store), _places(others, store)
+            speaks, sites = self._speaks(site, store), _sites(others, store)
         except RuntimeError:  # the store is gone
-            speaks, places = True, {}
+            speaks, sites = True, {}
         if speaks:
-            seen = place.waiting_for(others, places, "is not known to wait")
-            limit = f"longer than {self._timeout:g} s, " if self._timeout else ""
-            left = "the job ends" if self._timeout else f"{TIMEOUT} would end the job"
-            text = f"rank {self._rank} of {self._size} {place}, {limit}and waits for others: {seen}; {left}"
+            seen = site.waiting_for(others, sites, "is not known to wait")
+            limit = f"longer than {self.timeout:g} s, " if self.timeout else ""
+            left = "the job ends" if self.timeout else f"{TIMEOUT} would end the job"
+            text = f"rank {self._rank} of {self._size} {site}, {limit}and waits for others: {seen}; {left}"
             say_on_stderr(text)
-        if self._timeout:
+        if self.timeout:
             time.sleep(SPEAKING)
             self._end()
 
-    def _speaks(self, place: Place, store: Any) -> bool:
-        """Tell if this rank is the first to report this call, as far as that is known."""
-        if store is None or place.call == SENDRECV:  # in which each rank waits for another one
+    def _speaks(self, site: CallSite, store: Any) -> bool:
+        """Return whether this rank is the first to report this call, as far as that is known."""
+        if store is None or site.call == SENDRECV:  # in which each rank waits for another one
             return True
-        return bool(store.add(f"{SAID}/{place.family}/{place.number}", 1) == 1)
+        return bool(store.add(f"{SAID}/{site.family}/{site.number}", 1) == 1)
 
-    def tell(self) -> None:
+    def announce_end(self) -> None:
         """Do nothing: gloo tells the others that this process has ended."""
 
-    def ended(self) -> Callable[[], bool]:
+    def all_ended(self) -> Callable[[], bool]:
         """Return a function that says that nobody needs to be waited for."""
         return lambda: True
 
 
-def _places(ranks: list[int], store: Any) -> dict[int, Place]:
+def _sites(ranks: list[int], store: Any) -> dict[int, CallSite]:
     """Return where other ranks were when they last wrote that."""
-    keys = {rank: f"{PLACES}/{rank}" for rank in ranks} if store is not None else {}
-    return {rank: Place(*map(int, store.get(key).split(b","))) for rank, key in keys.items() if store.check([key])}
+    keys = {rank: f"{SITES}/{rank}" for rank in ranks} if store is not None else {}
+    return {rank: CallSite(*map(int, store.get(key).split(b","))) for rank, key in keys.items() if store.check([key])}

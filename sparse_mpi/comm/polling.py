@@ -1,4 +1,4 @@
-"""Wait without taking a core: look, and sleep between looks."""
+"""Wait without taking a core: poll, and sleep between polls."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from time import perf_counter, sleep
 from typing import Any
 
-# Looks follow each other without a pause at first, and then with ever longer ones
+# Polls follow each other without a pause at first, and then with ever longer ones
 SPIN_SECONDS, MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1e-4, 5e-5, 1e-3
 
 
-def until(arrived: Callable[[], Any]) -> Any:
+def wait_until(arrived: Callable[[], Any]) -> Any:
     """Return what ``arrived()`` returns once that is something, and sleep between calls."""
     spinning, pause = perf_counter() + SPIN_SECONDS, MIN_PAUSE_SECONDS
     while not (result := arrived()):

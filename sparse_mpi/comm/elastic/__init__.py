@@ -1,0 +1,1 @@
+"""Ranks that go on after one of them has failed."""

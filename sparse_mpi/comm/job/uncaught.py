@@ -1,0 +1,99 @@
+"""The end of a job because of an exception that nothing catches: for ranks that would wait for this one for ever."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NoReturn
+
+from sparse_mpi.comm.runtime import PATIENCE, first_to_say
+
+OURS = "sparse_mpi "  # with which the names of our threads begin
+
+
+class _Uncaught:
+    """What is done about an exception that nothing catches, after what was done about it before."""
+
+    def __init__(self) -> None:
+        self.end: Callable[[BaseException], Any] | None = None
+        self._hook, self._thread_hook = sys.excepthook, threading.excepthook  # the former ones
+
+    def install(self) -> None:
+        """Have this called for exceptions from now on, after the former hooks."""
+        self._hook, sys.excepthook = sys.excepthook, self._in_main
+        self._thread_hook, threading.excepthook = threading.excepthook, self._in_thread
+
+    def _in_main(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:
+            if self._hook is not sys.__excepthook__:  # which prints what `end` prints
+                self._hook(kind, error, trace)
+        finally:
+            self.finish(error)
+
+    def _in_thread(self, failed: threading.ExceptHookArgs) -> None:
+        thread, error = failed.thread, failed.exc_value
+        ends = error is not None and (thread is None or not thread.daemon or thread.name.startswith(OURS))
+        try:
+            if not ends or self._thread_hook is not threading.__excepthook__:
+                self._thread_hook(failed)
+        finally:
+            if ends:
+                self.finish(error)
+
+    def finish(self, error: BaseException | None) -> None:
+        """Call ``end(error)`` if somebody has asked for it."""
+        if self.end is not None and error is not None:
+            self.end(error)
+
+
+_UNCAUGHT = _Uncaught()
+
+
+def on_uncaught(end: Callable[[BaseException], Any]) -> None:
+    """Have ``end(error)``, which prints it, called for an exception that nothing catches; the last one given counts.
+
+    Python itself would wait in MPI_Finalize for ranks that wait for this one. Hooks that were there before are called
+    first. The daemon thread of a library may fail, as TensorBoard's does where the disk is full: no other rank waits
+    for it. Threads that make calls of ours must be no daemons.
+    """
+    if _UNCAUGHT.end is None:
+        _UNCAUGHT.install()
+    _UNCAUGHT.end = end
+
+
+def report_uncaught(error: BaseException) -> None:
+    """Do about ``error``, which nobody has asked for until the end of the program, as if nothing had caught it."""
+    if _UNCAUGHT.end is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+
+
+class Abort:
+    """The end of all ranks of a job.
+
+    Args:
+        rank, size: of this process.
+        end: ends the job, or this process where its launcher ends the others then.
+    """
+
+    def __init__(self, rank: int, size: int, end: Callable[[], object]) -> None:
+        self._rank, self._size, self._end = rank, size, end
+
+    def __call__(self, error: BaseException) -> NoReturn:
+        """Print the traceback of ``error`` with this rank, and end the job."""
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        if first_to_say(text):
+            print(f"rank {self._rank} of {self._size} aborts the job\n{text}", file=sys.stderr, flush=True)
+        else:
+            time.sleep(PATIENCE)  # for the rank that says it to end the job
+        sys.stdout.flush()
+        self._end()
+        raise error
+
+    def guard(self) -> None:
+        """Have an exception that nothing catches end the job, unless this rank is alone."""
+        if self._size > 1:
+            on_uncaught(self)

@@ -1,0 +1,89 @@
+"""A communicator of the ranks that are left, for what a program does besides reducing gradients: `TeamComm`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import Job
+from sparse_mpi.comm.forwarding import ForwardingComm
+from sparse_mpi.comm.local_rank import hosts_of
+from sparse_mpi.fault_tolerance.team import Team
+
+T = TypeVar("T")
+
+
+class TeamComm(ForwardingComm):
+    """A `Comm` whose every call is a transaction of a team: all ranks that are left have its result, or make it again.
+
+    ``rank`` and ``size`` change where ranks are lost, on some ranks a call later than on others. So divide sums by a
+    count that was summed with them, not by ``size``, and do in one `together` what must be done by the same ranks.
+    No gradients may be under way in a call.
+
+    Args:
+        team: the ranks.
+    """
+
+    def __init__(self, team: Team) -> None:
+        super().__init__(team.comm)
+        self.team = team
+        self._inside = False  # a transaction
+
+    @property
+    def _comm(self) -> Comm:
+        """Return the ranks that are left."""
+        return self.team.comm
+
+    @property
+    def attributes(self) -> dict[object, Any]:
+        """Return what is kept with the ranks that are left."""
+        return self._comm.attributes
+
+    @property
+    def job(self) -> Job:
+        """Return the job of the ranks that are left. A loss raises nothing here, for the team sees to it."""
+        return self._comm.job._replace(elastic=None, hosts=lambda: self.together(lambda: hosts_of(self._comm)))
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Return ``work()``, whose calls here all ranks that are left make, or make again from the first."""
+        if self._inside:
+            return work()
+
+        def attempt() -> T:
+            self._inside = True
+            try:
+                return work()
+            finally:
+                self._inside = False
+
+        return self.team.transaction(attempt)
+
+    def _around(self, call: Callable[[], T]) -> T:
+        return self.together(call)
+
+    def duplicate(self, yield_cpu: bool = False) -> Comm:
+        raise self._refusal("duplicate")
+
+    def split(self, color: int) -> Comm:
+        raise self._refusal("split")
+
+    def _refusal(self, name: str) -> RuntimeError:
+        return RuntimeError(f"a TeamComm has no {name}: ranks may be lost; use team.comm within a transaction")
+
+
+def comm_of(team: Team) -> Comm:
+    """Return the `TeamComm` of these ranks."""
+    return TeamComm(team)
+
+
+def together(comm: Comm, work: Callable[[], T]) -> T:
+    """Return ``work()``, see `TeamComm.together`; of any other communicator the ranks do it once."""
+    return comm.together(work) if isinstance(comm, TeamComm) else work()
+
+
+def team_of(comm: Comm) -> Team | None:
+    """Return the team of these ranks, if there is one."""
+    team = comm.attributes.get(Team)
+    assert team is None or isinstance(team, Team), "nobody else keeps anything under this key"
+    return team

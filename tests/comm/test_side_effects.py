@@ -1,0 +1,100 @@
+"""What the library leaves alone: the interpreter, threads, and errors that the program catches."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..launch import launch, needs_mpi
+
+pytestmark = [needs_mpi, pytest.mark.jobs]
+OBJECTS = """
+import atexit, os, sys, threading
+import numpy as np, torch
+from mpi4py import MPI
+
+seen, registered, register = [], [], atexit.register
+atexit.register = lambda call, *given, **named: (registered.append(call), register(call, *given, **named))[0]
+sys.excepthook = lambda *failed: seen.append(failed[0])
+
+def state():
+    return os._exit, sys.exit, threading.enumerate(), [thread.name for thread in threading.enumerate()]
+
+before, hook = state(), sys.excepthook
+import sparse_mpi
+from sparse_mpi import checkpoint, ddp, fault_tolerance
+from sparse_mpi.optim import DistributedOptimizer
+
+assert state() == before and sys.excepthook is hook, "importing the library changes nothing"
+x = np.arange(100, dtype=np.float32) + MPI.COMM_WORLD.rank
+comm = sparse_mpi.comm.as_comm()
+parts = comm.duplicate(), comm.split(0), comm.duplicate(yield_cpu=True)
+sparse_mpi.sparse_allreduce(x, k=5)
+sparse_mpi.SparseAllreduce(100, k=5).step(x)
+sparse_mpi.allreduce({1: 2.0})
+sparse_mpi.allgather({1: 2.0}), sparse_mpi.reduce({1: 2.0}), sparse_mpi.reduce_scatter({1: 2.0})
+request = sparse_mpi.allreduce_init([1, 2])
+model = torch.nn.Linear(3, 2)
+optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), density=0.5)
+local = sparse_mpi.DiLoCo(model, *[torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2)], sync_every=2)
+assert state() == before, state()
+ours = [call for call in registered if call.__module__.startswith("sparse_mpi")]
+assert not ours, "nothing of ours is called at exit, whatever Numba and torch have there"
+
+# The hook is chained: the former one is called first
+from sparse_mpi.comm.job import uncaught
+assert sys.excepthook == uncaught._UNCAUGHT._in_main and uncaught._UNCAUGHT._hook is hook
+uncaught.on_uncaught(lambda error: seen.append("the job ends"))
+sys.excepthook(KeyError, KeyError("k"), None)
+assert seen == [KeyError, "the job ends"], seen
+sparse_mpi.watch()
+assert "sparse_mpi watchdog" in [thread.name for thread in threading.enumerate()], "which was asked for"
+print("left alone")
+"""
+CAUGHT = """
+import sparse_mpi
+from sparse_mpi.collectives import arguments
+from sparse_mpi.comm import as_comm
+
+comm, combined = as_comm(), arguments.combined
+
+def exhausted(*given):
+    raise MemoryError("for the test")
+
+for broken in (0, 1):
+    if comm.rank == broken:
+        arguments.combined = exhausted
+    try:
+        sparse_mpi.allreduce({7: 1.0})
+    except (MemoryError, ValueError) as error:
+        assert isinstance(error, MemoryError if comm.rank == broken else ValueError)
+        assert "for the test" in str(error), error
+    else:
+        raise AssertionError("all ranks raise")
+    arguments.combined = combined
+assert sparse_mpi.allreduce({7: 1.0}) == {7: 2.0}
+print("goes on")
+"""
+ENDS = """
+from sparse_mpi.comm import as_comm
+
+comm = as_comm()
+comm.barrier()
+if comm.rank:
+    raise MemoryError("for the test")
+comm.barrier()
+"""
+
+
+def test_public_objects_replace_nothing_and_start_no_thread():
+    done = launch(2, "-c", OBJECTS)
+    assert done.stdout.splitlines() == ["left alone"] * 2, done.stderr
+
+
+def test_an_error_of_a_preparation_is_caught_on_all_ranks_and_the_job_goes_on():
+    done = launch(2, "-c", CAUGHT)
+    assert done.stdout.splitlines() == ["goes on"] * 2, done.stderr
+
+
+def test_an_error_that_nothing_catches_ends_the_job():
+    done = launch(2, "-c", ENDS)
+    assert done.returncode != 0 and "rank 1 of 2 aborts the job" in done.stderr and "MemoryError" in done.stderr
