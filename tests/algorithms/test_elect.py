@@ -11,7 +11,7 @@ from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.elect.votes import LOOKS
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.tools.analysis import gradients
-from sparse_mpi.tools.analysis.economy import measure
+from sparse_mpi.tools.analysis.energy import measure
 from sparse_mpi.wire import WIRES, BitPacked
 
 N, K = 2000, 100
