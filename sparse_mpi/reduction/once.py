@@ -9,7 +9,8 @@ from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.arguments import resolve_k, usual_density
-from sparse_mpi.reduction.auto import choose, make_candidate
+from sparse_mpi.reduction.autotune import fastest as choose
+from sparse_mpi.reduction.autotune import make_candidate
 from sparse_mpi.reduction.deprecated import accepts_former
 from sparse_mpi.sparse import Layout, leave
 

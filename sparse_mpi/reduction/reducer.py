@@ -15,13 +15,14 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.absence import Absence
 from sparse_mpi.reduction.arguments import check_together, make_feedback, resolve_k, usual_density
-from sparse_mpi.reduction.auto import choose, make_candidate
+from sparse_mpi.reduction.autotune import fastest as choose
+from sparse_mpi.reduction.autotune import fastest_now as pick
+from sparse_mpi.reduction.autotune import make_candidate
 from sparse_mpi.reduction.clipping import clipping_factor, scaled, sketched
 from sparse_mpi.reduction.deprecated import accepts_former, warn_renamed
 from sparse_mpi.reduction.flushing import Flushable
 from sparse_mpi.reduction.instrument import check_added, instrument, unselected
 from sparse_mpi.reduction.laws import check_laws, raise_nonfinite
-from sparse_mpi.reduction.picking import pick
 from sparse_mpi.reduction.report import StepReport, summarise
 from sparse_mpi.reduction.spending import Spending
 from sparse_mpi.reduction.states import Resumable

@@ -12,7 +12,7 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.budget import Controller, Decision, Goal, Keeper, agreed_on
 from sparse_mpi.budget.keeper import NormSample
 from sparse_mpi.comm import Comm
-from sparse_mpi.reduction.picking import follows_k
+from sparse_mpi.reduction.autotune import depends_on_k as follows_k
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.sparse import Layout
 

@@ -19,9 +19,11 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.fault_tolerance import Team
-from sparse_mpi.reduction.auto import make_candidate
+from sparse_mpi.reduction.autotune import AutoTuner as Picker
+from sparse_mpi.reduction.autotune import candidates_of as named
+from sparse_mpi.reduction.autotune import fastest_now as pick
+from sparse_mpi.reduction.autotune import make_candidate
 from sparse_mpi.reduction.forms import WHOLE, check_list, check_mapping
-from sparse_mpi.reduction.picking import Picker, named, pick
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.spending import make_keeper
 from sparse_mpi.reduction.states import BUDGET

@@ -22,11 +22,9 @@ from sparse_mpi.tools.cli.table import Column, Table
 
 SAME = "to the bit"
 TABLE = Table(
-    (
-        Column("algorithm", -16, "name"),
-        Column("difference", 12, lambda row: format(row["apart"], ".1e") if row["apart"] else SAME),
-        Column(" laws", -5, lambda row: f" {row['laws']}"),
-    )
+    Column("algorithm", -16, "name"),
+    Column("difference", 12, lambda row: format(row["apart"], ".1e") if row["apart"] else SAME),
+    Column(" laws", -5, lambda row: f" {row['laws']}"),
 )
 
 
@@ -94,10 +92,10 @@ AGREE = Benchmark(
         count("--steps", 2, "of each algorithm"),
         option(
             "--tolerance",
-            type=values.number,
-            default=0.01,
-            help="norm of a difference over that of the CPU's result; algorithms of matrix products or moments add in "
+            "norm of a difference over that of the CPU's result; algorithms of matrix products or moments add in "
             "an order of their own on each device",
+            values.number,
+            0.01,
         ),
         options.seed("of the gradients"),
         options.json(),

@@ -145,21 +145,19 @@ def _slowest(value: float, comm: Comm) -> float:
 def _render(measured: dict[str, dict[str, Any]], baseline: float | None, args: argparse.Namespace, ranks: int) -> str:
     here = provenance()
     table = Table(
-        (
-            Column("algorithm", -10, "name"),
-            Column("step", 8, "step", ".1f", 1e3),
-            Column("select", 8, "select", ".1f", 1e3),
-            Column("exchange", 9, "exchange", ".1f", 1e3),
-            Column("merge", 8, "merge", ".1f", 1e3),
-            Column("/topk", 6, lambda m: m["step"] / baseline if baseline else None, ".2f"),
-            Column("KB/rank", 10, "bytes", ".1f", 1e-3),
-            Column("/bound", 7, "over bound", ".3f"),
-            Column("worst", 7, "worst over bound", ".3f"),
-            Column("msgs", 5, "messages", ".0f"),
-            Column("sel/k", 6, "selected", ".3f"),
-            Column("total/k", 8, "total", ".3f"),
-            Column(f"{args.gbit:g}G model", 10, "model", ".2f", 1e3),
-        )
+        Column("algorithm", -10, "name"),
+        Column("step", 8, "step", ".1f", 1e3),
+        Column("select", 8, "select", ".1f", 1e3),
+        Column("exchange", 9, "exchange", ".1f", 1e3),
+        Column("merge", 8, "merge", ".1f", 1e3),
+        Column("/topk", 6, lambda m: m["step"] / baseline if baseline else None, ".2f"),
+        Column("KB/rank", 10, lambda m: m["bytes"] / 1e3, ".1f"),
+        Column("/bound", 7, "over bound", ".3f"),
+        Column("worst", 7, "worst over bound", ".3f"),
+        Column("msgs", 5, "messages", ".0f"),
+        Column("sel/k", 6, "selected", ".3f"),
+        Column("total/k", 8, "total", ".3f"),
+        Column(f"{args.gbit:g}G model", 10, "model", ".2f", 1e3),
     )
     heading = (
         f"{args.model or 'one tensor'}, n = {args.n:,}, density {args.density:g}, P = {ranks}, {args.steps} steps; "
@@ -188,24 +186,20 @@ ALLREDUCE = Benchmark(
         count("--warmup", 3, "steps not counted", 0),
         options.algorithms(),
         option(
-            "--selector",
+            "--selector NAME",
+            "what picks the entries, of every algorithm that can work with it (default: each one's own)",
             choices=list(SELECTORS),
-            metavar="NAME",
-            help="what picks the entries, of every algorithm that can work with it (default: each one's own)",
         ),
         option(
-            "--wire",
+            "--wire NAME",
+            "message format of every algorithm that has one (default: each one's own)",
             choices=list(WIRES),
-            metavar="NAME",
-            help="message format of every algorithm that has one (default: each one's own)",
         ),
-        count("--rank", None, "of factors, for low-rank algorithms (default: their own)", metavar="R"),
-        option("--device", choices=("cpu", "gpu"), default="cpu", help="where the gradients lie"),
+        count("--rank R", None, "of factors, for low-rank algorithms (default: their own)"),
+        option("--device", "where the gradients lie", choices=("cpu", "gpu"), default="cpu"),
         options.seed(),
-        option(
-            "--gbit", type=values.positive, default=10.0, help="bandwidth of the network of the model column, Gbit/s"
-        ),
-        option("--latency", type=values.number, default=5.0, help="its latency, microseconds a message"),
+        option("--gbit", "bandwidth of the network of the model column, Gbit/s", values.positive, 10.0),
+        option("--latency", "its latency, microseconds a message", values.number, 5.0),
         options.json(),
     ),
     measure=measure,

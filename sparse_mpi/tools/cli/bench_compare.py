@@ -59,7 +59,7 @@ def summary(jobs: list[dict[str, Any]]) -> str:
     columns = [Column(title, 12, at, ".2f") for at, title in enumerate(titles)]
     rows: dict[str, list[float]] = {name: [1 / job["results"][name]["over dense"] for job in jobs] for name in names}
     rows["dense over ring bound"] = [job["dense over ring"] for job in jobs]
-    table = Table((Column("", -width, "name"), *columns))
+    table = Table(Column("", -width, "name"), *columns)
     lines = ["speedup of a step over dense", *table.lines({"name": n, **dict(enumerate(r))} for n, r in rows.items())]
     if any(slow):
         lines.append(f"* measured below {emulated_grid.SLOW:.0%} of the nominal rate: cores, not links, were the limit")

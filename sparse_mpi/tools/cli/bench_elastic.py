@@ -76,16 +76,10 @@ ELASTIC = Benchmark(
     help="what it costs to be able to lose a rank",
     description=DESCRIPTION,
     options=(
-        option(
-            "--algorithm",
-            type=values.algorithm,
-            default="elect",
-            metavar="NAME",
-            help=f"default: elect; {values.SPELLINGS}",
-        ),
+        option("--algorithm NAME", f"default: elect; {values.SPELLINGS}", values.algorithm, "elect"),
         count("--n", 14_728_266, "elements of the gradient (default: 14728266, those of VGG-16)"),
         options.share("k over n (default: 0.01)"),
-        count("--copy-every", 200, "steps in which residuals are copied (default: 200)", 0, metavar="T"),
+        count("--copy-every T", 200, "steps in which residuals are copied (default: 200)", 0),
         count("--steps", 20, "steps of each that count, after --warmup more (default: 20)"),
         count("--warmup", 5, "steps of each that do not count (default: 5)", 0),
         options.seed(),

@@ -51,12 +51,10 @@ LEGEND = (
 MEASURED = (
     options.algorithms("(default: all); dense takes part in any case"),
     option(
-        "--wires",
+        "--wires FORMAT",
+        f"formats of the messages; {OWN}: each algorithm's own (default: those of {' '.join(WIRES)} that one takes)",
         nargs="+",
         choices=[OWN, *WIRES],
-        metavar="FORMAT",
-        help=f"formats of the messages; {OWN}: each algorithm's own (default: those of {' '.join(WIRES)} that one "
-        "takes)",
     ),
     options.gradient,
     options.share("share of them that is sent (default: 0.01)"),
@@ -64,9 +62,9 @@ MEASURED = (
     count("--warmup", 2, "steps not counted (default: 2)", 0),
     option(
         "--seconds",
-        type=values.positive,
-        default=30.0,
-        help="a candidate stops when its steps have taken so many seconds and three count (default: 30)",
+        "a candidate stops when its steps have taken so many seconds and three count (default: 30)",
+        values.positive,
+        30.0,
     ),
     count("--batch", 10, "candidates, besides dense, that take turns and hold a residual each at a time (default: 10)"),
     options.seed("of the gradients (default: 0)"),
@@ -145,19 +143,17 @@ def render(record: dict[str, Any]) -> str:
         for name, m in found.items()
     ]
     table = Table(
-        (
-            Column("candidate", -max(map(len, found)), "name"),
-            Column("step ms", 9, "step", ".1f", 1e3),
-            Column("speedup", 8, lambda m: 1 / m["over dense"], ".2f"),
-            Column("select", 8, "select", ".1f", 1e3),
-            Column("exchange", 9, "exchange", ".1f", 1e3),
-            Column("merge", 8, "merge", ".1f", 1e3),
-            Column("alone", 8, "processor", ".1f", 1e3),
-            Column("KB/rank", 10, "bytes", ".1f", 1e-3),
-            Column("msgs", 5, "messages", ".0f"),
-            Column("even", 9, "break even"),
-            Column("alone", 9, "break even alone"),
-        )
+        Column("candidate", -max(map(len, found)), "name"),
+        Column("step ms", 9, "step", ".1f", 1e3),
+        Column("speedup", 8, lambda m: 1 / m["over dense"], ".2f"),
+        Column("select", 8, "select", ".1f", 1e3),
+        Column("exchange", 9, "exchange", ".1f", 1e3),
+        Column("merge", 8, "merge", ".1f", 1e3),
+        Column("alone", 8, "processor", ".1f", 1e3),
+        Column("KB/rank", 10, lambda m: m["bytes"] / 1e3, ".1f"),
+        Column("msgs", 5, "messages", ".0f"),
+        Column("even", 9, "break even"),
+        Column("alone", 9, "break even alone"),
     )
     heading = (
         f"{asked['model'] or 'one tensor'}, n = {record['n']:,}, density {asked['density']:g}, "
@@ -186,12 +182,8 @@ INTERLEAVED = Benchmark(
     description=DESCRIPTION,
     options=(
         *MEASURED,
-        option(
-            "--gbit",
-            type=values.positive,
-            help="bandwidth of a rank's link, Gbit/s, if known: tells whether dense is fair",
-        ),
-        option("--latency", type=values.number, default=5.0, help="of a message, microseconds (default: 5)"),
+        option("--gbit", "bandwidth of a rank's link, Gbit/s, if known: tells whether dense is fair", values.positive),
+        option("--latency", "of a message, microseconds (default: 5)", values.number, 5.0),
         options.json(),
     ),
     measure=measure,

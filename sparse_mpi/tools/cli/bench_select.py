@@ -187,15 +187,13 @@ def _render(case: dict[str, Any]) -> str:
     medians = {name: row["median"] for name, row in rows.items()}
     topk = medians.get("torch.topk")
     table = Table(
-        (
-            Column("", -20, "name"),
-            Column("ms", 9, "median", ".2f", 1e3),
-            Column("95 % interval", 20, "range"),
-            Column("ns/element", 10, "median", ".3f", 1e9 / case["n"]),
-            Column("/read", 7, "median", ".2f", 1 / medians["read"]),
-            Column("/copy", 7, "median", ".2f", 1 / medians["copy"]),
-            Column("topk/it", 8, lambda row: topk and topk / row["median"], ".1f"),
-        )
+        Column("", -20, "name"),
+        Column("ms", 9, "median", ".2f", 1e3),
+        Column("95 % interval", 20, "range"),
+        Column("ns/element", 10, "median", ".3f", 1e9 / case["n"]),
+        Column("/read", 7, "median", ".2f", 1 / medians["read"]),
+        Column("/copy", 7, "median", ".2f", 1 / medians["copy"]),
+        Column("topk/it", 8, lambda row: topk and topk / row["median"], ".1f"),
     )
     heading = f"n = {case['n']:,}, density {case['density']:g}, {case['threads']} threads, "
     return "\n".join([f"{heading}{len(case['methods']['read'])} rounds", *table.lines(rows.values()), ""])
@@ -211,13 +209,8 @@ SELECT = Benchmark(
         options.share("share selected", (0.001, 0.01, 0.02), nargs="+"),
         count("--threads", None, "CPU threads (default: 1 and all there are)", nargs="+"),
         count("--rounds", 15, f"measurements of each method, at least {LEAST}", LEAST),
-        option(
-            "--seconds",
-            type=values.positive,
-            default=20,
-            help=f"a case ends after so many seconds, once {LEAST} rounds are done",
-        ),
-        option("--device", choices=["cpu", "gpu"], default="cpu", help="where the vector lies"),
+        option("--seconds", f"a case ends after so many seconds, once {LEAST} rounds are done", values.positive, 20),
+        option("--device", "where the vector lies", choices=["cpu", "gpu"], default="cpu"),
         options.seed(),
         options.json(),
         options.plot("also draw ns an element over n (needs matplotlib)"),

@@ -39,21 +39,18 @@ MEASURED = (
     count("--entries", 100_000, "that a rank has, at most (default: 100000)"),
     options.several("--cases", CASES, "of data", nargs="*"),
     option(
-        "--fill-in",
+        "--fill-in F",
+        "cases besides: the result has F times the entries of a rank, 1 to P",
+        values.positive,
+        [],
         nargs="+",
-        type=values.positive,
-        default=[],
-        metavar="F",
-        help="cases besides: the result has F times the entries of a rank, 1 to P",
     ),
     option(
-        "--data",
+        "--data DIR",
+        "cases besides: folders of rank-0.npz, rank-1.npz, ..., with keys and values, which are dealt to the ranks",
+        values.folder("runs/kmers"),
+        [],
         nargs="+",
-        type=values.folder("runs/kmers"),
-        default=[],
-        metavar="DIR",
-        help="cases besides: folders of rank-0.npz, rank-1.npz, ..., with keys and values, which are dealt to the "
-        "ranks",
     ),
     count("--steps", 5, "of each, after one more (default: 5)"),
 )
@@ -184,13 +181,11 @@ def _table(name: str, found: dict[str, Any], ranks: int) -> list[str]:
     rows = found["candidates"]
     best = best_of_others(rows)
     table = Table(
-        (
-            Column("", -20, "name"),
-            Column("ms", 10, "seconds", ".2f", 1e3),
-            Column("MB sent", 10, "bytes", ".3f", 1e-6),
-            Column("memory", 8, "memory", ".2f"),
-            Column("best rival / it", 16, lambda row: best / row["seconds"], ".2f"),
-        )
+        Column("", -20, "name"),
+        Column("ms", 10, "seconds", ".2f", 1e3),
+        Column("MB sent", 10, lambda row: row["bytes"] / 1e6, ".3f"),
+        Column("memory", 8, "memory", ".2f"),
+        Column("best rival / it", 16, lambda row: best / row["seconds"], ".2f"),
     )
     return [
         f"{name}: P = {ranks}, {found['entries']:,} entries of {found['n']:,} keys, {found['result']:,} in the result, "

@@ -29,19 +29,17 @@ LEGEND = """\
 kB of payload that a rank sends: mean over ranks, and most; control: what is told before, at most; messages at most;
 dense, pairs: payload and control of the busiest rank over what a ring of dense buffers sends, and pairs to all"""
 TABLE = Table(
-    (
-        Column("case", -10, "case"),
-        Column("algorithm", -16, lambda v: v.algorithm + f": {v.chosen}" * (v.chosen != v.algorithm)),
-        Column("P", 5, "ranks"),
-        Column("entries", 9, "entries"),
-        Column("result", 8, "result"),
-        Column("mean", 9, "sent", ".2f", 1e-3),
-        Column("most", 9, "most", ".2f", 1e-3),
-        Column("control", 9, "control", ".2f", 1e-3),
-        Column("msgs", 5, "messages"),
-        Column("dense", 7, lambda v: (v.most + v.control) / v.dense if v.dense else None, ".3f"),
-        Column("pairs", 7, lambda v: (v.most + v.control) / v.pairs if v.pairs else None, ".3f"),
-    )
+    Column("case", -10, "case"),
+    Column("algorithm", -16, lambda v: v.algorithm + f": {v.chosen}" * (v.chosen != v.algorithm)),
+    Column("P", 5, "ranks"),
+    Column("entries", 9, "entries"),
+    Column("result", 8, "result"),
+    Column("mean", 9, lambda v: v.sent / 1e3, ".2f"),
+    Column("most", 9, lambda v: v.most / 1e3, ".2f"),
+    Column("control", 9, lambda v: v.control / 1e3, ".2f"),
+    Column("msgs", 5, "messages"),
+    Column("dense", 7, lambda v: (v.most + v.control) / v.dense if v.dense else None, ".3f"),
+    Column("pairs", 7, lambda v: (v.most + v.control) / v.pairs if v.pairs else None, ".3f"),
 )
 
 

@@ -35,24 +35,22 @@ most: of any rank in any step; formula: what the algorithm's bound allows a rank
 control over 8k(P-1)/P; balance: the busiest rank's payload over the mean; fill-in: entries the ranks select together,
 each counted once, over k; control in bytes; formulas include the agreement with which a step begins"""
 TABLE = Table(
-    (
-        Column("algorithm", -26, "algorithm"),
-        Column("P", 5, "ranks"),
-        Column("k", 8, "k"),
-        Column("words", 11, "words", ".0f"),
-        Column("between", 11, "between", ".0f"),
-        Column("most", 11, "most_words", ".0f"),
-        Column("formula", 11, "formula_words", ".0f"),
-        Column("/low", 7, lambda v: (v.words * WORD + v.control) / v.lowest if v.lowest else None, ".3f"),
-        Column("control", 8, "control", ".0f"),
-        Column("formula", 8, "formula_control", ".0f"),
-        Column("msgs", 6, "messages", ".0f"),
-        Column("formula", 8, "formula_messages", ".0f"),
-        Column("balance", 8, "imbalance", ".3f"),
-        Column("sel/k", 6, "selected", ".3f"),
-        Column("total/k", 8, "total", ".3f"),
-        Column("fill-in", 8, "fill_in", ".2f"),
-    )
+    Column("algorithm", -26, "algorithm"),
+    Column("P", 5, "ranks"),
+    Column("k", 8, "k"),
+    Column("words", 11, "words", ".0f"),
+    Column("between", 11, "between", ".0f"),
+    Column("most", 11, "most_words", ".0f"),
+    Column("formula", 11, "formula_words", ".0f"),
+    Column("/low", 7, lambda v: (v.words * WORD + v.control) / v.lowest if v.lowest else None, ".3f"),
+    Column("control", 8, "control", ".0f"),
+    Column("formula", 8, "formula_control", ".0f"),
+    Column("msgs", 6, "messages", ".0f"),
+    Column("formula", 8, "formula_messages", ".0f"),
+    Column("balance", 8, "imbalance", ".3f"),
+    Column("sel/k", 6, "selected", ".3f"),
+    Column("total/k", 8, "total", ".3f"),
+    Column("fill-in", 8, "fill_in", ".2f"),
 )
 
 
@@ -135,13 +133,11 @@ def _phases(v: Volume) -> str:
     """Return which calls of an algorithm send what, in the order of a step."""
     title = f"{v.algorithm}, P = {v.ranks}"
     table = Table(
-        (
-            Column(title, -max(map(len, v.phases), default=1), lambda item: item[0]),
-            Column("words", 11, lambda item: item[1].words, ".0f"),
-            Column("most", 11, lambda item: item[1].most_words, ".0f"),
-            Column("control", 9, lambda item: item[1].control, ".0f"),
-            Column("msgs", 6, lambda item: item[1].messages, ".0f"),
-        )
+        Column(title, -max(map(len, v.phases), default=1), lambda item: item[0]),
+        Column("words", 11, lambda item: item[1].words, ".0f"),
+        Column("most", 11, lambda item: item[1].most_words, ".0f"),
+        Column("control", 9, lambda item: item[1].control, ".0f"),
+        Column("msgs", 6, lambda item: item[1].messages, ".0f"),
     )
     return "\n".join(table.lines(v.phases.items()))
 
@@ -152,43 +148,29 @@ VOLUME = Benchmark(
     description=DESCRIPTION,
     options=(
         options.powers_of_ranks(),
-        option(
-            "--algorithms",
-            nargs="+",
-            type=values.algorithm,
-            default=list(ALGORITHMS),
-            metavar="NAME",
-            help=values.SPELLINGS,
-        ),
-        count("--k-per-rank", None, "k is K times P, n what that is at the density (default: 64)", metavar="K"),
+        option("--algorithms NAME", values.SPELLINGS, values.algorithm, list(ALGORITHMS), nargs="+"),
+        count("--k-per-rank K", None, "k is K times P, n what that is at the density (default: 64)"),
         count("--n", None, "elements of the gradient, the same for all P; k is what that is at the density"),
         options.share("k over n (default: 0.05)", 0.05),
         options.recorded_gradients(),
         count("--steps", 3, "steps counted, after --warmup more (default: 3)"),
         count("--warmup", 1, "steps not counted (default: 1)", 0),
         options.ranks_per_node(),
-        option(
-            "--wire",
-            choices=list(WIRES),
-            metavar="NAME",
-            help="how pairs are written, of every algorithm that lets choose",
-        ),
+        option("--wire NAME", "how pairs are written, of every algorithm that lets choose", choices=list(WIRES)),
         options.seed(),
         option(
-            "--most-pairs",
-            type=values.positive,
-            default=3e8,
-            metavar="N",
-            help="skip what has more pairs to merge in a step, on all ranks together (default: 3e8)",
+            "--most-pairs N",
+            "skip what has more pairs to merge in a step, on all ranks together (default: 3e8)",
+            values.positive,
+            3e8,
         ),
         options.most_gigabytes(),
         option(
-            "--phases",
-            type=values.integer(1, MAX_RANKS),
+            "--phases P",
+            "also which call sends what; for one P, or the last",
+            values.integer(1, MAX_RANKS),
             nargs="?",
             const=0,
-            metavar="P",
-            help="also which call sends what; for one P, or the last",
         ),
         options.json("also write all numbers, with what they were counted on"),
         options.plot("draw bytes and messages over P, with the formulas as thin lines"),

@@ -28,14 +28,12 @@ from sparse_mpi.wire import WIRES, encode, regions_of
 
 PAIR = 8  # bytes
 TABLE = Table(
-    (
-        Column("format", -12, "name"),
-        Column("bytes/pair", 10, "bytes a pair", ".3f"),
-        Column("pack GB/s", 10, "pack", ".2f"),
-        Column("unpack GB/s", 12, "unpack", ".2f"),
-        Column("error", 8, "error", ".2%"),
-        Column("of any size", 12, "error of any size", ".2%"),
-    )
+    Column("format", -12, "name"),
+    Column("bytes/pair", 10, "bytes a pair", ".3f"),
+    Column("pack GB/s", 10, "pack", ".2f"),
+    Column("unpack GB/s", 12, "unpack", ".2f"),
+    Column("error", 8, "error", ".2%"),
+    Column("of any size", 12, "error of any size", ".2%"),
 )
 
 

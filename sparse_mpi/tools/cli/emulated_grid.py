@@ -25,9 +25,9 @@ def networks(ranks: list[int], rates: list[str], seconds: float) -> tuple[Option
     rate_text = f"of every link, in each direction, as tc writes it, or none (default: {' '.join(rates)})"
     time_text = f"seconds a job may take (default: {seconds:g})"
     return (
-        option("--ranks", type=known, nargs="+", default=ranks, metavar="P", help=text),
-        option("--rate", type=values.rate, nargs="+", default=rates, help=rate_text),
-        option("--timeout", type=values.positive, default=seconds, help=time_text),
+        option("--ranks P", text, known, ranks, nargs="+"),
+        option("--rate", rate_text, values.rate, rates, nargs="+"),
+        option("--timeout", time_text, values.positive, seconds),
     )
 
 

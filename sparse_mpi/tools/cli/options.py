@@ -19,9 +19,20 @@ DRAWN = "of all that is drawn at random"
 Option = Callable[[argparse.ArgumentParser], object]  # declares itself
 
 
-def option(*names: str, **keywords: Any) -> Option:
-    """Return the option that ``add_argument`` makes of these arguments."""
-    return lambda parser: parser.add_argument(*names, **keywords)
+def option(name: str, text: str, kind: Callable[[str], Any] | None = None, default: Any = None, **more: Any) -> Option:
+    """Return an option, or an argument.
+
+    Args:
+        name: as in ``"--n"``, or with what stands for its value, as in ``"--file FILE"``.
+        text: what ``--help`` says of it.
+        kind: converts its value.
+        default: its value if it is not given.
+        more: other arguments of ``add_argument``.
+    """
+    name, _, metavar = name.partition(" ") if name.startswith("--") else (name, "", "")
+    given = {"help": text, "type": kind, "default": default, "metavar": metavar, **more}
+    given = {each: value for each, value in given.items() if value not in (None, "")}
+    return lambda parser: parser.add_argument(name, **given)
 
 
 def declare(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
@@ -30,22 +41,25 @@ def declare(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
         each(parser)
 
 
-def count(name: str, default: int | None, text: str, least: int = 1, **keywords: Any) -> Option:
+def count(name: str, default: Any, text: str, least: int = 1, **more: Any) -> Option:
     """Return the option of an integer that is at ``least`` so much."""
-    return option(name, type=values.integer(least), default=default, help=text, **keywords)
+    return option(name, text, values.integer(least), default, **more)
 
 
-def share(text: str, default: Any = 0.01, name: str = "--density", **keywords: Any) -> Option:
-    """Return the option of a share in (0, 1]."""
-    return option(name, type=values.share, default=default, help=text, **keywords)
+def share(text: str, default: Any = 0.01, **more: Any) -> Option:
+    """Return ``--density``, a share in (0, 1]."""
+    return option("--density", text, values.share, default, **more)
 
 
-def several(name: str, choices: Iterable[str], text: str = "(default: all)", **keywords: Any) -> Option:
+def several(name: str, choices: Iterable[str], text: str = "(default: all)", nargs: str = "+") -> Option:
     """Return the option of some of ``choices``, by default all."""
     known = list(choices)
-    return option(
-        name, **{"nargs": "+", "choices": known, "default": known, "metavar": "NAME", "help": text} | keywords
-    )
+    return option(name if " " in name else f"{name} NAME", text, default=known, nargs=nargs, choices=known)
+
+
+def spelled(name: str, default: Any, text: str = values.SPELLINGS, **more: Any) -> Option:
+    """Return the option of an algorithm with its options."""
+    return option(f"{name} NAME", text, values.algorithm, default, **more)
 
 
 def seed(text: str = DRAWN) -> Option:
@@ -55,12 +69,12 @@ def seed(text: str = DRAWN) -> Option:
 
 def json(text: str = "also write all numbers, with what they were measured on") -> Option:
     """Return ``--json``."""
-    return option("--json", type=values.record, metavar="FILE", help=text)
+    return option("--json FILE", text, values.record)
 
 
 def plot(text: str) -> Option:
     """Return ``--plot``."""
-    return option("--plot", type=values.figure, metavar="FILE", help=text)
+    return option("--plot FILE", text, values.figure)
 
 
 def algorithms(text: str = "(default: all)") -> Option:
@@ -87,21 +101,21 @@ def layout_of(args: argparse.Namespace) -> Layout:
 def powers_of_ranks(most: int = MAX_RANKS) -> Option:
     """Return ``--ranks``: several numbers of ranks in one process, by default powers of two from 2 to 1024."""
     text = "default: powers of two from 2 to 1024"
-    return option("--ranks", type=values.integer(1, most), nargs="+", default=POWERS, metavar="P", help=text)
+    return option("--ranks P", text, values.integer(1, most), POWERS, nargs="+")
 
 
 def ranks_per_node() -> Option:
     """Return ``--ranks-per-node`` of ranks in one process."""
-    return count("--ranks-per-node", 4, "consecutive ranks that are a node (default: 4)", metavar="R")
+    return count("--ranks-per-node R", 4, "consecutive ranks that are a node (default: 4)")
 
 
 def recorded_gradients() -> Option:
     """Return ``--gradients``: made-up ones, or recorded ones."""
     text = f"{', '.join(KINDS)}, or a file of train/gradients.py (default: independent)"
-    return option("--gradients", type=values.gradients, default="independent", metavar="KIND", help=text)
+    return option("--gradients KIND", text, values.gradients, "independent")
 
 
 def most_gigabytes() -> Option:
     """Return ``--most-gigabytes``."""
     text = "skip what needs more GB of memory (default: 12)"
-    return option("--most-gigabytes", type=values.positive, default=12.0, metavar="GB", help=text)
+    return option("--most-gigabytes GB", text, values.positive, 12.0)

@@ -51,9 +51,7 @@ How good that is: fit to what was measured on few ranks, predict what was measur
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Declare ``predict``."""
     parser = commands.add_parser(
-        "predict",
-        help="seconds of an exchange on a network, for up to 1024 ranks",
-        description=DESCRIPTION,
+        "predict", help="seconds of an exchange on a network, for up to 1024 ranks", description=DESCRIPTION
     )
     add = parser.add_argument
     names = ["10gbe", "100gb", "piz-daint"]
@@ -165,10 +163,7 @@ def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:
 def _table(title: str, network: Network, predicted: list[Predicted], args: argparse.Namespace) -> str:
     """Return milliseconds as text, an algorithm a line, a number of ranks a column."""
     wide = max(11, *(len(name) + 1 for name in args.algorithms))
-    lines = [
-        f"{title}: {network}",
-        f"{'algorithm':<{wide}}" + "".join(f"{f'P = {ranks}':>11}" for ranks in args.ranks),
-    ]
+    lines = [f"{title}: {network}", f"{'algorithm':<{wide}}" + "".join(f"{f'P = {ranks}':>11}" for ranks in args.ranks)]
     for name in args.algorithms:
         cells = [
             f"{1e3 * network.seconds(of.traffic):.3f}{' ' if of.counted else '*'}"

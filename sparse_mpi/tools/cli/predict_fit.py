@@ -114,10 +114,7 @@ def _table(found: Check) -> str:
     ]
     lines += [_line(of, wide) for of in found.predictions]
     return "\n".join(
-        [
-            *lines,
-            f"median error without sign: exchange {found.median_error:.0%}, step {found.median_step_error:.0%}",
-        ]
+        [*lines, f"median error without sign: exchange {found.median_error:.0%}, step {found.median_step_error:.0%}"]
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
@@ -37,11 +36,11 @@ class Column(NamedTuple):
         return f"{text:<{-self.width}}" if self.width < 0 else f"{text:>{self.width}}"
 
 
-@dataclass(frozen=True)
 class Table:
     """Columns beside each other."""
 
-    columns: tuple[Column, ...]
+    def __init__(self, *columns: Column) -> None:
+        self.columns = columns
 
     @property
     def head(self) -> str:

@@ -37,11 +37,7 @@ message inside a node takes as long as one between nodes.
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Declare ``trace``."""
-    parser = commands.add_parser(
-        "trace",
-        help="who sends what to whom in a step, and when",
-        description=DESCRIPTION,
-    )
+    parser = commands.add_parser("trace", help="who sends what to whom in a step, and when", description=DESCRIPTION)
     add = parser.add_argument
     add(
         "--ranks",
