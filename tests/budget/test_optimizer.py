@@ -8,7 +8,7 @@ import torch
 
 from sparse_mpi import ALGORITHMS, Layout, World
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.reduction.autotune import SETTLED, budget_candidates
+from sparse_mpi.reduction.autotune import SETTLED, budget_candidates, fastest_now
 
 from ..training.test_optim import SMALL, loss_of, net, weights
 
