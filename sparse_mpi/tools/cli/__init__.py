@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparse_mpi.tools.bench.provenance import program, versions
-from sparse_mpi.tools.cli import algorithms, bench, doctor, draw, gpu_check, plan, predict, run, selectors, trace, wires
+from sparse_mpi.tools.cli import bench, doctor, draw, gpu_check, plan, predict, run, tables, trace
 from sparse_mpi.tools.cli.parsing import Parser, Refused
 
 
@@ -30,6 +30,6 @@ def parser() -> Parser:
     )
     made.set_defaults(run=None)
     commands = made.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (run, algorithms, selectors, wires, bench, trace, predict, plan, draw, doctor, gpu_check):
+    for module in (run, tables, bench, trace, predict, plan, draw, doctor, gpu_check):
         module.add_parser(commands)
     return made

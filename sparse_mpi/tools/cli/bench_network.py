@@ -12,9 +12,9 @@ from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import option
 from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.emulation import hosts, launch, schedule
-from sparse_mpi.tools.emulation.course import Course
 from sparse_mpi.tools.emulation.links import Links
 from sparse_mpi.tools.emulation.probe import probe
+from sparse_mpi.tools.emulation.rate_player import RatePlayer
 
 RANKS = range(2, 17)
 DESCRIPTION = """\
@@ -66,9 +66,9 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
                 f"{link.trip * 1e6:.0f} us round trip"
             )
             if command:
-                course = Course(links, rates, file)
-                code = launch.run(emulated, launcher, command, args.timeout, args.elastic, meanwhile=course.follow())
-                course.end()
+                player = RatePlayer(links, rates, file)
+                code = launch.run(emulated, launcher, command, args.timeout, args.elastic, meanwhile=player.play())
+                player.end()
                 yield code
     except RuntimeError as error:
         raise SystemExit(f"bench network cannot run here: {error}") from None

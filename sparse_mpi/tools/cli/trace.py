@@ -11,7 +11,7 @@ from sparse_mpi.comm.world import World
 from sparse_mpi.network import networks
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
-from sparse_mpi.tools.analysis import gradients, strip
+from sparse_mpi.tools.analysis import gradients, message_diagram
 from sparse_mpi.tools.analysis.recording import Call, RecordingComm
 from sparse_mpi.tools.analysis.replay import Trace, replay
 from sparse_mpi.tools.bench import records
@@ -19,7 +19,7 @@ from sparse_mpi.tools.bench.provenance import provenance
 from sparse_mpi.tools.cli import values
 from sparse_mpi.tools.cli.figures import save
 from sparse_mpi.tools.cli.parsing import Refused
-from sparse_mpi.tools.figures.strip import figure as draw_strip
+from sparse_mpi.tools.figures.message_diagram import figure as draw_diagram
 from sparse_mpi.tools.figures.trace import figure
 
 RANKS = range(2, 65)
@@ -98,8 +98,8 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         save(partial(figure, [found]), args.plot)
     if args.strip:
-        watched = strip.watch(args.algorithms[0], made, args.ranks, args.density, args.step)
-        save(partial(draw_strip, watched, f"{args.algorithms[0]}: {heading.partition(';')[0]}"), args.strip)
+        watched = message_diagram.watch(args.algorithms[0], made, args.ranks, args.density, args.step)
+        save(partial(draw_diagram, watched, f"{args.algorithms[0]}: {heading.partition(';')[0]}"), args.strip)
     return 0
 
 
