@@ -12,6 +12,7 @@ from configparser import ConfigParser
 import pytest
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.tools.cli import tables
 
 from ..launch import ROOT
 

@@ -25,7 +25,7 @@ class OnFile(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark.
+    """A benchmark, or another command that measures, prints a table, writes a record and draws it.
 
     Attributes:
         name: the word of the command line.
