@@ -42,6 +42,11 @@ class Stream:
         self.free = start + seconds
         return start, self.free
 
+    def run_until(self, end: float) -> Span:
+        """Do what takes until ``end`` from now on; return from when to when."""
+        start, self.free = self.free, end
+        return start, end
+
 
 class Message(NamedTuple):
     """A message of a program."""

@@ -166,7 +166,7 @@ def _overlapping(profile: Profile, loads: Sequence[Load], work: str, entries: li
     for number in sorted(range(len(loads)), key=lambda number: loads[number].ready):
         ready, pieces, select, exchange, _ = loads[number]
         if worker is compute and ready > passed:
-            entries.append((COMPUTE, "backward", -1, *compute.run(ready - passed)))
+            entries.append((COMPUTE, "backward", -1, *compute.run_until(compute.free + ready - passed)))
             passed = ready
         for _ in range(pieces):
             selected = worker.run(select, profile.before + ready if worker is not compute else 0.0)
