@@ -25,7 +25,7 @@ Members = tuple[int, ...]  # the ranks of a communicator
 
 
 def compiled(
-    records: Sequence[Sequence[Call]], tails: Sequence[float] | None = None, textbook: bool = False
+    records: Sequence[Sequence[Call]], tails: Sequence[float] | None = None, *, textbook: bool = False
 ) -> Program:
     """Return the program of a step in which rank i made the calls ``records[i]``.
 

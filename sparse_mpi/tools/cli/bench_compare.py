@@ -56,11 +56,14 @@ def summary(jobs: list[dict[str, Any]]) -> str:
     slow = [emulated_grid.slower(job["rate"], job["measured"]["gbit"]) for job in jobs]
     titles = [f"P={job['ranks']} {job['rate']}{'*' * bool(remark)}" for job, remark in zip(jobs, slow, strict=True)]
     width = max(map(len, [BASELINE, *names]))
-    columns = [Column(title, 12, at, ".2f") for at, title in enumerate(titles)]
+    columns = [Column(title, 12, str(at), ".2f") for at, title in enumerate(titles)]
     rows: dict[str, list[float]] = {name: [1 / job["results"][name]["over dense"] for job in jobs] for name in names}
     rows["dense over ring bound"] = [job["dense over ring"] for job in jobs]
     table = Table(Column("", -width, "name"), *columns)
-    lines = ["speedup of a step over dense", *table.lines({"name": n, **dict(enumerate(r))} for n, r in rows.items())]
+    lines = [
+        "speedup of a step over dense",
+        *table.lines({"name": n, **{str(at): ratio for at, ratio in enumerate(r)}} for n, r in rows.items()),
+    ]
     if any(slow):
         lines.append(f"* measured below {emulated_grid.SLOW:.0%} of the nominal rate: cores, not links, were the limit")
     return "\n".join(lines)
