@@ -9,7 +9,7 @@ from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.arguments import resolve_k, usual_density
-from sparse_mpi.reduction.auto import choose, make_candidate
+from sparse_mpi.reduction.autotune import fastest, make_candidate
 from sparse_mpi.reduction.deprecated import accepts_former
 from sparse_mpi.sparse import Layout, leave
 
@@ -68,7 +68,7 @@ def _reduce_once(
         k, made = resolve_k(len(flat), k, density, usual_density(algorithm)), make_candidate(algorithm, options)
         say(n=len(flat), dtype=flat.dtype, k=k, algorithm=made)
     layout = Layout.of(len(flat))
-    chosen = made or choose(layout, k, transport)
+    chosen = made or fastest(layout, k, transport)
     state = chosen.init(layout, k, transport.size)
     reduction, _ = chosen.reduce(flat, k, transport, state, layout)
     return Reduction(leave(reduction.total, x), leave(reduction.sent, x))

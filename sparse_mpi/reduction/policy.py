@@ -11,7 +11,7 @@ import numpy as np
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.budget import BudgetTracker, Controller, Decision, Goal, NormSample
-from sparse_mpi.reduction.picking import follows_k
+from sparse_mpi.reduction.autotune import depends_on_k
 from sparse_mpi.reduction.report import StepReport
 
 ENTRY_BYTES = 4  # of a dense allreduce
@@ -60,7 +60,7 @@ class Budget:
         self, goal: Goal, size: int, segments: int, ranks: int, algorithm: Algorithm | None, in_place: bool
     ) -> None:
         goal.check_fits(segments)
-        if algorithm is not None and not follows_k(algorithm):
+        if algorithm is not None and not depends_on_k(algorithm):
             raise ValueError(
                 f"algorithm must send less where k is smaller with a budget, got {algorithm!r}; take algorithm='elect'"
             )

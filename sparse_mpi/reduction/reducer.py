@@ -18,10 +18,9 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.absence import Absence
 from sparse_mpi.reduction.arguments import check_together, make_algorithm, resolve_k
-from sparse_mpi.reduction.auto import choose
+from sparse_mpi.reduction.autotune import fastest, fastest_now
 from sparse_mpi.reduction.deprecated import accepts_former, warn_renamed
 from sparse_mpi.reduction.engine import Agreed, Direct, Engine
-from sparse_mpi.reduction.picking import pick
 from sparse_mpi.reduction.policy import Budget, FixedK, Plan
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.settings import Settings, make_settings
@@ -100,9 +99,9 @@ class SparseAllreduce:
                 self.policy = Budget(settings.goal, size, 1, ranks, chosen, settings.in_place)
             say(**settings.statement)
         if chosen is None and settings.goal is None:
-            chosen = choose(settings.layout, settings.k, transport)
+            chosen = fastest(settings.layout, settings.k, transport)
         elif chosen is None:  # with a budget one that follows k
-            (chosen,) = pick([settings.layout], [settings.k], transport)
+            (chosen,) = fastest_now([settings.layout], [settings.k], transport)
         self.engine = Engine(settings, transport, chosen)
         self.execution: Direct = Direct(self.engine)
         self._preparing: Handle[None] | None = None

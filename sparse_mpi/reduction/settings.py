@@ -10,7 +10,7 @@ from sparse_mpi.budget import Goal, make_goal
 from sparse_mpi.checks import check_choice
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import check_together, make_feedback, resolve_k, usual_density
-from sparse_mpi.reduction.auto import make_candidate
+from sparse_mpi.reduction.autotune import make_candidate
 from sparse_mpi.sparse import Layout
 
 

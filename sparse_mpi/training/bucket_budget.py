@@ -13,8 +13,8 @@ from sparse_mpi.budget import Decision, agreed_on
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import tell
+from sparse_mpi.reduction.autotune import AutoTuner, candidates_of, fastest_now
 from sparse_mpi.reduction.forms import WHOLE, check_list, check_mapping
-from sparse_mpi.reduction.picking import Picker, named, pick
 from sparse_mpi.reduction.policy import Budget, Plan
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.snapshot import BUDGET
@@ -34,11 +34,11 @@ class BucketBudget:
 
     Args:
         budget: of all buckets together.
-        picker: of ``algorithm="auto"``, or None.
+        tuner: of ``algorithm="auto"``, or None.
     """
 
-    def __init__(self, budget: Budget, picker: Picker | None) -> None:
-        self.budget, self._picker = budget, picker
+    def __init__(self, budget: Budget, tuner: AutoTuner | None) -> None:
+        self.budget, self._tuner = budget, tuner
         self._agreement: Handle[np.ndarray] | None = None  # on the last step
         self._fresh = False  # a decision has not been carried out yet
 
@@ -68,11 +68,11 @@ class BucketBudget:
         """Decide on the step that begins, and pick algorithms anew where it is time. Collective."""
         self._receive()
         decision, fresh, self._fresh = self.budget.decision, self._fresh, False
-        if fresh and decision is not None and self._picker is not None and self._picker.due(decision):
+        if fresh and decision is not None and self._tuner is not None and self._tuner.due(decision):
             share, before = self.plan().k / elements, comm.traffic.copy()
             layouts = [bucket.reducer.layout for bucket in buckets]
             ks = [max(1, round(share * layout.size)) for layout in layouts]
-            picked = progress_thread_of(comm).start(lambda: pick(layouts, ks, comm)).wait()
+            picked = progress_thread_of(comm).start(lambda: fastest_now(layouts, ks, comm)).wait()
             spent = comm.traffic - before
             self.budget.tracker.pause(spent.sent + spent.control)  # trials take their bytes from the budget
             use(picked)
@@ -85,9 +85,9 @@ class BucketBudget:
 
     def state(self, algorithms: Sequence[Algorithm]) -> dict[str, Any]:
         """Return what `load` and `take_over` need in a state, with the ``algorithms`` that reduce."""
-        if self._picker is None:
+        if self._tuner is None:
             return {BUDGET: self.budget.tracker.state()}
-        when = self._picker.state()
+        when = self._tuner.state()
         what = [repr(algorithm) for algorithm in algorithms] if when[0] else []
         return {BUDGET: self.budget.tracker.state(), PICKED: {"when": when, "what": what}}
 
@@ -95,24 +95,24 @@ class BucketBudget:
         """Raise TypeError or ValueError unless ``state`` has a budget's state that can be loaded, or none."""
         if BUDGET in state:
             self.budget.tracker.check_state(state[BUDGET], f"state[{BUDGET!r}]")
-        if self._picker is not None and state.get(PICKED) is not None:
+        if self._tuner is not None and state.get(PICKED) is not None:
             check_mapping(state[PICKED], f"state[{PICKED!r}]")
             when, what = state[PICKED].get("when"), state[PICKED].get("what")
             check_list(when, f"state[{PICKED!r}]['when']")
             check_list(what, f"state[{PICKED!r}]['what']")
             buckets = len(state["buckets"])
-            if len(when) != len(Picker().state()) or len(what) not in (0, buckets):
+            if len(when) != len(AutoTuner().state()) or len(what) not in (0, buckets):
                 raise ValueError(f"state[{PICKED!r}] must be of {buckets} buckets, got {state[PICKED]}; {WHOLE}")
-            named(what)
+            candidates_of(what)
 
     def restore_choice(self, states: Sequence[dict[str, Any]], comm: Comm, use: Use) -> None:
         """Reduce by the algorithms that were picked when the first of rank 0's ``states`` was saved. Collective."""
-        if self._picker is None:
+        if self._tuner is None:
             return
         told = json.loads(tell(comm, json.dumps(states[0].get(PICKED)) if states and comm.rank == 0 else "null"))
         if told is not None:
-            self._picker.load(told["when"])
-            use(named(told["what"]) if told["what"] else FIRST)
+            self._tuner.load(told["when"])
+            use(candidates_of(told["what"]) if told["what"] else FIRST)
 
     def restore(self, states: Sequence[dict[str, Any]], ranks: int, comm: Comm) -> None:
         """Go on from the states of ``ranks`` ranks, as they were dealt out. Collective."""

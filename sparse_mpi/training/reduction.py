@@ -22,9 +22,9 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import usual_density
+from sparse_mpi.reduction.autotune import AutoTuner
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
 from sparse_mpi.reduction.deprecated import accepts_former
-from sparse_mpi.reduction.picking import Picker
 from sparse_mpi.reduction.policy import Budget
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.settings import make_settings
@@ -134,7 +134,7 @@ class GradientReduction:
                     raise ValueError("budget and step_seconds must be None with a team; give k or density")
                 segments, size, chosen = len(cut(first, max_bytes)), settings.layout.size, settings.algorithm
                 spending = Budget(settings.goal, size, segments, transport.size, chosen, in_place)
-                self._budget = BucketBudget(spending, Picker() if chosen is None else None)
+                self._budget = BucketBudget(spending, AutoTuner() if chosen is None else None)
             say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=passes, average=average)
             say(scaled=scaler is not None)
         self._overlap = overlap and scaler is None

@@ -16,7 +16,7 @@ from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
 from sparse_mpi.reduction.snapshot import restore
 from sparse_mpi.sparse import NoState, SparseVector
 from sparse_mpi.tools.analysis import gradients
-from sparse_mpi.tools.analysis.economy import measure
+from sparse_mpi.tools.analysis.energy import measure
 from sparse_mpi.wire import WIRES, BitPacked
 
 N, K = 2000, 100

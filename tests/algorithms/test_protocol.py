@@ -13,7 +13,7 @@ from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.arrays import Array
 from sparse_mpi.reduction.arguments import make_algorithm
-from sparse_mpi.reduction.auto import candidates
+from sparse_mpi.reduction.autotune import candidates
 from sparse_mpi.reduction.instrument import unselected
 from sparse_mpi.select import Selector
 from sparse_mpi.select.exact import Exact

@@ -8,7 +8,7 @@ import torch
 
 from sparse_mpi import ALGORITHMS, Layout, World
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.reduction.picking import SETTLED, pick, pickable
+from sparse_mpi.reduction.autotune import SETTLED, budget_candidates, fastest_now
 
 from ..training.test_optim import SMALL, loss_of, net, weights
 
@@ -168,17 +168,17 @@ def picking(monkeypatch):
 
     def pick(layouts, ks, comm):
         turn = comm.bcast(np.array([next(trials) if comm.rank == 0 else 0]), control=True)[0]
-        known = pickable()
+        known = budget_candidates()
         return [known[(turn + at) % len(known)] for at in range(len(layouts))]
 
-    monkeypatch.setattr("sparse_mpi.training.bucket_budget.pick", pick)
+    monkeypatch.setattr("sparse_mpi.training.bucket_budget.fastest_now", pick)
 
 
 @pytest.mark.ranks(3)
 def test_auto_picks_while_training_and_loses_nothing(ranks, scripted, monkeypatch):
     picking(monkeypatch)
-    monkeypatch.setattr("sparse_mpi.reduction.picking.PAUSE", 1)
-    monkeypatch.setattr("sparse_mpi.reduction.picking.FACTOR", 1)
+    monkeypatch.setattr("sparse_mpi.reduction.autotune.PAUSE", 1)
+    monkeypatch.setattr("sparse_mpi.reduction.autotune.FACTOR", 1)
 
     def body(comm):
         model = net()
@@ -218,9 +218,9 @@ def test_what_auto_has_picked_is_resumed(scripted, monkeypatch, size):
 @pytest.mark.ranks(3)
 def test_auto_tries_algorithms_that_follow_k_on_the_network_as_it_is(ranks):
     def body(comm):
-        return [repr(algorithm) for algorithm in pick([Layout.of(5000)] * 2, [50, 5], comm)]
+        return [repr(algorithm) for algorithm in fastest_now([Layout.of(5000)] * 2, [50, 5], comm)]
 
     first, *others = ranks.run(body)
     assert all(other == first for other in others)
-    assert {repr(ALGORITHMS["dense"]())}.isdisjoint(map(repr, pickable()))
-    assert set(first) <= set(map(repr, pickable()))
+    assert {repr(ALGORITHMS["dense"]())}.isdisjoint(map(repr, budget_candidates()))
+    assert set(first) <= set(map(repr, budget_candidates()))

@@ -14,7 +14,9 @@ from sparse_mpi.tools import cli
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = "sparse_mpi"
-MODULES = tuple(f"tests.{name}" for name in ("elastic.chaos", "elastic.pairs", "elastic.pauses", "mutation"))
+MODULES = tuple(
+    f"tests.{name}" for name in ("fault_tolerance.chaos", "fault_tolerance.pairs", "fault_tolerance.pauses", "mutation")
+)
 TASKS = {"train/lstm.py": ("speech", "text"), "train/bert.py": ("pretrain", "squad")}  # which of them a parser is for
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.network.cluster import TYPICAL, Cluster
+from sparse_mpi.network.simulator import Outcome, simulate
 from sparse_mpi.tools.analysis import advice, calibration, run_time, steps
 from sparse_mpi.tools.analysis.advice import Job, Offer
 from sparse_mpi.tools.analysis.calibration import Fit, Prediction
 from sparse_mpi.tools.analysis.exchanges import Exchange
-from sparse_mpi.tools.analysis.simulation import Outcome, simulate
 from sparse_mpi.tools.cli import main
 
 NAMES = ["oktopk:wire=packed", "topka"]

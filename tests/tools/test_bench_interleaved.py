@@ -29,8 +29,8 @@ from sparse_mpi.tools.bench.comparison import (
     take_turns,
 )
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.cli import bench_compare, bench_interleaved, emulated_grid, main, parser
-from sparse_mpi.tools.cli.interleaved_table import render, results
+from sparse_mpi.tools.cli import bench_compare, benchmark, emulated_grid, main, parser
+from sparse_mpi.tools.cli.bench_interleaved import render, results
 from sparse_mpi.tools.figures import compare
 from sparse_mpi.tools.figures.style import write
 from sparse_mpi.wire import WIRES, Coo, Wire
@@ -258,7 +258,7 @@ def test_the_job_gets_all_options():
 
 
 def test_bench_interleaved_writes_what_it_prints(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench_interleaved, "as_comm", lambda _: NullComm(4))
+    monkeypatch.setattr(benchmark, "as_comm", lambda _: NullComm(4))
     file = tmp_path / "r.json"
     command = ["bench", "interleaved", "--n", "1000", "--steps", "1", "--warmup", "0", "--algorithms", "powersgd"]
     assert main([*command, "--gbit", "1", "--json", str(file)]) == 0
@@ -293,7 +293,7 @@ def test_memory_of_all_ranks_is_added():
 
 
 def test_the_old_name_works_and_warns(monkeypatch, capsys):
-    monkeypatch.setattr(bench_interleaved, "as_comm", lambda _: NullComm(4))
+    monkeypatch.setattr(benchmark, "as_comm", lambda _: NullComm(4))
     with pytest.warns(DeprecationWarning, match="bench contest is now bench interleaved"):
         assert main("bench contest --n 1000 --steps 1 --warmup 0 --algorithms topka".split()) == 0
     assert "topka" in capsys.readouterr().out

@@ -10,10 +10,10 @@ from fractions import Fraction
 import pytest
 
 from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.emulation.course import Course
 from sparse_mpi.tools.emulation.hosts import emulate
 from sparse_mpi.tools.emulation.links import Links
 from sparse_mpi.tools.emulation.probe import probe
+from sparse_mpi.tools.emulation.rate_player import RatePlayer
 from sparse_mpi.tools.emulation.schedule import DOWN, Schedule
 
 from ..launch import needs_mpi
@@ -137,7 +137,7 @@ def test_a_course_leaves_out_what_is_over(possible, capfd):
     schedule = Schedule(starts, ((GBIT,) * 2, (DOWN,) * 2, (SLOW,) * 2, (GBIT,) * 2))
     with emulate(2, GBIT) as hosts:
         links = Links(hosts)
-        steps = Course(links, schedule).follow()
+        steps = RatePlayer(links, schedule).play()
         assert next(steps) == 0.001
         probe(hosts, 0.01)  # which takes longer
         assert next(steps) == 3600 and links.rates == (SLOW, SLOW)

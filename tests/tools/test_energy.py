@@ -9,7 +9,7 @@ import pytest
 
 from sparse_mpi.reduction.arguments import make_algorithm
 from sparse_mpi.tools.analysis import gradients
-from sparse_mpi.tools.analysis.economy import measure
+from sparse_mpi.tools.analysis.energy import measure
 from sparse_mpi.tools.cli import main
 
 FEW = ["bench", "energy", "--n", "500", "--steps", "3", "--gradients", "independent", "disjoint"]

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from sparse_mpi.network.cluster import Cluster
+from sparse_mpi.network.simulator import Message, Program, Round, simulate
 from sparse_mpi.tools.analysis import calibration, exchanges, steps
-from sparse_mpi.tools.analysis.program import Program, Round
-from sparse_mpi.tools.analysis.simulation import simulate
 from sparse_mpi.tools.cli import main
 
 TRUTH = Cluster(alpha=1e-4, beta=8e-9, others=0.5, message=3e-5, byte=1e-9, polling=0.25, speed=1.5)
@@ -22,7 +21,7 @@ CANDIDATES = {"dense": (4e6, 0.0), "topka": (8e4, 5e-3), "oktopk packed": (2e4, 
 def made_up(name, n, density, ranks):
     """A step in which ranks compute, then send to each other in turns."""
     length, computing = CANDIDATES[name.replace(":wire=", " ")]
-    messages = [(rank, (rank + 1) % ranks, length) for _ in range(ranks - 1) for rank in range(ranks)]
+    messages = [Message(rank, (rank + 1) % ranks, length) for _ in range(ranks - 1) for rank in range(ranks)]
     turns = [
         [Round(0.0, (turn * ranks + rank,), (turn * ranks + (rank - 1) % ranks,)) for turn in range(ranks - 1)]
         for rank in range(ranks)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from sparse_mpi.comm.world import World
 from sparse_mpi.network.cluster import Cluster
-from sparse_mpi.tools.analysis.program import Program, Round, compiled
+from sparse_mpi.network.simulator import Message, Program, Round, simulate
+from sparse_mpi.tools.analysis.program import compiled
 from sparse_mpi.tools.analysis.recording import RecordingComm
-from sparse_mpi.tools.analysis.simulation import simulate
 
 PLAIN = Cluster(alpha=1.0, beta=0.5)
 
@@ -73,7 +73,7 @@ def test_who_waits_for_a_late_rank_is_late_in_a_ring():
         made = [Round(7.0 if rank == 0 else 0.0)]
         return made + [Round(0.0, (4 * turn + rank,), (4 * turn + (rank - 1) % 4,)) for turn in range(3)]
 
-    messages = [(rank, (rank + 1) % 4, 4.0) for _ in range(3) for rank in range(4)]
+    messages = [Message(rank, (rank + 1) % 4, 4.0) for _ in range(3) for rank in range(4)]
     outcome = simulate(Program([rounds(rank) for rank in range(4)], messages), PLAIN)
     assert outcome.ends == pytest.approx([9, 7 + 3 * 2 + 1, 7 + 2 * 2 + 1 + 3, 7 + 9])
 
@@ -116,18 +116,18 @@ def test_a_ring_moves_the_bytes_that_were_counted():
 
     done = World(7).run(run)
     messages = compiled([record for record, _ in done]).messages
-    assert sum(length for _, _, length in messages) == sum(t.sent + t.control for _, t in done)
+    assert sum(length for _, _, length, *_ in messages) == sum(t.sent + t.control for _, t in done)
 
 
 def test_ranks_that_send_to_one_share_its_link():
-    messages = [(1, 0, 10.0), (2, 0, 10.0), (3, 0, 10.0)]
+    messages = [Message(1, 0, 10.0), Message(2, 0, 10.0), Message(3, 0, 10.0)]
     rounds = [[Round(0.0, (), (0, 1, 2))], *([Round(0.0, (number,))] for number in range(3))]
     assert simulate(Program(rounds, messages), PLAIN).step == pytest.approx(30 * 0.5 + 1)
 
 
 def test_one_rank_only_computes():
     outcome = simulate(compiled([[]], [3.5]), Cluster(alpha=1.0, beta=1.0, speed=2.0, message=9.0))
-    assert outcome == ([7.0], [7.0])
+    assert outcome == ([7.0], [7.0], [])
     assert outcome.step == 7.0 and outcome.exchanges == [0.0]
 
 
@@ -155,14 +155,14 @@ def test_ranks_compute_more_slowly_in_a_crowd():
 @pytest.mark.parametrize(("length", "exchange"), [(0.0, 1.0), (1.0, 2.0), (4.0, 5.0), (9.0, 5.0)])
 def test_the_turn_that_who_has_waited_waits_for_is_a_part_of_the_exchange(length, exchange):
     """A message comes after 1 s. Then its receiver has half of the only core, for 8 s, and waits in 4 of them."""
-    late = Program([[Round(0.0, (0,))], [Round(0.0, (), (0,)), Round(4.0)], [Round(11.0)]], [(0, 1, 5.0)])
+    late = Program([[Round(0.0, (0,))], [Round(0.0, (), (0,)), Round(4.0)], [Round(11.0)]], [Message(0, 1, 5.0)])
     outcome = simulate(late, Cluster(alpha=1.0, beta=0.0, cores=1, node=3, slice=length))
     assert outcome.ends == pytest.approx([0.0, 9.0, 15.0])
     assert outcome.exchanges == pytest.approx([0.0, exchange, 0.0]), "who has waited for nothing has no exchange"
 
 
 def test_who_waits_takes_a_share_of_a_core_and_messages_cost_both_ends():
-    messages = [(0, 1, 10.0)]
+    messages = [Message(0, 1, 10.0)]
     both = Program([[Round(4.0, (0,))], [Round(0.0, (), (0,))]], messages)
     assert simulate(both, Cluster(0, 0, cores=1, node=2, polling=0.5)).step == pytest.approx(4 * 1.5)
     outcome = simulate(both, Cluster(0, 0, message=1.0, byte=0.1))
@@ -172,11 +172,15 @@ def test_who_waits_takes_a_share_of_a_core_and_messages_cost_both_ends():
 def test_an_idle_link_lets_a_burst_pass():
     """Of 100 bytes, 40 pass at once; right after, none do; after a pause as long as 40 bytes take, 40 again."""
     on = Cluster(alpha=0.0, beta=0.5, burst=40)
-    once = Program([[Round(0.0, (0,))], [Round(0.0, (), (0,))]], [(0, 1, 100.0)])
+    once = Program([[Round(0.0, (0,))], [Round(0.0, (), (0,))]], [Message(0, 1, 100.0)])
     assert simulate(once, on).step == pytest.approx(30)
-    twice = Program([[Round(0.0, (0,)), Round(0.0, (1,))], [Round(0.0, (), (0, 1))]], [(0, 1, 100.0), (0, 1, 100.0)])
+    twice = Program(
+        [[Round(0.0, (0,)), Round(0.0, (1,))], [Round(0.0, (), (0, 1))]], [Message(0, 1, 100.0), Message(0, 1, 100.0)]
+    )
     assert simulate(twice, on).step == pytest.approx(80)
-    later = Program([[Round(0.0, (0,)), Round(50.0, (1,))], [Round(0.0, (), (0, 1))]], [(0, 1, 100.0), (0, 1, 100.0)])
+    later = Program(
+        [[Round(0.0, (0,)), Round(50.0, (1,))], [Round(0.0, (), (0, 1))]], [Message(0, 1, 100.0), Message(0, 1, 100.0)]
+    )
     assert simulate(later, on).step == pytest.approx(50 + 30)
 
 
@@ -210,7 +214,7 @@ def test_bytes_and_messages_are_those_that_were_counted():
 
     done = World(6).run(run)
     made = compiled([record for record, _ in done])
-    assert sum(length for _, _, length in made.messages) == sum(t.sent + t.control for _, t in done)
+    assert sum(length for _, _, length, *_ in made.messages) == sum(t.sent + t.control for _, t in done)
     assert len(made.messages) == sum(t.messages for _, t in done)
 
 
@@ -227,7 +231,7 @@ def test_what_is_not_one_step_is_refused():
     waiting = World(2).run(tree_of_one)
     with pytest.raises(ValueError, match="rank 0 waits for a message that rank 1 does not send"):
         compiled([waiting[0], []])
-    never = Program([[Round(0.0, (), (0,))]], [(1, 0, 1.0)])
+    never = Program([[Round(0.0, (), (0,))]], [Message(1, 0, 1.0)])
     with pytest.raises(ValueError, match="rank 0 waits for ever"):
         simulate(never, PLAIN)
 

@@ -18,9 +18,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sparse_mpi.network.cluster import TYPICAL, Cluster
+from sparse_mpi.network.simulator import simulate
 from sparse_mpi.tools.analysis import steps
 from sparse_mpi.tools.analysis.exchanges import Exchange
-from sparse_mpi.tools.analysis.simulation import simulate
 
 FEWEST = 6  # numbers that a fit has
 FITTED = ("speed", "others", "polling", "message", "byte", "alpha", "crowding", "slice")

@@ -1,141 +1,175 @@
 """What every rank does in a step, in order: compute, send, wait for messages. Made of recorded calls.
 
-Calls become messages by the textbook schedules of `schedule`, with differences, because it matters here who waits for
-whom. An alltoallv posts all its messages at once, as `MPIComm` does, and then waits for all that come. The root of a
-broadcast sends to all others itself, as Open MPI was measured to do over TCP between 4 and 8 hosts. Long allgathers and
-allreduces go round a ring.
+Calls become messages by the textbook schedules of `schedule`, or as they really go, because it matters here who waits
+for whom: an alltoallv posts all its messages at once, as `MPIComm` does, and then waits for all that come; the root of
+a broadcast sends to all others itself, as Open MPI was measured to do over TCP between 4 and 8 hosts; long allgathers
+and allreduces go round a ring.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import NoReturn
 
+from sparse_mpi.network.simulator import Message, Program, Round
 from sparse_mpi.tools.analysis.recording import Call
-from sparse_mpi.tools.analysis.schedule import Message, scheduled
+from sparse_mpi.tools.analysis.schedule import Message as Planned
+from sparse_mpi.tools.analysis.schedule import scheduled
 
 RING = 64 << 10  # bytes of a result from which it goes round a ring
+RECORDS = "records must be of one step of all ranks"
 
-Posted = tuple[int, int, float]  # a message: source, dest, bytes
 Members = tuple[int, ...]  # the ranks of a communicator
 
 
-class Round(NamedTuple):
-    """A rank computes, then sends, then waits."""
-
-    compute: float  # seconds of processor time
-    sends: tuple[int, ...] = ()  # numbers of messages
-    receives: tuple[int, ...] = ()
-
-
-class Program(NamedTuple):
-    """A step of all ranks."""
-
-    rounds: list[list[Round]]  # of each rank
-    messages: list[Posted]  # by number
-
-    @property
-    def ranks(self) -> int:
-        """Return P."""
-        return len(self.rounds)
-
-
-def compiled(records: Sequence[Sequence[Call]], tails: Sequence[float] | None = None) -> Program:
+def compiled(
+    records: Sequence[Sequence[Call]], tails: Sequence[float] | None = None, *, textbook: bool = False
+) -> Program:
     """Return the program of a step in which rank i made the calls ``records[i]``.
 
     Args:
         records: of all ranks.
         tails: seconds of processor time of each rank after its last call; None: none.
+        textbook: by the schedules of `schedule`, without computing; ranks wait for what they send, too.
 
     Raises:
         ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sends.
     """
-    program = Program([], [])
-    # Number all messages first, because a rank's own story has those of others in it.
-    collective = {key: _rounds(calls, program.messages) for key, calls in _together(records).items()}
-    pairs = _pairs(records, program.messages)
-    # Then put every rank's rounds in order.
-    for rank, calls in enumerate(records):
-        rounds: list[Round] = []
-        made: defaultdict[Members, int] = defaultdict(int)
-        for place, call in enumerate(calls):
-            rounds.append(Round(call.computed))
-            if call.name == "sendrecv":
-                rounds.append(pairs[rank, place])
-            else:
-                members = tuple(call.members)
-                rounds += collective[members, made[members]].get(rank, [])
-                made[members] += 1
-        program.rounds.append(rounds + ([] if tails is None else [Round(tails[rank])]))
+    program = _Compiler(records, textbook).compiled()
+    for rounds, tail in zip(program.rounds, tails or (), strict=bool(tails)):
+        rounds.append(Round(tail))
     return program
 
 
-def _pairs(records: Sequence[Sequence[Call]], messages: list[Posted]) -> dict[tuple[int, int], Round]:
-    """Append the messages of all sendrecvs; return what each sends and receives, by rank and place in its record."""
-    calls = {(rank, place): call for rank, of in enumerate(records) for place, call in enumerate(of)}
-    calls = {key: call for key, call in calls.items() if call.name == "sendrecv"}
-    underway: defaultdict[tuple[Members, int, int], deque[int]] = defaultdict(deque)
-    sends = {}
-    for (rank, place), call in calls.items():
-        sends[rank, place] = tuple(_post(messages, rank, dest, length) for dest, length in call.to.items())
-        for number in sends[rank, place]:
-            underway[tuple(call.members), rank, messages[number][1]].append(number)
-    # Messages of one rank to another arrive in the order in which they were sent.
-    found = {}
-    for (rank, place), call in calls.items():
-        come = underway[tuple(call.members), call.source, rank] if call.source is not None else None
-        if come is not None and not come:
-            raise ValueError(
-                f"records must be of one step of all ranks, but rank {rank} waits for a message that rank "
-                f"{call.source} does not send"
-            )
-        found[rank, place] = Round(0.0, sends[rank, place], () if come is None else (come.popleft(),))
-    return found
+class _Compiler:
+    """A step whose calls become rounds in an order in which no message is awaited before it is sent."""
+
+    def __init__(self, records: Sequence[Sequence[Call]], textbook: bool) -> None:
+        self.textbook = textbook
+        self.pending = [deque(calls) for calls in records]  # calls of every rank that are not compiled yet
+        self.program = Program([[] for _ in records], [], textbook)
+        self.round = [0] * len(records)  # the next round of each rank
+        self.made: Counter[Members] = Counter()  # collective calls of each communicator
+        self.posted: dict[int, tuple[int, ...]] = {}  # messages sent by ranks whose sendrecv has not ended
+        self.arriving: defaultdict[tuple[Members, int, int], deque[int]] = defaultdict(deque)  # and not received yet
+
+    def compiled(self) -> Program:
+        """Return the program."""
+        while any(self.pending):
+            if not (self.pairs() or self.collectives()):
+                self.refuse()
+        return self.program
+
+    def refuse(self) -> NoReturn:
+        """Raise ValueError for what the first rank waits for that cannot go on."""
+        for rank, calls in enumerate(self.pending):
+            if calls and calls[0].name == "sendrecv":
+                source = calls[0].source
+                if source is not None and not any(rank in call.to for call in self.pending[source]):
+                    raise ValueError(f"{RECORDS}, but rank {rank} waits for a message that rank {source} does not send")
+            elif calls:
+                members = tuple(calls[0].members)
+                lacking = [m for m in members if not any(_meets(call, members) for call in self.pending[m])]
+                if lacking:
+                    raise ValueError(
+                        f"{RECORDS}, but rank {lacking[0]} lacks collective call {self.made[members] + 1} "
+                        f"of ranks {', '.join(map(str, members))}"
+                    )
+        rank, name = next((rank, calls[0].name) for rank, calls in enumerate(self.pending) if calls)
+        raise ValueError(f"{RECORDS}, but rank {rank} waits for others in {name}")
+
+    def post(self, call: Call, source: int, dest: int, length: float, control: bool) -> int:
+        """Append a message; return its number."""
+        self.program.messages.append(Message(source, dest, length, call.phase, self.round[source], control))
+        return len(self.program.messages) - 1
+
+    def compute(self, rank: int, call: Call) -> None:
+        """Append what a rank computes before a call."""
+        if not self.textbook:
+            self.program.rounds[rank].append(Round(call.computed))
+
+    def exchange(self, rank: int, sends: Sequence[int], receives: Sequence[int]) -> None:
+        """Append a round of messages."""
+        self.program.rounds[rank].append(Round(0.0, tuple(sends), tuple(receives)))
+        later = [self.program.messages[number].round + 1 for number in (*sends, *receives)]
+        self.round[rank] = max([self.round[rank], *later])
+
+    def collectives(self) -> bool:
+        """Compile each collective call that all members of its communicator make next; return if there were any."""
+        moved = False
+        for calls in self.pending:
+            if calls and self.ready(members := tuple(calls[0].members)):
+                self.collective(members)
+                moved = True
+        return moved
+
+    def ready(self, members: Members) -> bool:
+        """Return whether all members make a collective call of this communicator next."""
+        return all(self.pending[member] and _meets(self.pending[member][0], members) for member in members)
+
+    def collective(self, members: Members) -> None:
+        """Compile the collective call that these members make next."""
+        calls = {member: self.pending[member].popleft() for member in members}
+        self.made[members] += 1
+        begin = max(self.round[member] for member in members)
+        for member, call in calls.items():
+            self.round[member] = begin
+            self.compute(member, call)
+        # Round after round: all messages of a round are posted before any rank completes it.
+        at_once = calls[members[0]].name == "alltoallv" and not self.textbook
+        planned = (scheduled if self.textbook else _as_measured)(list(calls.values()))
+        for _, together in groupby(planned, lambda message: 0 if at_once else message.round):
+            sends: defaultdict[int, list[int]] = defaultdict(list)
+            receives: defaultdict[int, list[int]] = defaultdict(list)
+            for _, source, dest, length, control in together:
+                number = self.post(calls[source], source, dest, length, control)
+                sends[source].append(number)
+                receives[dest].append(number)
+            for rank in sorted({*sends, *receives}):
+                self.exchange(rank, sends[rank], receives[rank])
+
+    def pairs(self) -> bool:
+        """Compile all sendrecvs before the next collective calls, in any order that works; return if any went on."""
+        moved = False
+        while any([self.pair(rank) for rank in range(len(self.pending))]):
+            moved = True
+        return moved
+
+    def pair(self, rank: int) -> bool:
+        """Compile the next sendrecv of ``rank`` as far as possible; return whether it sent or ended now."""
+        calls, moved = self.pending[rank], False
+        if not calls or calls[0].name != "sendrecv":
+            return False
+        call, members = calls[0], tuple(calls[0].members)
+        # Send once.
+        if rank not in self.posted:
+            self.compute(rank, call)
+            self.posted[rank] = tuple(self.post(call, rank, dest, b, call.control) for dest, b in call.to.items())
+            for number in self.posted[rank]:
+                self.arriving[members, rank, self.program.messages[number].dest].append(number)
+            moved = True
+        # End, if the message to receive has been sent by now: messages arrive in the order in which they were sent.
+        here = deque() if call.source is None else self.arriving[members, call.source, rank]
+        if call.source is not None and not here:
+            return moved
+        self.exchange(rank, self.posted.pop(rank), [here.popleft()] if here else [])
+        calls.popleft()
+        return True
 
 
-def _together(records: Sequence[Sequence[Call]]) -> dict[tuple[Members, int], list[Call]]:
-    """Return the collective calls by members and number, each as a list of its members' calls."""
-    found: defaultdict[tuple[Members, int], dict[int, Call]] = defaultdict(dict)
-    for rank, calls in enumerate(records):
-        made: defaultdict[Members, int] = defaultdict(int)
-        for call in calls:
-            if call.name != "sendrecv":
-                members = tuple(call.members)
-                found[members, made[members]][rank] = call
-                made[members] += 1
-    for (members, number), made_by in found.items():
-        if lacking := sorted(set(members) - set(made_by)):
-            raise ValueError(
-                f"records must be of one step of all ranks, but rank {lacking[0]} lacks collective call {number + 1} "
-                f"of ranks {', '.join(map(str, members))}"
-            )
-    return {key: [made_by[member] for member in key[0]] for key, made_by in found.items()}
+def _meets(call: Call, members: Members) -> bool:
+    """Return whether a call is a collective one of these ranks."""
+    return call.name != "sendrecv" and tuple(call.members) == members
 
 
-def _rounds(calls: list[Call], messages: list[Posted]) -> dict[int, list[Round]]:
-    """Append the messages of a collective call; return what each rank sends and receives, round by round."""
-    found: defaultdict[int, list[Round]] = defaultdict(list)
-    at_once = calls[0].name == "alltoallv"
-    for _, together in groupby(_messages(calls), lambda message: 0 if at_once else message.round):
-        sends: defaultdict[int, list[int]] = defaultdict(list)
-        receives: defaultdict[int, list[int]] = defaultdict(list)
-        for message in together:
-            number = _post(messages, message.source, message.dest, message.bytes)
-            sends[message.source].append(number)
-            receives[message.dest].append(number)
-        for rank in sorted(set(sends) | set(receives)):
-            found[rank].append(Round(0.0, tuple(sends[rank]), tuple(receives[rank])))
-    return found
-
-
-def _messages(calls: list[Call]) -> list[Message]:
+def _as_measured(calls: list[Call]) -> list[Planned]:
     """Return the messages of a collective call, in ascending order of rounds."""
     call, lengths = calls[0], [call.bytes for call in calls]
     if call.name == "bcast":
         others = [member for member in call.members if member != call.root]
-        return [Message(turn, call.root, to, size) for turn, size in enumerate((8, call.bytes)) for to in others]
+        return [Planned(turn, call.root, to, size) for turn, size in enumerate((8, call.bytes)) for to in others]
     if call.name == "allreduce" and call.bytes >= RING:
         shares = [call.bytes * (rank + 1) // len(calls) - call.bytes * rank // len(calls) for rank in range(len(calls))]
         return _ring(shares, call.members, laps=2)
@@ -145,17 +179,11 @@ def _messages(calls: list[Call]) -> list[Message]:
     return scheduled(calls)
 
 
-def _ring(lengths: Sequence[int], members: Sequence[int], laps: int = 1) -> list[Message]:
+def _ring(lengths: Sequence[int], members: Sequence[int], laps: int = 1) -> list[Planned]:
     """Return the messages in which blocks of ``lengths`` ``(P,)`` bytes go round a ring, P - 1 rounds a lap."""
     size = len(lengths)
     return [
-        Message(turn, members[rank], members[(rank + 1) % size], lengths[(rank - turn) % size])
+        Planned(turn, members[rank], members[(rank + 1) % size], lengths[(rank - turn) % size])
         for turn in range(laps * (size - 1))
         for rank in range(size)
     ]
-
-
-def _post(messages: list[Posted], source: int, dest: int, length: float) -> int:
-    """Append a message; return its number."""
-    messages.append((source, dest, length))
-    return len(messages) - 1

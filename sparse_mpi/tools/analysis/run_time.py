@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparse_mpi.network.cluster import Cluster
+from sparse_mpi.network.simulator import simulate
 from sparse_mpi.reduction.arguments import algorithm_spelled, takes
 from sparse_mpi.tools.analysis import steps
-from sparse_mpi.tools.analysis.simulation import simulate
 
 LOWER_IS_BETTER = ("loss", "perplexity", "wer")
 

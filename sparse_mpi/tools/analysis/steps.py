@@ -13,11 +13,12 @@ from functools import lru_cache
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.world import World
+from sparse_mpi.network.simulator import Program
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.tools.analysis import gradients
 from sparse_mpi.tools.analysis.prediction import short_length
-from sparse_mpi.tools.analysis.program import Program, compiled
+from sparse_mpi.tools.analysis.program import compiled
 from sparse_mpi.tools.analysis.recording import Call, RecordingComm
 
 MOST_ELEMENTS = 1 << 24  # of all ranks together: what is recorded at full length

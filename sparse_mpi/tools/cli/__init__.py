@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparse_mpi.tools.bench.provenance import program, versions
-from sparse_mpi.tools.cli import algorithms, bench, doctor, draw, gpu_check, plan, predict, run, selectors, trace, wires
+from sparse_mpi.tools.cli import bench, doctor, draw, gpu_check, plan, run, tables
 from sparse_mpi.tools.cli.parsing import Parser, Refused
+from sparse_mpi.tools.cli.predict import PREDICT
+from sparse_mpi.tools.cli.trace import TRACE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,6 +32,6 @@ def parser() -> Parser:
     )
     made.set_defaults(run=None)
     commands = made.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (run, algorithms, selectors, wires, bench, trace, predict, plan, draw, doctor, gpu_check):
-        module.add_parser(commands)
+    for command in (run, tables, bench, TRACE, PREDICT, plan, draw, doctor, gpu_check):
+        command.add_parser(commands)
     return made

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 
-from sparse_mpi.tools.cli import (
-    bench_agree,
-    bench_allreduce,
-    bench_compare,
-    bench_elastic,
-    bench_energy,
-    bench_interleaved,
-    bench_network,
-    bench_select,
-    bench_sparse,
-    bench_sparse_compare,
-    bench_sparse_volume,
-    bench_volume,
-    bench_wire,
+from sparse_mpi.tools.cli.bench_agree import AGREE
+from sparse_mpi.tools.cli.bench_allreduce import ALLREDUCE
+from sparse_mpi.tools.cli.bench_compare import COMPARE
+from sparse_mpi.tools.cli.bench_elastic import ELASTIC
+from sparse_mpi.tools.cli.bench_energy import ENERGY
+from sparse_mpi.tools.cli.bench_interleaved import INTERLEAVED
+from sparse_mpi.tools.cli.bench_network import NETWORK
+from sparse_mpi.tools.cli.bench_select import SELECT
+from sparse_mpi.tools.cli.bench_sparse import SPARSE
+from sparse_mpi.tools.cli.bench_sparse_compare import SPARSE_COMPARE
+from sparse_mpi.tools.cli.bench_sparse_volume import SPARSE_VOLUME
+from sparse_mpi.tools.cli.bench_volume import VOLUME
+from sparse_mpi.tools.cli.bench_wire import WIRE
+
+BENCHMARKS = (
+    *(ALLREDUCE, INTERLEAVED, COMPARE, SELECT, SPARSE, SPARSE_COMPARE, SPARSE_VOLUME),
+    *(WIRE, VOLUME, ENERGY, ELASTIC, AGREE, NETWORK),
 )
 
 
@@ -25,19 +28,5 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     """Declare ``bench`` and what can be measured."""
     bench = commands.add_parser("bench", help="measure", description="Measure on this machine.")
     kinds = bench.add_subparsers(title="benchmarks", metavar="WHAT", required=True)
-    for module in (
-        bench_allreduce,
-        bench_interleaved,
-        bench_compare,
-        bench_select,
-        bench_sparse,
-        bench_sparse_compare,
-        bench_sparse_volume,
-        bench_wire,
-        bench_volume,
-        bench_energy,
-        bench_elastic,
-        bench_agree,
-        bench_network,
-    ):
-        module.add_parser(kinds)
+    for benchmark in BENCHMARKS:
+        benchmark.add_parser(kinds)

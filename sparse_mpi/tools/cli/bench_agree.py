@@ -3,60 +3,34 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.arrays import Array, to_host
-from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm import Comm
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.laws import LawError
 from sparse_mpi.sparse import Layout, SparseVector
-from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import gradient_options, values
+from sparse_mpi.tools.cli import options, values
 from sparse_mpi.tools.cli.bench_allreduce import on_gpu
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.options import count, option
+from sparse_mpi.tools.cli.table import Column, Table
 
 SAME = "to the bit"
+TABLE = Table(
+    Column("algorithm", -16, "name"),
+    Column("difference", 12, lambda row: format(row["apart"], ".1e") if row["apart"] else SAME),
+    Column(" laws", -5, lambda row: f" {row['laws']}"),
+)
 
 
-def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench agree``."""
-    parser = kinds.add_parser(
-        "agree",
-        help="results of a GPU against those of the CPU, and both laws",
-        description="Every algorithm takes the same steps on the CPU and on a GPU, with error feedback, on Gaussian "
-        "gradients of a model's shapes. Both laws are asserted on the GPU, and results and residuals compared. Exits "
-        "with 1 if any differ by more than --tolerance. Example: mpiexec -n 2 python -m sparse_mpi bench agree",
-    )
-    gradient_options.declare(parser)
-    parser.add_argument(
-        "--algorithms",
-        nargs="+",
-        choices=list(ALGORITHMS),
-        default=list(ALGORITHMS),
-        metavar="NAME",
-        help="(default: all)",
-    )
-    parser.add_argument("--density", type=values.share, default=0.01, help="share of the elements that is sent")
-    parser.add_argument("--steps", type=values.integer(1), default=2, help="of each algorithm")
-    text = "norm of a difference over that of the CPU's result; algorithms of matrix products or moments add in an "
-    parser.add_argument(
-        "--tolerance", type=values.number, default=0.01, help=text + "order of their own on each device"
-    )
-    parser.add_argument("--seed", type=values.integer(0), default=0, help="of the gradients")
-    parser.add_argument(
-        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
-    )
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Compare, and print on rank 0."""
-    layout = gradient_options.layout_of(args)
-    comm = as_comm(None)
+def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
+    """Yield the table, the record, and 1 if any differ too much."""
+    layout = options.layout_of(args)
     on_gpu(np.zeros(1, np.float32), comm)  # or say what is missing
     found = {}
     with Bar(len(args.algorithms), "algorithms", comm.rank == 0) as bar:
@@ -64,13 +38,15 @@ def run(args: argparse.Namespace) -> int:
             bar.say(name)
             found[name] = _compared(name, layout, args, comm)
             bar.update()
-    good = all(row["laws"] == "hold" and row["apart"] <= args.tolerance for row in found.values())
-    if comm.rank == 0:
-        print(_render(found, layout, args, comm.size))
-        if args.json:
-            record = {"ranks": comm.size, "n": layout.size, "options": records.options(args), **provenance()}
-            records.write(args.json, record | {"results": found})
-    return int(not good)
+    same = sum(row["apart"] == 0 and row["laws"] == "hold" for row in found.values())
+    yield (
+        f"{args.model or 'flat'}, n = {layout.size:,}, density {args.density:g}, "
+        f"P = {comm.size}, {args.steps} steps: results and residuals of the GPU against the CPU's"
+    )
+    yield "\n".join(TABLE.lines({"name": name, **row} for name, row in found.items()))
+    yield f"{same} of {len(found)} {SAME}, with both laws"
+    yield {"ranks": comm.size, "n": layout.size, "results": found}
+    yield int(any(row["laws"] != "hold" or row["apart"] > args.tolerance for row in found.values()))
 
 
 def _compared(name: str, layout: Layout, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
@@ -103,14 +79,27 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.linalg.norm(a - b) / max(np.linalg.norm(b), np.finfo(np.float32).tiny))
 
 
-def _render(found: dict[str, dict[str, Any]], layout: Layout, args: argparse.Namespace, ranks: int) -> str:
-    """Return a table."""
-    lines = [
-        f"{args.model or 'flat'}, n = {layout.size:,}, density {args.density:g}, "
-        f"P = {ranks}, {args.steps} steps: results and residuals of the GPU against the CPU's",
-        f"{'algorithm':<16} {'difference':>12}  laws",
-    ]
-    for name, row in found.items():
-        lines.append(f"{name:<16} {SAME if row['apart'] == 0 else format(row['apart'], '.1e'):>12}  {row['laws']}")
-    same = sum(row["apart"] == 0 and row["laws"] == "hold" for row in found.values())
-    return "\n".join([*lines, f"{same} of {len(found)} {SAME}, with both laws"])
+AGREE = Benchmark(
+    "agree",
+    help="results of a GPU against those of the CPU, and both laws",
+    description="Every algorithm takes the same steps on the CPU and on a GPU, with error feedback, on Gaussian "
+    "gradients of a model's shapes. Both laws are asserted on the GPU, and results and residuals compared. Exits "
+    "with 1 if any differ by more than --tolerance. Example: mpiexec -n 2 python -m sparse_mpi bench agree",
+    options=(
+        options.gradient,
+        options.algorithms(),
+        options.share("share of the elements that is sent"),
+        count("--steps", 2, "of each algorithm"),
+        option(
+            "--tolerance",
+            "norm of a difference over that of the CPU's result; algorithms of matrix products or moments add in "
+            "an order of their own on each device",
+            values.number,
+            0.01,
+        ),
+        options.seed("of the gradients"),
+        options.json(),
+    ),
+    measure=measure,
+    collective=True,
+)

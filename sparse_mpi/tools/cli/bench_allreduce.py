@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.arrays import Array, leave, namespace, synchronize_device
-from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.local_rank import local_rank
 from sparse_mpi.network.model import Network
@@ -24,62 +24,32 @@ from sparse_mpi.reduction.arguments import takes
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout
-from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.kernel_cache import COMPILING, cold
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import gradient_options, values
+from sparse_mpi.tools.cli import options, values
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.parsing import Refused
+from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.wire import WIRES
 
 OPTIONS = ("selector", "wire", "rank")  # of the algorithms that have them
 
 
-def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench allreduce``."""
-    parser = kinds.add_parser(
-        "allreduce",
-        help="time and bytes of a step of every algorithm",
-        description="Time of a step (selection, exchange, merge) and bytes a rank, with error feedback on Gaussian "
-        "gradients. Example: mpiexec -n 4 python -m sparse_mpi bench allreduce --model vgg16 --density 0.01 --steps 20",
-    )
-    gradient_options.declare(parser)
-    parser.add_argument("--density", type=values.share, default=0.01, help="share of them that is sent")
-    parser.add_argument("--steps", type=values.integer(1), default=20, help="steps counted, after --warmup more")
-    parser.add_argument("--warmup", type=values.integer(0), default=3, help="steps not counted")
-    parser.add_argument(
-        "--algorithms",
-        nargs="+",
-        choices=list(ALGORITHMS),
-        default=list(ALGORITHMS),
-        metavar="NAME",
-        help="(default: all)",
-    )
-    text = "what picks the entries, of every algorithm that can work with it (default: each one's own)"
-    parser.add_argument("--selector", choices=list(SELECTORS), metavar="NAME", help=text)
-    text = "message format of every algorithm that has one (default: each one's own)"
-    parser.add_argument("--wire", choices=list(WIRES), metavar="NAME", help=text)
-    parser.add_argument(
-        "--rank", type=values.integer(1), metavar="R", help="of factors, for low-rank algorithms (default: their own)"
-    )
-    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="where the gradients lie")
-    parser.add_argument("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
-    parser.add_argument(
-        "--gbit", type=values.positive, default=10.0, help="bandwidth of the network of the model column, Gbit/s"
-    )
-    parser.add_argument("--latency", type=values.number, default=5.0, help="its latency, microseconds a message")
-    parser.add_argument(
-        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
-    )
-    parser.set_defaults(run=run)
+def check(args: argparse.Namespace) -> None:
+    """Raise Refused unless the options are good together."""
+    for name in OPTIONS:
+        value = getattr(args, name)
+        if value is not None and not any(takes(algorithm, name, value) for algorithm in args.algorithms):
+            names = ", ".join(args.algorithms)
+            raise Refused(f"--{name} {value} has no effect on {names}; leave it out or take another one")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure, and print on rank 0."""
-    _check(args)
-    layout = gradient_options.layout_of(args)
+def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
+    """Yield the table and the record of all algorithms."""
+    layout = options.layout_of(args)
     args.n = layout.size
-    comm = as_comm(None)
     base = np.random.default_rng([args.seed, comm.rank]).standard_normal(args.n, np.float32)
     if args.device == "gpu":
         base = on_gpu(base, comm)
@@ -90,21 +60,8 @@ def run(args: argparse.Namespace) -> int:
             bar.phase(COMPILING) if cold() else bar.say(name)
             measured[name] = _measure(name, base, layout, args, comm)
             bar.update()
-    if comm.rank == 0:
-        network = Network.of(args.gbit, args.latency)
-        print(_render(measured, baseline, network, args, comm.size))
-        if args.json:
-            _write(args, comm.size, baseline, measured)
-    return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Raise Refused unless the options are good together."""
-    for option in OPTIONS:
-        value = getattr(args, option)
-        if value is not None and not any(takes(name, option, value) for name in args.algorithms):
-            names = ", ".join(args.algorithms)
-            raise Refused(f"--{option} {value} has no effect on {names}; leave it out or take another one")
+    yield _render(measured, baseline, args, comm.size)
+    yield {"ranks": comm.size, "torch.topk": baseline, "algorithms": measured}
 
 
 def on_gpu(base: np.ndarray, comm: Comm) -> Array:
@@ -144,9 +101,9 @@ def _time_topk(base: Array, density: float, comm: Comm) -> float | None:
 
 def _measure(name: str, base: Array, layout: Layout, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
     """Return medians over steps of maxima over ranks; each gradient is ``base`` shifted by a random distance."""
-    given = {option: getattr(args, option) for option in OPTIONS if getattr(args, option) is not None}
-    options = {option: value for option, value in given.items() if takes(name, option, value)}
-    reducer = SparseAllreduce(layout, density=args.density, comm=comm, algorithm=name, **options)
+    given = {each: getattr(args, each) for each in OPTIONS if getattr(args, each) is not None}
+    taken = {each: value for each, value in given.items() if takes(name, each, value)}
+    reducer = SparseAllreduce(layout, density=args.density, comm=comm, algorithm=name, **taken)
     shifts = np.random.default_rng(args.seed).integers(0, args.n, args.warmup + args.steps)
     reports: list[StepReport] = []
     seconds: list[float] = []
@@ -162,60 +119,90 @@ def _measure(name: str, base: Array, layout: Layout, args: argparse.Namespace, c
         reports.append(reducer.report)
     reports, seconds = reports[args.warmup :], seconds[args.warmup :]
     ideal = max(8 * reducer.k * (comm.size - 1) / comm.size, 1)
-    sent = max(statistics.mean(r.traffic.sent + r.traffic.control for r in reports), 0)
-    worst = max(r.traffic.sent + r.traffic.control for r in reports)
-    model = statistics.mean(Network.of(args.gbit, args.latency).seconds(r.traffic) for r in reports)
-    return {
-        "step": _slowest(statistics.median(seconds), comm),
-        "select": _slowest(statistics.median(r.select_seconds for r in reports), comm),
-        "exchange": _slowest(statistics.median(r.exchange_seconds for r in reports), comm),
-        "merge": _slowest(statistics.median(r.merge_seconds for r in reports), comm),
-        "bytes": _slowest(sent, comm),
-        "over bound": _slowest(sent / ideal, comm),
-        "worst over bound": _slowest(worst / ideal, comm),
-        "messages": _slowest(statistics.mean(r.traffic.messages for r in reports), comm),
-        "selected": _slowest(statistics.mean(r.selected for r in reports) / reducer.k, comm),
+    sent = [r.traffic.sent + r.traffic.control for r in reports]
+    network = Network.of(args.gbit, args.latency)
+    own = {
+        "step": statistics.median(seconds),
+        "select": statistics.median(r.select_seconds for r in reports),
+        "exchange": statistics.median(r.exchange_seconds for r in reports),
+        "merge": statistics.median(r.merge_seconds for r in reports),
+        "bytes": statistics.mean(sent),
+        "over bound": statistics.mean(sent) / ideal,
+        "worst over bound": max(sent) / ideal,
+        "messages": statistics.mean(r.traffic.messages for r in reports),
+        "selected": statistics.mean(r.selected for r in reports) / reducer.k,
         "total": statistics.mean(r.total for r in reports) / reducer.k,
-        "model": _slowest(model, comm),
+        "model": statistics.mean(network.seconds(r.traffic) for r in reports),
     }
+    most = comm.allreduce(np.array([*own.values()], np.float64), "max", control=True)
+    return dict(zip(own, most.tolist(), strict=True))
 
 
 def _slowest(value: float, comm: Comm) -> float:
     return float(comm.allreduce(np.array([value], np.float64), "max", control=True)[0])
 
 
-def _render(
-    measured: dict[str, dict[str, Any]],
-    baseline: float | None,
-    network: Network,
-    args: argparse.Namespace,
-    ranks: int,
-) -> str:
+def _render(measured: dict[str, dict[str, Any]], baseline: float | None, args: argparse.Namespace, ranks: int) -> str:
     here = provenance()
-    lines = [
+    table = Table(
+        Column("algorithm", -10, "name"),
+        Column("step", 8, "step", ".1f", 1e3),
+        Column("select", 8, "select", ".1f", 1e3),
+        Column("exchange", 9, "exchange", ".1f", 1e3),
+        Column("merge", 8, "merge", ".1f", 1e3),
+        Column("/topk", 6, lambda m: m["step"] / baseline if baseline else None, ".2f"),
+        Column("KB/rank", 10, lambda m: m["bytes"] / 1e3, ".1f"),
+        Column("/bound", 7, "over bound", ".3f"),
+        Column("worst", 7, "worst over bound", ".3f"),
+        Column("msgs", 5, "messages", ".0f"),
+        Column("sel/k", 6, "selected", ".3f"),
+        Column("total/k", 8, "total", ".3f"),
+        Column(f"{args.gbit:g}G model", 10, "model", ".2f", 1e3),
+    )
+    heading = (
         f"{args.model or 'one tensor'}, n = {args.n:,}, density {args.density:g}, P = {ranks}, {args.steps} steps; "
-        f"medians of the slowest rank, ms; {here['cpus']} x {here['cpu']}",
-        f"torch.topk, one thread, all ranks at once: {1e3 * baseline:.1f} ms" if baseline else "torch is not installed",
-        "",
-        f"{'algorithm':<10} {'step':>8} {'select':>8} {'exchange':>9} {'merge':>8} {'/topk':>6} {'KB/rank':>10} "
-        f"{'/bound':>7} {'worst':>7} {'msgs':>5} {'sel/k':>6} {'total/k':>8} {f'{args.gbit:g}G model':>10}",
-    ]
-    for name, m in measured.items():
-        share = f"{m['step'] / baseline:6.2f}" if baseline else f"{'-':>6}"
-        lines.append(
-            f"{name:<10} {1e3 * m['step']:8.1f} {1e3 * m['select']:8.1f} {1e3 * m['exchange']:9.1f} "
-            f"{1e3 * m['merge']:8.1f} {share} {m['bytes'] / 1e3:10.1f} {m['over bound']:7.3f} "
-            f"{m['worst over bound']:7.3f} "
-            f"{m['messages']:5.0f} {m['selected']:6.3f} {m['total']:8.3f} {1e3 * m['model']:10.2f}"
-        )
-    lines += [
-        "",
-        "/topk: step over torch.topk; /bound: payload + control sent over 8k(P-1)/P bytes, mean and worst step;",
-        f"{args.gbit:g}G model: exchange, ms, on a network of {args.gbit:g} Gbit/s, {args.latency:g} us (alpha-beta)",
-    ]
-    return "\n".join(lines)
+        f"medians of the slowest rank, ms; {here['cpus']} x {here['cpu']}"
+    )
+    rival = (
+        f"torch.topk, one thread, all ranks at once: {1e3 * baseline:.1f} ms" if baseline else "torch is not installed"
+    )
+    legend = (
+        "/topk: step over torch.topk; /bound: payload + control sent over 8k(P-1)/P bytes, mean and worst step;\n"
+        f"{args.gbit:g}G model: exchange, ms, on a network of {args.gbit:g} Gbit/s, {args.latency:g} us (alpha-beta)"
+    )
+    rows = table.lines({"name": name, **m} for name, m in measured.items())
+    return "\n".join([heading, rival, "", *rows, "", legend])
 
 
-def _write(args: argparse.Namespace, ranks: int, baseline: float | None, measured: dict[str, Any]) -> None:
-    asked = {"ranks": ranks, "options": records.options(args)}
-    records.write(args.json, asked, provenance(), {"torch.topk": baseline, "algorithms": measured})
+ALLREDUCE = Benchmark(
+    "allreduce",
+    help="time and bytes of a step of every algorithm",
+    description="Time of a step (selection, exchange, merge) and bytes a rank, with error feedback on Gaussian "
+    "gradients. Example: mpiexec -n 4 python -m sparse_mpi bench allreduce --model vgg16 --density 0.01 --steps 20",
+    options=(
+        options.gradient,
+        options.share("share of them that is sent"),
+        count("--steps", 20, "steps counted, after --warmup more"),
+        count("--warmup", 3, "steps not counted", 0),
+        options.algorithms(),
+        option(
+            "--selector NAME",
+            "what picks the entries, of every algorithm that can work with it (default: each one's own)",
+            choices=list(SELECTORS),
+        ),
+        option(
+            "--wire NAME",
+            "message format of every algorithm that has one (default: each one's own)",
+            choices=list(WIRES),
+        ),
+        count("--rank R", None, "of factors, for low-rank algorithms (default: their own)"),
+        option("--device", "where the gradients lie", choices=("cpu", "gpu"), default="cpu"),
+        options.seed(),
+        option("--gbit", "bandwidth of the network of the model column, Gbit/s", values.positive, 10.0),
+        option("--latency", "its latency, microseconds a message", values.number, 5.0),
+        options.json(),
+    ),
+    measure=measure,
+    check=check,
+    collective=True,
+)

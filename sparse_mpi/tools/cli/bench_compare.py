@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.comparison import BASELINE
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import bench_interleaved, emulated_grid, values
-from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli import bench_interleaved, emulated_grid, options
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.emulation.probe import Link
 from sparse_mpi.tools.figures.compare import all_of
 
@@ -30,38 +29,15 @@ the processor time instead. A link lets a millisecond's worth pass at once befor
 """
 
 
-def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench compare``."""
-    parser = kinds.add_parser(
-        "compare",
-        help="all algorithms and wire formats against dense, on networks emulated on this machine",
-        description=DESCRIPTION,
-    )
-    emulated_grid.add_options(parser, [4, 8], ["100mbit", "1gbit"], 3600)
-    bench_interleaved.add_options(parser)
-    parser.add_argument(
-        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
-    )
-    parser.add_argument(
-        "--plot", type=values.figure, metavar="FILE", help="also draw step over bandwidth (needs matplotlib)"
-    )
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run a job for each number of ranks and each rate, and print what they found."""
-    bench_interleaved.check(args)
+def measure(args: argparse.Namespace) -> Iterator[Output]:
+    """Run a job for each number of ranks and each rate; yield the table and the record."""
 
     def command(ranks: int, link: Link, file: Path) -> list[str]:
         return interleaved_command(args, link.rate / 1e9, link.trip / 2 * 1e6, file)
 
     jobs = list(emulated_grid.jobs("bench compare", args, command))
-    print(summary(jobs))
-    if args.json:
-        records.write(args.json, {"options": records.options(args)}, provenance(), {"jobs": jobs})
-    if args.plot:
-        save(partial(all_of, [{"jobs": jobs}]), args.plot)
-    return 0
+    yield summary(jobs)
+    yield {"jobs": jobs}
 
 
 def interleaved_command(args: argparse.Namespace, gbit: float, latency: float, file: Path) -> list[str]:
@@ -77,15 +53,33 @@ def interleaved_command(args: argparse.Namespace, gbit: float, latency: float, f
 def summary(jobs: list[dict[str, Any]]) -> str:
     """Return the speedups over dense, a row a candidate and a column a job."""
     names = list(dict.fromkeys(name for job in jobs for name in job["results"] if name != BASELINE))
-    width = max(map(len, [BASELINE, *names]))
     slow = [emulated_grid.slower(job["rate"], job["measured"]["gbit"]) for job in jobs]
-    columns = [f"P={job['ranks']} {job['rate']}{'*' * bool(remark)}" for job, remark in zip(jobs, slow, strict=True)]
-    lines = ["speedup of a step over dense", f"{'':<{width}} " + " ".join(f"{column:>12}" for column in columns)]
-    for name in names:
-        speedups = [1 / job["results"][name]["over dense"] for job in jobs]
-        lines.append(f"{name:<{width}} " + " ".join(f"{speedup:12.2f}" for speedup in speedups))
-    over = [job["dense over ring"] for job in jobs]
-    lines.append(f"{'dense over ring bound':<{width}} " + " ".join(f"{ratio:12.2f}" for ratio in over))
+    titles = [f"P={job['ranks']} {job['rate']}{'*' * bool(remark)}" for job, remark in zip(jobs, slow, strict=True)]
+    width = max(map(len, [BASELINE, *names]))
+    columns = [Column(title, 12, str(at), ".2f") for at, title in enumerate(titles)]
+    rows: dict[str, list[float]] = {name: [1 / job["results"][name]["over dense"] for job in jobs] for name in names}
+    rows["dense over ring bound"] = [job["dense over ring"] for job in jobs]
+    table = Table(Column("", -width, "name"), *columns)
+    lines = [
+        "speedup of a step over dense",
+        *table.lines({"name": n, **{str(at): ratio for at, ratio in enumerate(r)}} for n, r in rows.items()),
+    ]
     if any(slow):
         lines.append(f"* measured below {emulated_grid.SLOW:.0%} of the nominal rate: cores, not links, were the limit")
     return "\n".join(lines)
+
+
+COMPARE = Benchmark(
+    "compare",
+    help="all algorithms and wire formats against dense, on networks emulated on this machine",
+    description=DESCRIPTION,
+    options=(
+        *emulated_grid.networks([4, 8], ["100mbit", "1gbit"], 3600),
+        *bench_interleaved.MEASURED,
+        options.json(),
+        options.plot("also draw step over bandwidth (needs matplotlib)"),
+    ),
+    measure=measure,
+    check=bench_interleaved.check,
+    figure=all_of,
+)

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Iterator
 from time import perf_counter
 
 import numpy as np
 
-from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm import Comm
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli import options, values
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.options import count, option
 
 DESCRIPTION = """\
 Time a step of a reducer that survives the loss of ranks over one that does not, and count what it sends more. Both take
@@ -29,50 +31,8 @@ turns on the same Gaussian gradients. Needs Open MPI 5 with its failure mitigati
 """
 
 
-def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench elastic``."""
-    parser = kinds.add_parser(
-        "elastic",
-        help="what it costs to be able to lose a rank",
-        description=DESCRIPTION,
-    )
-    add = parser.add_argument
-    add(
-        "--algorithm",
-        type=values.algorithm,
-        default="elect",
-        metavar="NAME",
-        help=f"default: elect; {values.SPELLINGS}",
-    )
-    add(
-        "--n",
-        type=values.integer(1),
-        default=14_728_266,
-        help="elements of the gradient (default: 14728266, those of VGG-16)",
-    )
-    add("--density", type=values.share, default=0.01, help="k over n (default: 0.01)")
-    add(
-        "--copy-every",
-        type=values.integer(0),
-        default=200,
-        metavar="T",
-        help="steps in which residuals are copied (default: 200)",
-    )
-    add(
-        "--steps",
-        type=values.integer(1),
-        default=20,
-        help="steps of each that count, after --warmup more (default: 20)",
-    )
-    add("--warmup", type=values.integer(0), default=5, help="steps of each that do not count (default: 5)")
-    add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
-    add("--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on")
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Measure, and print on rank 0."""
-    comm = as_comm(None)
+def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
+    """Yield the times of both, and the record."""
     density, algorithm = args.density, algorithm_spelled(args.algorithm)
     plain = SparseAllreduce(args.n, density=density, comm=comm, algorithm=algorithm)
     try:
@@ -95,18 +55,12 @@ def run(args: argparse.Namespace) -> int:
                     assert reducer.report is not None, "a step was made"
                     sent[name] += reducer.report.traffic.sent + reducer.report.traffic.control
             bar.update()
-    if comm.rank == 0:
-        usual = {name: statistics.median(times) for name, times in seconds.items()}
-        ratio = statistics.median(b / a for a, b in zip(seconds["plain"], seconds["elastic"], strict=True))
-        for name, time in usual.items():
-            print(
-                f"{name:8}{1e3 * time:9.2f} ms a step (median), {sent[name] / args.steps / 1e6:8.3f} MB sent by rank 0"
-            )
-        print(f"ratio of a step to the other of its turn: {ratio:.3f} (median)")
-        if args.json:
-            parts = {"seconds": seconds, "sent": sent, "ratio": ratio, "ranks": comm.size}
-            records.write(args.json, records.options(args), provenance(), parts)
-    return 0
+    for name, times in seconds.items():
+        usual, megabytes = 1e3 * statistics.median(times), sent[name] / args.steps / 1e6
+        yield f"{name:8}{usual:9.2f} ms a step (median), {megabytes:8.3f} MB sent by rank 0"
+    ratio = statistics.median(b / a for a, b in zip(seconds["plain"], seconds["elastic"], strict=True))
+    yield f"ratio of a step to the other of its turn: {ratio:.3f} (median)"
+    yield records.options(args) | {"seconds": seconds, "sent": sent, "ratio": ratio, "ranks": comm.size}
 
 
 def _step(reducer: SparseAllreduce, gradient: np.ndarray, comm: Comm) -> float:
@@ -115,3 +69,22 @@ def _step(reducer: SparseAllreduce, gradient: np.ndarray, comm: Comm) -> float:
     start = perf_counter()
     reducer.step(gradient)
     return float(comm.allreduce(np.array([perf_counter() - start]), "max")[0])
+
+
+ELASTIC = Benchmark(
+    "elastic",
+    help="what it costs to be able to lose a rank",
+    description=DESCRIPTION,
+    options=(
+        option("--algorithm NAME", f"default: elect; {values.SPELLINGS}", values.algorithm, "elect"),
+        count("--n", 14_728_266, "elements of the gradient (default: 14728266, those of VGG-16)"),
+        options.share("k over n (default: 0.01)"),
+        count("--copy-every T", 200, "steps in which residuals are copied (default: 200)", 0),
+        count("--steps", 20, "steps of each that count, after --warmup more (default: 20)"),
+        count("--warmup", 5, "steps of each that do not count (default: 5)", 0),
+        options.seed(),
+        options.json(),
+    ),
+    measure=measure,
+    collective=True,
+)

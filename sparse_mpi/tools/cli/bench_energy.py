@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.reduction.arguments import algorithm_spelled
-from sparse_mpi.tools.analysis import economy, gradients
-from sparse_mpi.tools.bench import records
+from sparse_mpi.tools.analysis import energy, gradients
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli import options, values
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.markdown import table
+from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.parsing import Refused
 
 RANKS = (2, 3, 4, 7, 8, 16, 32, 64, 128, 256)
 FACTS = ("n", "density", "steps", "seed")  # in which the cells of a record must agree
-HEAD = (
-    (
-        "P",
-        "gradients",
-        "algorithm",
-        "bytes",
-        "control",
-        "step",
-        "sends",
-        "receives",
-        "looks",
-        "total",
-        "energy",
-        "gain",
-    ),
-    ("--:", "---", "---", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:", "--:"),
-)
+COLUMNS = ("bytes", "control", "step", "sends", "receives", "looks", "total", "energy", "gain")
+HEAD = (("P", "gradients", "algorithm", *COLUMNS), ("--:", "---", "---", *["--:"] * len(COLUMNS)))
 LEGEND = """\
 bytes: sent by a rank in a step, control included, over 8k(P-1)/P; control: the part of it that is control; step: the
 largest step over the mean of all; sends, receives: the busiest rank over the mean of all; looks, total: entries that a
@@ -51,55 +37,11 @@ bytes, and measure which share of the gradient's energy the results remove. With
 """
 
 
-def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench energy``."""
-    parser = kinds.add_parser(
-        "energy",
-        help="share of the gradient's energy that algorithms remove, and their bytes, from a cold start",
-        description=DESCRIPTION,
-    )
-    add = parser.add_argument
-    add(
-        "--ranks",
-        type=values.integer(2, MAX_RANKS),
-        nargs="+",
-        default=RANKS,
-        metavar="P",
-        help="default: powers of two from 2 to 256, 3 and 7",
-    )
-    text = f"the first is what others are compared with; {values.SPELLINGS}"
-    add("--algorithms", nargs="+", type=values.algorithm, default=["oktopk", "elect"], metavar="NAME", help=text)
-    add(
-        "--gradients",
-        nargs="+",
-        choices=list(gradients.KINDS),
-        default=list(gradients.KINDS),
-        metavar="KIND",
-        help="(default: all)",
-    )
-    add("--n", type=values.integer(1), default=100_000, help="elements of the gradient (default: 100000)")
-    add("--density", type=values.share, default=0.01, help="k over n (default: 0.01)")
-    add("--steps", type=values.integer(1), default=64, help="steps, all of which are counted (default: 64)")
-    add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
-    add(
-        "--json",
-        type=values.record,
-        metavar="FILE",
-        help="write all numbers after each measurement; what the file has is not repeated",
-    )
-    add(
-        "--table",
-        type=values.new_file("table.md"),
-        metavar="FILE",
-        help="write the table in Markdown, with the command",
-    )
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Measure what the record lacks, and print the table."""
+def measure(args: argparse.Namespace) -> Iterator[Output]:
+    """Yield the record after each measurement that it lacks, and the table."""
     cells = _begun(args)
     total = len(args.ranks) * len(args.gradients) * len(args.algorithms)
+    k = max(1, round(args.density * args.n))
     for ranks in args.ranks:
         for kind in args.gradients:
             made = gradients.make(kind, args.n, args.seed, ranks)
@@ -108,20 +50,16 @@ def run(args: argparse.Namespace) -> int:
                 algorithm = algorithm_spelled(name)
                 if cells.get(key, {}).get("made") == repr(algorithm):
                     continue
-                k = max(1, round(args.density * args.n))
                 with Bar(args.steps, f"{len(cells)} of {total}: {name}, {kind}, {ranks} ranks") as bar:
-                    found = economy.measure(algorithm, made, ranks, k, args.steps, bar.update)
+                    found = energy.measure(algorithm, made, ranks, k, args.steps, bar.update)
                 what = {"ranks": ranks, "gradients": kind, "algorithm": name, "made": repr(algorithm)}
                 cells[key] = what | found.record()
-                if args.json:
-                    facts = {fact: getattr(args, fact) for fact in FACTS}
-                    records.write_cases(args.json, facts | provenance() | {"cases": list(cells.values())})
+                yield {fact: getattr(args, fact) for fact in FACTS} | {"cases": list(cells.values())}
     shown = [cell for cell in cells.values() if cell["algorithm"] in args.algorithms and cell["ranks"] in args.ranks]
-    text = table([*HEAD, *_rows(shown, args.algorithms[0])])
-    print(f"{text}\n\n{LEGEND}")
+    text = f"{table([*HEAD, *_rows(shown, args.algorithms[0])])}\n\n{LEGEND}"
+    yield text
     if args.table:
-        Path(args.table).write_text(f"`{provenance()['command']}`\n\n{text}\n\n{LEGEND}\n")
-    return 0
+        Path(args.table).write_text(f"`{provenance()['command']}`\n\n{text}\n")
 
 
 def _begun(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -148,3 +86,30 @@ def _rows(cells: Sequence[dict[str, Any]], first: str) -> list[tuple[str, ...]]:
         gain = f"{c['energy'] / energy:.2f}" if energy else ""
         rows.append((str(c["ranks"]), c["gradients"], c["algorithm"], *(f"{x:.3f}" for x in numbers), gain))
     return rows
+
+
+ENERGY = Benchmark(
+    "energy",
+    help="share of the gradient's energy that algorithms remove, and their bytes, from a cold start",
+    description=DESCRIPTION,
+    options=(
+        option(
+            "--ranks P", "default: powers of two from 2 to 256, 3 and 7", values.integer(2, MAX_RANKS), RANKS, nargs="+"
+        ),
+        option(
+            "--algorithms NAME",
+            f"the first is what others are compared with; {values.SPELLINGS}",
+            values.algorithm,
+            ["oktopk", "elect"],
+            nargs="+",
+        ),
+        options.several("--gradients KIND", gradients.KINDS),
+        count("--n", 100_000, "elements of the gradient (default: 100000)"),
+        options.share("k over n (default: 0.01)"),
+        count("--steps", 64, "steps, all of which are counted (default: 64)"),
+        options.seed(),
+        options.json("write all numbers after each measurement; what the file has is not repeated"),
+        option("--table FILE", "write the table in Markdown, with the command", values.new_file("table.md")),
+    ),
+    measure=measure,
+)

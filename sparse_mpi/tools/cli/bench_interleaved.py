@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import warnings
+from collections.abc import Iterator
+from math import inf
+from typing import Any
 
-from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.comm import as_comm
-from sparse_mpi.network.break_even import ring_bound
+import numpy as np
+
+from sparse_mpi.comm import Comm
+from sparse_mpi.network.break_even import FAIR, break_even, ring_bound
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.comparison import (
     BASELINE,
@@ -17,16 +20,20 @@ from sparse_mpi.tools.bench.comparison import (
     accepts,
     batches,
     candidates,
+    cost,
     peak_memory,
+    slowest,
+    summarise,
     take_turns,
 )
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import gradient_options, values
-from sparse_mpi.tools.cli.interleaved_table import render, results
+from sparse_mpi.tools.cli import options, values
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.parsing import Refused
+from sparse_mpi.tools.cli.table import Column, Table
 
-DEPRECATED = "contest"
 WIRES = (OWN, "packed", "packed+bf16")
 DESCRIPTION = """\
 Whether it pays to send less, on the network this runs on: all candidates take turns, step by step on the same
@@ -36,53 +43,32 @@ gradients, with error feedback. A step is compared with that of a dense float32 
 
 On networks that are emulated on this machine: python -m sparse_mpi bench compare
 """
-
-
-def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench interleaved``, and its old name."""
-    text = "all algorithms and wire formats in turns, against a dense sum on this network"
-    new = kinds.add_parser("interleaved", help=text, description=DESCRIPTION)
-    old = kinds.add_parser(DEPRECATED, description=f"The old name of bench interleaved.\n\n{DESCRIPTION}")
-    for parser, function in ((new, run), (old, _run_by_old_name)):
-        add_options(parser)
-        text = "bandwidth of a rank's link, Gbit/s, if known: tells whether dense is fair"
-        parser.add_argument("--gbit", type=values.positive, help=text)
-        parser.add_argument(
-            "--latency", type=values.number, default=5.0, help="of a message, microseconds (default: 5)"
-        )
-        parser.add_argument(
-            "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
-        )
-        parser.set_defaults(run=function)
-
-
-def _run_by_old_name(args: argparse.Namespace) -> int:
-    """Warn of the old name, and measure."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")  # or nobody at the command line would see it
-        warnings.warn(f"bench {DEPRECATED} is now bench interleaved", DeprecationWarning, stacklevel=1)
-    return run(args)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what is measured: the options that `rules_of` and `entered_of` read."""
-    text = "(default: all); dense takes part in any case"
-    parser.add_argument(
-        "--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS), metavar="NAME", help=text
-    )
-    text = f"formats of the messages; {OWN}: each algorithm's own (default: those of {' '.join(WIRES)} that one takes)"
-    parser.add_argument("--wires", nargs="+", choices=[OWN, *WIRES], metavar="FORMAT", help=text)
-    gradient_options.declare(parser)
-    parser.add_argument("--density", type=values.share, default=0.01, help="share of them that is sent (default: 0.01)")
-    parser.add_argument(
-        "--steps", type=values.integer(1), default=8, help="steps counted, after --warmup more (default: 8)"
-    )
-    parser.add_argument("--warmup", type=values.integer(0), default=2, help="steps not counted (default: 2)")
-    text = "a candidate stops when its steps have taken so many seconds and three count (default: 30)"
-    parser.add_argument("--seconds", type=values.positive, default=30.0, help=text)
-    text = "candidates, besides dense, that take turns and hold a residual each at a time (default: 10)"
-    parser.add_argument("--batch", type=values.integer(1), default=10, help=text)
-    parser.add_argument("--seed", type=values.integer(0), default=0, help="of the gradients (default: 0)")
+LEGEND = (
+    "medians of the slowest rank; speedup: over dense, turn by turn; exchange: without waiting for slower ranks;",
+    "alone: select and merge in processor time, as on hosts with cores of their own;",
+    "even: Gbit/s up to which it is faster than dense, by this machine's compute and by the one alone",
+)
+MEASURED = (
+    options.algorithms("(default: all); dense takes part in any case"),
+    option(
+        "--wires FORMAT",
+        f"formats of the messages; {OWN}: each algorithm's own (default: those of {' '.join(WIRES)} that one takes)",
+        nargs="+",
+        choices=[OWN, *WIRES],
+    ),
+    options.gradient,
+    options.share("share of them that is sent (default: 0.01)"),
+    count("--steps", 8, "steps counted, after --warmup more (default: 8)"),
+    count("--warmup", 2, "steps not counted (default: 2)", 0),
+    option(
+        "--seconds",
+        "a candidate stops when its steps have taken so many seconds and three count (default: 30)",
+        values.positive,
+        30.0,
+    ),
+    count("--batch", 10, "candidates, besides dense, that take turns and hold a residual each at a time (default: 10)"),
+    options.seed("of the gradients (default: 0)"),
+)
 
 
 def check(args: argparse.Namespace) -> list[list[Candidate]]:
@@ -94,29 +80,114 @@ def check(args: argparse.Namespace) -> list[list[Candidate]]:
         raise Refused(f"--{error}") from None
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure, and print on rank 0."""
+def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
+    """Yield the table and the record of all candidates."""
     groups = check(args)
-    comm = as_comm(None)
     comm.job.guard()
-    layout = gradient_options.layout_of(args)
+    layout = options.layout_of(args)
     rules = Rules(args.density, args.steps, args.warmup, args.seconds, args.seed)
     with Bar(len(groups) * (args.warmup + args.steps), "turns", comm.rank == 0) as bar:
         measured = [take_turns(group, layout, rules, comm, bar) for group in groups]
     memory = peak_memory(comm)
-    if comm.rank == 0:
-        record = {
-            "ranks": comm.size,
-            "n": layout.size,
-            "options": records.options(args),
-            **provenance(),
-            "peak memory": memory,
-            "results": results(measured, args.latency * 1e-6),
-        }
-        if args.gbit is not None:
-            bound = ring_bound(4 * layout.size, comm.size, args.gbit * 1e9)
-            record["dense over ring"] = record["results"][BASELINE]["step"] / bound if comm.size > 1 else None
-        print(render(record), flush=True)
-        if args.json:
-            records.write(args.json, record)
-    return 0
+    record = {
+        "ranks": comm.size,
+        "n": layout.size,
+        "options": records.options(args),
+        **provenance(),
+        "peak memory": memory,
+        "results": results(measured, args.latency * 1e-6),
+    }
+    if args.gbit is not None:
+        bound = ring_bound(4 * layout.size, comm.size, args.gbit * 1e9)
+        record["dense over ring"] = record["results"][BASELINE]["step"] / bound if comm.size > 1 else None
+    yield render(record)
+    yield record
+
+
+def results(measured: list[dict[str, np.ndarray]], alpha: float) -> dict[str, dict[str, Any]]:
+    """Summarise every candidate beside the dense sum of its own turns, and dense itself over all turns.
+
+    ``over dense`` is the median over the turns in which both took part. Break-even bandwidths are bits a second; None:
+    faster than dense on any network.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for samples in [{BASELINE: np.concatenate([turns[BASELINE] for turns in measured], 1)}, *measured]:
+        dense = summarise(samples[BASELINE])
+        for name in samples.keys() - found.keys():
+            mine = summarise(samples[name])
+            even = {
+                title: break_even(cost(mine, alone), cost(dense, alone), alpha)
+                for title, alone in (("break even", False), ("break even alone", True))
+            }
+            found[name] = {
+                **mine,
+                "over dense": _ratio(samples[name], samples[BASELINE]),
+                **{title: None if bandwidth == inf else bandwidth for title, bandwidth in even.items()},
+                "steps": slowest(samples[name]).tolist(),
+            }
+    return dict(sorted(found.items(), key=lambda item: item[1]["step"]))
+
+
+def _ratio(samples: np.ndarray, baseline: np.ndarray) -> float:
+    both = min(samples.shape[1], baseline.shape[1])
+    return float(np.median(slowest(samples)[:both] / slowest(baseline)[:both]))
+
+
+def render(record: dict[str, Any]) -> str:
+    """Return the table as text."""
+    asked = record["options"]
+    found = record["results"]
+    even = {"break even": "-", "break even alone": "-"}  # nothing breaks even with itself
+    rows = [
+        {"name": name} | m | (even if name == BASELINE else {title: _gigabits(m[title]) for title in even})
+        for name, m in found.items()
+    ]
+    table = Table(
+        Column("candidate", -max(map(len, found)), "name"),
+        Column("step ms", 9, "step", ".1f", 1e3),
+        Column("speedup", 8, lambda m: 1 / m["over dense"], ".2f"),
+        Column("select", 8, "select", ".1f", 1e3),
+        Column("exchange", 9, "exchange", ".1f", 1e3),
+        Column("merge", 8, "merge", ".1f", 1e3),
+        Column("alone", 8, "processor", ".1f", 1e3),
+        Column("KB/rank", 10, lambda m: m["bytes"] / 1e3, ".1f"),
+        Column("msgs", 5, "messages", ".0f"),
+        Column("even", 9, "break even"),
+        Column("alone", 9, "break even alone"),
+    )
+    heading = (
+        f"{asked['model'] or 'one tensor'}, n = {record['n']:,}, density {asked['density']:g}, "
+        f"P = {record['ranks']}; {record['cpus']} x {record['cpu']}; "
+        f"peak memory of all ranks {record['peak memory'] / 1e9:.1f} GB"
+    )
+    return "\n".join([heading, _fairness(record), "", *table.lines(rows), "", *LEGEND])
+
+
+def _fairness(record: dict[str, Any]) -> str:
+    ratio = record.get("dense over ring")
+    if ratio is None:
+        return "dense: not compared with its bound; --gbit tells the network's bandwidth"
+    verdict = "fair" if ratio <= FAIR else f"above {FAIR:g}: not the network limits it, or it is no fair baseline"
+    gbit = record["options"]["gbit"]
+    return f"dense: {ratio:.2f} times its ring bound, 2(P-1)/P of its bytes at {gbit:.3g} Gbit/s: {verdict}"
+
+
+def _gigabits(bandwidth: float | None) -> str:
+    return "any" if bandwidth is None else "none" if bandwidth == 0 else f"{bandwidth / 1e9:.3g}"
+
+
+INTERLEAVED = Benchmark(
+    "interleaved",
+    help="all algorithms and wire formats in turns, against a dense sum on this network",
+    description=DESCRIPTION,
+    options=(
+        *MEASURED,
+        option("--gbit", "bandwidth of a rank's link, Gbit/s, if known: tells whether dense is fair", values.positive),
+        option("--latency", "of a message, microseconds (default: 5)", values.number, 5.0),
+        options.json(),
+    ),
+    measure=measure,
+    check=check,
+    collective=True,
+    former_name="contest",
+)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from contextlib import nullcontext
 from fractions import Fraction
 
 from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.options import option
 from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.emulation import hosts, launch, schedule
-from sparse_mpi.tools.emulation.course import Course
 from sparse_mpi.tools.emulation.links import Links
 from sparse_mpi.tools.emulation.probe import probe
+from sparse_mpi.tools.emulation.rate_player import RatePlayer
 
 RANKS = range(2, 17)
 DESCRIPTION = """\
@@ -38,43 +41,8 @@ millisecond's worth (at least 4 KiB) pass at once before it holds to its rate.
 """
 
 
-def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench network``."""
-    parser = kinds.add_parser(
-        "network",
-        help="run any of these commands over a slow network, emulated on this machine",
-        description=DESCRIPTION,
-    )
-    add = parser.add_argument
-    add(
-        "--ranks",
-        type=values.integer(RANKS[0], RANKS[-1]),
-        default=4,
-        help=f"hosts, {RANKS[0]} to {RANKS[-1]} (default: 4)",
-    )
-    text = "of every link, in each direction, as tc writes it: 100mbit, 1gbit, ..., or none (default: 1gbit); "
-    add(
-        "--rate",
-        type=values.turns,
-        default="1gbit",
-        help=text + "several with commas, or down, take turns, beginning with the command",
-    )
-    text = "how long each of several rates holds: 30s, 500ms, 2min; several with commas, one for each rate"
-    add("--every", type=values.every, metavar="TIME", help=text)
-    text = "file of rates by time; links that it has not named yet have the one of --rate"
-    add("--trace", type=values.file("links.txt"), metavar="FILE", help=text)
-    text = "file of JSON lines for the start, all changes and the end: seconds, rates, and bytes of every host"
-    add("--log", type=values.new_file("links.jsonl"), metavar="FILE", help=text)
-    add("--timeout", type=values.positive, default=600, help="seconds the command may take (default: 600)")
-    text = "let the other ranks go on when one is lost, for commands that use sparse_mpi.fault_tolerance"
-    add("--elastic", action="store_true", help=text)
-    text = "after a --: a path that ends in .py, or what follows python -m sparse_mpi, and its arguments"
-    add("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help=text)
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Set up, measure, run the command, remove; returns its exit code."""
+def measure(args: argparse.Namespace) -> Iterator[Output]:
+    """Set up, yield what links give, run the command, remove; yield its exit code."""
     command = args.command[args.command[:1] == ["--"] :]
     try:
         rates = _schedule(args)
@@ -93,17 +61,15 @@ def run(args: argparse.Namespace) -> int:
             links = Links(emulated)
             links.change(first)
             link = probe(emulated)
-            print(
+            yield (
                 f"{args.ranks} hosts, {schedule.describe(first)}: measured {link.rate / 1e6:.0f} Mbit/s, "
-                f"{link.trip * 1e6:.0f} us round trip",
-                flush=True,
+                f"{link.trip * 1e6:.0f} us round trip"
             )
-            if not command:
-                return 0
-            course = Course(links, rates, file)
-            code = launch.run(emulated, launcher, command, args.timeout, args.elastic, meanwhile=course.follow())
-            course.end()
-            return code
+            if command:
+                player = RatePlayer(links, rates, file)
+                code = launch.run(emulated, launcher, command, args.timeout, args.elastic, meanwhile=player.play())
+                player.end()
+                yield code
     except RuntimeError as error:
         raise SystemExit(f"bench network cannot run here: {error}") from None
 
@@ -115,3 +81,48 @@ def _schedule(args: argparse.Namespace) -> schedule.Schedule:
     if args.every is not None or "," in args.rate:
         raise ValueError("trace has all changes: leave --every out, and give one --rate, for links without a line")
     return schedule.trace(args.trace, args.rate, args.ranks)
+
+
+NETWORK = Benchmark(
+    "network",
+    help="run any of these commands over a slow network, emulated on this machine",
+    description=DESCRIPTION,
+    options=(
+        option("--ranks", f"hosts, {RANKS[0]} to {RANKS[-1]} (default: 4)", values.integer(RANKS[0], RANKS[-1]), 4),
+        option(
+            "--rate",
+            "of every link, in each direction, as tc writes it: 100mbit, 1gbit, ..., or none (default: 1gbit); "
+            "several with commas, or down, take turns, beginning with the command",
+            values.turns,
+            "1gbit",
+        ),
+        option(
+            "--every TIME",
+            "how long each of several rates holds: 30s, 500ms, 2min; several with commas, one for each rate",
+            values.every,
+        ),
+        option(
+            "--trace FILE",
+            "file of rates by time; links that it has not named yet have the one of --rate",
+            values.file("links.txt"),
+        ),
+        option(
+            "--log FILE",
+            "file of JSON lines for the start, all changes and the end: seconds, rates, and bytes of every host",
+            values.new_file("links.jsonl"),
+        ),
+        option("--timeout", "seconds the command may take (default: 600)", values.positive, 600),
+        option(
+            "--elastic",
+            "let the other ranks go on when one is lost, for commands that use sparse_mpi.fault_tolerance",
+            action="store_true",
+        ),
+        option(
+            "command",
+            "after a --: a path that ends in .py, or what follows python -m sparse_mpi, and its arguments",
+            nargs=argparse.REMAINDER,
+            metavar="-- COMMAND",
+        ),
+    ),
+    measure=measure,
+)

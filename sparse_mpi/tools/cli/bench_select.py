@@ -15,7 +15,6 @@ import os
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -25,12 +24,12 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, like, namespace, synchronize
 from sparse_mpi.kernels import threads
 from sparse_mpi.select.exact import top_k
-from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import progress
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli import options, values
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.parsing import Refused
+from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.select import figure
 from sparse_mpi.wire import BitPacked
 
@@ -43,60 +42,24 @@ ROW = 1024  # entries of a row of the matrix for row-wise top-k
 Method = Callable[[], Any]
 
 
-def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench select``."""
-    parser = kinds.add_parser(
-        "select",
-        help="time of the selection kernels, beside the memory floor and torch, NumPy",
-        description="Time an element of the selection kernels on a normal vector. "
-        "Example: python -m sparse_mpi bench select --json select.json --plot select.png",
-    )
-    parser.add_argument("--n", type=values.integer(ROW), nargs="+", default=SIZES, help="elements of the vector")
-    parser.add_argument("--density", type=values.share, nargs="+", default=(0.001, 0.01, 0.02), help="share selected")
-    parser.add_argument(
-        "--threads", type=values.integer(1), nargs="+", help="CPU threads (default: 1 and all there are)"
-    )
-    parser.add_argument(
-        "--rounds", type=values.integer(LEAST), default=15, help=f"measurements of each method, at least {LEAST}"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=values.positive,
-        default=20,
-        help=f"a case ends after so many seconds, once {LEAST} rounds are done",
-    )
-    parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu", help="where the vector lies")
-    parser.add_argument("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
-    parser.add_argument(
-        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
-    )
-    parser.add_argument(
-        "--plot", type=values.figure, metavar="FILE", help="also draw ns an element over n (needs matplotlib)"
-    )
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Measure and print."""
+def check(args: argparse.Namespace) -> None:
+    """Raise Refused unless the densities are some that selecting is for."""
     if max(args.density) > MOST:
         raise Refused(f"--density must be in (0, {MOST}], got {max(args.density):g}; for example --density 0.01")
-    counts = args.threads or sorted({1, threads.limit()})
-    if args.device == "gpu":
-        counts = [1]
+
+
+def measure(args: argparse.Namespace) -> Iterator[Output]:
+    """Yield the table of every case, and the record."""
+    counts = [1] if args.device == "gpu" else args.threads or sorted({1, threads.limit()})
     cases = []
     for n in args.n:
         x = _vector(n, args)
-        for count, density in progress(list(itertools.product(counts, args.density)), "cases"):
-            with _limited(count):
+        for number, density in progress(list(itertools.product(counts, args.density)), "cases"):
+            with _limited(number):
                 measured = _measure(_methods(x, max(1, round(density * n))), x, args)
-            cases.append({"n": n, "density": density, "threads": count, "methods": measured})
-            print(_render(cases[-1]), flush=True)
-    record = {"options": records.options(args), **provenance(), "cases": cases}
-    if args.json:
-        records.write_cases(args.json, record)
-    if args.plot:
-        save(partial(figure, [record]), args.plot)
-    return 0
+            cases.append({"n": n, "density": density, "threads": number, "methods": measured})
+            yield _render(cases[-1])
+    yield {"cases": cases}
 
 
 def _vector(n: int, args: argparse.Namespace) -> Array:
@@ -217,17 +180,42 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def _render(case: dict[str, Any]) -> str:
-    medians = {name: statistics.median(values) for name, values in case["methods"].items()}
-    lines = [
-        f"n = {case['n']:,}, density {case['density']:g}, {case['threads']} threads, "
-        f"{len(case['methods']['read'])} rounds",
-        f"{'':<20} {'ms':>9} {'95 % interval':>19} {'ns/element':>10} {'/read':>7} {'/copy':>7} {'topk/it':>8}",
-    ]
-    for name, median in medians.items():
-        low, high = interval(case["methods"][name])
-        faster = f"{medians['torch.topk'] / median:8.1f}" if "torch.topk" in medians else f"{'-':>8}"
-        lines.append(
-            f"{name:<20} {1e3 * median:9.2f} {1e3 * low:9.2f} ..{1e3 * high:8.2f} {1e9 * median / case['n']:10.3f} "
-            f"{median / medians['read']:7.2f} {median / medians['copy']:7.2f} {faster}"
-        )
-    return "\n".join([*lines, ""])
+    rows = {}
+    for name, seconds in case["methods"].items():
+        low, high = (f"{1e3 * end:.2f}" for end in interval(seconds))
+        rows[name] = {"name": name, "median": statistics.median(seconds), "range": f"{low} ..{high:>8}"}
+    medians = {name: row["median"] for name, row in rows.items()}
+    topk = medians.get("torch.topk")
+    table = Table(
+        Column("", -20, "name"),
+        Column("ms", 9, "median", ".2f", 1e3),
+        Column("95 % interval", 20, "range"),
+        Column("ns/element", 10, "median", ".3f", 1e9 / case["n"]),
+        Column("/read", 7, "median", ".2f", 1 / medians["read"]),
+        Column("/copy", 7, "median", ".2f", 1 / medians["copy"]),
+        Column("topk/it", 8, lambda row: topk and topk / row["median"], ".1f"),
+    )
+    heading = f"n = {case['n']:,}, density {case['density']:g}, {case['threads']} threads, "
+    return "\n".join([f"{heading}{len(case['methods']['read'])} rounds", *table.lines(rows.values()), ""])
+
+
+SELECT = Benchmark(
+    "select",
+    help="time of the selection kernels, beside the memory floor and torch, NumPy",
+    description="Time an element of the selection kernels on a normal vector. "
+    "Example: python -m sparse_mpi bench select --json select.json --plot select.png",
+    options=(
+        count("--n", SIZES, "elements of the vector", ROW, nargs="+"),
+        options.share("share selected", (0.001, 0.01, 0.02), nargs="+"),
+        count("--threads", None, "CPU threads (default: 1 and all there are)", nargs="+"),
+        count("--rounds", 15, f"measurements of each method, at least {LEAST}", LEAST),
+        option("--seconds", f"a case ends after so many seconds, once {LEAST} rounds are done", values.positive, 20),
+        option("--device", "where the vector lies", choices=["cpu", "gpu"], default="cpu"),
+        options.seed(),
+        options.json(),
+        options.plot("also draw ns an element over n (needs matplotlib)"),
+    ),
+    measure=measure,
+    check=check,
+    figure=figure,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,14 +14,16 @@ import numpy as np
 
 from sparse_mpi import collectives
 from sparse_mpi.collectives.choice import Choice
-from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm import Comm
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
 from sparse_mpi.tools.bench.sparse_cases import CASES, filled, stored
-from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli import options, values
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.sparse_rivals import best_of_others, candidates, gloo
+from sparse_mpi.tools.cli.table import Column, Table
 
 DESCRIPTION = """\
 The sum of sparse vectors over all ranks, by each algorithm of sparse_mpi.allreduce and by what users of mpi4py and
@@ -32,36 +34,26 @@ torch.distributed.all_reduce of a sparse tensor by gloo. All take turns, in chan
 
 On several emulated networks: python -m sparse_mpi bench sparse-compare
 """
-
-
-def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench sparse``."""
-    parser = kinds.add_parser(
-        "sparse",
-        help="sums of data that is sparse already, beside pickled, dense and gloo's",
-        description=DESCRIPTION,
-    )
-    add_options(parser)
-    parser.add_argument(
-        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
-    )
-    parser.set_defaults(run=run)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what is measured."""
-    parser.add_argument(
-        "--n", type=values.integer(1), default=10_000_000, help="keys that there are (default: 10000000)"
-    )
-    parser.add_argument(
-        "--entries", type=values.integer(1), default=100_000, help="that a rank has, at most (default: 100000)"
-    )
-    parser.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES), metavar="NAME", help="of data")
-    text = "cases besides: the result has F times the entries of a rank, 1 to P"
-    parser.add_argument("--fill-in", nargs="+", type=values.positive, default=[], metavar="F", help=text)
-    text = "cases besides: folders of rank-0.npz, rank-1.npz, ..., with keys and values, which are dealt to the ranks"
-    parser.add_argument("--data", nargs="+", type=values.folder("runs/kmers"), default=[], metavar="DIR", help=text)
-    parser.add_argument("--steps", type=values.integer(1), default=5, help="of each, after one more (default: 5)")
+MEASURED = (
+    count("--n", 10_000_000, "keys that there are (default: 10000000)"),
+    count("--entries", 100_000, "that a rank has, at most (default: 100000)"),
+    options.several("--cases", CASES, "of data", nargs="*"),
+    option(
+        "--fill-in F",
+        "cases besides: the result has F times the entries of a rank, 1 to P",
+        values.positive,
+        [],
+        nargs="+",
+    ),
+    option(
+        "--data DIR",
+        "cases besides: folders of rank-0.npz, rank-1.npz, ..., with keys and values, which are dealt to the ranks",
+        values.folder("runs/kmers"),
+        [],
+        nargs="+",
+    ),
+    count("--steps", 5, "of each, after one more (default: 5)"),
+)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -79,10 +71,8 @@ def names_of(args: argparse.Namespace) -> list[str]:
     return [*args.cases, *(f"fill-in {fill_in:g}" for fill_in in args.fill_in), *(each.name for each in args.data)]
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure, and print on rank 0."""
-    check(args)
-    comm = as_comm(None)
+def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
+    """Yield the tables of all cases, and the record."""
     comm.job.guard()
     names, found = names_of(args), {}
     with gloo(comm) as no_gloo, Bar(len(names), "cases", comm.rank == 0) as bar:
@@ -90,12 +80,9 @@ def run(args: argparse.Namespace) -> int:
             bar.say(name)
             found[name] = _measure(*_data(place, args, comm), args.steps, comm, no_gloo)
             bar.update()
-    if comm.rank == 0:
-        print("\n".join(line for name in names for line in _table(name, found[name], comm.size)))
-        if args.json:
-            options = records.options(args) | {"data": [str(folder) for folder in args.data]}
-            records.write(args.json, {"ranks": comm.size, "options": options}, provenance(), {"cases": found})
-    return 0
+    yield "\n".join(line for name in names for line in _table(name, found[name], comm.size))
+    asked = records.options(args) | {"data": [str(folder) for folder in args.data]}
+    yield {"ranks": comm.size, "options": asked, "cases": found}
 
 
 def _data(place: int, args: argparse.Namespace, comm: Comm) -> tuple[np.ndarray, np.ndarray, int]:
@@ -193,15 +180,28 @@ def _table(name: str, found: dict[str, Any], ranks: int) -> list[str]:
     """Return lines for people."""
     rows = found["candidates"]
     best = best_of_others(rows)
-    lines = [
+    table = Table(
+        Column("", -20, "name"),
+        Column("ms", 10, "seconds", ".2f", 1e3),
+        Column("MB sent", 10, lambda row: row["bytes"] / 1e6, ".3f"),
+        Column("memory", 8, "memory", ".2f"),
+        Column("best rival / it", 16, lambda row: best / row["seconds"], ".2f"),
+    )
+    return [
         f"{name}: P = {ranks}, {found['entries']:,} entries of {found['n']:,} keys, {found['result']:,} in the result, "
         f"fill-in {found['fill-in']:.2f}, auto took {found['chosen']}",
-        f"{'':<20} {'ms':>10} {'MB sent':>10} {'memory':>8} {'best rival / it':>16}",
+        *table.lines({"name": candidate, **row} for candidate, row in rows.items()),
+        *(f"{name:<20} not compared: {reason}" for name, reason in found["skipped"].items()),
+        "",
     ]
-    for candidate, row in rows.items():
-        memory = "-" if row["memory"] is None else f"{row['memory']:.2f}"
-        lines.append(
-            f"{candidate:<20} {1e3 * row['seconds']:10.2f} {row['bytes'] / 1e6:10.3f} {memory:>8} "
-            f"{best / row['seconds']:16.2f}"
-        )
-    return [*lines, *(f"{name:<20} not compared: {reason}" for name, reason in found["skipped"].items()), ""]
+
+
+SPARSE = Benchmark(
+    "sparse",
+    help="sums of data that is sparse already, beside pickled, dense and gloo's",
+    description=DESCRIPTION,
+    options=(*MEASURED, options.json()),
+    measure=measure,
+    check=check,
+    collective=True,
+)

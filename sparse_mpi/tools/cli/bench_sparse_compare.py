@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from functools import partial
+from collections.abc import Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from sparse_mpi.tools.bench import records
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import bench_sparse, emulated_grid, values
-from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.collectives.arguments import AUTO
+from sparse_mpi.tools.cli import bench_sparse, emulated_grid, markdown, options
+from sparse_mpi.tools.cli.benchmark import Benchmark, OnFile, Output
 from sparse_mpi.tools.cli.parsing import Refused
-from sparse_mpi.tools.cli.sparse_compare_table import table
+from sparse_mpi.tools.cli.sparse_rivals import RIVALS, best_of_others
 from sparse_mpi.tools.figures.sparse_compare import figure
 
 FACTS = ("n", "entries", "cases", "fill_in", "data", "steps")  # what all jobs of a record have in common
@@ -27,27 +27,11 @@ Prints a table in Markdown. With --json it continues what that file has, job by 
 
 The ranks share this machine's cores: what they compute takes longer than on hosts of their own.
 """
+LEGEND = "cells: milliseconds, MB that the busiest host sent, peak memory over the bytes of input and result"
 
 
-def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench sparse-compare``."""
-    parser = kinds.add_parser(
-        "sparse-compare",
-        help="sums of data that is sparse already, on networks emulated on this machine",
-        description=DESCRIPTION,
-    )
-    emulated_grid.add_options(parser, [2, 4, 8, 16], ["1gbit"], 1800)
-    bench_sparse.add_options(parser)
-    text = "write all numbers after each job; jobs that the file has are not repeated"
-    parser.add_argument("--json", type=values.record, metavar="FILE", help=text)
-    text = "draw time, bytes and memory over P, and over fill-in (needs matplotlib)"
-    parser.add_argument("--plot", type=values.figure, metavar="FILE", help=text)
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Measure what is lacking, and print."""
-    bench_sparse.check(args)
+def measure(args: argparse.Namespace) -> Iterator[Output]:
+    """Yield the record after each job that it lacks, and the table."""
     facts = {name: [*map(str, args.data)] if name == "data" else getattr(args, name) for name in FACTS}
     jobs = _earlier(args.json, facts)
 
@@ -57,13 +41,10 @@ def run(args: argparse.Namespace) -> int:
     done = [(job["ranks"], job["rate"]) for job in jobs]
     for job in emulated_grid.jobs("bench sparse-compare", args, command, done):
         jobs.append(job)
-        if args.json:
-            records.write(args.json, {"options": facts}, provenance(), {"jobs": jobs})
+        yield {"options": facts, "jobs": jobs}
     jobs.sort(key=lambda job: (job["rate"], job["ranks"]))
-    print(table(jobs))
-    if args.plot:
-        save(partial(figure, [{"jobs": jobs}]), args.plot)
-    return 0
+    yield table(jobs)
+    yield OnFile(jobs=jobs)
 
 
 def job_command(args: argparse.Namespace, ranks: int, file: Path) -> list[str]:
@@ -95,3 +76,54 @@ def _earlier(file: str | None, facts: dict[str, Any]) -> list[dict[str, Any]]:
                 "name another file"
             )
     return record["jobs"]
+
+
+def table(jobs: Sequence[dict[str, Any]]) -> str:
+    """Return rows of cases and ranks in Markdown, and what was not compared and why."""
+    head = ["keys", "P", "rate", "fill-in", "auto took", AUTO, *RIVALS, "best rival / auto"]
+    rows = [head, ["---", *["---:"] * 3, "---", *["---:"] * (len(head) - 5)]]
+    reasons: dict[str, None] = {}
+    for name in dict.fromkeys(name for job in jobs for name in job["cases"]):
+        for job in jobs:
+            if name not in job["cases"]:
+                continue
+            case = job["cases"][name]
+            found = case["candidates"]
+            best = best_of_others(found)
+            rows.append(
+                [
+                    name,
+                    str(job["ranks"]),
+                    job["rate"],
+                    f"{case['fill-in']:.2f}",
+                    case["chosen"],
+                    *(cell(found.get(each)) for each in (AUTO, *RIVALS)),
+                    f"{best / found[AUTO]['seconds']:.2f}" if isfinite(best) else "-",
+                ]
+            )
+            reasons |= dict.fromkeys(f"{name}: no {each}: {why}" for each, why in case["skipped"].items())
+    return "\n".join([markdown.table(rows), "", LEGEND, *reasons])
+
+
+def cell(row: dict[str, Any] | None) -> str:
+    """Return the numbers of a candidate."""
+    if row is None:
+        return "-"
+    memory = "-" if row["memory"] is None else f"{row['memory']:.1f}"
+    return f"{1e3 * row['seconds']:.3g}, {row['bytes'] / 1e6:.3g}, {memory}"
+
+
+SPARSE_COMPARE = Benchmark(
+    "sparse-compare",
+    help="sums of data that is sparse already, on networks emulated on this machine",
+    description=DESCRIPTION,
+    options=(
+        *emulated_grid.networks([2, 4, 8, 16], ["1gbit"], 1800),
+        *bench_sparse.MEASURED,
+        options.json("write all numbers after each job; jobs that the file has are not repeated"),
+        options.plot("draw time, bytes and memory over P, and over fill-in (needs matplotlib)"),
+    ),
+    measure=measure,
+    check=bench_sparse.check,
+    figure=figure,
+)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
-from typing import Any
 
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.arguments import AUTO
-from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.tools.analysis import keyed_volume
 from sparse_mpi.tools.analysis.keyed_volume import KeyedVolume
-from sparse_mpi.tools.bench import records
-from sparse_mpi.tools.bench.provenance import provenance
 from sparse_mpi.tools.bench.sparse_cases import CASES
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli import options
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.options import count, several
+from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.keyed_volume import figure
 
-POWERS = [2**i for i in range(1, 11)]
 PILOT = 8  # so many times fewer ranks tell what memory will be needed, if none were counted before
 DESCRIPTION = """\
 Count what every algorithm of sparse_mpi.allreduce sends in a sum of float64 values, among ranks that all are in this
@@ -31,50 +28,26 @@ bytes to all ranks, as pickled allgather and gloo's sum of sparse tensors do.
 LEGEND = """\
 kB of payload that a rank sends: mean over ranks, and most; control: what is told before, at most; messages at most;
 dense, pairs: payload and control of the busiest rank over what a ring of dense buffers sends, and pairs to all"""
-
-TITLE = (
-    f"{'case':<10} {'algorithm':<16} {'P':>5} {'entries':>9} {'result':>8} {'mean':>9} {'most':>9} {'control':>9} "
-    f"{'msgs':>5} {'dense':>7} {'pairs':>7}"
+TABLE = Table(
+    Column("case", -10, "case"),
+    Column("algorithm", -16, lambda v: v.algorithm + f": {v.chosen}" * (v.chosen != v.algorithm)),
+    Column("P", 5, "ranks"),
+    Column("entries", 9, "entries"),
+    Column("result", 8, "result"),
+    Column("mean", 9, lambda v: v.sent / 1e3, ".2f"),
+    Column("most", 9, lambda v: v.most / 1e3, ".2f"),
+    Column("control", 9, lambda v: v.control / 1e3, ".2f"),
+    Column("msgs", 5, "messages"),
+    Column("dense", 7, lambda v: (v.most + v.control) / v.dense if v.dense else None, ".3f"),
+    Column("pairs", 7, lambda v: (v.most + v.control) / v.pairs if v.pairs else None, ".3f"),
 )
 
 
-def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench sparse-volume``."""
-    parser = kinds.add_parser(
-        "sparse-volume",
-        help="bytes and messages of sums of data that is sparse already, for 2 to 1024 ranks",
-        description=DESCRIPTION,
-    )
-    add, algorithms = parser.add_argument, [AUTO, *ALGORITHMS]
-    add(
-        "--ranks",
-        type=values.integer(1, MAX_RANKS),
-        nargs="+",
-        default=POWERS,
-        metavar="P",
-        help="default: powers of two from 2 to 1024",
-    )
-    add("--n", type=values.integer(1), default=10_000, help="keys that there are (default: 10000)")
-    add("--entries", type=values.integer(1), default=100, help="that a rank has, at most (default: 100)")
-    add("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME", help="of data (default: all)")
-    add("--algorithms", nargs="+", choices=algorithms, default=algorithms, metavar="NAME", help="(default: all)")
-    add(
-        "--most-gigabytes",
-        type=values.positive,
-        default=12.0,
-        metavar="GB",
-        help="skip what needs more GB of memory (default: 12)",
-    )
-    add("--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were counted on")
-    add("--plot", type=values.figure, metavar="FILE", help="draw bytes and messages over P (needs matplotlib)")
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Count and print."""
+def measure(args: argparse.Namespace) -> Iterator[Output]:
+    """Yield a line for every count, and the record."""
     counted: list[KeyedVolume] = []
-    skipped: list[dict[str, Any]] = []
-    print(TITLE)
+    skipped = []
+    yield TABLE.head
     for case in args.cases:
         for algorithm in args.algorithms:
             before: KeyedVolume | None = None
@@ -82,18 +55,13 @@ def run(args: argparse.Namespace) -> int:
                 found = _counted(case, algorithm, ranks, before, args)
                 if isinstance(found, str):
                     skipped.append({"case": case, "algorithm": algorithm, "ranks": ranks, "reason": found})
-                    print(f"{case:<10} {algorithm:<16} {ranks:>5}  skipped: {found}", flush=True)
+                    yield f"{case:<10} {algorithm:<16} {ranks:>5}  skipped: {found}"
                 else:
                     before = found
                     counted.append(found)
-                    print(_row(found), flush=True)
-    print(f"\n{LEGEND}")
-    volumes = {"volumes": [asdict(v) for v in counted], "skipped": skipped}
-    if args.json:
-        records.write(args.json, {"options": records.options(args)}, provenance(), volumes)
-    if args.plot:
-        save(partial(figure, [volumes]), args.plot)
-    return 0
+                    yield TABLE.row(found)
+    yield f"\n{LEGEND}"
+    yield {"volumes": [asdict(v) for v in counted], "skipped": skipped}
 
 
 def _counted(
@@ -115,12 +83,20 @@ def _counted(
         return str(refusal)
 
 
-def _row(v: KeyedVolume) -> str:
-    """Return the row of one count."""
-    busiest = v.most + v.control
-    over = [f"{busiest / least:7.3f}" if least else f"{'-':>7}" for least in (v.dense, v.pairs)]
-    name = v.algorithm if v.chosen == v.algorithm else f"{v.algorithm}: {v.chosen}"
-    return (
-        f"{v.case:<10} {name:<16} {v.ranks:>5} {v.entries:>9} {v.result:>8} {v.sent / 1e3:>9.2f} {v.most / 1e3:>9.2f} "
-        f"{v.control / 1e3:>9.2f} {v.messages:>5} {' '.join(over)}"
-    )
+SPARSE_VOLUME = Benchmark(
+    "sparse-volume",
+    help="bytes and messages of sums of data that is sparse already, for 2 to 1024 ranks",
+    description=DESCRIPTION,
+    options=(
+        options.powers_of_ranks(),
+        count("--n", 10_000, "keys that there are (default: 10000)"),
+        count("--entries", 100, "that a rank has, at most (default: 100)"),
+        several("--cases", CASES, "of data (default: all)"),
+        several("--algorithms", [AUTO, *ALGORITHMS]),
+        options.most_gigabytes(),
+        options.json("also write all numbers, with what they were counted on"),
+        options.plot("draw bytes and messages over P (needs matplotlib)"),
+    ),
+    measure=measure,
+    figure=figure,
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -18,52 +18,43 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
-from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import progress
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli import options
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.options import count
 from sparse_mpi.tools.cli.parsing import Refused
+from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.wire import WIRES, encode, regions_of
 
 PAIR = 8  # bytes
+TABLE = Table(
+    Column("format", -12, "name"),
+    Column("bytes/pair", 10, "bytes a pair", ".3f"),
+    Column("pack GB/s", 10, "pack", ".2f"),
+    Column("unpack GB/s", 12, "unpack", ".2f"),
+    Column("error", 8, "error", ".2%"),
+    Column("of any size", 12, "error of any size", ".2%"),
+)
 
 
-def add_parser(kinds: argparse._SubParsersAction) -> None:
-    """Declare ``bench wire``."""
-    parser = kinds.add_parser(
-        "wire",
-        help="speed and size of every message format",
-        description="Write and read messages of the largest entries of a normal float32 vector in every format. "
-        "Example: python -m sparse_mpi bench wire --density 0.001 0.01 0.05 --messages 16 --json wire.json",
-    )
-    parser.add_argument(
-        "--n", type=values.integer(1), default=14_728_266, help="elements of the vector; VGG-16 by default"
-    )
-    parser.add_argument(
-        "--density", type=values.share, nargs="+", default=(0.001, 0.01, 0.05), help="share that is sent"
-    )
-    parser.add_argument(
-        "--messages", type=values.integer(1), default=1, help="into which they are split, by equal regions"
-    )
-    parser.add_argument("--rounds", type=values.integer(1), default=15, help="measurements of each format")
-    parser.add_argument("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
-    parser.add_argument(
-        "--json", type=values.record, metavar="FILE", help="also write all numbers, with what they were measured on"
-    )
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Measure and print."""
+def check(args: argparse.Namespace) -> None:
+    """Raise Refused unless there is an element for each message."""
     if args.messages > args.n:
         raise Refused(f"--messages must be at most --n, got {args.messages} and {args.n}; for example --messages 16")
+
+
+def measure(args: argparse.Namespace) -> Iterator[Output]:
+    """Yield the table of every density, and the record."""
     cases = []
     for density in progress(args.density, "densities"):
-        cases.append(_measure(density, args))
-        print(_render(cases[-1], args), flush=True)
-    if args.json:
-        records.write(args.json, {"options": records.options(args)}, provenance(), {"cases": cases})
-    return 0
+        cases.append(case := _measure(density, args))
+        heading = (
+            f"n = {args.n:,}, density {density:g}: {case['pairs']:,} pairs in {args.messages} messages; "
+            f"copying them: {case['copy']:.2f} GB/s"
+        )
+        rows = TABLE.lines({"name": name, **numbers} for name, numbers in case["formats"].items())
+        yield "\n".join([heading, *rows, ""])
+    yield {"cases": cases}
 
 
 def _measure(density: float, args: argparse.Namespace) -> dict[str, Any]:
@@ -117,15 +108,19 @@ def _time(work: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def _render(case: dict[str, Any], args: argparse.Namespace) -> str:
-    lines = [
-        f"n = {args.n:,}, density {case['density']:g}: {case['pairs']:,} pairs in {args.messages} messages; "
-        f"copying them: {case['copy']:.2f} GB/s",
-        f"{'format':<12} {'bytes/pair':>10} {'pack GB/s':>10} {'unpack GB/s':>12} {'error':>8} {'of any size':>12}",
-    ]
-    for name, m in case["formats"].items():
-        lines.append(
-            f"{name:<12} {m['bytes a pair']:10.3f} {m['pack']:10.2f} {m['unpack']:12.2f} "
-            f"{m['error']:8.2%} {m['error of any size']:12.2%}"
-        )
-    return "\n".join([*lines, ""])
+WIRE = Benchmark(
+    "wire",
+    help="speed and size of every message format",
+    description="Write and read messages of the largest entries of a normal float32 vector in every format. "
+    "Example: python -m sparse_mpi bench wire --density 0.001 0.01 0.05 --messages 16 --json wire.json",
+    options=(
+        count("--n", 14_728_266, "elements of the vector; VGG-16 by default"),
+        options.share("share that is sent", (0.001, 0.01, 0.05), nargs="+"),
+        count("--messages", 1, "into which they are split, by equal regions"),
+        count("--rounds", 15, "measurements of each format"),
+        options.seed(),
+        options.json(),
+    ),
+    measure=measure,
+    check=check,
+)

@@ -10,6 +10,7 @@ from typing import Any
 
 from sparse_mpi.tools.cli import values
 from sparse_mpi.tools.cli.bench_network import RANKS
+from sparse_mpi.tools.cli.options import Option, option
 from sparse_mpi.tools.emulation import hosts, launch, rate
 from sparse_mpi.tools.emulation.probe import Link, probe
 
@@ -17,16 +18,17 @@ SLOW = 0.9  # of the nominal rate; headers take 5 %
 Command = Callable[[int, Link, Path], list[str]]  # of ranks, what a link gives, and the file for the record
 
 
-def add_options(parser: argparse.ArgumentParser, ranks: list[int], rates: list[str], seconds: float) -> None:
-    """Declare which networks, with these defaults."""
+def networks(ranks: list[int], rates: list[str], seconds: float) -> tuple[Option, ...]:
+    """Return the options of which networks, with these defaults."""
+    known = values.integer(RANKS[0], RANKS[-1])
     text = f"numbers of hosts, {RANKS[0]} to {RANKS[-1]}, a rank on each (default: {' '.join(map(str, ranks))})"
-    parser.add_argument(
-        "--ranks", type=values.integer(RANKS[0], RANKS[-1]), nargs="+", default=ranks, metavar="P", help=text
+    rate_text = f"of every link, in each direction, as tc writes it, or none (default: {' '.join(rates)})"
+    time_text = f"seconds a job may take (default: {seconds:g})"
+    return (
+        option("--ranks P", text, known, ranks, nargs="+"),
+        option("--rate", rate_text, values.rate, rates, nargs="+"),
+        option("--timeout", time_text, values.positive, seconds),
     )
-    text = f"of every link, in each direction, as tc writes it, or none (default: {' '.join(rates)})"
-    parser.add_argument("--rate", type=values.rate, nargs="+", default=rates, help=text)
-    text = f"seconds a job may take (default: {seconds:g})"
-    parser.add_argument("--timeout", type=values.positive, default=seconds, help=text)
 
 
 def slower(rate_: str, gbit: float) -> str:
@@ -42,7 +44,7 @@ def jobs(
 
     Args:
         kind: the benchmark's name, for messages.
-        args: with the options of `add_options`.
+        args: with the options of `networks`.
         command: makes the command line of a job, after ``python -m sparse_mpi``; the job must write the record.
         done: ranks and rates that are left out.
 

@@ -13,9 +13,11 @@ from sparse_mpi.algorithms.base import DENSITY
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.tools.bench.models import MODELS
-from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli import options, values
 from sparse_mpi.tools.cli.figures import save as save_figure
+from sparse_mpi.tools.cli.options import option
 from sparse_mpi.tools.cli.parsing import Refused
+from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.plan import figure
 from sparse_mpi.tools.plan.base import Plan, Profile, Tensor
 from sparse_mpi.tools.plan.explain import explain
@@ -39,35 +41,31 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "training step: which tensors stay dense, which algorithm reduces the others. It says so if all should.",
         epilog=EXAMPLES,
     )
-    add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", choices=list(MODELS), help="measure here, for the tensors of this model")
-    source.add_argument(
-        "--profile",
-        type=values.file("profile.json"),
-        metavar="FILE",
-        help="plan for what --save-profile has written; needs no MPI",
-    )
-    text = f"share of the elements that sparse reductions send (default: {DENSITY}, or the profile's)"
-    add("--density", type=values.share, metavar="D", help=text)
+    text = "plan for what --save-profile has written; needs no MPI"
+    source.add_argument("--profile", type=values.file("profile.json"), metavar="FILE", help=text)
     text = "seconds of a training step {} (default: 0); only with --model"
-    add("--before", type=values.number, metavar="SECONDS", help=text.format("before the backward pass"))
-    add("--backward", type=values.number, metavar="SECONDS", help=text.format("in the backward pass"))
-    add("--update", type=values.number, metavar="SECONDS", help=text.format("in the optimizer"))
     names = ("best", *PLANNERS)
-    text = f"one of {', '.join(names)}; best (default) is the best of all but {', '.join(ORACLES)}"
-    add("--planner", choices=names, default="best", metavar="NAME", help=text)
-    add("--overlap", action="store_true", help="plan for reductions that begin during the backward pass")
-    add("--cpu-lane", action="store_true", help="plan for selection and merging beside the training's own computing")
-    add("--compare", action="store_true", help="also print what every planner would do")
-    add("--out", type=values.new_file("plan.json"), metavar="FILE", help="write the plan, as JSON")
-    add("--save-profile", type=values.new_file("profile.json"), metavar="FILE", help="write what was measured, as JSON")
-    add(
-        "--plot",
-        type=values.figure,
-        metavar="FILE",
-        help="draw the step all dense and as planned, as PNG or SVG (needs matplotlib)",
+    planners = f"one of {', '.join(names)}; best (default) is the best of all but {', '.join(ORACLES)}"
+    given = (
+        options.share(
+            f"share of the elements that sparse reductions send (default: {DENSITY}, or the profile's)",
+            None,
+            metavar="D",
+        ),
+        option("--before SECONDS", text.format("before the backward pass"), values.number),
+        option("--backward SECONDS", text.format("in the backward pass"), values.number),
+        option("--update SECONDS", text.format("in the optimizer"), values.number),
+        option("--planner NAME", planners, choices=names, default="best"),
+        option("--overlap", "plan for reductions that begin during the backward pass", action="store_true"),
+        option("--cpu-lane", "plan for selection and merging beside the training's own computing", action="store_true"),
+        option("--compare", "also print what every planner would do", action="store_true"),
+        option("--out FILE", "write the plan, as JSON", values.new_file("plan.json")),
+        option("--save-profile FILE", "write what was measured, as JSON", values.new_file("profile.json")),
+        options.plot("draw the step all dense and as planned, as PNG or SVG (needs matplotlib)"),
     )
+    options.declare(parser, given)
     parser.set_defaults(run=run)
 
 
@@ -133,34 +131,37 @@ def spread(tensors: Sequence[tuple[str, tuple[int, ...]]], backward: float) -> t
 def _render(profile: Profile, plan: Plan) -> str:
     """Return the parts, and the plan in words."""
     kind = "with" if plan.overlap else "without"
-    lines = [
+    heading = (
         f"{len(plan.tensors)} tensors, {profile.size:,} elements, density {plan.density:g}, P = {plan.ranks}, "
-        f"{kind} overlap{', CPU lane' if plan.cpu_lane else ''}",
-        "",
-        f"{'part':>4}  {'option':<12} {'tensors':>7} {'elements':>13} {'k':>13} {'partitions':>10}",
-    ]
-    for number, part in enumerate(plan.parts, 1):
-        elements = sum(profile.tensors[i].size for i in part.tensors)
-        lines.append(
-            f"{number:>4}  {part.option:<12} {len(part.tensors):>7} {elements:>13,} {part.k:>13,} {part.partitions:>10}"
-        )
-    return "\n".join([*lines, "", explain(profile, plan)])
+        f"{kind} overlap{', CPU lane' if plan.cpu_lane else ''}"
+    )
+    table = Table(
+        Column("part", 4, lambda of: of[0]),
+        Column(" option", -13, lambda of: f" {of[1].option}"),
+        Column("tensors", 7, lambda of: len(of[1].tensors)),
+        Column("elements", 13, lambda of: sum(profile.tensors[i].size for i in of[1].tensors), ","),
+        Column("k", 13, lambda of: of[1].k, ","),
+        Column("partitions", 10, lambda of: of[1].partitions),
+    )
+    return "\n".join([heading, "", *table.lines(enumerate(plan.parts, 1)), "", explain(profile, plan)])
 
 
 def _compare(profile: Profile, overlap: bool, cpu_lane: bool) -> str:
     """Return the plan of every planner but the oracles."""
-    lines = [f"{'planner':<10} {'step s':>9} {'exposed s':>9} {'parts':>5} {'dense %':>7} {'/dense':>6}"]
     baseline = PLANNERS["dense"](profile, overlap, cpu_lane).predicted
-    for name, planner in PLANNERS.items():
-        if name in ORACLES:
-            continue
-        plan = planner(profile, overlap, cpu_lane)
-        exposed = simulate(profile, plan.parts, overlap, cpu_lane).exposed
-        kept = [part for part in plan.parts if profile.option(part.option).dense]
-        share = sum(profile.tensors[i].size for part in kept for i in part.tensors) / profile.size
-        lines.append(
-            f"{name:<10} {plan.predicted:9.4g} {exposed:9.4g} {len(plan.parts):>5} {100 * share:7.2f} "
-            f"{plan.predicted / baseline if baseline else 1:6.3f}"
-        )
-    lines.append("/dense: step over that of all dense; dense %: share of the elements that stay dense")
-    return "\n".join(lines)
+    plans = {name: plan(profile, overlap, cpu_lane) for name, plan in PLANNERS.items() if name not in ORACLES}
+
+    def dense(plan: Plan) -> float:
+        parts = [part for part in plan.parts if profile.option(part.option).dense]
+        return sum(profile.tensors[i].size for part in parts for i in part.tensors) / profile.size
+
+    table = Table(
+        Column("planner", -10, lambda of: of[0]),
+        Column("step s", 9, lambda of: of[1].predicted, ".4g"),
+        Column("exposed s", 9, lambda of: simulate(profile, of[1].parts, overlap, cpu_lane).exposed, ".4g"),
+        Column("parts", 5, lambda of: len(of[1].parts)),
+        Column("dense %", 7, lambda of: 100 * dense(of[1]), ".2f"),
+        Column("/dense", 6, lambda of: of[1].predicted / baseline if baseline else 1, ".3f"),
+    )
+    legend = "/dense: step over that of all dense; dense %: share of the elements that stay dense"
+    return "\n".join([*table.lines(plans.items()), legend])

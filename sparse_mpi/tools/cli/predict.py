@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
@@ -13,17 +13,17 @@ from sparse_mpi.network.model import Network
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.tools.analysis import exchanges, gradients, volume
 from sparse_mpi.tools.analysis.prediction import Predicted, allowed, scaled, short_length
-from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import progress
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import predict_advise, predict_fit, values
-from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli import options, predict_advise, predict_fit, values
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.parsing import Refused
-from sparse_mpi.tools.figures.predict import exchanges as figure
+from sparse_mpi.tools.figures.predict import check as draw_check
+from sparse_mpi.tools.figures.predict import exchanges as draw_exchanges
+from sparse_mpi.tools.figures.style import Look
 
 # Low-rank ones need shapes, which n does not tell; of those with nodes, most messages do not go over the network
 FLAT = [name for name in ALGORITHMS if exchanges.predictable(name)]
-POWERS = tuple(2**i for i in range(1, 11))
 DESCRIPTION = """\
 Predict how long the exchange of a step takes: alpha a message plus beta a byte, for the traffic of the rank that sends
 most. Traffic is counted among ranks in this one process for a shorter gradient of the same density; payload is then
@@ -48,63 +48,6 @@ How good that is: fit to what was measured on few ranks, predict what was measur
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
-    """Declare ``predict``."""
-    parser = commands.add_parser(
-        "predict",
-        help="seconds of an exchange on a network, for up to 1024 ranks",
-        description=DESCRIPTION,
-    )
-    add = parser.add_argument
-    names = ["10gbe", "100gb", "piz-daint"]
-    add(
-        "--network",
-        type=values.network,
-        nargs="+",
-        default=names,
-        metavar="NAME",
-        help=f"{networks.CHOICES} (default: {' '.join(names)})",
-    )
-    add(
-        "--algorithms",
-        nargs="+",
-        type=values.Value(_flat, "", "oktopk"),
-        default=[],
-        metavar="NAME",
-        help=f"of {values.SPELLINGS} (default: all)",
-    )
-    add("--n", type=values.integer(1), default=14_728_266, help="elements of the gradient (default: 14728266, VGG-16)")
-    add("--density", type=values.share, default=0.02, help="share of them that is sent (default: 0.02)")
-    add(
-        "--ranks",
-        type=values.integer(1, MAX_RANKS),
-        nargs="+",
-        default=POWERS,
-        metavar="P",
-        help="default: powers of two from 2 to 1024",
-    )
-    text = "pairs to merge in a step, on all ranks together, beyond which the formula is used (default: 2e8)"
-    add("--most-pairs", type=values.positive, default=2e8, metavar="N", help=text)
-    add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
-    text = "measure this machine's network under mpiexec, and write alpha and beta for --network"
-    add("--fit", type=values.new_file("network.json"), metavar="FILE", help=text)
-    text = f"records of {exchanges.BENCHES}, to fit to what messages cost and how fast ranks compute"
-    add("--from", dest="records", type=values.file("compare.json"), nargs="+", default=[], metavar="FILE", help=text)
-    text = "records on other ranks or networks, to compare with what --from predicts"
-    add("--check", type=values.file("p8.json"), nargs="+", default=[], metavar="FILE", help=text)
-    text = "or keep these of --from out of the fit, and compare them with what the others predict"
-    add("--check-ranks", type=values.integer(1), nargs="+", default=[], metavar="P", help=text)
-    add("--json", type=values.record, metavar="FILE", help="also write all numbers")
-    add(
-        "--plot",
-        type=values.figure,
-        metavar="FILE",
-        help="draw seconds over P, a panel a network; or predicted over measured seconds",
-    )
-    predict_advise.declare(parser)
-    parser.set_defaults(run=run)
-
-
 def _flat(text: str) -> str:
     """Return an algorithm whose traffic n alone tells; for argparse."""
     if not exchanges.predictable(values.algorithm(text)):
@@ -112,19 +55,30 @@ def _flat(text: str) -> str:
     return text
 
 
-def run(args: argparse.Namespace) -> int:
-    """Predict, or fit, and print."""
+def check(args: argparse.Namespace) -> None:
+    """Raise Refused unless there are ranks that exchange something."""
+    if not args.fit and 1 in args.ranks and not args.advise:
+        raise Refused(f"--ranks must be from 2 to {MAX_RANKS}, got 1; for example --ranks 4")
+
+
+def measure(args: argparse.Namespace) -> Iterator[Output]:
+    """Predict, or fit, check or advise; yield tables and records."""
     if args.fit:
-        return predict_fit.fit(args.fit)
-    _check(args)
-    if args.check or args.check_ranks:
-        return predict_fit.check(args)
-    if args.trained:
-        return predict_advise.run(args)
-    if args.advise:
-        return predict_advise.advise(args)
-    if args.records:
-        return predict_fit.check(args)
+        yield from predict_fit.fit(args.fit)
+    elif args.check or args.check_ranks:
+        yield from predict_fit.check(args)
+    elif args.trained:
+        yield from predict_advise.run(args)
+    elif args.advise:
+        yield from predict_advise.advise(args)
+    elif args.records:
+        yield from predict_fit.check(args)
+    else:
+        yield from _exchanges(args)
+
+
+def _exchanges(args: argparse.Namespace) -> Iterator[Output]:
+    """Yield what the exchange of a step takes on each network, and the record."""
     args.algorithms = args.algorithms or FLAT
     given = [(name, *networks.named(name)) for name in args.network]
     predicted = [
@@ -132,21 +86,15 @@ def run(args: argparse.Namespace) -> int:
         for ranks, name in progress([(p, a) for p in args.ranks for a in args.algorithms], "counting")
     ]
     heading = f"exchange of a step, n = {args.n:,}, density {args.density:g}; alpha-beta model, ms"
-    print("\n\n".join([heading, *(_table(of, network, predicted, args) for _, network, of in given)]))
+    yield "\n\n".join([heading, *(_table(of, network, predicted, args) for _, network, of in given)])
     if any(not of.counted for of in predicted):
-        print("\n* by the algorithm's formula, an upper bound; all others by counted traffic")
-    found = _record(args, predicted, {name: network for name, network, _ in given})
-    if args.json:
-        records.write(args.json, found)
-    if args.plot:
-        save(partial(figure, [found]), args.plot)
-    return 0
+        yield "\n* by the algorithm's formula, an upper bound; all others by counted traffic"
+    yield _record(predicted, {name: network for name, network, _ in given})
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Raise Refused unless the options are good."""
-    if 1 in args.ranks and not args.advise:
-        raise Refused(f"--ranks must be from 2 to {MAX_RANKS}, got 1; for example --ranks 4")
+def figure(records: Sequence[dict[str, Any]], look: Look) -> Any:
+    """Draw seconds over P, or predicted over measured ones."""
+    return (draw_check if "rates" in records[0] else draw_exchanges)(records, look)
 
 
 def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:
@@ -165,10 +113,7 @@ def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:
 def _table(title: str, network: Network, predicted: list[Predicted], args: argparse.Namespace) -> str:
     """Return milliseconds as text, an algorithm a line, a number of ranks a column."""
     wide = max(11, *(len(name) + 1 for name in args.algorithms))
-    lines = [
-        f"{title}: {network}",
-        f"{'algorithm':<{wide}}" + "".join(f"{f'P = {ranks}':>11}" for ranks in args.ranks),
-    ]
+    lines = [f"{title}: {network}", f"{'algorithm':<{wide}}" + "".join(f"{f'P = {ranks}':>11}" for ranks in args.ranks)]
     for name in args.algorithms:
         cells = [
             f"{1e3 * network.seconds(of.traffic):.3f}{' ' if of.counted else '*'}"
@@ -179,7 +124,7 @@ def _table(title: str, network: Network, predicted: list[Predicted], args: argpa
     return "\n".join(lines)
 
 
-def _record(args: argparse.Namespace, predicted: list[Predicted], given: dict[str, Network]) -> dict[str, Any]:
+def _record(predicted: list[Predicted], given: dict[str, Network]) -> dict[str, Any]:
     """Return all numbers, for JSON and for the figure."""
     cases = [
         {
@@ -194,4 +139,64 @@ def _record(args: argparse.Namespace, predicted: list[Predicted], given: dict[st
         for of in predicted
     ]
     named = {name: {"alpha": network.alpha, "beta": network.beta} for name, network in given.items()}
-    return {"options": records.options(args), **provenance(), "networks": named, "cases": cases}
+    return {"networks": named, "cases": cases}
+
+
+NAMES = ["10gbe", "100gb", "piz-daint"]
+PREDICT = Benchmark(
+    "predict",
+    help="seconds of an exchange on a network, for up to 1024 ranks",
+    description=DESCRIPTION,
+    options=(
+        option("--network NAME", f"{networks.CHOICES} (default: {' '.join(NAMES)})", values.network, NAMES, nargs="+"),
+        option(
+            "--algorithms NAME",
+            f"of {values.SPELLINGS} (default: all)",
+            values.Value(_flat, "", "oktopk"),
+            [],
+            nargs="+",
+        ),
+        count("--n", 14_728_266, "elements of the gradient (default: 14728266, VGG-16)"),
+        options.share("share of them that is sent (default: 0.02)", 0.02),
+        options.powers_of_ranks(),
+        option(
+            "--most-pairs N",
+            "pairs to merge in a step, on all ranks together, beyond which the formula is used (default: 2e8)",
+            values.positive,
+            2e8,
+        ),
+        options.seed(),
+        option(
+            "--fit FILE",
+            "measure this machine's network under mpiexec, and write alpha and beta for --network",
+            values.new_file("network.json"),
+        ),
+        option(
+            "--from FILE",
+            f"records of {exchanges.BENCHES}, to fit to what messages cost and how fast ranks compute",
+            values.file("compare.json"),
+            [],
+            dest="records",
+            nargs="+",
+        ),
+        option(
+            "--check FILE",
+            "records on other ranks or networks, to compare with what --from predicts",
+            values.file("p8.json"),
+            [],
+            nargs="+",
+        ),
+        count(
+            "--check-ranks P",
+            [],
+            "or keep these of --from out of the fit, and compare them with what the others predict",
+            nargs="+",
+        ),
+        options.json("also write all numbers"),
+        options.plot("draw seconds over P, a panel a network; or predicted over measured seconds"),
+        *predict_advise.OPTIONS,
+    ),
+    measure=measure,
+    check=check,
+    figure=figure,
+)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 from sparse_mpi.network.cluster import TYPICAL, Cluster
 from sparse_mpi.sparse import Layout
 from sparse_mpi.tools.analysis import advice, exchanges, run_time
-from sparse_mpi.tools.analysis.advice import Advice, Job, Offer
+from sparse_mpi.tools.analysis.advice import Advice, Job
 from sparse_mpi.tools.analysis.calibration import Fit
-from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.models import MODELS
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
 from sparse_mpi.tools.cli import predict_fit, values
+from sparse_mpi.tools.cli.benchmark import Output
+from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.parsing import Refused
+from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.emulation import rate
 
 MOST_RANKS = 64
@@ -22,37 +24,49 @@ SHOWN = 6  # offers
 TRAINING = "elect"  # the default of the programs
 
 
-def declare(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of advice."""
-    add = parser.add_argument
-    text = "say what to use: algorithm, message format, density, local steps; or, with --check, how good the advice is"
-    add("--advise", action="store_true", help=text)
-    add("--model", choices=list(MODELS), help="whose gradient it is, in place of --n")
-    text = "seconds that a rank computes in a step; 0 asks for the fastest reduction alone (default: 0)"
-    add("--batch-seconds", type=values.number, default=0.0, metavar="S", help=text)
-    text = "of a rank's link in each direction, as tc writes it: 100mbit, 1gbit, 10gbit"
-    add("--rate", type=values.rate, metavar="RATE", help=f"{text}; where ranks share a link, each has its part")
-    add("--latency", type=values.number, metavar="US", help="microseconds of a message (default: as fitted)")
-    add("--cores", type=values.positive, metavar="C", help="cores of a node, any share of them (default: one a rank)")
-    add(
-        "--ranks-per-node",
-        type=values.integer(1),
-        default=1,
-        metavar="R",
-        help="ranks that share the cores (default: 1)",
-    )
-    text = f"densities to choose from (default: {' '.join(map(str, advice.DENSITIES))})"
-    add("--densities", type=values.share, nargs="+", default=advice.DENSITIES, metavar="D", help=text)
-    add("--overlap", action="store_true", help="exchanges run during the backward pass, on cores to spare")
-    text = "share of a step that the batch is to take (default: 0.9)"
-    add("--utilisation", type=values.part, default=0.9, metavar="U", help=text)
-    text = "metrics.jsonl of a training program: tell how long it takes on the cluster until --score"
-    add("--run", dest="trained", type=values.file("metrics.jsonl"), metavar="FILE", help=text)
-    add("--score", type=values.finite, help="score of a test, to reach in --run")
+OPTIONS = (
+    option(
+        "--advise",
+        "say what to use: algorithm, message format, density, local steps; or, with --check, how good the advice is",
+        action="store_true",
+    ),
+    option("--model", "whose gradient it is, in place of --n", choices=list(MODELS)),
+    option(
+        "--batch-seconds S",
+        "seconds that a rank computes in a step; 0 asks for the fastest reduction alone (default: 0)",
+        values.number,
+        0.0,
+    ),
+    option(
+        "--rate RATE",
+        "of a rank's link in each direction, as tc writes it: 100mbit, 1gbit, 10gbit; where ranks share a link, each "
+        "has its part",
+        values.rate,
+    ),
+    option("--latency US", "microseconds of a message (default: as fitted)", values.number),
+    option("--cores C", "cores of a node, any share of them (default: one a rank)", values.positive),
+    count("--ranks-per-node R", 1, "ranks that share the cores (default: 1)"),
+    option(
+        "--densities D",
+        f"densities to choose from (default: {' '.join(map(str, advice.DENSITIES))})",
+        values.share,
+        advice.DENSITIES,
+        nargs="+",
+    ),
+    option("--overlap", "exchanges run during the backward pass, on cores to spare", action="store_true"),
+    option("--utilisation U", "share of a step that the batch is to take (default: 0.9)", values.part, 0.9),
+    option(
+        "--run FILE",
+        "metrics.jsonl of a training program: tell how long it takes on the cluster until --score",
+        values.file("metrics.jsonl"),
+        dest="trained",
+    ),
+    option("--score", "score of a test, to reach in --run", values.finite),
+)
 
 
-def advise(args: argparse.Namespace) -> int:
-    """Print what to use on one cluster."""
+def advise(args: argparse.Namespace) -> Iterator[Output]:
+    """Yield what to use on one cluster."""
     (ranks,) = _sizes(args)
     _check(args)
     fit, cluster = _cluster(args)
@@ -61,37 +75,30 @@ def advise(args: argparse.Namespace) -> int:
     densities = sorted(set(args.densities), reverse=True)
     with Bar(0, "simulating", True) as bar:
         found = advice.advise(job, cluster, fit, densities, args.algorithms, bar.say)
-    print(_text(found, job, args, fit))
-    if args.json:
-        offers = [of._asdict() for of in found.offers]
-        advised = {"advised": found.best._asdict(), "reason": found.reason, "cases": offers}
-        asked = {"options": records.options(args), **provenance(), "cluster": vars(cluster)}
-        records.write_cases(args.json, asked | advised)
-    return 0
+    yield _text(found, job, args, fit)
+    offers = [of._asdict() for of in found.offers]
+    yield {"cluster": vars(cluster), "advised": found.best._asdict(), "reason": found.reason, "cases": offers}
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print how long a recorded run takes on one cluster until a score."""
+def run(args: argparse.Namespace) -> Iterator[Output]:
+    """Yield how long a recorded run takes on one cluster until a score."""
     if args.score is None:
         raise Refused("--run goes with --score, of a test that is to be reached, such as --score 0.95")
     _check(args)
     fit, cluster = _cluster(args)
     try:
         run = run_time.read(args.trained)
-        count = run.steps_to(args.score)
+        steps = run.steps_to(args.score)
         seconds = run_time.seconds(run, args.score, cluster, args.batch_seconds or None)
     except ValueError as problem:
         raise Refused(f"--run: {problem}") from None
     error = advice.error_of(run.way, fit)
     told = f"{seconds:.4g} s" + ("" if error is None else f" +- {error:.0%} of what is not the batch")
-    print(
-        f"{run.way} at {run.density:g}, P = {run.ranks}: {run.score} {args.score:g} after {count} steps; "
-        f"{told} at {args.rate}, of which the batch {count * (args.batch_seconds or run.batch):.4g} s"
+    yield (
+        f"{run.way} at {run.density:g}, P = {run.ranks}: {run.score} {args.score:g} after {steps} steps; "
+        f"{told} at {args.rate}, of which the batch {steps * (args.batch_seconds or run.batch):.4g} s"
     )
-    if args.json:
-        numbers = {"seconds": seconds, "steps": count, "error": error, "cluster": vars(cluster)}
-        records.write(args.json, {"options": records.options(args)}, provenance(), numbers)
-    return 0
+    yield {"seconds": seconds, "steps": steps, "error": error, "cluster": vars(cluster)}
 
 
 def _sizes(args: argparse.Namespace) -> list[int]:
@@ -128,17 +135,21 @@ def _cluster(args: argparse.Namespace) -> tuple[Fit | None, Cluster]:
 
 def _text(found: Advice, job: Job, args: argparse.Namespace, fit: Fit | None) -> str:
     """Return the advice, and a short table of the fastest ways beside dense."""
-    wide = max(len(of.way) for of in found.offers)
+    table = Table(
+        Column("", -max(len(of.way) for of in found.offers), "way"),
+        Column("density", 8, lambda of: "all" if of.way.startswith("dense") else f"{of.density:g}"),
+        Column("local steps", 12, "local_steps"),
+        Column("step, ms", 10, "step", ".2f", 1e3),
+        Column("reduction, ms", 14, "exposed", ".2f", 1e3),
+        Column("+-", 6, lambda of: "?" if of.error is None else f"{of.error:.0%}"),
+        Column("batch", 6, lambda of: job.batch / of.step if of.step else 1, ".0%"),
+    )
     shown = found.offers[:SHOWN] + [of for of in found.offers[SHOWN:] if of.dense or of is found.best]
-    lines = [
+    heading = (
         f"n = {job.n:,}, P = {job.ranks}, {args.rate} a rank, batch {job.batch:g} s"
-        f"{', exchanges during the backward pass' if job.overlap else ''}",
-        "",
-        f"{'':<{wide}} {'density':>8} {'local steps':>12} {'step, ms':>10} {'reduction, ms':>14} "
-        f"{'+-':>6} {'batch':>6}",
-    ]
-    lines += [_row(of, job, wide) for of in shown]
-    lines += ["", _taken(found)]
+        f"{', exchanges during the backward pass' if job.overlap else ''}"
+    )
+    lines = [heading, "", *table.lines(shown), "", _taken(found)]
     if not (found.best.dense or found.best.way.startswith(TRAINING)):
         lines.append(f"this is about speed; {TRAINING}, the default of training, is as accurate as dense: which-one.md")
     if fit is None:
@@ -153,13 +164,3 @@ def _taken(found: Advice) -> str:
         return found.reason
     locally = f", every {best.local_steps} local steps" if best.local_steps > 1 else ""
     return f"take {best.way} at density {best.density:g}{locally}: {found.reason}"
-
-
-def _row(of: Offer, job: Job, wide: int) -> str:
-    """Return the line of an offer."""
-    error = "?" if of.error is None else f"{of.error:.0%}"
-    density = "all" if of.way.startswith("dense") else f"{of.density:g}"
-    return (
-        f"{of.way:<{wide}} {density:>8} {of.local_steps:>12} {1e3 * of.step:>10.2f} {1e3 * of.exposed:>14.2f} "
-        f"{error:>6} {job.batch / of.step if of.step else 1:>6.0%}"
-    )

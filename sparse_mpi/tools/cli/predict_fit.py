@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 from sparse_mpi.comm import as_comm
 from sparse_mpi.network import fit as network_fit
 from sparse_mpi.tools.analysis import advice, calibration, exchanges
 from sparse_mpi.tools.analysis.advice import Verdict
-from sparse_mpi.tools.analysis.calibration import Check, Fit, Prediction
+from sparse_mpi.tools.analysis.calibration import Check, Fit
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import progress
 from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli.benchmark import Output
 from sparse_mpi.tools.cli.parsing import Refused
-from sparse_mpi.tools.figures.predict import check as figure
+from sparse_mpi.tools.cli.table import Column, Table
 
 SIZES = tuple(4**power for power in range(12))  # bytes, to 4 MiB
 RIGHT = 0.1  # advice whose step is at most so much longer than the fastest is right
 
 
-def fit(file: str) -> int:
+def fit(file: str) -> Iterator[Output]:
     """Measure the network between the ranks that MPI started; rank 0 prints, and writes ``file`` for --network."""
     comm = as_comm(None)
     try:
@@ -30,18 +30,19 @@ def fit(file: str) -> int:
     except ValueError as error:
         raise Refused(f"--fit: {error}") from None
     if comm.rank:
-        return 0
+        return
     network = network_fit.nearest([1] * len(SIZES), SIZES, seconds)
-    print(f"{'bytes':>9} {'us':>10} {'fit, us':>10}")
-    for size, taken in zip(SIZES, seconds, strict=True):
-        print(f"{size:>9} {1e6 * taken:>10.1f} {1e6 * (network.alpha + network.beta * size):>10.1f}")
-    print(str(network))
+    table = Table(
+        Column("bytes", 9, lambda row: row[0]),
+        Column("us", 10, lambda row: 1e6 * row[1], ".1f"),
+        Column("fit, us", 10, lambda row: 1e6 * (network.alpha + network.beta * row[0]), ".1f"),
+    )
+    yield "\n".join([*table.lines(zip(SIZES, seconds, strict=True)), str(network)])
     points = [list(point) for point in zip(SIZES, seconds, strict=True)]
     records.write(file, vars(network), {"ranks": comm.size, "points": points}, provenance())
-    return 0
 
 
-def check(args: argparse.Namespace) -> int:
+def check(args: argparse.Namespace) -> Iterator[Output]:
     """Fit to what was measured on few ranks, and compare what that predicts for others with what was measured there."""
     if not args.records or not (args.check or args.check_ranks):
         raise Refused(
@@ -56,16 +57,11 @@ def check(args: argparse.Namespace) -> int:
         verdicts = advice.judged(predictions) if args.advise else []
     except ValueError as error:
         raise Refused(f"--from, --check or --check-ranks: {error}") from None
-    print(f"fitted to P = {', '.join(map(str, found.ranks))}: {described(found)}\n")
-    print("\n\n".join(_table(of) for of in checks))
+    yield f"fitted to P = {', '.join(map(str, found.ranks))}: {described(found)}\n"
+    yield "\n\n".join(_table(of) for of in checks)
     if verdicts:
-        print(f"\n{_verdicts(verdicts)}")
-    record = _record(args, found, checks, verdicts)
-    if args.json:
-        records.write_cases(args.json, record)
-    if args.plot:
-        save(partial(figure, [record]), args.plot)
-    return 0
+        yield f"\n{_verdicts(verdicts)}"
+    yield _record(found, checks, verdicts)
 
 
 def _divided(args: argparse.Namespace) -> tuple[list[exchanges.Exchange], list[exchanges.Exchange]]:
@@ -106,51 +102,43 @@ def described(found: Fit) -> str:
 
 def _table(found: Check) -> str:
     """Return a line for each prediction at one rate."""
-    wide = max(len("candidate"), *(len(of.measured.candidate) for of in found.predictions))
-    lines = [
-        f"{found.rate or 'exchanges'}: ms",
-        f"{'candidate':<{wide}} {'n':>12} {'P':>4} {'exchange':>10} {'predicted':>10} {'error':>7} "
-        f"{'step':>10} {'predicted':>10} {'error':>7}",
-    ]
-    lines += [_line(of, wide) for of in found.predictions]
-    return "\n".join(
-        [
-            *lines,
-            f"median error without sign: exchange {found.median_error:.0%}, step {found.median_step_error:.0%}",
-        ]
+    table = Table(
+        Column(
+            "candidate",
+            -max(9, *(len(of.measured.candidate) for of in found.predictions)),
+            lambda of: of.measured.candidate,
+        ),
+        Column("n", 12, lambda of: of.measured.n, ","),
+        Column("P", 4, lambda of: of.measured.ranks),
+        Column("exchange", 10, lambda of: 1e3 * of.measured.seconds, ".3f"),
+        Column("predicted", 10, "seconds", ".3f", 1e3),
+        Column("error", 7, "error", "+.0%"),
+        Column("step", 10, lambda of: 1e3 * of.measured.step, ".3f"),
+        Column("predicted", 10, "step", ".3f", 1e3),
+        Column("error", 7, "step_error", "+.0%"),
     )
-
-
-def _line(of: Prediction, wide: int) -> str:
-    """Return the line of a prediction."""
-    measured = of.measured
-    return (
-        f"{measured.candidate:<{wide}} {measured.n:>12,} {measured.ranks:>4} {1e3 * measured.seconds:>10.3f} "
-        f"{1e3 * of.seconds:>10.3f} {of.error:>+7.0%} {1e3 * measured.step:>10.3f} {1e3 * of.step:>10.3f} "
-        f"{of.step_error:>+7.0%}"
-    )
+    errors = f"exchange {found.median_error:.0%}, step {found.median_step_error:.0%}"
+    rows = table.lines(found.predictions)
+    return "\n".join([f"{found.rate or 'exchanges'}: ms", *rows, f"median error without sign: {errors}"])
 
 
 def _verdicts(verdicts: list[Verdict]) -> str:
     """Return a line for each job: what is advised there, and how much longer it takes than the fastest."""
-    lines = [f"{'job':<34} {'advised':<22} {'ms':>9} {'fastest':<22} {'ms':>9} {'longer':>7}"]
-    for of in verdicts:
-        rate, ranks, n, density = of.job
-        advised, best = of.advised.measured, of.best.measured
-        job = f"{rate} P = {ranks} n = {n:,} {density:g}".strip()
-        lines.append(
-            f"{job:<34} {advised.candidate:<22} {1e3 * advised.step:>9.2f} "
-            f"{best.candidate:<22} {1e3 * best.step:>9.2f} {of.regret:>7.0%}"
-        )
+    table = Table(
+        Column("job", -34, lambda of: "{} P = {} n = {:,} {:g}".format(*of.job).strip()),
+        Column("advised", -22, lambda of: of.advised.measured.candidate),
+        Column("ms", 9, lambda of: 1e3 * of.advised.measured.step, ".2f"),
+        Column("fastest", -22, lambda of: of.best.measured.candidate),
+        Column("ms", 9, lambda of: 1e3 * of.best.measured.step, ".2f"),
+        Column("longer", 7, "regret", ".0%"),
+    )
     right = sum(of.regret <= RIGHT for of in verdicts)
-    return "\n".join([*lines, f"right, within {RIGHT:.0%} of the fastest: {right} of {len(verdicts)}"])
+    return "\n".join([*table.lines(verdicts), f"right, within {RIGHT:.0%} of the fastest: {right} of {len(verdicts)}"])
 
 
-def _record(args: argparse.Namespace, found: Fit, checks: list[Check], verdicts: list[Verdict]) -> dict[str, Any]:
+def _record(found: Fit, checks: list[Check], verdicts: list[Verdict]) -> dict[str, Any]:
     """Return all numbers as a dict for JSON."""
     return {
-        "options": records.options(args),
-        **provenance(),
         "cluster": vars(found.cluster),
         "fitted to P": found.ranks,
         "rates": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,15 +12,16 @@ from sparse_mpi.comm.world import World
 from sparse_mpi.network import networks
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
-from sparse_mpi.tools.analysis import gradients, strip
+from sparse_mpi.tools.analysis import gradients, message_diagram
 from sparse_mpi.tools.analysis.recording import Call, RecordingComm
-from sparse_mpi.tools.analysis.replay import Trace, replay
-from sparse_mpi.tools.bench import records
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.analysis.replay import Trace, Transfer, replay
+from sparse_mpi.tools.cli import options, values
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.parsing import Refused
-from sparse_mpi.tools.figures.strip import figure as draw_strip
+from sparse_mpi.tools.cli.table import Column, Table
+from sparse_mpi.tools.figures.message_diagram import figure as draw_diagram
 from sparse_mpi.tools.figures.trace import figure
 
 RANKS = range(2, 65)
@@ -35,50 +37,17 @@ message inside a node takes as long as one between nodes.
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
-    """Declare ``trace``."""
-    parser = commands.add_parser(
-        "trace",
-        help="who sends what to whom in a step, and when",
-        description=DESCRIPTION,
-    )
-    add = parser.add_argument
-    add(
-        "--ranks",
-        type=values.integer(RANKS[0], RANKS[-1]),
-        default=8,
-        metavar="P",
-        help=f"{RANKS[0]} to {RANKS[-1]} (default: 8)",
-    )
-    add("--algorithms", nargs="+", type=values.algorithm, default=["oktopk"], metavar="NAME", help=values.SPELLINGS)
-    add("--n", type=values.integer(1), help="elements of the gradient (default: 100,000)")
-    add("--density", type=values.share, default=0.01, help="share of them that is sent (default: 0.01)")
-    text = "consecutive ranks that are a node (default: 4)"
-    add("--ranks-per-node", type=values.integer(1), default=4, metavar="R", help=text)
-    text = f"{', '.join(gradients.KINDS)}, or a file of train/gradients.py (default: independent)"
-    add("--gradients", type=values.gradients, default="independent", metavar="KIND", help=text)
-    add(
-        "--step",
-        type=values.integer(1),
-        default=3,
-        help="which one, from 1, with error feedback from those before (default: 3)",
-    )
-    add("--network", type=values.network, default="10gbe", metavar="NAME", help=f"{networks.CHOICES} (default: 10gbe)")
-    add("--seed", type=values.integer(0), default=0, help="of all that is drawn at random")
-    add("--json", type=values.record, metavar="FILE", help="write the matrices and all messages with their times")
-    add("--plot", type=values.figure, metavar="FILE", help="draw the matrix and the timeline of every algorithm")
-    text = "draw which entries go where, of one algorithm on few ranks and a short vector"
-    add("--strip", type=values.figure, metavar="FILE", help=text)
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Record, lay out, and print a table of phases."""
+def check(args: argparse.Namespace) -> None:
+    """Raise Refused unless a diagram of the step can be read, if one is asked for."""
     if args.strip and (len(args.algorithms) > 1 or args.ranks > STRIP_RANKS or not 1 <= (args.n or 0) <= STRIP_N):
         raise Refused(
             f"--strip takes one of --algorithms, --ranks up to {STRIP_RANKS} and --n up to {STRIP_N}, got "
             f"{' '.join(args.algorithms)}, {args.ranks} and {args.n}; for example --ranks 4 --n 12 --density 0.25"
         )
+
+
+def measure(args: argparse.Namespace) -> Iterator[Output]:
+    """Record and lay out; yield a table of phases, and the record."""
     try:
         network, of = networks.named(args.network)
         made = gradients.make(
@@ -94,17 +63,11 @@ def run(args: argparse.Namespace) -> int:
         f"P = {args.ranks}, {args.ranks_per_node} a node, n = {made.size:,}, density {args.density:g}, "
         f"step {args.step}, {made.title}; {of}: {network}"
     )
-    print("\n\n".join([heading, *(_table(trace) for trace in traces)]))
-    found = _record(traces, heading)
-    if args.json:
-        asked = {"options": records.options(args), "network": {"alpha": network.alpha, "beta": network.beta}}
-        records.write(args.json, asked, provenance(), found)
-    if args.plot:
-        save(partial(figure, [found]), args.plot)
+    yield "\n\n".join([heading, *(_table(trace) for trace in traces)])
+    yield {"network": {"alpha": network.alpha, "beta": network.beta}, **_record(traces, heading)}
     if args.strip:
-        watched = strip.watch(args.algorithms[0], made, args.ranks, args.density, args.step)
-        save(partial(draw_strip, watched, f"{args.algorithms[0]}: {heading.partition(';')[0]}"), args.strip)
-    return 0
+        watched = message_diagram.watch(args.algorithms[0], made, args.ranks, args.density, args.step)
+        save(partial(draw_diagram, watched, f"{args.algorithms[0]}: {heading.partition(';')[0]}"), args.strip)
 
 
 def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> list[list[Call]]:
@@ -126,20 +89,22 @@ def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> li
 
 def _table(trace: Trace) -> str:
     """Return a line for each phase: messages, bytes, begin and end; then what goes from node to node."""
-    phases = dict.fromkeys(transfer.phase for transfer in trace.transfers)
-    wide = max([len(phase) for phase in phases], default=0)
-    lines = [f"{trace.algorithm:<{wide}} {'rounds':>7} {'messages':>9} {'bytes':>11} {'from, us':>10} {'to, us':>10}"]
-    for phase in phases:
-        chosen = [transfer for transfer in trace.transfers if transfer.phase == phase]
-        lines.append(
-            f"{phase:<{wide}} {len({t.round for t in chosen}):>7} {len(chosen):>9} {sum(t.bytes for t in chosen):>11} "
-            f"{1e6 * min(t.start for t in chosen):>10.1f} {1e6 * max(t.end for t in chosen):>10.1f}"
-        )
-    lines.append(
+    phases: dict[str, list[Transfer]] = {}
+    for transfer in trace.transfers:
+        phases.setdefault(transfer.phase, []).append(transfer)
+    table = Table(
+        Column(trace.algorithm, -max(map(len, phases), default=1), lambda of: of[0].phase),
+        Column("rounds", 7, lambda of: len({t.round for t in of})),
+        Column("messages", 9, len),
+        Column("bytes", 11, lambda of: sum(t.bytes for t in of)),
+        Column("from, us", 10, lambda of: 1e6 * min(t.start for t in of), ".1f"),
+        Column("to, us", 10, lambda of: 1e6 * max(t.end for t in of), ".1f"),
+    )
+    between = (
         f"between nodes: {sum(t.bytes for t in trace.between)} of {sum(t.bytes for t in trace.transfers)} bytes, "
         f"{len(trace.between)} of {len(trace.transfers)} messages"
     )
-    return "\n".join(lines)
+    return "\n".join([*table.lines(phases.values()), between])
 
 
 def _record(traces: list[Trace], heading: str) -> dict[str, Any]:
@@ -154,3 +119,31 @@ def _record(traces: list[Trace], heading: str) -> dict[str, Any]:
         for trace in traces
     }
     return {"heading": heading, "algorithms": steps}
+
+
+TRACE = Benchmark(
+    "trace",
+    help="who sends what to whom in a step, and when",
+    description=DESCRIPTION,
+    options=(
+        option("--ranks P", f"{RANKS[0]} to {RANKS[-1]} (default: 8)", values.integer(RANKS[0], RANKS[-1]), 8),
+        option("--algorithms NAME", values.SPELLINGS, values.algorithm, ["oktopk"], nargs="+"),
+        count("--n", None, "elements of the gradient (default: 100,000)"),
+        options.share("share of them that is sent (default: 0.01)"),
+        options.ranks_per_node(),
+        options.recorded_gradients(),
+        count("--step", 3, "which one, from 1, with error feedback from those before (default: 3)"),
+        option("--network NAME", f"{networks.CHOICES} (default: 10gbe)", values.network, "10gbe"),
+        options.seed(),
+        options.json("write the matrices and all messages with their times"),
+        options.plot("draw the matrix and the timeline of every algorithm"),
+        option(
+            "--strip FILE",
+            "draw which entries go where, of one algorithm on few ranks and a short vector",
+            values.figure,
+        ),
+    ),
+    measure=measure,
+    check=check,
+    figure=figure,
+)

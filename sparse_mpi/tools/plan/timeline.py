@@ -23,12 +23,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from sparse_mpi.network.simulator import Span, Stream
 from sparse_mpi.tools.plan.base import Part, Profile
 
 COMPUTE, COMMUNICATION, CPU = STREAMS = ("compute", "communication", "cpu")
 KINDS = ("before", "backward", "select", "exchange", "merge", "update")
 Entry = tuple[str, str, int, float, float]  # stream, kind, number of the part or -1, start, end
-Span = tuple[float, float]  # from, to; seconds from the beginning of the step
 
 
 class Event(NamedTuple):
@@ -146,46 +146,38 @@ def schedule(profile: Profile, loads: Sequence[Load], overlap: bool, cpu_lane: b
 
 def _sequential(profile: Profile, loads: Sequence[Load], work: str, entries: list[Entry]) -> float:
     """Append all that happens between before and update to ``entries``; return when it ends."""
-    now = profile.before + profile.backward
-    entries.append((COMPUTE, "backward", -1, profile.before, now))
+    only = Stream(profile.before)  # one thing at a time, whatever does it
+    entries.append((COMPUTE, "backward", -1, *only.run(profile.backward)))
     for number, (_, pieces, select, exchange, merge) in enumerate(loads):
         for _ in range(pieces):
-            selected, exchanged = now + select, now + select + exchange
-            entries.append((work, "select", number, now, selected))
-            entries.append((COMMUNICATION, "exchange", number, selected, exchanged))
-            now = exchanged + merge
-            entries.append((work, "merge", number, exchanged, now))
-    return now
+            entries.append((work, "select", number, *only.run(select)))
+            entries.append((COMMUNICATION, "exchange", number, *only.run(exchange)))
+            entries.append((work, "merge", number, *only.run(merge)))
+    return only.free
 
 
 def _overlapping(profile: Profile, loads: Sequence[Load], work: str, entries: list[Entry]) -> float:
     """Append what `_sequential` does, but with reductions that begin during the backward pass; return when it ends."""
-    delays = work == COMPUTE  # whether selections delay the backward pass
-    begin = now = profile.before  # `now` is the clock of the stream that selects
-    wire, passed = begin, 0.0  # when the communication stream is free; how much of the backward pass is through
+    compute, communication = Stream(profile.before), Stream(profile.before)
+    worker = compute if work == COMPUTE else Stream(profile.before)  # selections on it delay the backward pass
+    passed = 0.0  # how much of the backward pass is through
     arrivals = []  # part and time of each exchanged piece, in the order of the exchanges
     # Part by part in the order of readiness: the backward pass until it is ready, its selections and its exchanges.
     for number in sorted(range(len(loads)), key=lambda number: loads[number].ready):
         ready, pieces, select, exchange, _ = loads[number]
-        if not delays:
-            now = max(now, begin + ready)
-        elif ready > passed:
-            entries.append((COMPUTE, "backward", -1, now, now + ready - passed))
-            now, passed = now + ready - passed, ready
+        if worker is compute and ready > passed:
+            entries.append((COMPUTE, "backward", -1, *compute.run_until(compute.free + ready - passed)))
+            passed = ready
         for _ in range(pieces):
-            entries.append((work, "select", number, now, now + select))
-            now += select
-            start = wire if wire > now else now
-            wire = start + exchange
-            entries.append((COMMUNICATION, "exchange", number, start, wire))
-            arrivals.append((number, wire))
+            selected = worker.run(select, profile.before + ready if worker is not compute else 0.0)
+            entries.append((work, "select", number, *selected))
+            exchanged = communication.run(exchange, selected[1])
+            entries.append((COMMUNICATION, "exchange", number, *exchanged))
+            arrivals.append((number, exchanged[1]))
     # The rest of the backward pass, or all of it where selections ran beside it.
-    begin, remaining = (now, profile.backward - passed) if delays else (begin, profile.backward)
-    entries.append((COMPUTE, "backward", -1, begin, begin + remaining))
-    now = max(now, begin + remaining)
+    entries.append((COMPUTE, "backward", -1, *compute.run(profile.backward - passed)))
+    worker.free = max(worker.free, compute.free)
     # Merges, in the order in which pieces arrive.
     for number, arrival in arrivals:
-        start = arrival if arrival > now else now
-        now = start + loads[number].merge
-        entries.append((work, "merge", number, start, now))
-    return max(now, wire)
+        entries.append((work, "merge", number, *worker.run(loads[number].merge, arrival)))
+    return max(worker.free, communication.free)

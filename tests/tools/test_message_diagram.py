@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sparse_mpi.tools.analysis import gradients
-from sparse_mpi.tools.analysis.strip import BARE, watch
+from sparse_mpi.tools.analysis.message_diagram import BARE, watch
 from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.figures.strip import figure
+from sparse_mpi.tools.figures.message_diagram import figure
 from sparse_mpi.tools.figures.style import DARK, LIGHT, drawn
 
 RANKS, N, DENSITY = 4, 12, 0.25

@@ -24,7 +24,7 @@ SETTLED = 10  # steps before the first whose energy counts
 
 
 @dataclass(frozen=True)
-class Economy:
+class EnergyCount:
     """The bytes and the energy of one algorithm. Bytes are those of a rank in a step, control included.
 
     Energy is the share of the summed acc's squared norm that ``total`` removes, over the share that as many of its
@@ -95,7 +95,7 @@ def measure(
     k: int,
     steps: int,
     progress: Callable[[], None] = lambda: None,
-) -> Economy:
+) -> EnergyCount:
     """Run ``steps`` steps with error feedback from a cold start, and count all of them.
 
     Args:
@@ -127,7 +127,7 @@ def measure(
     counted = np.stack(World(ranks).run(run), axis=2)  # (steps, 6, ranks)
     payload, control, received, messages, selected, total = counted.transpose(1, 0, 2)
     sent, late = payload + control, slice(min(SETTLED, steps - 1), None)
-    return Economy(
+    return EnergyCount(
         ranks,
         gradients.size,
         k,

@@ -1,4 +1,4 @@
-"""The strip of a step: ranks side by side, time from top to bottom, entries as cells in the colour of their sender."""
+"""The message diagram of a step: ranks side by side, time downwards, entries as cells in the colour of their sender."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.tools.analysis.strip import Exchange, Message, Strip
+from sparse_mpi.tools.analysis.message_diagram import Exchange, Message, MessageDiagram
 from sparse_mpi.tools.figures.style import WIDTH, Look, matplotlib, paper
 
 GAP = 4.0  # cells between ranks
@@ -18,11 +18,11 @@ FALL = 2.6  # from what is sent down to what is received, in cells
 SPACE = 1.6  # between rows
 
 
-def figure(strip: Strip, heading: str, look: Look) -> Any:
+def figure(diagram: MessageDiagram, heading: str, look: Look) -> Any:
     """Draw gradients, exchanges and result."""
-    drawing = _Drawing(strip, look)
+    drawing = _Drawing(diagram, look)
     drawing.heads()
-    for _, alike in groupby(strip.exchanges, lambda exchange: (exchange.where, exchange.name, exchange.messages)):
+    for _, alike in groupby(diagram.exchanges, lambda exchange: (exchange.where, exchange.name, exchange.messages)):
         first, *more = alike
         if any(message.bytes for message in first.messages):
             drawing.exchange(first)
@@ -33,11 +33,11 @@ def figure(strip: Strip, heading: str, look: Look) -> Any:
 
 
 class _Drawing:
-    """A strip from the top down; ``y`` is where the next row begins."""
+    """A diagram from the top down; ``y`` is where the next row begins."""
 
-    def __init__(self, strip: Strip, look: Look) -> None:
-        self.strip, self.look, self.y = strip, look, 0.0
-        self.ranks, self.n = strip.gradients.shape
+    def __init__(self, diagram: MessageDiagram, look: Look) -> None:
+        self.diagram, self.look, self.y = diagram, look, 0.0
+        self.ranks, self.n = diagram.gradients.shape
         self.figure = paper(WIDTH, 1)
         self.axes = self.figure.subplots()
         self.rectangle = matplotlib("patches").Rectangle
@@ -47,7 +47,7 @@ class _Drawing:
         for rank in range(self.ranks):
             self.text(self.middle(rank), self.y - 0.7, f"rank {rank}", ha="center", color=self.look.colours[rank])
         self.name("gradient", "stronger: larger")
-        for rank, gradient in enumerate(self.strip.gradients):
+        for rank, gradient in enumerate(self.diagram.gradients):
             self.shades(rank, gradient, self.look.colours[rank])
         self.y += CELL + SPACE
 
@@ -55,7 +55,7 @@ class _Drawing:
         """Draw what all ranks return."""
         self.name("result", "the same on all ranks")
         for rank in range(self.ranks):
-            self.shades(rank, self.strip.result, self.look.ink)
+            self.shades(rank, self.diagram.result, self.look.ink)
         self.y += CELL
 
     def numbers(self, exchanges: Sequence[Exchange]) -> None:

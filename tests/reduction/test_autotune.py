@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce, sparse_allreduce
+from sparse_mpi.network.fit import fit_network
 from sparse_mpi.network.model import Network
-from sparse_mpi.reduction import auto
+from sparse_mpi.reduction.autotune import candidates, try_all
 from sparse_mpi.sparse import Layout
-
-
-def network(monkeypatch, alpha, beta):
-    monkeypatch.setattr(auto, "fit_network", lambda comm: Network(alpha, beta))
 
 
 @pytest.mark.ranks(1, 2, 3, 5)
@@ -28,13 +25,12 @@ def test_a_job_that_leaves_the_choice_reduces_like_any_other(ranks):
 
 
 @pytest.mark.ranks(6)
-def test_where_bytes_are_dear_fewest_are_sent_where_messages_are_fewest_are(ranks, monkeypatch):
+def test_where_bytes_are_dear_fewest_are_sent_where_messages_are_fewest_are(ranks):
     """Both prices far above what computing can take."""
     layout, k = Layout.of(60_000), 600
 
     def chosen(comm, **price):
-        network(monkeypatch, **price)
-        trials = auto.compare(auto.candidates(), layout, k, comm)
+        trials = try_all(candidates(), layout, k, comm, Network(**price))
         return trials, min(trials, key=lambda trial: trial.seconds).algorithm
 
     for price, names in [
@@ -49,7 +45,7 @@ def test_where_bytes_are_dear_fewest_are_sent_where_messages_are_fewest_are(rank
 
 
 @pytest.mark.ranks(2)
-def test_a_choice_is_made_once_for_a_communicator_a_layout_and_a_k(ranks, monkeypatch):
+def test_a_choice_is_made_once_for_a_communicator_a_layout_and_a_k(ranks):
     def body(comm):
         first = SparseAllreduce(500, k=5, comm=comm, algorithm="auto").algorithm
         before = comm.traffic.copy()
@@ -60,7 +56,7 @@ def test_a_choice_is_made_once_for_a_communicator_a_layout_and_a_k(ranks, monkey
 
 
 def test_a_network_is_fitted_by_its_messages(ranks):
-    for fitted in ranks.run(auto.fit_network):
+    for fitted in ranks.run(fit_network):
         assert fitted.alpha >= 0 and fitted.beta >= 0
         assert (fitted == Network(0, 0)) == (ranks.size == 1)
 

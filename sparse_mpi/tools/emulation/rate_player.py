@@ -1,4 +1,4 @@
-"""The course of a command on links that change: rates are set when they are due, and both are told and recorded.
+"""Play a schedule of rates on emulated links while a command runs: `RatePlayer` sets, tells and records them.
 
 A record is a file of JSON lines, one when the command starts, one after each change, and one when it has ended:
 
@@ -20,8 +20,8 @@ from sparse_mpi.tools.emulation.links import Carried, Links
 from sparse_mpi.tools.emulation.schedule import Schedule, describe
 
 
-class Course:
-    """What the links do while a command runs, for `launch.run` to do ``meanwhile``."""
+class RatePlayer:
+    """The changes of links while a command runs, for `launch.run` to make ``meanwhile``."""
 
     def __init__(self, links: Links, schedule: Schedule, record: IO[str] | None = None) -> None:
         """Take links with the rates of second 0, and perhaps a file that is open for writing."""
@@ -29,7 +29,7 @@ class Course:
         self._schedule = schedule
         self._record = record
 
-    def follow(self) -> Iterator[float]:
+    def play(self) -> Iterator[float]:
         """Yield the seconds at which changes are due; each is made when it is asked for what comes next.
 
         Where this machine is late, rates that have been replaced already are left out.

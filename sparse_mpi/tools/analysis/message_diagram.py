@@ -38,8 +38,8 @@ class Exchange(NamedTuple):
     told: int  # bytes of such numbers of a rank
 
 
-class Strip(NamedTuple):
-    """A step."""
+class MessageDiagram(NamedTuple):
+    """The gradients, the exchanges and the result of a step."""
 
     algorithm: str
     gradients: np.ndarray  # (P, n)
@@ -47,7 +47,7 @@ class Strip(NamedTuple):
     result: np.ndarray  # (n,)
 
 
-def watch(name: str, made: Gradients, ranks: int, density: float, step: int) -> Strip:
+def watch(name: str, made: Gradients, ranks: int, density: float, step: int) -> MessageDiagram:
     """Return step ``step``, from 1, of an algorithm."""
 
     def calls(comm: Comm) -> tuple[list[Call], np.ndarray, np.ndarray]:
@@ -62,7 +62,7 @@ def watch(name: str, made: Gradients, ranks: int, density: float, step: int) -> 
 
     found = World(ranks).run(calls)
     gradients = np.stack([gradient for _, gradient, _ in found])
-    return Strip(name, gradients, exchanges([record for record, _, _ in found], name in BARE), found[0][2])
+    return MessageDiagram(name, gradients, exchanges([record for record, _, _ in found], name in BARE), found[0][2])
 
 
 def exchanges(records: Sequence[Sequence[Call]], bare: bool) -> list[Exchange]:

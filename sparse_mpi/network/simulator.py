@@ -1,4 +1,6 @@
-"""Run a program of `program` on a modelled cluster: who computes, sends and waits when.
+"""The event simulator: what ranks and streams do when, behind plans, predictions and replayed traces.
+
+A `Stream` does one thing after another: a link, a compute stream, a CPU lane. `simulate` runs a `Program` of all ranks:
 
 - A rank goes through its rounds in order: it computes, pays for what it sends, sends, waits for all that it is to
   receive, and pays for that. So it is late where those it waits for are late: critical paths need no formula.
@@ -6,19 +8,76 @@
   core than there are, all compute more slowly, and who waits for his turn counts that to the message he waited for.
 - A link carries one byte after another in each direction. A message arrives when the sender's link and the receiver's
   have both carried it, and all that was posted before it, and alpha has passed. A link that was idle lets a burst pass.
+
+On a `Network`, which is alpha and beta alone, nothing is shared: computing has cores, and each message a link, of its
+own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
 from sparse_mpi.network.cluster import Cluster
-from sparse_mpi.tools.analysis.program import Program
+from sparse_mpi.network.model import Network
 
 TINY = 1e-12  # seconds of processor time that count as none
+
+Span = tuple[float, float]  # from, to; seconds from the beginning of the step
+
+
+class Stream:
+    """The clock of what does one thing at a time, in the order in which it is asked."""
+
+    __slots__ = ("free",)
+
+    def __init__(self, free: float = -inf) -> None:
+        self.free = free  # when it has done all that it was asked
+
+    def run(self, seconds: float, ready: float = -inf) -> Span:
+        """Do what takes so many seconds once it is ``ready`` and the stream is free; return from when to when."""
+        start = self.free if self.free > ready else ready
+        self.free = start + seconds
+        return start, self.free
+
+    def run_until(self, end: float) -> Span:
+        """Do what takes until ``end`` from now on; return from when to when."""
+        start, self.free = self.free, end
+        return start, end
+
+
+class Message(NamedTuple):
+    """A message of a program."""
+
+    source: int
+    dest: int
+    bytes: float
+    phase: str = ""  # what it is for
+    round: int = 0  # messages that it waits for are in earlier rounds
+    control: bool = False
+
+
+class Round(NamedTuple):
+    """A rank computes, then sends, then waits."""
+
+    compute: float  # seconds of processor time
+    sends: tuple[int, ...] = ()  # numbers of messages
+    receives: tuple[int, ...] = ()
+
+
+class Program(NamedTuple):
+    """A step of all ranks."""
+
+    rounds: list[list[Round]]  # of each rank
+    messages: list[Message]  # by number
+    blocking: bool = False  # ranks also wait until what they send has arrived
+
+    @property
+    def ranks(self) -> int:
+        """Return P."""
+        return len(self.rounds)
 
 
 class Outcome(NamedTuple):
@@ -26,6 +85,7 @@ class Outcome(NamedTuple):
 
     ends: list[float]
     computing: list[float]
+    messages: Sequence[Span] = ()  # when each was sent and when it arrived, by number
 
     @property
     def step(self) -> float:
@@ -42,8 +102,8 @@ class Outcome(NamedTuple):
         return Outcome([factor * end for end in self.ends], [factor * span for span in self.computing])
 
 
-def simulate(program: Program, on: Cluster) -> Outcome:
-    """Return what a step of ``program`` takes on a cluster.
+def simulate(program: Program, on: Cluster | Network) -> Outcome:
+    """Return what a step of ``program`` takes on a cluster or a network.
 
     Raises:
         ValueError: ranks wait for messages that nobody sends.
@@ -54,9 +114,10 @@ def simulate(program: Program, on: Cluster) -> Outcome:
 class _Run:
     """A step that is being simulated."""
 
-    def __init__(self, program: Program, on: Cluster) -> None:
-        ranks = program.ranks
+    def __init__(self, program: Program, network: Cluster | Network) -> None:
+        ranks, on = program.ranks, network if isinstance(network, Cluster) else Cluster(network.alpha, network.beta)
         self._on, self._messages = on, program.messages
+        self._links_are_shared = on is network
         self._now = 0.0
         self._left = [0.0] * ranks  # seconds of processor time that a rank needs before it goes on
         self._held = [0.0] * ranks  # seconds of a core that it has had for that
@@ -65,10 +126,11 @@ class _Run:
         for node in self._node:
             self._members[node] += 1
         self._active: list[set[int]] = [set() for _ in self._members]  # ranks of each node that need a core
-        self._out, self._into = [-inf] * ranks, [-inf] * ranks  # when each link is free
+        self._out, self._into = ([Stream() for _ in range(ranks)] for _ in range(2))  # the link of each rank
+        self._spans: list[Span] = [(0.0, 0.0)] * len(program.messages)
         self._arrivals: list[tuple[float, int]] = []  # a heap of time and number of a message
         self._arrived = bytearray(len(program.messages))
-        self._awaited: dict[int, int] = {}  # the rank that waits for a message
+        self._awaited: dict[int, list[int]] = {}  # the ranks that wait for a message
         self._missing = [0] * ranks  # messages that a rank waits for
         self._ends: list[float | None] = [None] * ranks
         self._computing = [0.0] * ranks
@@ -89,7 +151,7 @@ class _Run:
             if not arrives and span == inf:
                 break
             # Until then all that need a core compute.
-            self._pass(max(0.0, self._arrivals[0][0] - self._now) if arrives else span, shares)
+            self._pass(max(self._now, self._arrivals[0][0]) if arrives else self._now + span, shares)
             if arrives:
                 self._arrive(heappop(self._arrivals)[1])
             else:
@@ -99,7 +161,7 @@ class _Run:
         if len(ends) < len(self._ends):
             rank = self._ends.index(None)
             raise ValueError(f"program must send all that is waited for, but rank {rank} waits for ever")
-        return Outcome(ends, self._computing)
+        return Outcome(ends, self._computing, self._spans)
 
     def _story(self, rank: int, program: Program) -> Iterator[None]:
         """Go through the rounds of a rank; pause wherever it needs a core or waits."""
@@ -110,17 +172,19 @@ class _Run:
                 self._need(rank, compute * on.speed)
                 yield
                 self._computing[rank] += self._noticed(self._held[rank], self._now - began, began > 0)
-            if sends and (cost := sum(on.message + on.byte * messages[number][2] for number in sends)):
+            if sends and (cost := sum(on.message + on.byte * messages[number].bytes for number in sends)):
                 self._need(rank, cost)
                 yield
             for number in sends:
                 self._send(number)
-            waits = [number for number in receives if not self._arrived[number]]
+            awaited = (*sends, *receives) if program.blocking else receives
+            waits = [number for number in awaited if not self._arrived[number]]
             if waits:
                 self._missing[rank] = len(waits)
-                self._awaited.update(dict.fromkeys(waits, rank))
+                for number in waits:
+                    self._awaited.setdefault(number, []).append(rank)
                 yield
-            if receives and (cost := sum(on.message + on.byte * messages[number][2] for number in receives)):
+            if receives and (cost := sum(on.message + on.byte * messages[number].bytes for number in receives)):
                 self._need(rank, cost)
                 yield
         self._ends[rank] = self._now
@@ -154,9 +218,9 @@ class _Run:
         """Return how fast a rank computes that has that share of a core, over what it does alone."""
         return share / (1 + self._on.crowding * (1 - share))
 
-    def _pass(self, seconds: float, shares: list[float]) -> None:
+    def _pass(self, until: float, shares: list[float]) -> None:
         """Let time pass."""
-        self._now += seconds
+        seconds, self._now = until - self._now, until
         for active, share in zip(self._active, shares, strict=True):
             for rank in active:
                 self._left[rank] -= seconds * self._speed(share)
@@ -164,19 +228,21 @@ class _Run:
 
     def _send(self, number: int) -> None:
         """Put a message on the links of its sender and its receiver."""
-        source, dest, length = self._messages[number]
-        full = self._now - self._on.burst * self._on.beta  # a link free since then has all of its burst
-        taken = length * self._on.beta
-        self._out[source] = max(self._out[source], full) + taken
-        self._into[dest] = max(self._into[dest], full) + taken
-        end = max(self._now, self._out[source], self._into[dest]) + self._on.alpha
+        source, dest, length, *_ = self._messages[number]
+        if self._links_are_shared:
+            full = self._now - self._on.burst * self._on.beta  # a link free since then has all of its burst
+            taken = length * self._on.beta
+            carried = max(self._out[source].run(taken, full)[1], self._into[dest].run(taken, full)[1])
+            end = max(self._now, carried) + self._on.alpha
+        else:
+            end = self._now + self._on.alpha + self._on.beta * length
+        self._spans[number] = self._now, end
         heappush(self._arrivals, (end, number))
 
     def _arrive(self, number: int) -> None:
         """Let a message arrive, and go on who waits for it if it is the last one."""
         self._arrived[number] = 1
-        rank = self._awaited.pop(number, None)
-        if rank is not None:
+        for rank in self._awaited.pop(number, ()):
             self._missing[rank] -= 1
             if not self._missing[rank]:
                 self._go_on(rank)

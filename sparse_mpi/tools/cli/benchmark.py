@@ -1,0 +1,90 @@
+"""Benchmarks by description: a `Benchmark` says what it measures; what all of them have in common is done here."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sparse_mpi.comm import as_comm
+from sparse_mpi.tools.bench import records
+from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli.options import Option, declare
+from sparse_mpi.tools.figures.style import Look
+
+Output = str | dict[str, Any] | int  # a text to print, a record, an exit status
+
+
+class OnFile(dict[str, Any]):
+    """A record that a file has: it is drawn, and not written again."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark, or another command that measures, prints a table, writes a record and draws it.
+
+    Attributes:
+        name: the word of the command line.
+        help: its line in the list of benchmarks.
+        description: what ``--help`` says.
+        options: in the order in which ``--help`` shows them.
+        measure: yields an `Output` as soon as it is there. Takes the options, and the communicator if ``collective``.
+        check: raises Refused unless the options are good together, before MPI starts.
+        figure: draws records, for ``--plot``.
+        collective: all ranks of MPI measure; the first one prints and writes.
+        former_name: a name that it had.
+    """
+
+    name: str
+    help: str
+    description: str
+    options: Sequence[Option]
+    measure: Callable[..., Iterator[Output]]
+    check: Callable[[argparse.Namespace], object] | None = None
+    figure: Callable[[Sequence[dict[str, Any]], Look], Any] | None = None
+    collective: bool = False
+    former_name: str = ""
+
+    def add_parser(self, kinds: argparse._SubParsersAction) -> None:
+        """Declare the command, and its former name."""
+        parser = kinds.add_parser(self.name, help=self.help, description=self.description)
+        declare(parser, self.options)
+        parser.set_defaults(run=self.run)
+        if self.former_name:
+            text = f"The old name of bench {self.name}.\n\n{self.description}"
+            former = kinds.add_parser(self.former_name, description=text)
+            declare(former, self.options)
+            former.set_defaults(run=self._run_by_former_name)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Check, measure, print, write and draw; return the exit status."""
+        if self.check is not None:
+            self.check(args)
+        comm = as_comm(None) if self.collective else None
+        status, record = 0, None
+        for output in self.measure(args) if comm is None else self.measure(args, comm):
+            if isinstance(output, int):
+                status = output
+            elif comm is not None and comm.rank:
+                continue
+            elif isinstance(output, str):
+                print(output, flush=True)
+            else:
+                record = {"options": records.options(args), **provenance(), **output}
+                if args.json and not isinstance(output, OnFile):
+                    write = records.write_cases if isinstance(record.get("cases"), list) else records.write
+                    write(args.json, record)
+        if record is not None and self.figure is not None and args.plot:
+            save(partial(self.figure, [record]), args.plot)
+        return status
+
+    def _run_by_former_name(self, args: argparse.Namespace) -> int:
+        """Warn of the former name, and measure."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")  # or nobody at the command line would see it
+            warnings.warn(f"bench {self.former_name} is now bench {self.name}", DeprecationWarning, stacklevel=1)
+        return self.run(args)

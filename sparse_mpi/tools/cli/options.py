@@ -1,0 +1,121 @@
+"""Options that several commands have, each declared by a call, in the order in which ``--help`` shows them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.comm.world import MAX_RANKS
+from sparse_mpi.sparse import Layout
+from sparse_mpi.tools.analysis.gradients import KINDS
+from sparse_mpi.tools.bench.models import MODELS
+from sparse_mpi.tools.cli import values
+
+POWERS = tuple(2**i for i in range(1, 11))
+USUAL_MODEL = "vgg16"
+DRAWN = "of all that is drawn at random"
+Option = Callable[[argparse.ArgumentParser], object]  # declares itself
+
+
+def option(name: str, text: str, kind: Callable[[str], Any] | None = None, default: Any = None, **more: Any) -> Option:
+    """Return an option, or an argument.
+
+    Args:
+        name: as in ``"--n"``, or with what stands for its value, as in ``"--file FILE"``.
+        text: what ``--help`` says of it.
+        kind: converts its value.
+        default: its value if it is not given.
+        more: other arguments of ``add_argument``.
+    """
+    name, _, metavar = name.partition(" ") if name.startswith("--") else (name, "", "")
+    given = {"help": text, "type": kind, "default": default, "metavar": metavar, **more}
+    given = {each: value for each, value in given.items() if value not in (None, "")}
+    return lambda parser: parser.add_argument(name, **given)
+
+
+def declare(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    """Declare ``options`` in their order."""
+    for each in options:
+        each(parser)
+
+
+def count(name: str, default: Any, text: str, least: int = 1, **more: Any) -> Option:
+    """Return the option of an integer that is at ``least`` so much."""
+    return option(name, text, values.integer(least), default, **more)
+
+
+def share(text: str, default: Any = 0.01, **more: Any) -> Option:
+    """Return ``--density``, a share in (0, 1]."""
+    return option("--density", text, values.share, default, **more)
+
+
+def several(name: str, choices: Iterable[str], text: str = "(default: all)", nargs: str = "+") -> Option:
+    """Return the option of some of ``choices``, by default all."""
+    known = list(choices)
+    return option(name if " " in name else f"{name} NAME", text, default=known, nargs=nargs, choices=known)
+
+
+def spelled(name: str, default: Any, text: str = values.SPELLINGS, **more: Any) -> Option:
+    """Return the option of an algorithm with its options."""
+    return option(f"{name} NAME", text, values.algorithm, default, **more)
+
+
+def seed(text: str = DRAWN) -> Option:
+    """Return ``--seed``."""
+    return count("--seed", 0, text, 0)
+
+
+def json(text: str = "also write all numbers, with what they were measured on") -> Option:
+    """Return ``--json``."""
+    return option("--json FILE", text, values.record)
+
+
+def plot(text: str) -> Option:
+    """Return ``--plot``."""
+    return option("--plot FILE", text, values.figure)
+
+
+def algorithms(text: str = "(default: all)") -> Option:
+    """Return ``--algorithms``, by name."""
+    return several("--algorithms", ALGORITHMS, text)
+
+
+def gradient(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--model`` and ``--n``: the tensors of a model, or a single one."""
+    group = parser.add_mutually_exclusive_group()
+    text = f"whose tensors make up the gradient (default: {USUAL_MODEL})"
+    group.add_argument("--model", choices=list(MODELS), help=text)
+    text = "elements of a gradient that is one flat tensor (default: --model)"
+    group.add_argument("--n", type=values.integer(1), help=text)
+
+
+def layout_of(args: argparse.Namespace) -> Layout:
+    """Return the gradient's layout; ``args.model`` becomes the model that is taken, None if there is none."""
+    if args.n is None:
+        args.model = args.model or USUAL_MODEL
+    return Layout.of(args.n or [shape for _, shape in MODELS[args.model]()])
+
+
+def powers_of_ranks(most: int = MAX_RANKS) -> Option:
+    """Return ``--ranks``: several numbers of ranks in one process, by default powers of two from 2 to 1024."""
+    text = "default: powers of two from 2 to 1024"
+    return option("--ranks P", text, values.integer(1, most), POWERS, nargs="+")
+
+
+def ranks_per_node() -> Option:
+    """Return ``--ranks-per-node`` of ranks in one process."""
+    return count("--ranks-per-node R", 4, "consecutive ranks that are a node (default: 4)")
+
+
+def recorded_gradients() -> Option:
+    """Return ``--gradients``: made-up ones, or recorded ones."""
+    text = f"{', '.join(KINDS)}, or a file of train/gradients.py (default: independent)"
+    return option("--gradients KIND", text, values.gradients, "independent")
+
+
+def most_gigabytes() -> Option:
+    """Return ``--most-gigabytes``."""
+    text = "skip what needs more GB of memory (default: 12)"
+    return option("--most-gigabytes GB", text, values.positive, 12.0)

@@ -1,0 +1,56 @@
+"""Tables of text: `Column` and `Table`; tables in Markdown are those of `markdown`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class Column(NamedTuple):
+    """A column.
+
+    Attributes:
+        title: its head.
+        width: in characters; of a column that is flush left, negative.
+        value: the name of a row's item or attribute, or a function of the row; None is shown as a dash.
+        form: how `format` writes a value.
+        scale: what a number is multiplied by.
+    """
+
+    title: str
+    width: int
+    value: str | Callable[[Any], Any]
+    form: str = ""
+    scale: float = 1
+
+    def cell(self, row: Any) -> str:
+        """Return what the column shows of a row."""
+        if callable(self.value):
+            value = self.value(row)
+        else:
+            value = row[self.value] if isinstance(row, Mapping) else getattr(row, self.value)
+        return self.pad("-" if value is None else format(value if self.scale == 1 else self.scale * value, self.form))
+
+    def pad(self, text: str) -> str:
+        """Return ``text`` as wide as the column."""
+        return f"{text:<{-self.width}}" if self.width < 0 else f"{text:>{self.width}}"
+
+
+class Table:
+    """Columns beside each other."""
+
+    def __init__(self, *columns: Column) -> None:
+        self.columns = columns
+
+    @property
+    def head(self) -> str:
+        """Return the line of titles."""
+        return " ".join(column.pad(column.title) for column in self.columns)
+
+    def row(self, row: Any) -> str:
+        """Return the line of one row."""
+        return " ".join(column.cell(row) for column in self.columns)
+
+    def lines(self, rows: Iterable[Any]) -> list[str]:
+        """Return the line of titles, and a line for each row."""
+        return [self.head, *map(self.row, rows)]
