@@ -118,9 +118,10 @@ class Snapshot:
         """Raise TypeError or ValueError unless ``state`` is whole, and of this engine; ``where`` it was saved."""
         check_form(state)
         version = state.get("version")
-        if version not in (None, VERSION):
+        if version is not None and not equal(version, VERSION):
             raise ValueError(f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of")
-        identity = self._identity(described if version else repr) | where
+        written_by_0_2 = isinstance(state.get("algorithm"), str)
+        identity = self._identity(repr if written_by_0_2 else described) | where
         for key, expected in identity.items():
             if not equal(state.get(key), expected):
                 raise ValueError(

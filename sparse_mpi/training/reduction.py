@@ -25,6 +25,7 @@ from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.autotune import AutoTuner
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
 from sparse_mpi.reduction.deprecated import accepts_former
+from sparse_mpi.reduction.engine import DENSE
 from sparse_mpi.reduction.policy import Budget
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.settings import make_settings
@@ -221,8 +222,9 @@ class GradientReduction:
 
     @property
     def algorithms(self) -> list[Algorithm]:
-        """Return the algorithm of each bucket."""
-        return [bucket.reducer.algorithm for bucket in self.buckets]
+        """Return the algorithm of each bucket; dense while a budget has decided on dense steps."""
+        dense = self._budget is not None and self._budget.plan().dense
+        return [DENSE if dense else bucket.reducer.algorithm for bucket in self.buckets]
 
     def use(self, algorithm: str | Algorithm | Sequence[Algorithm]) -> None:
         """Reduce the next steps by ``algorithm``, one for all buckets or one for each; residuals are kept.

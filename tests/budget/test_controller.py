@@ -73,7 +73,7 @@ def test_a_slower_link_is_followed_in_two_steps_and_a_faster_one_in_six():
 @given(mbit=st.floats(5, 2000), hidden=st.sampled_from([0.0, 0.8]), latency=st.sampled_from([1e-4, 2e-3, 2e-2]))
 def test_the_first_decisions_go_as_far_up_as_is_wanted_and_no_further(mbit, hidden, latency):
     link = Link(lambda now: mbit * MBIT, hidden=hidden, latency=latency)
-    for goal in ({"seconds": TARGET}, {"each": 1e6}, {"rate": 5e6}):
+    for goal in ({"seconds": TARGET}, {"bytes_per_step": 1e6}, {"rate": 5e6}):
         steps = link.run(controller(**goal), 60)
         settled = median(step.decision.k for step in steps[-20:])
         assert steps[FIRST + 3].decision.k >= 0.4 * settled
@@ -81,7 +81,7 @@ def test_the_first_decisions_go_as_far_up_as_is_wanted_and_no_further(mbit, hidd
             assert all(step.seconds <= max(1.1 * TARGET, 1.01 * steps[0].seconds) for step in steps[: FIRST + 5])
 
 
-@pytest.mark.parametrize("goal", [{"each": 8e3}, {"total": 800_000, "steps": 100}, {"rate": 4e4, "seconds": TARGET}])
+@pytest.mark.parametrize("goal", [{"bytes_per_step": 8e3}, {"total": 800_000, "steps": 100}, {"rate": 4e4, "seconds": TARGET}])
 def test_the_first_steps_send_what_the_budget_has_for_them(goal):
     assert controller(**goal).k == 1000
     assert controller(floor=1001, **goal).k == 1001

@@ -200,17 +200,15 @@ def test_state_of_another_feedback_is_refused(ranks):
 
 
 @few_ranks
-def test_two_reducers_take_turns_with_one_residual(ranks):
+def test_dense_and_sparse_steps_take_turns_with_one_residual(ranks):
     """Dense steps first, then sparse ones: momentum goes on across the change."""
 
     def body(comm):
-        sparse = SparseAllreduce(N, k=K, comm=comm, feedback="dgc")
-        dense = SparseAllreduce(N, comm=comm, algorithm="dense", feedback="dgc")
-        dense.feedback = sparse.feedback
-        dense.step(vector(comm.rank, 0), check=True)
-        assert not sparse.residual.any()
-        sparse.step(np.zeros(N, np.float32), check=True)
-        return sparse.residual, 0.9 * vector(comm.rank, 0)
+        reducer = SparseAllreduce(N, k=K, comm=comm, feedback="dgc")
+        reducer.step(vector(comm.rank, 0), check=True, dense=True)
+        assert not reducer.residual.any()
+        reducer.step(np.zeros(N, np.float32), check=True)
+        return reducer.residual, 0.9 * vector(comm.rank, 0)
 
     for residual, expected in ranks.run(body):
         kept = residual != 0

@@ -43,6 +43,10 @@ CALLS = {
     "`sparse_mpi.feedback.MEMORIES`": lambda: feedback.MEMORIES,
     "`sparse_mpi.feedback.Memory`": lambda: feedback.Memory,
     "`bench contest`": lambda: main("bench contest --n 1000 --steps 1 --warmup 0 --algorithms topka".split()),
+    "`sparse_mpi.elastic`": lambda: importlib.import_module("sparse_mpi.elastic").Team,
+    "`sparse_mpi.keyed`": lambda: importlib.import_module("sparse_mpi.keyed").allreduce,
+    "`sparse_mpi.local`": lambda: importlib.import_module("sparse_mpi.local").DiLoCo,
+    "`SparseAllreduce.sibling`": lambda: one(lambda comm: SparseAllreduce(9, comm=comm).sibling("dense") and None),
 }
 
 
@@ -57,8 +61,9 @@ def test_a_deprecated_spelling_works_and_warns_with_the_new_name(old, new, since
         CALLS[old]()
     said = [str(warning.message) for warning in caught if warning.category is DeprecationWarning]
     assert any(new.strip("`") in text for text in said), said
-    release = tuple(map(int, sparse_mpi.__version__.split(".")[:2]))
-    assert tuple(map(int, since.split("."))) <= release < tuple(map(int, until.split("."))), "its time is over"
+    major, minor = release = tuple(map(int, sparse_mpi.__version__.split(".")[:2]))
+    assert tuple(map(int, since.split("."))) <= (major, minor + 1)  # or in the release that is being made
+    assert release < tuple(map(int, until.split("."))), "its time is over"
 
 
 @pytest.mark.parametrize("name", re.findall(r"`(\w+)`", NAMES))
