@@ -120,7 +120,8 @@ def test_what_cannot_be_taken_over_is_refused():
         (pair[:1], 2, r"states must be those of ranks \[0, 1\] of 2, got those of \[0\]"),
         (pair[::-1], 2, r"must be those of ranks \[0, 1\]"),
         ([pair[0], pair[1] | {"k": 5}], 2, r"state\['k'\] must be 12, got 5"),
-        ([pair[0], pair[1] | {"algorithm": "Dense()"}], 2, r"state\['algorithm'\] must be"),
+        ([pair[0], pair[1] | {"algorithm": {"kind": "Dense"}}], 2, r"\['algorithm'\].* must be"),
+        ([pair[0], pair[1] | {"algorithm": "Dense()"}], 2, r"states\[1\]\['algorithm'\] must be dict as"),
         ([pair[0], pair[1] | {"residual": np.zeros(3)}], 2, r"states\[1\]\['residual'\] must be float32 \(202,\)"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -99,7 +99,7 @@ def test_a_model_with_a_pickle_is_refused_in_one_line(place, payload):
 
 def test_local_steps_and_broadcasts_take_tensors_only(payload):
     torch = pytest.importorskip("torch")
-    from sparse_mpi.training.diloco import states
+    from sparse_mpi.training import diloco_snapshot as states
 
     assert (states.unpacked(states.packed({"a": torch.ones(2)}))["a"] == 1).all()
     with pytest.raises(pickle.UnpicklingError):

@@ -227,12 +227,12 @@ def test_volumes_are_told_written_and_drawn(tmp_path, capsys, monkeypatch):
     def refusing(*_):
         raise ValueError("no room")
 
-    monkeypatch.setitem(ALGORITHMS, "refusing", refusing)
+    monkeypatch.setitem(ALGORITHMS, "gather", refusing)
     file, figure = tmp_path / "v.json", tmp_path / "v.svg"
     options = ["--ranks", "2", "3", "--cases", "uniform", "disjoint", "--json", str(file), "--plot", str(figure)]
     assert main(["bench", "sparse-volume", *options]) == 0
     record, printed = json.loads(file.read_text()), capsys.readouterr().out
-    compared = [name for name in ["auto", *ALGORITHMS] if name != "refusing"]
+    compared = [name for name in ["auto", *ALGORITHMS] if name != "gather"]
     assert [(v["case"], v["algorithm"], v["ranks"]) for v in record["volumes"]] == [
         (case, name, ranks) for case in ("uniform", "disjoint") for name in compared for ranks in (2, 3)
     ]
