@@ -8,7 +8,6 @@ is built upon one: every rank puts something on a blackboard, and reads what the
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Barrier, Thread
@@ -18,6 +17,8 @@ import numpy as np
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm.counting import CountingComm
+from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.cli.parsing import Parser
 
 
 class Board:
@@ -97,8 +98,8 @@ def run(ranks: int, program: Callable[[ThreadComm], Any]) -> list[Any]:
 
 def main() -> None:
     """Train on as many threads as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--ranks", type=int, default=4, help="how many threads (%(default)s)")
+    parser = Parser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--ranks", type=values.integer(1), default=4, help="how many threads (default: 4)")
     args = parser.parse_args()
 
     def train(comm: ThreadComm) -> tuple[int, bytes]:

@@ -59,6 +59,14 @@ class _Reducing:
     _synchronizes: bool  # `step` calls `synchronize`
     _synchronized: bool  # `synchronize` was called since the last step
 
+    def __init__(self, optimizer: torch.optim.Optimizer, reduction: GradientReduction, momentum: MomentumState) -> None:
+        # A scheduler made earlier has set an attribute `step`, which would hide the method of this class
+        vars(self).update({name: value for name, value in vars(optimizer).items() if name != "step"})
+        self.reduction, self._momentum = reduction, momentum
+        self._synchronizes, self._synchronized = True, False
+        if momentum.adam is not None:
+            self._step_supports_amp_scaling = False  # as fused ones do: a GradScaler then unscales before the step
+
     def synchronize(self) -> list[SparseVector | Tensor]:
         """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
 
@@ -255,7 +263,7 @@ def DistributedOptimizer(
     From then on an exception that nobody catches ends the whole job: other ranks would wait for this one forever.
 
     Returns:
-        ``optimizer``, now of a class derived from its own, with ``synchronize()``, ``skip_synchronize()``,
+        An optimizer of a class derived from that of ``optimizer``, with ``synchronize()``, ``skip_synchronize()``,
         ``ahead()``, ``flush()`` and the attribute ``reduction``, a `GradientReduction`.
 
     Raises:
@@ -300,17 +308,10 @@ def DistributedOptimizer(
         team=team,
         **options,
     )
-    made: Any = optimizer
-    # A scheduler made earlier has set an attribute `step`, which would hide the method of the new class
-    vars(made).pop("step", None)
-    made.__class__ = _class_of(type(optimizer))  # type: ignore[arg-type]
-    made.reduction, made._synchronizes, made._synchronized = reduction, True, False
     taken = optimizer.param_groups[0]["momentum"] if mode in TAKING else None
-    made._momentum = MomentumState(taken, taken if late is None else late, mode in ("matched", "global"))
-    if mode == "arrival":
-        made._momentum.adam = StalenessAwareAdam(reduction)
-        made._step_supports_amp_scaling = False  # as fused ones do: a GradScaler then unscales before the step
-    return made
+    state = MomentumState(taken, taken if late is None else late, mode in ("matched", "global"))
+    state.adam = StalenessAwareAdam(reduction) if mode == "arrival" else None
+    return _class_of(type(optimizer))(optimizer, reduction, state)  # type: ignore[arg-type]
 
 
 @cache

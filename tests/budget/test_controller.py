@@ -81,7 +81,9 @@ def test_the_first_decisions_go_as_far_up_as_is_wanted_and_no_further(mbit, hidd
             assert all(step.seconds <= max(1.1 * TARGET, 1.01 * steps[0].seconds) for step in steps[: FIRST + 5])
 
 
-@pytest.mark.parametrize("goal", [{"bytes_per_step": 8e3}, {"total": 800_000, "steps": 100}, {"rate": 4e4, "seconds": TARGET}])
+@pytest.mark.parametrize(
+    "goal", [{"bytes_per_step": 8e3}, {"total": 800_000, "steps": 100}, {"rate": 4e4, "seconds": TARGET}]
+)
 def test_the_first_steps_send_what_the_budget_has_for_them(goal):
     assert controller(**goal).k == 1000
     assert controller(floor=1001, **goal).k == 1001

@@ -54,7 +54,7 @@ def test_another_density_than_the_profile_was_measured_for(profile, tmp_path):
     assert [part.k for part in store.load(out).parts] == [75]
 
 
-@pytest.mark.parametrize(("extension", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml")], ids=["png", "svg"])
+@pytest.mark.parametrize(("extension", "begins"), [("png", b"\x89PNG"), ("svg", b"<svg")], ids=["png", "svg"])
 @pytest.mark.parametrize("options", [[], ["--overlap", "--cpu-lane", "--planner", "sparse"]], ids=["plain", "lanes"])
 def test_plot(profile, tmp_path, extension, begins, options):
     pytest.importorskip("matplotlib")
