@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "sparse_mpi"
-MOST_LINES = 400
+MOST_LINES = 340  # of code: without comments, docstrings and blank lines
 SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 # From the ground up, a line a folder (or a file in the package's root): a file imports from the lines above its own,
@@ -152,6 +152,16 @@ def permission(package: str, name: str) -> str | None:
     return next((how for who, how in OUTSIDE.get(package, {}).items() if fnmatchcase(short, who)), None)
 
 
+def lines_of_code(file: Path) -> int:
+    """The lines of a file without comments, docstrings and blank ones."""
+    text = file.read_text()
+    code = {n for n, line in enumerate(text.splitlines(), 1) if line.strip() and not line.lstrip().startswith("#")}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            code -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(code)
+
+
 def shown(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
 
@@ -233,8 +243,8 @@ def test_the_package_loads_nothing_heavy():
 
 @pytest.mark.parametrize("file", SOURCES, ids=shown)
 def test_a_file_is_short_and_named_for_what_it_holds(file):
-    lines = len(file.read_text().splitlines())
-    assert lines <= MOST_LINES, f"{shown(file)} has {lines} lines; at most {MOST_LINES}, so cut it where it has a seam"
+    lines = lines_of_code(file)
+    assert lines <= MOST_LINES, f"{shown(file)} has {lines} lines of code; at most {MOST_LINES}: cut it at a seam"
     assert file.stem.lower() not in SHAPELESS, f"{shown(file)} should be named for what it holds"
 
 

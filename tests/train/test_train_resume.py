@@ -107,14 +107,14 @@ def test_what_algo_auto_chose_is_shown_recorded_and_kept(tmp_path, monkeypatch, 
     """It depends on the clock: a resumed run must not choose anew, on any number of ranks."""
     options = ["--algo", "auto", "--bucket-mb", "0.0002", "--checkpoint-every", "5"]
     made = [make_algorithm("topka", {"wire": "packed"}), make_algorithm("gtopk", {})]
-    monkeypatch.setattr("sparse_mpi.reduction.reducer.choose", lambda layout, *rest: made[layout.size > 40])
+    monkeypatch.setattr("sparse_mpi.reduction.reducer.fastest", lambda layout, *rest: made[layout.size > 40])
     straight = train(2, tmp_path / "straight", *options)
     train(2, tmp_path / "run", *options, "--max-steps", "5")
     said = "gtopk for 1 of 2 buckets, topka:wire=packed for 1 of 2 buckets"
     assert capsys.readouterr().out.count(f"--algo auto chose {said}\n") == 2
     (config,) = records(tmp_path / "run", "config")
     assert (config["algo"], Counter(config["choices"])) == ("auto", {"gtopk": 1, "topka:wire=packed": 1})
-    monkeypatch.setattr("sparse_mpi.reduction.reducer.choose", lambda *args: pytest.fail("chosen anew"))
+    monkeypatch.setattr("sparse_mpi.reduction.reducer.fastest", lambda *args: pytest.fail("chosen anew"))
     for size in (2, 3):
         outcome = train(size, tmp_path / str(size), *options, "--resume", str(tmp_path / "run"))
         assert outcome.identical and (size == 3 or outcome.digest == straight.digest)
