@@ -16,6 +16,7 @@ def host_leader(comm: Comm) -> int:
 def local_rank(comm: Comm) -> tuple[int, int]:
     """Return the number of this rank among those of its host, from 0, and how many they are. Collective."""
     hosts = hosts_of(comm)
+    comm.barrier()  # no rank goes on alone, also where a transport knows the hosts without asking
     here = hosts == hosts[comm.rank]
     return int(here[: comm.rank].sum()), int(here.sum())
 

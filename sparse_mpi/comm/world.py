@@ -105,7 +105,8 @@ class _WorldComm(CountingComm):
 
     @property
     def job(self) -> Job:
-        return Job(elastic=_Survival(self), hosts=self._hosts, begin_reduction=self._fate.begin_step)
+        job = Job(self.concurrent, self.staged, elastic=_Survival(self))
+        return job._replace(hosts=self._hosts, begin_reduction=self._fate.begin_step)
 
     def _hosts(self) -> Counts:
         return np.array(self._group.members) // self._per_node
