@@ -138,7 +138,7 @@ class Engine:
     def attempt(self, agreed: Agreed) -> Attempt:
         """Reduce what was agreed on. Collective."""
         self.begin(agreed)
-        self.accumulate(agreed.flat, join=self._watched(agreed) or agreed.plan.dense)
+        self.accumulate(agreed.flat, join=self._watched(agreed))
         return self.reduce(agreed)
 
     def begin(self, agreed: Agreed) -> None:
@@ -153,9 +153,7 @@ class Engine:
         parts = self.layout.parts if missing else ()  # made anew at each look
         self.feedback.withhold([parts[number] for number in missing])
         self.whole = agreed.plan.k >= self.layout.size
-        if agreed.plan.dense:
-            self.forget()
-        else:
+        if not agreed.plan.dense:
             self.prepare()
 
     def accumulate(self, flat: Array | None, factor: float | None = None, join: bool = False) -> Array:
@@ -182,9 +180,12 @@ class Engine:
     def reduce(self, agreed: Agreed) -> Attempt:
         """Return the reduction of what was accumulated: the only communication of a step beside control."""
         assert self._acc is not None, "reduce follows accumulate"
-        acc, add, plan = self._acc, self._add, agreed.plan
+        plan = agreed.plan
+        if plan.sends_all:  # without a selection that would add the gradient
+            self._join()
+        acc, add = self._acc, self._add
         initial = acc.copy() if self._watched(agreed) else None
-        if plan.dense or plan.flush:
+        if plan.sends_all:
             state = DENSE.init(self.layout, self.settings.k, self.comm.size)
             reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
             return Attempt(reduction, self.exchange.instrumented.forget(self.exchange.state), agreed, initial)
@@ -205,9 +206,9 @@ class Engine:
         self.feedback.consume(reduction.sent, reduction.total)
         self.exchange.state, self._acc, self._add = attempt.state, None, None
         # Prepare the next step now if the next gradient will be added to the residual from outside.
-        if self.settings.in_place and not agreed.plan.dense and not agreed.plan.flush:
+        whole = agreed.plan.sends_all
+        if self.settings.in_place and not whole:
             self.prepare()
-        whole = agreed.plan.dense or agreed.plan.flush
         seconds, traffic = perf_counter() - began, self.comm.traffic - before + self.prepared
         self.prepared = Traffic()
         selectors, elements = ((), self.layout.size) if whole else (self.exchange.selectors, self.exchange.unselected)
@@ -225,10 +226,6 @@ class Engine:
         if self.exchange.instrumented.traits.prepares:
             state = self.exchange.state
             self.exchange.state = self.exchange.instrumented.prepare(self.feedback.residual, self.comm, state)
-
-    def forget(self) -> None:
-        """Have the algorithm forget what it knew of the residual, because all that is owed is sent at once."""
-        self.exchange.state = self.exchange.instrumented.forget(self.exchange.state)
 
     def start_anew(self) -> None:
         """Give the algorithm its state before the first step."""
@@ -276,7 +273,7 @@ class Engine:
 
     def _algorithm(self, plan: Plan) -> Algorithm:
         """Return the algorithm of a step."""
-        return DENSE if plan.dense or plan.flush else self.exchange.algorithm
+        return DENSE if plan.sends_all else self.exchange.algorithm
 
     def _watched(self, agreed: Agreed) -> bool:
         """Return True if somebody is to look at acc as it was before the reduction."""

@@ -24,6 +24,11 @@ class Plan(NamedTuple):
     dense: bool = False  # every entry is summed, by a dense allreduce
     flush: bool = False  # there is no gradient: all that the ranks owe is sent
 
+    @property
+    def sends_all(self) -> bool:
+        """Return True if a dense allreduce sends every entry, whatever the algorithm is."""
+        return self.dense or self.flush
+
 
 class FixedK:
     """The policy of a constant k."""

@@ -205,6 +205,18 @@ def test_a_second_team_of_the_same_ranks_is_refused():
     assert min(World(3).run(main)) > 0
 
 
+def test_a_dense_step_sums_the_gradient_and_all_that_is_owed():
+    def main(comm):
+        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm)
+        sums = [reducer.step(gradient(comm.rank, step), dense=step > 0) for step in range(2)]
+        return sums[0].to_dense() + sums[1], reducer.residual.any()
+
+    expected = sum(gradient(rank, step) for rank in range(3) for step in range(2))
+    for total, left in World(3).run(main):
+        np.testing.assert_array_equal(total, expected)
+        assert not left
+
+
 def test_another_algorithm_is_refused():
     def main(comm):
         with pytest.raises(ValueError, match="algorithm must stay"):
