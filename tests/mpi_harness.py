@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from sparse_mpi.comm.base import Traffic
 from sparse_mpi.comm.mpi import MPIComm
-from sparse_mpi.comm.traffic import Traffic
 
 FAILED = 1
 

@@ -25,9 +25,8 @@ import numpy as np
 
 from sparse_mpi import kernels, wire
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
+from sparse_mpi.algorithms.global_threshold import Counted, ThresholdPredictor
 from sparse_mpi.algorithms.oktopk import OkTopk
-from sparse_mpi.algorithms.oktopk.global_threshold import Counted
-from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.checks import check_instance, check_whole
 from sparse_mpi.comm import Comm

@@ -5,9 +5,8 @@ change fast. These are pure: they compute from numbers alone. `budget_tracker` m
 numbers.
 """
 
-from sparse_mpi.budget.account import Account
 from sparse_mpi.budget.budget_tracker import BudgetTracker, NormSample, agreed_on
-from sparse_mpi.budget.controller import Controller, Decision, Observation
+from sparse_mpi.budget.controller import Account, Controller, Decision, Observation
 from sparse_mpi.budget.goal import Goal, make_goal
 
 __all__ = [

@@ -12,8 +12,7 @@ import numpy as np
 
 from sparse_mpi import arrays
 from sparse_mpi.arrays import Array
-from sparse_mpi.budget.account import NANOSECONDS
-from sparse_mpi.budget.controller import Controller, Decision, Observation
+from sparse_mpi.budget.controller import NANOSECONDS, Controller, Decision, Observation
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.collectives.algorithms import ALGORITHMS, gathered, owned
-from sparse_mpi.collectives.arguments import AUTO, ready
 from sparse_mpi.collectives.choice import INLINE, USUAL, Choice, choose, inlined
 from sparse_mpi.collectives.device import to_host_input
 from sparse_mpi.collectives.entries import Entries, merged, nonzero
+from sparse_mpi.collectives.inputs import AUTO, ready
 from sparse_mpi.collectives.ownership import part_of, regions_of
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.background import in_turn

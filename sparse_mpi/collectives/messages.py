@@ -17,14 +17,13 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, to_host
 from sparse_mpi.collectives.entries import Entries
-from sparse_mpi.kernels.bits import count_bytes
-from sparse_mpi.kernels.malformed import MalformedMessage
+from sparse_mpi.kernels.array import count_bytes
+from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire import WIRES, BitPacked
-from sparse_mpi.wire.checking import check_keys, check_lengths
+from sparse_mpi.wire.base import check_keys, check_lengths
 from sparse_mpi.wire.codecs import Codec, Unrounded
-from sparse_mpi.wire.packed import entries_of
-from sparse_mpi.wire.positions import Complete
+from sparse_mpi.wire.packed import Complete, entries_of
 
 WIDE = 1 << 56  # keys of a range from which on they are not packed
 PACKED = {name: wire for name, wire in WIRES.items() if isinstance(wire, BitPacked)}

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from sparse_mpi.comm.base import Comm, Counts
+from sparse_mpi.comm.base import Comm, Counts, Traffic
 from sparse_mpi.comm.conversion import as_comm
 from sparse_mpi.comm.null import NullComm
-from sparse_mpi.comm.traffic import Traffic
 
 __all__ = ["Comm", "Counts", "NullComm", "Traffic", "as_comm"]

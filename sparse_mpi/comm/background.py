@@ -21,8 +21,7 @@ from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ReferenceType, finalize, ref
 
-from sparse_mpi.comm.base import Comm
-from sparse_mpi.comm.failure import RankFailure
+from sparse_mpi.comm.base import Comm, RankFailure
 from sparse_mpi.comm.job.uncaught import report_uncaught
 from sparse_mpi.comm.streams import Branch, Marks, Side, branch
 

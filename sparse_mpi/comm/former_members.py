@@ -8,15 +8,15 @@ from functools import partial
 from typing import Any
 
 from sparse_mpi.comm.base import elastic_of
+from sparse_mpi.comm.forwarding import Renumbered
 from sparse_mpi.comm.local_rank import host_leader
-from sparse_mpi.comm.renumbered import Renumbered
 
 # Name -> what to write, and what returns that
 FORMER: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "calls": ("comm.traffic.calls", lambda comm: comm.traffic.calls),
     "elastic": ("comm.job.elastic is not None", lambda comm: comm.job.elastic is not None),
     "node": ("sparse_mpi.comm.local_rank.host_leader(comm)", lambda comm: partial(host_leader, comm)),
-    "renumbered": ("sparse_mpi.comm.renumbered.Renumbered(comm, first)", lambda comm: partial(Renumbered, comm)),
+    "renumbered": ("sparse_mpi.comm.forwarding.Renumbered(comm, first)", lambda comm: partial(Renumbered, comm)),
 }
 
 

@@ -1,7 +1,7 @@
 """Messages between ranks over MPI, and their all-to-all exchange: `PointToPoint`, the hands of `mpi.MPIComm`.
 
 A row travels as one MPI datatype of its bytes, so any dtype passes and counts stay below MPI's limit of 2^31.
-Beyond ``rowtypes.CHUNK`` rows a message is cut: one of exactly ``rowtypes.CHUNK`` rows announces that another follows.
+Beyond ``CHUNK`` rows a message is cut: one of exactly ``CHUNK`` rows announces that another follows.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, synchronize
-from sparse_mpi.comm import rowtypes
 from sparse_mpi.comm.base import Counts, Take
 from sparse_mpi.comm.buffers import ascending, cut, row_bytes
-from sparse_mpi.comm.making import Raw
+from sparse_mpi.comm.making import CHUNK, Raw
 from sparse_mpi.comm.polling import wait_until
 from sparse_mpi.comm.staging import Staging
 
@@ -159,7 +158,7 @@ class PointToPoint:
     def receive(self, like: Array, source: int, tag: int, begun: Receiving | None = None) -> Array:
         """Return the rows that ``source`` sends, whose dtype and trailing shape are those of ``like``."""
         pieces: list[Array] = []
-        while not pieces or len(pieces[-1]) == rowtypes.CHUNK:
+        while not pieces or len(pieces[-1]) == CHUNK:
             piece, request = begun or self._start_receiving(like, source, tag)
             self.wait([request])
             pieces.append(piece)

@@ -23,8 +23,7 @@ from sparse_mpi.arrays import Array, is_device
 from sparse_mpi.comm.base import Counts, Job
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.job.call_log import Watched
-from sparse_mpi.comm.job.call_site import DUPLICATE
+from sparse_mpi.comm.job.call_log import DUPLICATE, Watched
 from sparse_mpi.comm.job.store_watchdog import StoreWatchdog
 from sparse_mpi.comm.job.time_limit import time_limit, wants_watchdog
 from sparse_mpi.comm.job.uncaught import Abort

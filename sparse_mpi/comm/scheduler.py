@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.comm.failure import RankFailure
+from sparse_mpi.comm.base import RankFailure
 
 _MAX_GROUPS_SHOWN = 8  # groups of ranks in a deadlock report
 

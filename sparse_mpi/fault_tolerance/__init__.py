@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sparse_mpi.comm.failure import RankFailure
+from sparse_mpi.comm.base import RankFailure
 from sparse_mpi.fault_tolerance.allreduce import ElasticAllreduce
-from sparse_mpi.fault_tolerance.departure import Departure, TooFewRanks
+from sparse_mpi.fault_tolerance.spares import Departure, TooFewRanks
 from sparse_mpi.fault_tolerance.team import Team
 from sparse_mpi.fault_tolerance.team_comm import TeamComm, comm_of, team_of, together
 

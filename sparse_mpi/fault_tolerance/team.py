@@ -17,12 +17,10 @@ import numpy as np
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import hand_over
-from sparse_mpi.comm.base import elastic_of
+from sparse_mpi.comm.base import RankFailure, elastic_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.comm.failure import RankFailure
 from sparse_mpi.comm.runtime import say_on_stderr
-from sparse_mpi.fault_tolerance.departure import Departure, TooFewRanks
-from sparse_mpi.fault_tolerance.spares import Spares
+from sparse_mpi.fault_tolerance.spares import Departure, Spares, TooFewRanks
 
 T = TypeVar("T")
 LAST_SECONDS = 5.0  # after which a rank ends that has nothing left to do

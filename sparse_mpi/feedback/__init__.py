@@ -5,14 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from sparse_mpi.feedback.base import Feedback
+from sparse_mpi.feedback.base import ErrorFeedback, Feedback
 from sparse_mpi.feedback.ef21 import EF21
-from sparse_mpi.feedback.global_momentum import GlobalMomentum
-from sparse_mpi.feedback.leaky import LeakyFeedback
-from sparse_mpi.feedback.momentum import MomentumCorrection
+from sparse_mpi.feedback.momentum import GlobalMomentum, MomentumCorrection
 from sparse_mpi.feedback.nothing import NoFeedback
-from sparse_mpi.feedback.residual import ErrorFeedback
-from sparse_mpi.feedback.step_ahead import StepAhead
+from sparse_mpi.feedback.wrapped import LeakyFeedback, StepAhead
 
 FEEDBACKS: dict[str, type] = {
     "residual": ErrorFeedback,

@@ -13,8 +13,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.checks import check_range
-from sparse_mpi.feedback.base import Feedback, not_owed
-from sparse_mpi.feedback.residual import add, check_sizes, fitted
+from sparse_mpi.feedback.base import Feedback, add, check_sizes, fitted, not_owed
 from sparse_mpi.sparse import Layout, SparseVector
 
 

@@ -13,8 +13,7 @@ from functools import cache
 import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, namespace
-from sparse_mpi.kernels.base import Kernels, bits_type, magnitude_bits
-from sparse_mpi.kernels.malformed import HostKernels
+from sparse_mpi.kernels.base import HostKernels, Kernels, bits_type, magnitude_bits
 
 SMALL = 1 << 14  # entries up to which partitioning all of them is cheaper than a histogram and its bins
 SAMPLED = 1 << 20  # entries from which on a sample is precise enough to be worth taking

@@ -16,11 +16,10 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, busy, in_turn, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reduction.absence import Absence
 from sparse_mpi.reduction.arguments import check_together, make_algorithm, resolve_k
 from sparse_mpi.reduction.autotune import fastest, fastest_now
 from sparse_mpi.reduction.deprecated import accepts_former, warn_renamed
-from sparse_mpi.reduction.engine import Agreed, Direct, Engine
+from sparse_mpi.reduction.engine import Absence, Agreed, Direct, Engine
 from sparse_mpi.reduction.policy import Budget, FixedK, Plan
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.settings import Settings, make_settings

@@ -5,12 +5,79 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import add
-from typing import NamedTuple
+from time import perf_counter
+from typing import Any, NamedTuple
 
-from sparse_mpi.algorithms import Reduction
+from sparse_mpi.algorithms import Algorithm, Reduction
+from sparse_mpi.algorithms.base import with_selectors
+from sparse_mpi.arrays import Array, synchronize
 from sparse_mpi.comm import Traffic
-from sparse_mpi.select.instrumented import Instrumented
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.select.base import Selector, Wrapper
+from sparse_mpi.sparse import Layout, SparseVector
+
+# A selector that measures another one: how long it takes, how much it selects, and if it was given what to add.
+
+
+class Instrumented(Wrapper):
+    """Measures the selections of the wrapped selector.
+
+    Attributes:
+        seconds: that all selections took, since the last `reset`.
+        selected: pairs that they found.
+        added: how many of them had something to add to their vector.
+        span: when the last selection began and ended, in `time.perf_counter` seconds.
+    """
+
+    def __init__(self, selector: Selector) -> None:
+        super().__init__(selector)
+        self.span = (0.0, 0.0)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin to add up anew."""
+        self.seconds, self.selected, self.added = 0.0, 0, 0
+
+    def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
+        """Return the wrapped selector's selection; on a device, wait until it is there."""
+        start = perf_counter()
+        result, state = self.selector.select(x, k, state, add)
+        synchronize(x)
+        self.span = start, perf_counter()
+        self.seconds += self.span[1] - start
+        self.selected += result.nnz
+        self.added += add is not None
+        return result, state
+
+
+# Measurements of an algorithm's selectors, wherever in it they are: how long they take and how much they select.
+
+
+def instrument(algorithm: Algorithm) -> tuple[list[Instrumented], Algorithm]:
+    """Return the algorithm with its selectors instrumented, its own or those of its parts; and these selectors."""
+    selectors: list[Instrumented] = []
+
+    def wrap(selector: Selector) -> Selector:
+        selectors.append(Instrumented(selector))
+        return selectors[-1]
+
+    return selectors, with_selectors(algorithm, wrap)
+
+
+def check_added(selectors: Sequence[Instrumented], algorithm: Algorithm, add: Array | None) -> None:
+    """Raise RuntimeError unless ``selectors`` of ``algorithm`` added ``add`` to acc exactly once."""
+    times = sum(selector.added for selector in selectors)
+    if times != (add is not None):
+        raise RuntimeError(
+            f"{algorithm} must select once from acc in every step and hand `add` on, it did so {times} times"
+        )
+
+
+def unselected(algorithm: Algorithm, layout: Layout) -> int:
+    """Return the number of elements that no selector looks at, because they are reduced without one."""
+    if algorithm.parts:
+        parts = [(part.algorithm, Layout(tuple(layout.shapes[t] for t in part.tensors))) for part in algorithm.parts]
+        return sum(unselected(part, piece) for part, piece in parts)
+    return 0 if instrument(algorithm)[0] else layout.size
 
 
 class StepReport(NamedTuple):

@@ -19,7 +19,7 @@ from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.engine import Engine
-from sparse_mpi.reduction.forms import WHOLE, check_form, check_list, check_mapping, equal, sealed
+from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, equal, sealed
 from sparse_mpi.reduction.policy import Budget, Policy
 from sparse_mpi.sparse import Layout
 

@@ -5,11 +5,71 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from sparse_mpi.arrays import Array, like
+from sparse_mpi.checks import check_whole
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select.base import Selector, accumulate
-from sparse_mpi.select.draw import Drawn, check_seed, positions
 from sparse_mpi.sparse import Layout, SparseVector
+
+# Random positions that are the same on every rank and in every run, from a counter-based generator of seed and step.
+#
+# Nothing here depends on, or changes, the global generators of NumPy, torch or Python.
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The state of a selector that draws random positions: how many times it has drawn."""
+
+    step: int = 0  # draws made so far
+
+    def next(self) -> Drawn:
+        """Return the state after one step more."""
+        return Drawn(self.step + 1)
+
+
+def check_seed(seed: int) -> None:
+    """Raise TypeError or ValueError unless ``seed`` is an integer in ``[0, 2**64)``, as `generator` needs."""
+    check_whole("seed", seed, 0, most=2**64 - 1)
+
+
+def generator(seed: int, step: int) -> np.random.Generator:
+    """Return the generator of one step: Philox, with the step in the counter's highest word.
+
+    No two steps of a seed draw overlapping streams.
+    """
+    return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 0, step]))
+
+
+def positions(n: int, k: int, seed: int, step: int) -> np.ndarray:
+    """Draw k distinct positions out of n, 1 <= k <= n, in O(k) memory.
+
+    The n positions are a circle, turned by a random angle and cut into k slices, and each slice gives one position. So
+    every position is equally likely, and together they spread more evenly than independent ones.
+
+    Returns:
+        ``(k,)`` int64, ascending.
+    """
+    drawing = generator(seed, step)
+    # Slice i has ``width`` positions, the first ``wider`` slices one more: draw where in its slice each position lies.
+    width, wider = divmod(n, k)
+    within = drawing.random(k)
+    within[:wider] *= width + 1
+    within[wider:] *= width
+    chosen = within.astype(np.int64)
+    del within
+
+    # Add where the slice starts.
+    chosen += np.arange(k) * width
+    chosen[:wider] += np.arange(wider)
+    chosen[wider:] += wider
+
+    # Turn the circle; positions that pass its end come first.
+    chosen += drawing.integers(n)
+    inside = int(np.searchsorted(chosen, n))
+    chosen[inside:] -= n
+    return np.roll(chosen, k - inside)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import ClassVar
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.checks import check_whole
 from sparse_mpi.select.base import Selector, accumulate
-from sparse_mpi.select.draw import Drawn, check_seed, generator
 from sparse_mpi.select.estimate import attempt, settle
+from sparse_mpi.select.random import Drawn, check_seed, generator
 from sparse_mpi.sparse import Layout, SparseVector
 
 MIN_ENTRIES_ABOVE = 100  # entries of a sample that should reach its threshold: their number varies by a tenth

@@ -1,7 +1,7 @@
 """The published rule of Ok-Topk (Li & Hoefler, PPoPP'22) for a threshold: exact now and then, stale in between.
 
 Both thresholds of the paper follow it: the local one that selects (`select/threshold.py`) and the global one that cuts
-the sums (`algorithms/oktopk/stale_threshold.py`). They differ in the constants of the published program, which raises
+the sums (`algorithms/global_threshold.py`). They differ in the constants of the published program, which raises
 only the local one before it is used.
 """
 

@@ -14,7 +14,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.reduction.autotune import AutoTuner, candidates_of, fastest_now
-from sparse_mpi.reduction.forms import WHOLE, check_list, check_mapping
+from sparse_mpi.reduction.form import WHOLE, check_list, check_mapping
 from sparse_mpi.reduction.policy import Budget, Plan
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.snapshot import BUDGET

@@ -14,9 +14,8 @@ from sparse_mpi.comm.background import in_turn
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.settings import Settings
-from sparse_mpi.training.bucket import Bucket
-from sparse_mpi.training.bucket_cutting import cut
-from sparse_mpi.training.gradients import DENSE
+from sparse_mpi.training.arrivals import DENSE
+from sparse_mpi.training.bucket import Bucket, cut
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.sparse_gradients import SparseGradients
 

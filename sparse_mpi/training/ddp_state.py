@@ -1,8 +1,8 @@
 """The hook by which torch's DistributedDataParallel reduces sparsely, and its state: see `sparse_mpi.ddp`."""
 
-# Annotations are not postponed here: DDP compares those of a hook with the types themselves.
+from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,21 +12,141 @@ import torch.distributed as dist
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import as_arrays, as_tensors, describe
+from sparse_mpi.arrays import as_arrays, as_tensors, check, describe
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.feedback.base import check_sizes
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import make_algorithm, usual_density
 from sparse_mpi.reduction.deprecated import accepts_former
-from sparse_mpi.reduction.forms import WHOLE, check_form, sealed
+from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, sealed
 from sparse_mpi.reduction.report import StepReport, combined
-from sparse_mpi.reduction.settings import make_settings
-from sparse_mpi.training.ddp_buckets import DDPBuckets, Names, names_of
-from sparse_mpi.training.flat_parameters import write_mean
+from sparse_mpi.reduction.settings import Settings, make_settings
+from sparse_mpi.sparse import Layout
+from sparse_mpi.training.parameters import cut_by_tensor, joined, write_mean
 from sparse_mpi.training.sparse_gradients import RowSum, mean_of, staged, summed
+
+# Reduce the buckets of DistributedDataParallel, and move residuals along when parameters change buckets.
+
+
+Names = tuple[str, ...]
+
+
+def names_of(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[torch.Tensor, str]:
+    """Return the name of each parameter, or raise TypeError or ValueError if one cannot be reduced."""
+    try:
+        names = {parameter: name for name, parameter in named_parameters}
+    except (TypeError, ValueError):
+        names = {}
+    if not names or not all(isinstance(x, torch.Tensor) and isinstance(name, str) for x, name in names.items()):
+        raise TypeError("named_parameters must be pairs of name and tensor, and some; pass model.named_parameters()")
+    for parameter, name in names.items():
+        if parameter.requires_grad:
+            check(parameter, f"named_parameters: {name}")
+    return names
+
+
+class DDPBuckets:
+    """The buckets of a model, by the names of their parameters; no parameter is in two of them.
+
+    Args:
+        shapes: the shape of every parameter of the model, by name.
+        settings: of every bucket, but for layout and k.
+        density: the share of a bucket's entries that is sent.
+        comm: the ranks.
+    """
+
+    def __init__(
+        self,
+        shapes: dict[str, tuple[int, ...]],
+        settings: Settings,
+        density: float,
+        comm: Comm,
+    ) -> None:
+        self.known: dict[Names, SparseAllreduce] = {}
+        self._shapes, self._comm = shapes, comm
+        self._settings, self._density = settings, density
+        self._owed: dict[str, dict[str, np.ndarray]] = {}  # what is remembered of parameters that are in no bucket
+
+    def adopt(self, names: Names) -> SparseAllreduce:
+        """Make a bucket of the parameters ``names`` and return it. Collective.
+
+        Other buckets that hold any of these parameters are dissolved; the new one takes over what they remember of
+        its parameters.
+        """
+        for other in [other for other in self.known if set(other) & set(names)]:
+            self._owed |= _by_name(other, self.known.pop(other))
+        settings = self._settings.part([self._shapes[name] for name in names], self._density)
+
+        def make() -> SparseAllreduce:
+            return SparseAllreduce(settings=settings, comm=self._comm)
+
+        reducer = self.known[names] = in_turn(self._comm, make)  # after work under way
+        owed = [self._owed.pop(name, {}) for name in names]
+        if any(owed):
+            reducer.feedback.load(joined(owed, reducer.layout.sizes))
+        return reducer
+
+    def parts(self, names: Names, flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+        """Return each of the parameters ``names`` with its view ``(n,)`` in the vector ``flat`` of them all."""
+        sizes = Layout.of([self._shapes[name] for name in names]).sizes
+        return list(zip(names, flat.split(sizes), strict=True))
+
+    def residuals(self, without: Set[str] = frozenset()) -> dict[str, np.ndarray]:
+        """Return what this rank has not sent yet of each parameter but some, ``(n,)`` in host memory."""
+        shapes = {name: shape for name, shape in self._shapes.items() if name not in without}
+        nothing = {name: np.zeros(Layout.of([shape]).size, np.float32) for name, shape in shapes.items()}
+        owed = {name: remembered.get("residual", nothing[name]) for name, remembered in self._owed.items()}
+        for names, reducer in self.known.items():
+            tensors = cut_by_tensor({"residual": reducer.residual}, reducer.layout.sizes)
+            owed |= {name: tensor["residual"] for name, tensor in zip(names, tensors, strict=True)}
+        return nothing | owed
+
+    def adopt_rest(self) -> None:
+        """Make a bucket of the parameters that are in none, if anything is remembered of them. Collective."""
+        if self._owed:
+            self.adopt(tuple(self._owed))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is needed to continue bit for bit: numbers, strings and NumPy arrays."""
+        buckets = [{"names": list(names), "reducer": r.state_dict()} for names, r in self.known.items()]
+        return {"buckets": buckets, "owed": dict(self._owed)}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise TypeError or ValueError unless ``state`` is whole, of this model's parameters; change nothing."""
+        check_list(state.get("buckets"), "state['buckets']")
+        check_mapping(state.get("owed"), "state['owed']")
+        names = [*state["owed"]]
+        for number, saved in enumerate(state["buckets"]):
+            check_mapping(saved, f"state['buckets'][{number}]")
+            check_list(saved.get("names"), f"state['buckets'][{number}]['names']")
+            check_mapping(saved.get("reducer"), f"state['buckets'][{number}]['reducer']")
+            names += saved["names"]
+        for name in names:
+            if name not in self._shapes or names.count(name) > 1:
+                raise ValueError(f"state must have each of this model's parameters at most once, got {name!r}; {WHOLE}")
+        for name, arrays in state["owed"].items():
+            check_mapping(arrays, f"state['owed'][{name!r}]")
+            check_sizes(arrays, arrays, Layout.of([self._shapes[name]]).size)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, in place of all buckets there are. Collective."""
+        self.known.clear()
+        self._owed = dict(state["owed"])
+        for saved in state["buckets"]:
+            self.adopt(tuple(saved["names"])).load_state_dict(saved["reducer"])
+
+
+def _by_name(names: Names, reducer: SparseAllreduce) -> dict[str, dict[str, np.ndarray]]:
+    """Return the arrays that ``reducer`` remembers of each of the parameters ``names``, in host memory."""
+    rule = reducer.feedback
+    return dict(zip(names, cut_by_tensor(rule.state() | rule.common(), reducer.layout.sizes), strict=True))
+
+
+# Annotations are not postponed here: DDP compares those of a hook with the types themselves.
 
 
 class SparseState:
@@ -166,7 +286,7 @@ class SparseState:
             self._finish(moves, self._start_sparse())
         return arrival.future
 
-    def _arrive(self, arrival: "_Arrival") -> None:
+    def _arrive(self, arrival: _Arrival) -> None:
         """Begin to reduce a bucket that is not sparse, if it is adopted."""
         self._now.append(arrival)
         # DDP rebuilds its buckets after the first step; later ones are adopted when they come twice in a row.
@@ -190,7 +310,7 @@ class SparseState:
         handle = reducer.start(gradient, check=asserting, dense=self.steps < self.dense_steps)
         self._under_way.append((handle, gradient, reducer))
 
-    def _regroup(self, late: list["_Arrival"]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _regroup(self, late: list[_Arrival]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Reduce the gradients that arrived in buckets not adopted yet.
 
         They are regrouped into the adopted buckets that did not arrive. If these do not have exactly the same

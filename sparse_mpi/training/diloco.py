@@ -27,7 +27,6 @@ from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.report import StepReport, combined
 from sparse_mpi.reduction.settings import make_settings
-from sparse_mpi.training.broadcast import broadcast_parameters
 from sparse_mpi.training.diloco_arguments import (
     check_optimizers,
     check_options,
@@ -38,7 +37,8 @@ from sparse_mpi.training.diloco_arguments import (
 from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot, Progress
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.momentum import along_gradients
+from sparse_mpi.training.optimizer_momentum import along_gradients
+from sparse_mpi.training.parameters import broadcast_parameters
 from sparse_mpi.training.reduction import SURVIVAL
 
 

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.feedback import FEEDBACKS, Feedback
-from sparse_mpi.training.momentum import momentum_rule
+from sparse_mpi.training.optimizer_momentum import momentum_rule
 from sparse_mpi.training.reduction import is_distributed
 
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from sparse_mpi.arrays import as_arrays, as_tensors
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.reduction.forms import FORM, WHOLE, check_bytes, check_form, check_list, equal, sealed
+from sparse_mpi.reduction.form import FORM, WHOLE, check_bytes, check_form, check_list, equal, sealed
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.training.fragment import Arrived, Fragment
 from sparse_mpi.training.live_ranks import LiveRanks

@@ -20,7 +20,7 @@ from sparse_mpi.feedback import Feedback, GlobalMomentum
 from sparse_mpi.reduction.arguments import resolve_k, usual_density
 from sparse_mpi.reduction.deprecated import accepts_former
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.training.momentum import (
+from sparse_mpi.training.optimizer_momentum import (
     TAKING,
     along_gradients,
     announcement,
@@ -28,7 +28,7 @@ from sparse_mpi.training.momentum import (
     momentum_rule,
     without_momentum,
 )
-from sparse_mpi.training.options import ordered
+from sparse_mpi.training.parameters import ordered
 from sparse_mpi.training.reduction import GradientReduction, is_distributed
 from sparse_mpi.training.staleness_adam import StalenessAwareAdam
 
@@ -236,7 +236,7 @@ def DistributedOptimizer(
         momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
             late. For SGD ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
             selection, see `GlobalMomentum` and `MomentumCorrection`. ``"matched"`` is ``"global"`` with a smaller
-            momentum for sums that arrive late: 0.8 for 0.9, see `sparse_mpi.training.momentum.matched`. For Adam and
+            momentum for sums that arrive late: 0.8 for 0.9, see `optimizer_momentum.matched`. For Adam and
             AdamW ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
             `sparse_mpi.training.staleness_adam`. What ``param_groups`` say keeps the meaning that it has in torch. None
             takes ``"matched"`` or ``"arrival"`` where that is possible with optimizer and ``feedback``, and says so in

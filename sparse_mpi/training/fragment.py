@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.training.flat_parameters import FlatParameters, write_mean
+from sparse_mpi.training.parameters import FlatParameters, write_mean
 
 
 class Exchange:

@@ -31,17 +31,16 @@ from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.reduction.watch import Quality, Watch
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.training.bucket import Bucket
+from sparse_mpi.training.arrivals import Hooks
+from sparse_mpi.training.bucket import Bucket, cut
 from sparse_mpi.training.bucket_budget import FIRST, BucketBudget
-from sparse_mpi.training.bucket_cutting import cut
 from sparse_mpi.training.buckets import Buckets
-from sparse_mpi.training.gradients import Hooks
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.lookahead import Lookahead
-from sparse_mpi.training.options import check_options
+from sparse_mpi.training.parameters import check_options
 from sparse_mpi.training.reduction_snapshot import ReductionSnapshot
 from sparse_mpi.training.sparse_gradients import SparseGradients
-from sparse_mpi.training.trace import Tracer
+from sparse_mpi.training.tracer import Tracer
 
 SURVIVAL = ("copy_every", "copy", "min_ranks")  # options of `ElasticAllreduce`
 

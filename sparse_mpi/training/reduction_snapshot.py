@@ -10,7 +10,7 @@ import numpy as np
 from sparse_mpi.arrays import as_tensors
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.reduction.forms import WHOLE, check_form, check_list, sealed
+from sparse_mpi.reduction.form import WHOLE, check_form, check_list, sealed
 from sparse_mpi.training.bucket import Bucket
 from sparse_mpi.training.bucket_budget import BucketBudget
 from sparse_mpi.training.buckets import Buckets

@@ -22,11 +22,11 @@ from sparse_mpi.collectives import allreduce
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.reduction.absence import Absence
 from sparse_mpi.reduction.clipping import factor_of
+from sparse_mpi.reduction.engine import Absence
 from sparse_mpi.reduction.laws import raise_nonfinite
 from sparse_mpi.reduction.report import StepReport
-from sparse_mpi.training.gradients import DENSE, Arrivals, kind_of
+from sparse_mpi.training.arrivals import DENSE, Arrivals, kind_of
 
 
 class Rows(NamedTuple):

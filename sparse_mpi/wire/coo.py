@@ -16,8 +16,7 @@ from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, concatenate
-from sparse_mpi.wire.base import Packed, SizeBound
-from sparse_mpi.wire.checking import check_indices
+from sparse_mpi.wire.base import Packed, SizeBound, check_indices
 from sparse_mpi.wire.codecs import Codec
 from sparse_mpi.wire.patterns import column_bytes, decode_rows, encode_rows
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, namespace
-from sparse_mpi.kernels.base import index_dtype
-from sparse_mpi.kernels.malformed import MalformedMessage
+from sparse_mpi.kernels.base import MalformedMessage, index_dtype
 from sparse_mpi.rows import Pattern, row_starts, spans
 from sparse_mpi.sparse import SparseVector
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sparse_mpi import SparseAllreduce, SparseVector, StepReport, wire
 from sparse_mpi.algorithms.base import rounds
-from sparse_mpi.reduction.instrument import unselected
+from sparse_mpi.reduction.report import unselected
 from sparse_mpi.sparse import Layout
 
 

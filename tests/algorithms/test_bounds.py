@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, Layout, World
-from sparse_mpi.algorithms.oktopk.global_threshold import Counted
+from sparse_mpi.algorithms.global_threshold import Counted
 from sparse_mpi.reduction.arguments import make_algorithm, takes
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.wire import WIRES

@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce
-from sparse_mpi.algorithms.elect import Elect
-from sparse_mpi.algorithms.elect.elect import ElectState
-from sparse_mpi.algorithms.elect.owners import Owners
-from sparse_mpi.algorithms.elect.votes import CANDIDATES_PER_VOTE
-from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
+from sparse_mpi.algorithms.elect import CANDIDATES_PER_VOTE, Elect, ElectState, Owners
+from sparse_mpi.algorithms.global_threshold import ThresholdPredictor
 from sparse_mpi.reduction.snapshot import restore
 from sparse_mpi.sparse import NoState, SparseVector
 from sparse_mpi.tools.analysis import gradients

@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparse_mpi import World
-from sparse_mpi.algorithms.oktopk.global_threshold import Bracket, Counted, candidates_gathered, search
-from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor, crossing
-from sparse_mpi.algorithms.oktopk.stale_threshold import Stale, StaleThreshold
+from sparse_mpi.algorithms.global_threshold import (
+    Bracket,
+    Counted,
+    Stale,
+    StaleThreshold,
+    ThresholdPredictor,
+    candidates_gathered,
+    crossing,
+    search,
+)
 from sparse_mpi.comm import NullComm
 from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select.stale import StaleRule

@@ -14,7 +14,7 @@ from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.arrays import Array
 from sparse_mpi.reduction.arguments import make_algorithm
 from sparse_mpi.reduction.autotune import candidates
-from sparse_mpi.reduction.instrument import unselected
+from sparse_mpi.reduction.report import unselected
 from sparse_mpi.select import Selector
 from sparse_mpi.select.exact import Exact
 from sparse_mpi.sparse import Layout, NoState, merge

@@ -8,8 +8,8 @@ import pytest
 from sparse_mpi import SparseAllreduce, sparse_allreduce
 from sparse_mpi.algorithms.two_level import TwoLevel, deal
 from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.base import Ledger
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.traffic import Ledger
 from sparse_mpi.comm.world import World
 from sparse_mpi.reduction.arguments import make_algorithm
 

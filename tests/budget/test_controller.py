@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparse_mpi.budget import Controller, Goal, Observation
-from sparse_mpi.budget.controller import CHANGE, FIRST, START
-from sparse_mpi.budget.critical_regime import WINDOW
+from sparse_mpi.budget.controller import CHANGE, FIRST, START, WINDOW
 from sparse_mpi.budget.goal import PAIR_BYTES
 
 from .links import DENSE, GBIT, MBIT, SIZE, Link, alternating, controller

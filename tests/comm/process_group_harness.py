@@ -14,8 +14,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
+from sparse_mpi.comm.base import Traffic
 from sparse_mpi.comm.process_group import ProcessGroupComm
-from sparse_mpi.comm.traffic import Traffic
 
 LIMIT = timedelta(seconds=40)
 

@@ -201,7 +201,7 @@ def test_results_are_new_arrays(ranks):
 
 def test_long_messages_are_cut(ranks, monkeypatch):
     """The paths for more than 2^31 rows, with small limits."""
-    monkeypatch.setattr("sparse_mpi.comm.rowtypes.CHUNK", 2)
+    monkeypatch.setattr("sparse_mpi.comm.making.CHUNK", 2)
     monkeypatch.setattr("sparse_mpi.comm.mpi.MAX_ROWS", 3)
     size = ranks.size
 
@@ -233,7 +233,7 @@ def test_long_messages_are_cut(ranks, monkeypatch):
 def test_device_arrays(ranks, device, monkeypatch, aware, chunk):
     """Through host memory, or over an MPI that takes device pointers; whole, or in pieces."""
     cupy = sys.modules["cupy"]
-    monkeypatch.setattr("sparse_mpi.comm.rowtypes.CHUNK", chunk)
+    monkeypatch.setattr("sparse_mpi.comm.making.CHUNK", chunk)
     monkeypatch.setattr("sparse_mpi.comm.mpi.MAX_ROWS", chunk)
 
     def body(comm):

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from sparse_mpi.comm.job.watchdog_thread import WatchdogThread
+from sparse_mpi.comm.job.watchdog import WatchdogThread
 
 from ..launch import launch, needs_mpi
 

@@ -9,10 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from sparse_mpi.comm.job.call_log import CallLog
-from sparse_mpi.comm.job.call_site import CALLS
+from sparse_mpi.comm.job.call_log import CALLS, CallLog
 from sparse_mpi.comm.job.store_watchdog import SITES, StoreWatchdog
-from sparse_mpi.comm.job.watchdog_thread import WATCHDOG_THREAD
+from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD
 
 from ..launch import launch
 

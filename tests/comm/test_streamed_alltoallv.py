@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from sparse_mpi import World
-from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce
+from sparse_mpi.algorithms.oktopk import split_reduce
 from sparse_mpi.collectives.algorithms import owned
 from sparse_mpi.collectives.entries import Entries
 from sparse_mpi.collectives.messages import Format
 from sparse_mpi.comm.buffers import ascending
+from sparse_mpi.comm.forwarding import Renumbered
 from sparse_mpi.comm.mpi import MPIComm
-from sparse_mpi.comm.renumbered import Renumbered
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import equal_boundaries
 from sparse_mpi.tools.analysis.recording import RecordingComm

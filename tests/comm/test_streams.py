@@ -22,8 +22,8 @@ from sparse_mpi.comm.background import ProgressThread, progress_thread_of
 from sparse_mpi.comm.streams import seconds_between
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.settings import make_settings
-from sparse_mpi.training.ddp_buckets import DDPBuckets
-from sparse_mpi.training.trace import Tracer
+from sparse_mpi.training.ddp_state import DDPBuckets
+from sparse_mpi.training.tracer import Tracer
 
 from ..fakes.fake_array import to_torch
 from ..fakes.fake_device import FIRST, NOT_READY, TORCH_STREAM

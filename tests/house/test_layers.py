@@ -274,6 +274,6 @@ def test_a_misplaced_import_would_be_seen(tmp_path):
         Import("sparse_mpi.wire", 4, False),
     ]
     assert layer("sparse_mpi.wire") < layer("sparse_mpi.algorithms.dense") < layer("sparse_mpi.reduction")
-    assert layer("sparse_mpi.algorithms.a_new_one") == layer("sparse_mpi.algorithms.oktopk.oktopk")
+    assert layer("sparse_mpi.algorithms.a_new_one") == layer("sparse_mpi.algorithms.oktopk")
     with pytest.raises(LookupError, match=re.escape("sparse_mpi.elsewhere is on no layer")):
         layer("sparse_mpi.elsewhere")

@@ -13,7 +13,7 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import widened
 from sparse_mpi.kernels import array, threads
 from sparse_mpi.kernels.base import magnitude_bits
-from sparse_mpi.kernels.cpu.tiles import TILE
+from sparse_mpi.kernels.cpu.passes import TILE
 
 cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
 

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 
 from sparse_mpi import World
-from sparse_mpi.reduction.forms import FORM
+from sparse_mpi.reduction.form import FORM
 
 OTHERS = (None, np.zeros((3, 2)), "damaged")
 GONE = object()

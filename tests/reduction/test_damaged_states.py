@@ -8,7 +8,7 @@ import pytest
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.feedback import FEEDBACKS
-from sparse_mpi.reduction.forms import FORM
+from sparse_mpi.reduction.form import FORM
 
 from .damage import REFUSED, check_all
 

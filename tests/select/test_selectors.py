@@ -11,8 +11,8 @@ import pytest
 
 from sparse_mpi import SELECTORS, World, sparse_allreduce
 from sparse_mpi.select import estimate, redsync
-from sparse_mpi.select.draw import positions
 from sparse_mpi.select.exact import largest, top_k
+from sparse_mpi.select.random import positions
 from sparse_mpi.select.sampled import DGC
 from sparse_mpi.select.sidco import Sample, exponential, gamma, pareto
 from sparse_mpi.sparse import Layout

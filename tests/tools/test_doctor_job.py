@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparse_mpi.__main__ import main
-from sparse_mpi.comm.job.call_site import CallSite
+from sparse_mpi.comm.job.call_log import CallSite
 from sparse_mpi.tools.doctor import findings, job
 
 FROZEN = [

@@ -8,7 +8,7 @@ import pytest
 from sparse_mpi.tools.analysis import gradients
 from sparse_mpi.tools.analysis.message_diagram import BARE, watch
 from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.figures.message_diagram import figure
+from sparse_mpi.tools.figures.draw_message_diagram import figure
 from sparse_mpi.tools.figures.style import DARK, LIGHT, drawn
 
 RANKS, N, DENSITY = 4, 12, 0.25

@@ -17,7 +17,7 @@ from sparse_mpi.tools.analysis import gradients, volume
 from sparse_mpi.tools.analysis.recording import Call
 from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.cli.figures import save
-from sparse_mpi.tools.figures.volume import figure
+from sparse_mpi.tools.figures.draw_volume import figure
 
 
 def counted(name, ranks=4, kind="independent", n=4000, k=200, steps=2, warmup=1):

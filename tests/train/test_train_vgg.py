@@ -10,7 +10,7 @@ import torch
 
 import vgg
 from sparse_mpi import World
-from sparse_mpi.algorithms.elect.votes import CANDIDATES_PER_VOTE
+from sparse_mpi.algorithms.elect import CANDIDATES_PER_VOTE
 from sparse_mpi.tools.bench.models import vgg16
 from sparse_train.models.vision import VGG16
 

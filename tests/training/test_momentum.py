@@ -11,7 +11,7 @@ from sparse_mpi import ALGORITHMS, ErrorFeedback, GlobalMomentum, Layout, Moment
 from sparse_mpi.comm import NullComm
 from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.training.momentum import matched
+from sparse_mpi.training.optimizer_momentum import matched
 
 from .test_optim import loss_of, net, weights
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.training.bucket_cutting import cut
+from sparse_mpi.training.bucket import cut
 
 pytestmark = pytest.mark.ranks(1, 3)
 

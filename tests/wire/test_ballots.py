@@ -7,9 +7,8 @@ import pytest
 
 from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
 from sparse_mpi.wire import regions_of
-from sparse_mpi.wire.ballots import LEVEL, Ballots
 from sparse_mpi.wire.codecs import BFloat16, Int2, Int4, Int8, Unrounded
-from sparse_mpi.wire.positions import Complete, pack_positions, positions_lengths, unpack_positions
+from sparse_mpi.wire.packed import LEVEL, Ballots, Complete, pack_positions, positions_lengths, unpack_positions
 
 
 def votes(values, n=5000, dtype=np.float32) -> SparseVector:

@@ -11,12 +11,11 @@ from sparse_mpi.collectives.messages import WIDE, Format
 from sparse_mpi.collectives.strings import _packed, _unpacked
 from sparse_mpi.comm.world import _WorldComm
 from sparse_mpi.kernels import array, cpu
-from sparse_mpi.kernels.malformed import MalformedMessage
+from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import WIRES
-from sparse_mpi.wire.ballots import Ballots
-from sparse_mpi.wire.positions import pack_positions, positions_lengths, unpack_positions
+from sparse_mpi.wire.packed import Ballots, pack_positions, positions_lengths, unpack_positions
 
 SIZE = 1000
 REGIONS = np.array([[0, 300], [300, 310], [310, 310], [310, SIZE]])

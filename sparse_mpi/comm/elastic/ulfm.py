@@ -19,12 +19,10 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.comm.base import Comm, Elastic
-from sparse_mpi.comm.failure import RankFailure
-from sparse_mpi.comm.job.call_site import CLOSE, SHRINK
+from sparse_mpi.comm.base import Comm, Elastic, RankFailure
+from sparse_mpi.comm.job.call_log import CLOSE, SHRINK
 from sparse_mpi.comm.job.uncaught import on_uncaught
-from sparse_mpi.comm.job.watchdog import Watchdog
-from sparse_mpi.comm.job.watchdog_thread import WATCHDOG_THREAD
+from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD, Watchdog
 from sparse_mpi.comm.making import Raw
 
 SWITCH = "OMPI_MCA_mpi_ft_enable"  # which mpirun sets

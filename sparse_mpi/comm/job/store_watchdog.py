@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sparse_mpi.comm.job.call_log import CallLog, Watched
-from sparse_mpi.comm.job.call_site import DUPLICATE, SENDRECV, CallSite
+from sparse_mpi.comm.job.call_log import DUPLICATE, SENDRECV, CallLog, CallSite, Watched
 from sparse_mpi.comm.job.time_limit import TIMEOUT
-from sparse_mpi.comm.job.watchdog_thread import WATCHDOG_THREAD
+from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD
 from sparse_mpi.comm.runtime import say_on_stderr
 
 LASTING = 1.0  # seconds after which a rank writes where it is

@@ -6,15 +6,31 @@ Inner loops run over slices (``part = bits[lo:hi]``), which Numba vectorises, no
 from __future__ import annotations
 
 from sparse_mpi.kernels.array import kth_bin
-from sparse_mpi.kernels.cpu.bits import lay_out, misplaced, read_messages, write_messages
 from sparse_mpi.kernels.cpu.counts import count, histogram, moments
-from sparse_mpi.kernels.cpu.levels import from_int8, from_levels, to_int2, to_int4, to_int8
-from sparse_mpi.kernels.cpu.merging import merge, merge_runs
-from sparse_mpi.kernels.cpu.pairs import add, clear, contains, gather, mark, subtract, truncate
-from sparse_mpi.kernels.cpu.rounding import subtract_dense, to_bfloat16, to_float16
-from sparse_mpi.kernels.cpu.rows import top_k_rows
-from sparse_mpi.kernels.cpu.select import accumulate, accumulate_select, select
-from sparse_mpi.kernels.cpu.sketch import sketch
+from sparse_mpi.kernels.cpu.packing import lay_out, misplaced, read_messages, write_messages
+from sparse_mpi.kernels.cpu.pairs import (
+    add,
+    clear,
+    contains,
+    gather,
+    mark,
+    merge,
+    merge_runs,
+    subtract,
+    top_k_rows,
+    truncate,
+)
+from sparse_mpi.kernels.cpu.passes import accumulate, accumulate_select, select, sketch
+from sparse_mpi.kernels.cpu.rounding import (
+    from_int8,
+    from_levels,
+    subtract_dense,
+    to_bfloat16,
+    to_float16,
+    to_int2,
+    to_int4,
+    to_int8,
+)
 
 __all__ = [
     "accumulate",

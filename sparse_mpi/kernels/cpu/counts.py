@@ -9,7 +9,7 @@ import numpy as np
 from sparse_mpi.arrays import Array
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import Moments, bits_type
-from sparse_mpi.kernels.cpu.tiles import TILE, bits_of, compiled, readable, scratch_for, summed, widened
+from sparse_mpi.kernels.cpu.passes import TILE, bits_of, compiled, readable, scratch_for, summed, widened
 
 LN2 = math.log(2)
 ONE = 1023 << 52  # exponent of a float64 in [1, 2)

@@ -6,7 +6,10 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.kernels import threads
-from sparse_mpi.kernels.cpu.tiles import compiled
+from sparse_mpi.kernels.base import SCALED, code_places
+from sparse_mpi.kernels.cpu.lanes import real_of
+from sparse_mpi.kernels.cpu.passes import compiled, mixed
+from sparse_mpi.kernels.levels import DRAWS, LARGEST, SHARE, TOP
 
 PIECE = 1024  # values that are rounded at a time
 
@@ -91,3 +94,225 @@ def _round_to_float16(bits, rounded):
         code = sign | (tiny if capped < np.uint32(113 << 23) else normal)
         code = sign | np.uint32(0x7C00) if magnitude == np.uint32(0x7F800000) else code
         rounded[i] = np.uint32(0x7E00) if magnitude > np.uint32(0x7F800000) else code
+
+
+# Round values to eight, four or two bits and decode them, block by block; `kernels.levels` explains the formats.
+
+
+SIGN, INFINITE = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)  # all bits but the sign, and the magnitude of Inf
+
+
+def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    """See `base.Kernels.to_int8`."""
+    codes, scales = np.empty(len(x), np.int8), np.empty(len(edges) - 1, np.float32)
+    _to_int8(np.ascontiguousarray(x), indices, edges, codes, scales)
+    return codes, scales
+
+
+@compiled
+def _to_int8(x, indices, edges, codes, scales):
+    """Find the scale of each block, and round its values to steps of it."""
+    bits = x.view(np.uint32)
+    for block in range(scales.size):
+        lo, hi = edges[block], edges[block + 1]
+        part, largest = bits[lo:hi], np.uint32(0)
+        for i in range(part.size):
+            magnitude = part[i] & np.uint32(0x7FFFFFFF)
+            largest = max(largest, magnitude if magnitude < np.uint32(0x7F800000) else np.uint32(0))
+        scales[block : block + 1].view(np.uint32)[0] = largest
+        scales[block] = min(scales[block], LARGEST) / np.float32(127)
+        _step(x[lo:hi], part, indices[lo:hi], scales[block], codes[lo:hi])
+
+
+@compiled
+def _step(x, bits, indices, scale, codes):
+    """Round the values of a block stochastically to whole steps of ``scale``; what is not finite becomes -128."""
+    divisor = scale if scale > 0 else np.float32(1)
+    for i in range(x.size):
+        finite = (bits[i] & np.uint32(0x7FFFFFFF)) < np.uint32(0x7F800000)
+        step = (x[i] if finite else np.float32(0)) / divisor
+        lower = np.floor(step)
+        chance = np.float32(mixed(mixed(np.uint32(indices[i])) ^ bits[i]) >> np.uint32(8))
+        lower += np.float32((step - lower) * np.float32(1 << 24) > chance)
+        codes[i] = np.int8(min(max(lower, np.float32(-127)), np.float32(127))) if finite else np.int8(-128)
+
+
+def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
+    """See `base.Kernels.from_int8`."""
+    x = np.empty(len(codes), np.float32)
+    _from_int8(codes, scales, edges, x)
+    return x
+
+
+@compiled
+def _from_int8(codes, scales, edges, x):
+    """Multiply the codes of each block by its scale."""
+    for block in range(scales.size):
+        part, wide, scale = codes[edges[block] : edges[block + 1]], x[edges[block] : edges[block + 1]], scales[block]
+        for i in range(part.size):
+            wide[i] = np.float32(part[i]) * scale if part[i] != -128 else np.float32(np.nan)
+
+
+def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    """See `base.Kernels.to_int4`."""
+    places = code_places(edges, 4)
+    codes, scales = np.empty(places[-1], np.uint8), np.empty(len(edges) - 1, np.float32)
+    _to_int4(np.ascontiguousarray(x), indices, edges, codes, places, scales)
+    return codes, scales
+
+
+@compiled
+def _to_int4(x, indices, edges, codes, places, scales):
+    """Find the levels of each block, round its values to them, and pack their codes."""
+    bits, words = x.view(np.uint32), scales.view(np.uint32)
+    safe, found = np.zeros(SCALED, np.uint32), np.zeros(SCALED, np.uint8)
+    for block in range(scales.size):
+        lo, hi = edges[block], edges[block + 1]
+        magnitudes = safe[: hi - lo].view(np.float32)
+        smallest, largest = _finite(bits[lo:hi], safe)
+        # The larger magnitude rounded up, and the smaller one down.
+        words[block] = (min(largest, TOP) + SHARE) & ~SHARE
+        divisor = scales[block] if words[block] > 0 else np.float32(1)
+        words[block] |= np.uint32(min(real_of(smallest) / divisor * np.float32(256), np.float32(SHARE)))
+        low, step = _spaced(words[block], 7)
+        _spread(magnitudes, bits[lo:hi], indices[lo:hi], low, step, found)
+        _pack(found, magnitudes.size, codes[places[block] : places[block + 1]], 4)
+
+
+@compiled
+def _finite(bits, safe):
+    """Write magnitudes as bits to ``safe``, 0 for what is not finite; return the smallest and the largest of them."""
+    smallest, largest = SIGN, np.uint32(0)
+    for i in range(bits.size):
+        magnitude = bits[i] & SIGN
+        magnitude = magnitude if magnitude < INFINITE else np.uint32(0)
+        safe[i] = magnitude
+        smallest, largest = min(smallest, magnitude), max(largest, magnitude)
+    return smallest, largest
+
+
+@compiled
+def _spread(magnitudes, bits, indices, low, step, codes):
+    """Round the magnitudes of a block stochastically to whole steps above ``low``, and add the signs."""
+    divisor = step if step > 0 else np.float32(1)
+    for i in range(magnitudes.size):
+        steps = (magnitudes[i] - low) / divisor
+        lower = np.floor(steps)
+        chance = np.float32(mixed(mixed(np.uint32(indices[i])) ^ bits[i]) >> np.uint32(8))
+        lower += np.float32((steps - lower) * DRAWS > chance)
+        level = np.uint8(min(max(lower, np.float32(0)), np.float32(7)))
+        codes[i] = _signed(bits[i], level, low, 8)
+
+
+@compiled
+def _signed(bits, level, low, half):
+    """Return the code of a value with these bits: its level, and ``half`` more if it is negative or not finite."""
+    finite = (bits & SIGN) < INFINITE
+    negative = bits > SIGN and (level > 0 or low > 0)
+    return np.uint8(level + half * negative) if finite else np.uint8(half)
+
+
+@compiled
+def _spaced(word, steps):
+    """Return the smallest magnitude that a word stands for, and the distance between neighbouring ones."""
+    high = real_of(word & ~SHARE)
+    low = high * (np.float32(word & SHARE) / np.float32(256))
+    return low, (high - low) / np.float32(steps)
+
+
+@compiled
+def _pack(found, count, codes, bits):
+    """Write so many of the codes ``found`` side by side, and zeros to the rest of the last byte."""
+    each = 8 // bits
+    found[count:] = 0
+    for i in range(codes.size):
+        byte = np.uint8(0)
+        for j in range(each):
+            byte |= found[i * each + j] << np.uint8(bits * j)
+        codes[i] = byte
+
+
+def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    """See `base.Kernels.to_int2`."""
+    places = code_places(edges, 2)
+    codes, scales = np.empty(places[-1], np.uint8), np.empty(len(edges) - 1, np.float32)
+    _to_int2(np.ascontiguousarray(x), edges, codes, places, scales)
+    return codes, scales
+
+
+@compiled
+def _to_int2(x, edges, codes, places, scales):
+    """Find the two magnitudes of each block, choose one of them for each value, and pack the codes."""
+    bits, words = x.view(np.uint32), scales.view(np.uint32)
+    safe, found, parts = np.zeros(SCALED, np.uint32), np.zeros(SCALED, np.uint8), np.empty(SCALED, np.uint32)
+    for block in range(scales.size):
+        own = bits[edges[block] : edges[block + 1]]
+        smallest, largest = _finite(own, safe)
+        # Add up magnitudes as whole parts of the largest, so that their order does not matter.
+        whole = parts[: own.size]
+        total = _parts(safe.view(np.float32), real_of(largest), whole)
+        # Cut the block at its mean, and take the means of what is above and of what is below.
+        cut = np.uint32(max(total // own.size, 1))
+        above, many = _above(whole, cut)
+        upper, lower = above // max(many, 1), (total - above) // max(own.size - many, 1)
+        high = np.float32(upper) / DRAWS * real_of(largest)
+        scales[block] = high
+        words[block] &= ~SHARE
+        if smallest > 0:
+            words[block] |= np.uint32(min((512 * lower + upper) // (2 * upper), SHARE))
+        low, _ = _spaced(words[block], 1)
+        for i in range(own.size):
+            found[i] = _signed(own[i], np.uint8(whole[i] >= cut), low, 2)
+        _pack(found, own.size, codes[places[block] : places[block + 1]], 2)
+
+
+@compiled
+def _parts(magnitudes, largest, parts):
+    """Write each magnitude in 2^24ths of the largest to ``parts``, and return their sum."""
+    divisor, total = largest if largest > 0 else np.float32(1), 0
+    for i in range(parts.size):
+        parts[i] = np.uint32(magnitudes[i] / divisor * DRAWS)
+    for i in range(parts.size):
+        total += np.int64(parts[i])
+    return total
+
+
+@compiled
+def _above(parts, cut):
+    """Return the sum of the parts that reach ``cut``, and how many they are."""
+    total = many = 0
+    for i in range(parts.size):
+        reached = parts[i] >= cut
+        total += np.int64(parts[i]) if reached else 0
+        many += reached
+    return total, many
+
+
+def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
+    """See `base.Kernels.from_levels`."""
+    x = np.empty(edges[-1] if len(edges) else 0, np.float32)
+    _from_levels(codes, scales, edges, code_places(edges, bits), bits, x)
+    return x
+
+
+@compiled
+def _from_levels(codes, scales, edges, places, bits, x):
+    """Look up the codes of each block among the values that they stand for."""
+    half, each, words = 1 << (bits - 1), 8 // bits, scales.view(np.uint32)
+    values = np.empty(2 * half, np.float32)
+    for block in range(scales.size):
+        low, step = _spaced(words[block], half - 1)
+        for level in range(half):
+            values[level] = low + np.float32(level) * step
+            values[half + level] = -values[level]
+        if low == 0:
+            values[half] = np.nan
+        part, packed = x[edges[block] : edges[block + 1]], codes[places[block] : places[block + 1]]
+        whole = part.size // each
+        for i in range(whole):
+            byte = packed[i]
+            for j in range(each):
+                part[i * each + j] = values[byte & (2 * half - 1)]
+                byte >>= bits
+        for i in range(whole * each, part.size):
+            part[i] = values[packed[whole] >> (i % each * bits) & (2 * half - 1)]

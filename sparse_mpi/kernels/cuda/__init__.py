@@ -17,10 +17,19 @@ from sparse_mpi.arrays import Array, wide_type
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import clear, gather, lay_out, mark, to_float16
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments, index_dtype
-from sparse_mpi.kernels.cuda.bits import read_messages, write_messages
-from sparse_mpi.kernels.cuda.dense import accumulate, subtract_dense, to_bfloat16
-from sparse_mpi.kernels.cuda.levels import from_int8, from_levels, to_int2, to_int4, to_int8
-from sparse_mpi.kernels.cuda.program import THREADS, blocks_for, kernel, start
+from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, start
+from sparse_mpi.kernels.cuda.launches import (
+    accumulate,
+    from_int8,
+    from_levels,
+    read_messages,
+    subtract_dense,
+    to_bfloat16,
+    to_int2,
+    to_int4,
+    to_int8,
+    write_messages,
+)
 
 __all__ = [
     "accumulate",

@@ -14,9 +14,9 @@ from itertools import groupby
 from typing import NoReturn
 
 from sparse_mpi.network.simulator import Message, Program, Round
+from sparse_mpi.tools.analysis.message_schedule import Message as Planned
+from sparse_mpi.tools.analysis.message_schedule import scheduled
 from sparse_mpi.tools.analysis.recording import Call
-from sparse_mpi.tools.analysis.schedule import Message as Planned
-from sparse_mpi.tools.analysis.schedule import scheduled
 
 RING = 64 << 10  # bytes of a result from which it goes round a ring
 RECORDS = "records must be of one step of all ranks"

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.comm import Comm, Counts, Traffic, forwarding, renumbered
+from sparse_mpi.comm import Comm, Counts, Traffic, forwarding
 from sparse_mpi.comm.base import Take
 from sparse_mpi.comm.buffers import row_bytes
 
-VIEWS = (forwarding.__name__, renumbered.__name__)
+VIEWS = (forwarding.__name__,)
 
 
 @dataclass(frozen=True)

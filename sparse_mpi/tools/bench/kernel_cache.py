@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 COMPILING = "compiling kernels, once per installation"  # for a progress bar, while a first step runs
-EVERY_STEP = "sparse_mpi.kernels.cpu.select"  # the module whose kernels every sparse step calls
+EVERY_STEP = "sparse_mpi.kernels.cpu.passes"  # the module whose kernels every sparse step calls
 
 
 def cold() -> bool:

@@ -30,7 +30,7 @@ from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.tools.figures.select import figure
+from sparse_mpi.tools.figures.draw_select import figure
 from sparse_mpi.wire import BitPacked
 
 SIZES = (1_000_000, 14_728_266, 27_600_000, 133_500_000)  # ..., VGG-16, LSTM, BERT

@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from sparse_mpi.collectives.arguments import AUTO
+from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.tools.cli import bench_sparse, emulated_grid, markdown, options
 from sparse_mpi.tools.cli.benchmark import Benchmark, OnFile, Output
 from sparse_mpi.tools.cli.parsing import Refused

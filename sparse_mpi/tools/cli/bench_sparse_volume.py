@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from sparse_mpi.collectives.algorithms import ALGORITHMS
-from sparse_mpi.collectives.arguments import AUTO
+from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.tools.analysis import keyed_volume
 from sparse_mpi.tools.analysis.keyed_volume import KeyedVolume
 from sparse_mpi.tools.bench.sparse_cases import CASES
@@ -15,7 +15,7 @@ from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, several
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.tools.figures.keyed_volume import figure
+from sparse_mpi.tools.figures.draw_keyed_volume import figure
 
 PILOT = 8  # so many times fewer ranks tell what memory will be needed, if none were counted before
 DESCRIPTION = """\

@@ -16,7 +16,7 @@ from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.tools.figures.volume import figure
+from sparse_mpi.tools.figures.draw_volume import figure
 from sparse_mpi.wire import WIRES
 
 OPTIONS = ("wire",)  # of the algorithms that have them

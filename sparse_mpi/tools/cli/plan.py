@@ -18,7 +18,7 @@ from sparse_mpi.tools.cli.figures import save as save_figure
 from sparse_mpi.tools.cli.options import option
 from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.tools.figures.plan import figure
+from sparse_mpi.tools.figures.draw_plan import figure
 from sparse_mpi.tools.plan.base import Plan, Profile, Tensor
 from sparse_mpi.tools.plan.explain import explain
 from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best

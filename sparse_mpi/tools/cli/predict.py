@@ -18,8 +18,8 @@ from sparse_mpi.tools.cli import options, predict_advise, predict_fit, values
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.parsing import Refused
-from sparse_mpi.tools.figures.predict import check as draw_check
-from sparse_mpi.tools.figures.predict import exchanges as draw_exchanges
+from sparse_mpi.tools.figures.draw_predict import check as draw_check
+from sparse_mpi.tools.figures.draw_predict import exchanges as draw_exchanges
 from sparse_mpi.tools.figures.style import Look
 
 # Low-rank ones need shapes, which n does not tell; of those with nodes, most messages do not go over the network

@@ -15,7 +15,7 @@ from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.launch.command import build
 from sparse_mpi.tools.launch.cores import cores
 from sparse_mpi.tools.launch.find import LaunchError
-from sparse_mpi.tools.launch.run import run as run_job
+from sparse_mpi.tools.launch.start import run as run_job
 
 DESCRIPTION = """\
 Start a Python program on several MPI ranks, with the mpiexec that belongs to this Python's MPI, or with srun inside a

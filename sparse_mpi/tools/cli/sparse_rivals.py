@@ -19,7 +19,7 @@ import numpy as np
 
 from sparse_mpi import collectives
 from sparse_mpi.collectives.algorithms import ALGORITHMS
-from sparse_mpi.collectives.arguments import AUTO
+from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.comm import Comm
 
 GLOO = "gloo"

@@ -21,8 +21,8 @@ from sparse_mpi.tools.cli.figures import save
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.tools.figures.message_diagram import figure as draw_diagram
-from sparse_mpi.tools.figures.trace import figure
+from sparse_mpi.tools.figures.draw_message_diagram import figure as draw_diagram
+from sparse_mpi.tools.figures.draw_trace import figure
 
 RANKS = range(2, 65)
 STRIP_RANKS, STRIP_N = 5, 24  # at most, of a strip that can be read

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 from sparse_mpi.tools.figures import (
     compare,
-    keyed_volume,
-    predict,
+    draw_keyed_volume,
+    draw_predict,
+    draw_select,
+    draw_timeline,
+    draw_trace,
+    draw_volume,
     race,
-    select,
     sparse_compare,
     study,
-    timeline,
-    trace,
     training,
-    volume,
 )
 from sparse_mpi.tools.figures.style import Look
 
@@ -45,13 +45,15 @@ KINDS = {
     "compare": Kind(_within("jobs", "results"), compare.all_of, "bench compare"),
     "best": Kind(_within("jobs", "results"), compare.best_of, "bench compare"),
     "sparse-compare": Kind(_within("jobs", "cases"), sparse_compare.figure, "bench sparse-compare"),
-    "select": Kind(_within("cases", "methods"), select.figure, "bench select"),
-    "sparse-volume": Kind(_within("volumes", "case"), keyed_volume.figure, "bench sparse-volume"),
-    "volume": Kind(_within("volumes", "lowest"), volume.figure, "bench volume"),
-    "check": Kind(lambda record: "rates" in record and "advice" in record, predict.check, "predict --check", False),
-    "predict": Kind(lambda record: "networks" in record, predict.exchanges, "predict", False),
-    "trace": Kind(lambda record: "matrix" in _first(record.get("algorithms")), trace.figure, "trace", False),
-    "timeline": Kind(lambda record: "timeline" in record, timeline.figure, "train/*.py --timeline", False),
+    "select": Kind(_within("cases", "methods"), draw_select.figure, "bench select"),
+    "sparse-volume": Kind(_within("volumes", "case"), draw_keyed_volume.figure, "bench sparse-volume"),
+    "volume": Kind(_within("volumes", "lowest"), draw_volume.figure, "bench volume"),
+    "check": Kind(
+        lambda record: "rates" in record and "advice" in record, draw_predict.check, "predict --check", False
+    ),
+    "predict": Kind(lambda record: "networks" in record, draw_predict.exchanges, "predict", False),
+    "trace": Kind(lambda record: "matrix" in _first(record.get("algorithms")), draw_trace.figure, "trace", False),
+    "timeline": Kind(lambda record: "timeline" in record, draw_timeline.figure, "train/*.py --timeline", False),
     "budget": Kind(lambda record: "decisions" in record, training.budget, "train/*.py --budget", False),
     "race": Kind(lambda record: "courses" in record, race.losses, "train/study.py --emulate"),
     "gaps": Kind(lambda record: "epochs" in record and "mb_total" in record, study.gaps, "train/study.py"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sparse_mpi.collectives.algorithms import ALGORITHMS
-from sparse_mpi.collectives.arguments import AUTO
+from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.tools.figures.labels import name_lines
 from sparse_mpi.tools.figures.style import MOST, Look, numbers, panels
 

@@ -22,7 +22,7 @@ from sparse_mpi.reduction.arguments import ignores_k
 from sparse_mpi.sparse import Layout
 from sparse_mpi.tools.bench.progress import progress as behind_bar
 from sparse_mpi.tools.plan.base import Option, Profile, Tensor
-from sparse_mpi.tools.plan.fit import fit
+from sparse_mpi.tools.plan.fit_costs import fit
 
 OPTIONS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm().traits.in_default_plans)
 PHASES = ("select", "exchange", "merge")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sparse_mpi.tools.plan.base import Plan, Profile, Tensor
-from sparse_mpi.tools.plan.records import decode, encode, render
+from sparse_mpi.tools.plan.plan_records import decode, encode, render
 from sparse_mpi.tools.plan.soundness import wrong_with_plan, wrong_with_profile
 
 VERSION = 1

@@ -20,29 +20,228 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isqrt
-from typing import Any
+from math import ceil, isqrt, log2
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
-from sparse_mpi.algorithms.elect import election
-from sparse_mpi.algorithms.elect.owners import Owners
-from sparse_mpi.algorithms.elect.votes import candidates_for, vote_deltas, vote_sum_like
-from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor
-from sparse_mpi.algorithms.oktopk.regions import allgather_bound, balance, imbalance_limit
-from sparse_mpi.algorithms.oktopk.split_reduce import split_reduce, stages
+from sparse_mpi.algorithms.global_threshold import (
+    Bracket,
+    Counted,
+    RankCounts,
+    ThresholdPredictor,
+    bits_end,
+    count_type,
+    crossing,
+    gather_counts,
+    narrowed,
+    result_mask,
+    search,
+)
+from sparse_mpi.algorithms.oktopk import allgather_bound, balance, imbalance_limit, split_reduce, stages
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
+from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select import Selector
-from sparse_mpi.select.base import most_selected
+from sparse_mpi.select.base import all_at_least, most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, subtract
+from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, subtract, take
 from sparse_mpi.wire import BitPacked, Int8, Wire, regions_of
-from sparse_mpi.wire.ballots import Ballots
-from sparse_mpi.wire.positions import POSITIONS, Complete, pack_positions, positions_lengths, unpack_positions
+from sparse_mpi.wire.packed import POSITIONS, Ballots, Complete, pack_positions, positions_lengths, unpack_positions
+
+# Ownership of entries: neighbouring indices belong to different ranks, whose shares are equal on any gradient.
+#
+# Regions of neighbouring indices would have to be drawn, and drawn anew, for every rank to have about as many votes to
+# count as any other. Here indices are dealt out to the ranks one by one, and each round begins at another rank, so that
+# columns of a matrix are spread too. No message is needed, and no rank has more than others but by chance.
+
+
+FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
+
+
+class Owners(NamedTuple):
+    """A permutation of the indices that makes each rank's share contiguous, as its *numbers*."""
+
+    size: int  # n, length of the vector
+    ranks: int  # P
+
+    @property
+    def width(self) -> int:
+        """Return how many numbers each rank has; some numbers of the last round have no index."""
+        return -(-self.size // self.ranks)
+
+    @property
+    def boundaries(self) -> np.ndarray:
+        """Return the boundaries ``(P + 1,)`` int64 of the ranks' numbers."""
+        return np.arange(self.ranks + 1, dtype=np.int64) * self.width
+
+    def numbered(self, vector: SparseVector) -> SparseVector:
+        """Return the entries by ascending number, as a vector of all numbers."""
+        # Deal the indices out in rounds, each of which begins at a rank that a hash chooses.
+        size = self.width * self.ranks
+        indices = vector.indices.astype(index_dtype(size), copy=False)  # numbers reach beyond n
+        rounds = indices // self.ranks
+        owners = indices - rounds * self.ranks + self._first(rounds)
+        owners -= self.ranks * (owners >= self.ranks)
+        numbers = owners * self.width + rounds
+        # Indices ascend, and so do the numbers of each owner.
+        order = namespace(numbers).argsort(owners.astype(np.uint16), kind="stable")
+        return SparseVector(numbers[order], vector.values[order], size)
+
+    def indices(self, numbers: Array) -> Array:
+        """Return the indices ``(m,)`` of these ``numbers`` ``(m,)``, in their order."""
+        owners = numbers // self.width
+        rounds = numbers - owners * self.width
+        places = owners - self._first(rounds)
+        places += self.ranks * (places < 0)
+        return (rounds * self.ranks + places).astype(index_dtype(self.size), copy=False)
+
+    def _first(self, rounds: Array) -> Array:
+        """Return the rank ``(m,)`` with which each of these ``rounds`` ``(m,)`` begins, by Fibonacci hashing.
+
+        16 bits of the hash times P, without the lower 16 bits of the product: a remainder would take four times as
+        long.
+        """
+        hashes = (rounds.astype(np.uint32) * FIBONACCI) >> np.uint32(16)
+        return ((hashes * np.uint32(self.ranks)) >> np.uint32(16)).astype(rounds.dtype)
+
+
+# The votes of a rank: by how much its largest entries differ from its earlier votes for them.
+
+
+CANDIDATES_PER_VOTE = 4  # largest entries among which a rank looks for each vote
+
+
+def vote_sum_like(acc: Array, vote_sum: Array, size: int) -> Array:
+    """Return a sum of votes ``(size,)`` in the library and dtype of ``acc``; zeros if ``vote_sum`` is of another size.
+
+    It is of another size before the first step, when there are no votes yet.
+    """
+    if len(vote_sum) != size:
+        return namespace(acc).zeros(size, acc.dtype)
+    return like(vote_sum, acc).astype(acc.dtype, copy=False)
+
+
+def candidates_for(votes: int, size: int) -> int:
+    """Return the number of largest entries, of ``size``, among which a rank looks for those it votes for."""
+    return min(CANDIDATES_PER_VOTE * votes, size)
+
+
+def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> SparseVector:
+    """Return the votes of a rank. Vote = current value minus the sum of this rank's earlier votes for the entry.
+
+    Those entries get a vote whose product of vote and value is largest: the square of the value where there was no
+    vote before. Roots are multiplied, so that nothing overflows.
+
+    Args:
+        candidates: the entries to vote for.
+        my_vote_sum: ``(n,)``, the sums of this rank's earlier votes.
+        votes: the most votes. Entries whose vote would be zero get none.
+    """
+    xp = namespace(my_vote_sum)
+    with np.errstate(invalid="ignore"):  # an infinite value whose earlier vote was infinite
+        deltas = candidates.values - kernels.of(my_vote_sum).gather(my_vote_sum, candidates.indices)
+        worth = xp.sqrt(xp.abs(deltas)) * xp.sqrt(xp.abs(candidates.values))
+    chosen, _ = kernels.of(my_vote_sum).truncate(xp.arange(candidates.nnz, dtype=np.int32), worth, votes)
+    return take(candidates._replace(values=deltas), chosen[deltas[chosen] != 0])
+
+
+# The count of the votes: it decides which entries are elected, for few bytes of control on any number of ranks.
+#
+# It is Ok-Topk's counting (`global_threshold.py`) with fewer bytes where there are many ranks: counts of
+# candidate thresholds are added up over the ranks, and gathered only at the threshold that was found. And it reads a
+# dense vector of sums, in one pass: what reaches the lowest candidate is taken out, and the rest is done with these
+# few.
+
+
+MANTISSA = 7  # bits of the mantissa by which sums of votes are told apart: votes have fewer
+NEARBY = 4  # thresholds around the predicted one that are counted: sums of votes move little in a step
+CANDIDATES = 8  # thresholds that are counted at a time in a search
+NOT_ZERO = 1  # magnitude bits that every sum reaches but those of entries without a vote
+GATHERED = 8  # ranks up to which counts of candidates are gathered, which saves messages, rather than added up
+
+
+def cut_by_votes(
+    sums: Array, k: int, predictor: ThresholdPredictor, comm: Comm
+) -> tuple[SparseVector, np.ndarray, ThresholdPredictor]:
+    """Decide which of this rank's sums of votes are elected; those that are zero are not.
+
+    Where sums tie, those of lower rank and lower position are elected until there are k.
+
+    Args:
+        sums: ``(width,)`` float32 or float64, the sums of the entries that this rank owns.
+        k: entries wanted over all ranks.
+        predictor: the state of the step before, equal on all ranks.
+        comm: all ranks.
+
+    Returns:
+        The elected sums; how many of every rank are elected, ``(P,)`` int64; and the predictor for the next step.
+    """
+    octave = 1 << np.finfo(sums.dtype).nmant
+    resolution = max(octave >> MANTISSA, 1)
+    bracket, near = Bracket(NOT_ZERO, bits_end(sums)), predictor.spacing
+    counted: RankCounts | None = None
+
+    # The fast path: candidates around the predicted threshold, counted among the sums that reach the lowest of them.
+    if near:
+        candidates = np.unique(np.maximum(predictor.candidates(NEARBY, bracket.high), NOT_ZERO))
+        reaching = all_at_least(sums, int(candidates[0]))
+        totals, by_rank = _counts(reaching.values, candidates, k, comm)
+        bracket = narrowed(candidates, totals, k, bracket, NOT_ZERO)
+        predictor = predictor.respaced(candidates, totals, k, octave)
+        if bracket.settled(resolution) and np.isin(bracket, candidates).all():
+            if by_rank is None:
+                counted = _rank_counts(reaching.values, k, comm, bracket)
+            else:
+                columns = by_rank[:, np.searchsorted(candidates, bracket)]
+                counted = RankCounts.of(bracket, columns, np.zeros(comm.size, np.int64))
+            predictor = predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
+
+    # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
+    if counted is None:
+        bracket = search(sums, k, comm, bracket, near=near, resolution=resolution, number=CANDIDATES, lowest=NOT_ZERO)
+        reaching = all_at_least(sums, bracket.low)
+        counted = _rank_counts(reaching.values, k, comm, bracket)
+        predictor = predictor.updated(bracket.low, octave)
+
+    mask, counts = result_mask(reaching.values, counted, k, comm.rank)
+    return take(reaching, mask), counts, predictor
+
+
+def _counts(values: Array, candidates: np.ndarray, k: int, comm: Comm) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return how many sums of all ranks reach each of the candidates ``(m,)``, and of each, ``(P, m)``, if gathered."""
+    if comm.size <= GATHERED:
+        by_rank, _ = gather_counts(values, candidates, k, comm)
+        return by_rank.sum(axis=0), by_rank
+    own = np.minimum(kernels.of(values).count(values, candidates), k + 1)
+    width = np.min_scalar_type((k + 1) * comm.size)
+    return comm.allreduce(own.astype(width), control=True).astype(np.int64), None
+
+
+def _rank_counts(values: Array, k: int, comm: Comm, bracket: Bracket) -> RankCounts:
+    """Return how many entries of each rank lie above and inside a settled bracket."""
+    ends = np.unique(bracket)
+    counts, none = gather_counts(values, ends, k, comm)
+    return RankCounts.of(bracket, counts[:, np.searchsorted(ends, bracket)], none)
+
+
+def cut_bound(everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
+    """Return the most that a step of this rule may cost one rank; see `Counted.bound`."""
+    entries, values, _, gathered = Counted(MANTISSA).bound(everything, k, ranks)
+    searches = most_rounds(k)
+    counted = 2 * count_type(k).itemsize * (ranks - 1) + 16 * (CANDIDATES + 1) * (searches + 1)
+    if ranks > GATHERED:
+        return entries, values, (3 + 2 * searches) * rounds(ranks), counted
+    return entries, values, (2 + 2 * searches) * rounds(ranks), counted + gathered
+
+
+def most_rounds(k: int) -> int:
+    """Return the rounds that a search may take until all bits are told apart."""
+    return 1 + ceil((12 + MANTISSA) / log2(CANDIDATES + 1))
+
 
 BALLOTS = Ballots()
 TRIGGER = 2  # a rank shares its elected entries with others if it has twice what chance gives, see `imbalance_limit`
@@ -168,7 +367,7 @@ class Elect(Algorithm):
         kernels.of(all_vote_sum).add(all_vote_sum, counted.indices - first, counted.values)
 
         # Elect: about k of all sums of votes reach the global threshold. Elected entries begin anew without votes.
-        elected, counts, threshold = election.cut(all_vote_sum, k, state.threshold, comm)
+        elected, counts, threshold = cut_by_votes(all_vote_sum, k, state.threshold, comm)
         regions = regions_of(owners.boundaries)
         winners = elected._replace(indices=elected.indices.astype(counted.indices.dtype) + first, size=counted.size)
         kernels.of(all_vote_sum).clear(all_vote_sum, elected.indices)
@@ -250,7 +449,7 @@ class Elect(Algorithm):
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         exchange = stages(ranks, self._radix(k, ranks))
-        elected, _, messages, control = election.bound(layout.size, k, ranks)
+        elected, _, messages, control = cut_bound(layout.size, k, ranks)
         numbers, wire = Owners(layout.size, ranks).width * ranks, self._sum_wire(k, layout.size, ranks)
         votes = [BALLOTS.max_size(min(layout.size, k * selections), numbers, number) for number, selections in exchange]
         sums = [wire.max_size(elected, elected, number) for number, _ in exchange]

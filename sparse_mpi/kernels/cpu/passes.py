@@ -1,17 +1,99 @@
-"""Ordered compaction: the entries that reach a threshold, in one pass over the vector."""
+"""Shared parts of the compiled kernels: bit patterns, and half precision that is widened a tile at a time."""
 
 from __future__ import annotations
 
 import itertools
 from typing import Protocol
 
+import numba
 import numpy as np
+from numba.extending import overload
 
 from sparse_mpi.arrays import Array, wide_type
 from sparse_mpi.kernels import threads
-from sparse_mpi.kernels.base import bits_type, index_dtype
-from sparse_mpi.kernels.cpu.tiles import TILE, bits_of, compiled, readable, scratch_for, widened
-from sparse_mpi.kernels.lanes import LANES, lowest, reached
+from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, bits_type, index_dtype
+from sparse_mpi.kernels.cpu.lanes import LANES, lowest, reached
+
+TILE = 2048  # entries worked on at once: two tiles stay in the first-level cache
+
+compiled = numba.njit(nogil=True, cache=True, boundscheck=False)
+
+
+@compiled
+def mixed(x):
+    """Return the finalizer of MurmurHash3 of a 32-bit integer."""
+    x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    return np.uint32(x ^ (x >> np.uint32(16)))
+
+
+summed = numba.njit(nogil=True, cache=True, boundscheck=False, fastmath={"reassoc"})  # sums in any order, vectorised
+
+
+def readable(x: Array) -> np.ndarray:
+    """Return ``x`` contiguous and of a type for compiled code: float16 as int16; bfloat16 is uint16 already."""
+    x = np.ascontiguousarray(x)
+    return x.view(np.int16) if x.dtype == np.float16 else x
+
+
+def scratch_for(x: Array) -> np.ndarray:
+    """Return memory for one widened tile of ``x``, none if ``x`` needs no widening."""
+    return np.empty(TILE if x.itemsize == 2 else 0, np.int32)
+
+
+def bits_of(part):
+    """Return the bit patterns of a float32 or float64 array, sign included, without a copy."""
+    return part.view(np.dtype(f"int{8 * part.itemsize}"))
+
+
+@overload(bits_of, inline="always")
+def _bits_of(part):
+    """Choose the implementation of `bits_of` by type."""
+    if part.dtype == numba.types.float64:
+        return lambda part: part.view(np.int64)
+    return lambda part: part.view(np.int32)
+
+
+def widened(part, scratch):
+    """Return ``part`` as float32 or float64: itself, or half precision widened to float32 in ``scratch``."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(widened, inline="always")
+def _widened(part, scratch):
+    """Choose the implementation of `widened` by type."""
+    if part.dtype == numba.types.uint16:
+        return lambda part, scratch: _widened_bfloat16(part, scratch)
+    if part.dtype == numba.types.int16:
+        return lambda part, scratch: _widened_float16(part, scratch)
+    return lambda part, scratch: part
+
+
+@compiled
+def _widened_bfloat16(part, scratch):
+    """Widen by moving the bits into the upper half."""
+    for i in range(part.size):
+        scratch[i] = np.int32(part[i]) << 16
+    return scratch[: part.size].view(np.float32)
+
+
+@compiled
+def _widened_float16(part, scratch):
+    """Widen by moving exponent and mantissa into place; a multiplication, right for denormals too, rebiases them."""
+    magnitudes = scratch[: part.size].view(np.float32)
+    for i in range(part.size):
+        scratch[i] = (np.int32(part[i]) & 0x7FFF) << 13
+    for i in range(part.size):
+        magnitudes[i] *= np.float32(2.0**112)
+    for i in range(part.size):
+        bits = np.int32(part[i])
+        special = 0x7F800000 if (bits & 0x7C00) == 0x7C00 else 0
+        scratch[i] |= special | ((bits & 0x8000) << 16)
+    return magnitudes
+
+
+# Ordered compaction: the entries that reach a threshold, in one pass over the vector.
+
 
 EXPECTED = 2  # of 64 entries: more is rare at the densities of interest
 ONE = np.uint64(1)
@@ -194,3 +276,48 @@ def _count(bits, threshold):
     for i in range(bits.size):
         count += (bits[i] & magnitude) >= threshold
     return count
+
+
+# Sketch a vector by signed sums of its entries, from which its norm and that of a sum of vectors can be estimated.
+
+
+CHUNK = SKETCHED_ROWS * SKETCH  # entries added up by themselves, so that the number of threads changes no bit
+
+
+def sketch(x: Array, seed: int) -> np.ndarray:
+    """See `base.Kernels.sketch`."""
+    x = np.ascontiguousarray(x)
+    partial = np.zeros((-(-x.size // CHUNK), SKETCH))
+    threads.each(
+        lambda lo, hi: _sketch(x[lo:hi], np.int64(lo), np.uint32(seed), partial[lo // CHUNK : -(-hi // CHUNK)]),
+        threads.parts(x.size, CHUNK),
+    )
+    return partial.sum(axis=0)
+
+
+@compiled
+def _sketch(x, first, seed, partial):
+    """Add the signed entries of each chunk to a row of ``partial``; ``first`` is the index of ``x[0]``.
+
+    Entries are taken in rows of `SKETCH`. The positions in a row are rotated by a hash of the row's number, and signs
+    are the bits of hashes that 32 rows have in common.
+    """
+    hashes = np.empty(SKETCH, np.uint32)
+    for lo in range(0, x.size, SKETCH):
+        row, number = x[lo : lo + SKETCH], (first + lo) // SKETCH
+        bit = np.uint32(number % 32)
+        if bit == 0:
+            start = np.uint32(number // 32 * SKETCH)
+            for i in range(SKETCH):
+                hashes[i] = mixed(mixed(start + np.uint32(i)) ^ seed)
+        by = np.int64(mixed(mixed(np.uint32(number)) ^ ~seed) % np.uint32(SKETCH))
+        sums, room = partial[lo // CHUNK], SKETCH - by
+        _add_signed(sums[by:], row[:room], hashes[:room], bit)
+        _add_signed(sums[:by], row[room:], hashes[room:], bit)
+
+
+@compiled
+def _add_signed(sums, entries, hashes, bit):
+    """Add each entry to its sum, or subtract it where this bit of its hash is set."""
+    for i in range(entries.size):
+        sums[i] += entries[i] * np.float32(1 - 2 * np.int32((hashes[i] >> bit) & np.uint32(1)))

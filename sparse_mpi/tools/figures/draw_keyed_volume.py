@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sparse_mpi.collectives.arguments import AUTO
+from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.tools.analysis.keyed_volume import KeyedVolume
 from sparse_mpi.tools.figures.labels import name_lines
 from sparse_mpi.tools.figures.style import Look, numbers, panels

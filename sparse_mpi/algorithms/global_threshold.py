@@ -12,17 +12,177 @@ reuses a stale one in most steps (`stale_threshold.py`). Here every step finds i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import ceil, log2
+from typing import NamedTuple
 
 import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import rounds
-from sparse_mpi.algorithms.oktopk.counts import Bracket, RankCounts, bits_end, count_type, gather_counts, result_mask
-from sparse_mpi.algorithms.oktopk.predictor import ThresholdPredictor, crossing
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
+from sparse_mpi.kernels.base import bits_type, magnitude_bits
+from sparse_mpi.select.stale import StaleRule
+
+# Counts of entries that reach thresholds, of every rank, and which entries are in the result by them.
+
+
+class Bracket(NamedTuple):
+    """An interval of magnitude bits that encloses the global threshold.
+
+    Entries that reach ``high`` are in the result; of those that reach only ``low``, as many as it takes to have k.
+    ``low == high`` is a threshold that 0.9k to k entries reach.
+    """
+
+    low: int
+    high: int
+
+    def settled(self, resolution: int) -> bool:
+        """Return True if magnitudes inside the bracket count as equal, so that narrowing it further is in vain."""
+        return self.high - self.low <= resolution
+
+
+class RankCounts(NamedTuple):
+    """A settled bracket, and how many entries each rank has on either side of it."""
+
+    bracket: Bracket
+    above: np.ndarray  # (P,) int64, entries that reach the high end: all of them are in the result
+    tied: np.ndarray  # (P,) int64, entries that reach only the low end: some of them may be
+    piggybacked: np.ndarray  # (P,) int64, the number that each rank piggybacked; zeros if none
+
+    @staticmethod
+    def of(bracket: Bracket, counts: np.ndarray, piggybacked: np.ndarray) -> RankCounts:
+        """Return the counts of a bracket, from ``counts`` ``(P, 2)`` of entries that reach its low and high end."""
+        reach, above = counts.T
+        return RankCounts(bracket, above, reach - above, piggybacked)
+
+
+def bits_end(values: Array) -> int:
+    """Return the number that all magnitude bits of the dtype of ``values`` lie below."""
+    return 1 << (8 * values.itemsize - 1)
+
+
+def count_type(k: int) -> np.dtype:
+    """Return the unsigned integer type of a count on the wire, in which k + 1 stands for anything above k.
+
+    A rank with more than k entries is enough to know that the total exceeds k too.
+    """
+    return np.min_scalar_type(k + 1)
+
+
+def gather_counts(
+    values: Array, thresholds: np.ndarray, k: int, comm: Comm, *piggyback: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Count the entries of every rank that reach each threshold, and piggyback at most one number on the message.
+
+    Counts above k are clipped to k + 1. ``thresholds`` ascend; those above every magnitude count 0.
+
+    Returns:
+        The counts, ``(P, len(thresholds))`` int64; and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
+    """
+    last, kind = np.iinfo(bits_type(values)).max, count_type(k)
+    counts = np.where(thresholds > last, 0, kernels.of(values).count(values, np.minimum(thresholds, last)))
+    row = [*np.minimum(counts, k + 1), *(min(number, 255) for number in piggyback)]
+    rows = comm.allgather(np.array(row, kind), control=True).astype(np.int64)
+    m = len(thresholds)
+    return rows[:, :m], rows[:, m:].sum(axis=1)
+
+
+def result_mask(values: Array, counted: RankCounts, k: int, rank: int) -> tuple[Array, np.ndarray]:
+    """Return the mask and the counts of `Counted.cut`: all entries above the bracket, and then ties until there are k.
+
+    Ties are selected in the order of the ranks, so that each knows from the counts how many every other one selects.
+    """
+    bits = magnitude_bits(values)
+    mask = bits > counted.bracket.high - 1
+    selected_ties = np.diff(np.minimum(np.concatenate([[0], np.cumsum(counted.tied)]), max(k - counted.above.sum(), 0)))
+    if selected_ties[rank]:
+        ties = namespace(values).flatnonzero((bits >= counted.bracket.low) & ~mask)
+        mask[ties[: selected_ties[rank]]] = True
+    return mask, counted.above + selected_ties
+
+
+# Prediction of the next step's global threshold: the last one, moved on by its trend.
+#
+# All arithmetic is on whole numbers, so that every rank predicts the same threshold whatever its processor.
+
+
+@dataclass(frozen=True)
+class ThresholdPredictor:
+    """A linear predictor of the magnitude bits that about 0.95k entries will reach; it is equal on all ranks."""
+
+    bits: int = 0  # the prediction, as magnitude bits
+    trend: int = 0  # change of the threshold, in bits a step
+    spacing: int = 0  # bits from one candidate threshold to the next: about 0.07k entries; 0 before the first step
+
+    def candidates(self, number: int, top: int) -> np.ndarray:
+        """Return up to ``number`` candidate thresholds, as many below the prediction as above it.
+
+        Args:
+            number: candidates wanted; those that coincide after clipping count once.
+            top: the magnitude bits that every candidate stays below.
+
+        Returns:
+            ``(m,)`` int64, ascending, in ``[0, top)``.
+        """
+        candidates = self.bits + self.spacing * (2 * np.arange(number) - number + 1) // 2
+        return np.unique(np.clip(candidates, 0, top - 1))
+
+    def respaced(self, candidates: np.ndarray, totals: np.ndarray, k: int, octave: int) -> ThresholdPredictor:
+        """Return the predictor with a spacing that puts about 0.07k entries between two candidates.
+
+        The spacing changes by at most a factor of 4 down or 2 up in a step, and stays between 1/1024 and 1/8 octave.
+
+        Args:
+            candidates: ``(m,)`` int64 ascending, the thresholds that were counted in this step.
+            totals: ``(m,)`` int64, how many entries of all ranks reach each of them.
+            k: entries wanted over all ranks.
+            octave: difference in magnitude bits between a number and its double.
+        """
+        # Between the candidates near k, the spacing follows from the entries that lie between them.
+        near = np.flatnonzero((2 * totals > k) & (totals < 2 * k))
+        spacing = self.spacing
+        if len(near) > 1:
+            low, high = near[0], near[-1]
+            entries = max(int(totals[low] - totals[high]), 1)
+            spacing = 7 * k * int(candidates[high] - candidates[low]) // (100 * entries)
+        elif totals[0] > k > totals[-1]:
+            spacing = spacing // 4
+        # Limit the change, and the spacing itself.
+        spacing = min(max(spacing, self.spacing // 4), self.spacing * 2)
+        return replace(self, spacing=min(max(spacing, octave >> 10), octave >> 3))
+
+    def updated(self, bits: int, octave: int) -> ThresholdPredictor:
+        """Return the predictor for the next step, after this step's threshold turned out to be ``bits``.
+
+        Three quarters of the error go into the trend, which is limited to a quarter of an octave a step.
+        """
+        if not self.spacing:
+            return ThresholdPredictor(bits, 0, octave >> 7)
+        trend = self.trend + 3 * (bits - self.bits) // 4
+        trend = min(max(trend, -octave // 4), octave // 4)
+        return replace(self, bits=max(bits + trend, 0), trend=trend)
+
+
+def crossing(candidates: np.ndarray, totals: np.ndarray, target: int) -> int:
+    """Return the magnitude bits that ``target`` entries would reach, interpolated between the two nearest candidates.
+
+    Outside the range of the candidates it is the first or the last of them.
+
+    Args:
+        candidates: ``(m,)`` int64 ascending magnitude bits.
+        totals: ``(m,)`` int64 descending, how many entries of all ranks reach each candidate.
+        target: the number of entries to interpolate for.
+    """
+    above = int(np.searchsorted(-totals, -target))
+    if above in (0, len(candidates)):
+        return int(candidates[min(above, len(candidates) - 1)])
+    low, high = candidates[above - 1 : above + 1].tolist()
+    more, fewer = totals[above - 1 : above + 1].tolist()
+    return low + (high - low) * (more - target) // (more - fewer)
+
 
 SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
 
@@ -238,3 +398,65 @@ def _outward(bracket: Bracket, near: int, number: int, lowest: int, end: int) ->
     distances = near << (np.arange(number, dtype=np.int64) * doublings // number)
     candidates = low + distances if high == end else high - distances
     return np.unique(candidates[(candidates > low) & (candidates < high)])
+
+
+# The published rule for Ok-Topk's global threshold (Li & Hoefler, PPoPP'22): exact now and then, stale in between.
+#
+# The step that makes it exact gathers every reduced entry on every rank, a volume that grows with the number of ranks.
+
+
+NUDGE = 1.008  # the published program's correction while counts are outside [2k/3, 4k/3]
+MOST = Fraction(4, 3)  # times k
+
+
+@dataclass(frozen=True)
+class StaleThreshold:
+    """The state of the rule from step to step, equal on all ranks."""
+
+    bits: int = 0  # magnitude bits of the threshold
+    age: int = 0  # steps since it was exact
+    k: int = 0  # the number of entries for which it was exact
+
+
+@dataclass(frozen=True)
+class Stale:
+    """The published rule: k entries every ``period`` steps, ties aside, and in between as many as reach the threshold.
+
+    That may be none at all.
+    """
+
+    period: int = 32
+
+    def init(self) -> StaleThreshold:
+        """Return the state before the first step, in which a refresh is due."""
+        return StaleThreshold()
+
+    def cut(
+        self, values: Array, k: int, state: StaleThreshold, comm: Comm, piggyback: int = 0
+    ) -> tuple[Array, np.ndarray, np.ndarray, StaleThreshold]:
+        """Decide which of this rank's reduced entries are in the result: all that reach the threshold, ties included.
+
+        See `Counted.cut` for arguments and results.
+        """
+        rule = StaleRule(self.period, NUDGE, MOST)
+        bits, age = state.bits, state.age
+
+        # Every now and then all reduced entries are gathered on all ranks, for the exact k-th magnitude.
+        if rule.refresh_due(age, k, state.k):
+            everything, _ = comm.allgatherv(values)
+            wanted, age = min(k, len(everything)), 0
+            bits = kernels.kth_magnitude(everything, wanted, most=k) if wanted else 0
+
+        # In between the last threshold is reused; how many entries of each rank reach it, all ranks must know.
+        mask = magnitude_bits(values) >= bits
+        row = np.array([int(namespace(values).count_nonzero(mask)), piggyback], np.int64)
+        counts, piggybacked = comm.allgather(row, control=True).T
+        bits = rule.nudged(bits, int(counts.sum()), k, values.dtype)
+        return mask, counts, piggybacked, StaleThreshold(bits, age + 1, k)
+
+    def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
+        """Return the most that a step of this rule may cost one rank; see `Counted.bound` for arguments and results.
+
+        All reduced entries may reach a stale threshold, and the step that makes it exact gathers them besides.
+        """
+        return everything, everything * (ranks - 1), 3 * rounds(ranks), 20 * (ranks - 1)

@@ -11,10 +11,9 @@ from math import frexp
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.kernels.base import FIELDS, MESSAGE, index_dtype
-from sparse_mpi.kernels.cpu.tiles import compiled
-from sparse_mpi.kernels.lanes import copy_bytes, load_word, lowest, store_word
-from sparse_mpi.kernels.malformed import MISCOUNTED, MalformedMessage
+from sparse_mpi.kernels.base import FIELDS, MESSAGE, MISCOUNTED, MalformedMessage, index_dtype
+from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
+from sparse_mpi.kernels.cpu.passes import compiled
 
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
 

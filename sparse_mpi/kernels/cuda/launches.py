@@ -1,0 +1,136 @@
+"""Packed messages on a device, with a thread for every entry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+import numpy as np
+
+from sparse_mpi.arrays import Array
+from sparse_mpi.kernels.base import SCALED, code_places, index_dtype
+from sparse_mpi.kernels.cuda.compilation import blocks_for, kernel, start
+
+
+def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
+    """See `base.Kernels.write_messages`."""
+    length = int(messages["end"][-1])
+    words = cupy.zeros(-(-length // 4), np.uint32)
+    if indices.size:
+        write = _kernel("write_entries", indices.dtype)
+        arguments = (cupy.ascontiguousarray(indices), codes.view(np.uint8), scales.view(np.uint32))
+        start(write, blocks_for(indices.size), _table(messages), len(messages), *arguments, indices.size, words)
+    return words.view(np.uint8)[:length]
+
+
+def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
+    """See `base.Kernels.read_messages`."""
+    entries, table, buffer = int(messages["entries"].sum()), _table(messages), cupy.ascontiguousarray(buffer)
+    bytes_of_codes = int((messages["scales"] - messages["values"]).sum())
+    indices, codes = cupy.empty(entries, index_dtype(size)), cupy.empty(bytes_of_codes, np.uint8)
+    scales = cupy.empty(int((messages["lows"] - messages["scales"]).sum()) // 4, np.float32)
+    # High bits, in chunks of 64: a prefix sum of their counts tells each chunk which entries are in it.
+    chunks = -(-messages["span"] // 64)
+    count = int(chunks.sum())
+    if count:
+        firsts, bits = cupy.asarray(np.cumsum(chunks) - chunks), cupy.empty(count, np.int64)
+        of_chunks = (table, len(messages), firsts, count, buffer)
+        start(_kernel("count_bits", indices.dtype), blocks_for(count), *of_chunks, bits)
+        start(_kernel("read_highs", indices.dtype), blocks_for(count), *of_chunks, cupy.cumsum(bits), indices)
+    # Everything else, entry by entry; low bits are added to the high ones.
+    if entries:
+        written = (indices, codes, scales.view(np.uint32))
+        read = _kernel("read_entries", indices.dtype)
+        start(read, blocks_for(entries), table, len(messages), buffer, entries, *written)
+    return indices, codes, scales
+
+
+def _kernel(name: str, index: np.dtype) -> object:
+    """Return a kernel of bits.cu for indices of that type."""
+    return kernel(name, "bits.cu", REAL="float32", INDEX=index.name, SCALED=SCALED)
+
+
+def _table(messages: np.ndarray) -> Array:
+    """Copy the messages to the device, as plain integers."""
+    return cupy.asarray(messages.view(np.int64))
+
+
+# Passes over dense vectors that keep their length: adding a gradient, rounding, subtracting what was sent.
+
+
+def accumulate(residual: Array, gradient: Array) -> None:
+    """See `base.Kernels.accumulate`. CuPy's own addition would take subnormal numbers for zero."""
+    if residual.size:
+        accumulated = kernel("accumulate", "accumulate.cu", REAL=residual.dtype.name, GRADIENT=gradient.dtype.name)
+        start(accumulated, blocks_for(residual.size), residual, cupy.ascontiguousarray(gradient), residual.size)
+
+
+def to_bfloat16(x: Array, back: Array | None = None) -> Array:
+    """See `base.Kernels.to_bfloat16`."""
+    x, codes = cupy.ascontiguousarray(x), cupy.empty(x.size, np.uint16)
+    if x.size:
+        rounded = kernel("to_bfloat16", "dense.cu", REAL=x.dtype.name)
+        start(rounded, blocks_for(x.size), x, x.size, codes, np.uintp(0) if back is None else back)
+    return codes
+
+
+def subtract_dense(x: Array, values: Array) -> None:
+    """See `base.Kernels.subtract_dense`."""
+    if x.size:
+        subtracted = kernel("subtract_dense", "dense.cu", REAL=x.dtype.name)
+        values = cupy.ascontiguousarray(values.astype(x.dtype, copy=False))
+        start(subtracted, blocks_for(x.size), x, values, x.size)
+
+
+# Values in eight, four or two bits on a device: blocks of threads for blocks of values.
+
+
+def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    """See `base.Kernels.to_int8`."""
+    codes, scales = cupy.empty(x.size, np.int8), cupy.empty(len(edges) - 1, np.float32)
+    given = cupy.ascontiguousarray(x), cupy.ascontiguousarray(indices), cupy.asarray(edges)
+    _start("to_int8", scales.size, *given, codes, scales, index=indices.dtype)
+    return codes, scales
+
+
+def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
+    """See `base.Kernels.from_int8`."""
+    x = cupy.empty(codes.size, np.float32)
+    _start("from_int8", scales.size, codes, scales, cupy.asarray(edges), x)
+    return x
+
+
+def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    """See `base.Kernels.to_int4`."""
+    places = code_places(edges, 4)
+    codes, scales = cupy.empty(int(places[-1]), np.uint8), cupy.empty(len(edges) - 1, np.float32)
+    given = cupy.ascontiguousarray(x), cupy.ascontiguousarray(indices), *_both(edges, places)
+    _start("to_int4", scales.size, *given, codes, scales, index=indices.dtype)
+    return codes, scales
+
+
+def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    """See `base.Kernels.to_int2`."""
+    places = code_places(edges, 2)
+    codes, scales = cupy.empty(int(places[-1]), np.uint8), cupy.empty(len(edges) - 1, np.float32)
+    _start("to_int2", scales.size, cupy.ascontiguousarray(x), *_both(edges, places), codes, scales)
+    return codes, scales
+
+
+def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
+    """See `base.Kernels.from_levels`."""
+    x = cupy.empty(int(edges[-1]), np.float32)
+    _start("from_levels", scales.size, codes, scales, *_both(edges, code_places(edges, bits)), bits, x)
+    return x
+
+
+def _both(edges: np.ndarray, places: np.ndarray) -> Array:
+    """Copy where the values and where the codes of each block begin to the device, in one copy ``(2, b + 1)``."""
+    return cupy.asarray(np.stack([edges, places]))
+
+
+def _start(name: str, blocks: int, *arguments: Any, index: Any = np.int32) -> None:
+    """Start a kernel of levels.cu, on so many blocks of values, if there are any."""
+    if blocks:
+        levels = kernel(name, "levels.cu", SCALED, REAL="float32", INDEX=np.dtype(index).name)
+        start(levels, blocks, *arguments, threads=SCALED)

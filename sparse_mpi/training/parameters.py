@@ -1,0 +1,153 @@
+"""Check the options of a `GradientReduction`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from sparse_mpi.arrays import Array, synchronize_device, to_host
+from sparse_mpi.checks import check_range, check_switch, check_whole
+from sparse_mpi.comm import as_comm
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.sparse import SparseVector
+
+
+def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, scaler: Any, **switches: bool) -> None:
+    """Raise TypeError or ValueError unless gradients of ``parameters`` can be reduced with these options."""
+    if not parameters:
+        raise ValueError("parameters must have one that needs a gradient, got none; is the model frozen?")
+    if cap is not None:
+        check_range("bucket_cap_mb", cap, "(0, inf]", "None reduces everything at once")
+    check_whole("backward_passes_per_step", passes, 1)
+    for name, value in switches.items():
+        check_switch(name, value)
+    if switches["in_place"] and scaler is not None:
+        raise ValueError("in_place must be False with a scaler, whose scale the residual must not have, got True")
+
+
+def ordered(optimizer: Any, named: Iterable[tuple[str, Tensor]] | None) -> list[Tensor]:
+    """Return the parameters of ``optimizer`` in the order of ``named``, by default in the optimizer's own.
+
+    Raises:
+        TypeError: ``optimizer`` is not a plain torch optimizer.
+        ValueError: ``named`` lacks a parameter of the optimizer, or has a name twice.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer must be a plain torch.optim.Optimizer, got {type(optimizer).__name__}")
+    own = [p for group in optimizer.param_groups for p in group["params"]]
+    if named is None:
+        return own
+    listed = list(named)
+    names = [name for name, _ in listed]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"named_parameters must have unique names, got {twice[0]!r} twice; pass those of one model")
+    wanted = set(own)
+    ordered = list(dict.fromkeys(p for _, p in listed if p in wanted))  # tied ones may have several names
+    if len(ordered) < len(wanted):
+        raise ValueError(
+            f"named_parameters must have all {len(wanted)} parameters of the optimizer, got {len(ordered)} of them; "
+            "pass model.named_parameters() of the whole model, or leave it out"
+        )
+    return ordered
+
+
+# Make all ranks start from the same parameters and the same state of the optimizer.
+
+
+def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> None:
+    """Overwrite tensors with their values on ``root_rank``, so that a model starts equal on all ranks. Collective.
+
+    Args:
+        params: ``model.state_dict()`` (parameters and buffers) or ``model.named_parameters()``.
+        root_rank: the rank whose values are sent.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
+
+    Raises:
+        ValueError: names, shapes or dtypes differ between ranks; raised on every rank.
+    """
+    transport = as_comm(comm)
+    named = list(params.items() if isinstance(params, Mapping) else params)
+    tensors = [(name, p) for name, p in named if isinstance(p, Tensor)]
+    with same_on_all_ranks(transport) as say:
+        say(params=" ".join(f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in tensors))
+    with torch.no_grad():
+        for _, p in tensors:
+            flat = p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            received = torch.from_numpy(transport.bcast(flat, root_rank))
+            p.copy_(received.view(p.dtype).view(p.shape))
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, comm: Any = None) -> None:
+    """Overwrite state and options of ``optimizer`` with those on ``root_rank``, which may have loaded a checkpoint.
+
+    Collective.
+    """
+    transport = as_comm(comm)
+    file = io.BytesIO()
+    if transport.rank == root_rank:
+        torch.save(optimizer.state_dict(), file)
+    received = transport.bcast(np.frombuffer(file.getvalue(), np.uint8), root_rank)
+    if transport.rank != root_rank:
+        optimizer.load_state_dict(torch.load(io.BytesIO(received.tobytes()), "cpu", weights_only=True))
+
+
+# Parameters of a torch model as one flat vector: `FlatParameters`.
+
+
+class FlatParameters:
+    """Some parameters, of one dtype on one device, and where each lies in a flat vector ``(n,)`` of them all."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameters: list[Tensor] = list(parameters)
+        self.shapes: list[tuple[int, ...]] = [tuple(p.shape) for p in self.parameters]
+        self.sizes: list[int] = [p.numel() for p in self.parameters]
+
+    def zeros(self) -> Tensor:
+        """Return a vector of zeros."""
+        first = self.parameters[0]
+        return torch.zeros(sum(self.sizes), dtype=first.dtype, device=first.device)
+
+    def values(self) -> Tensor:
+        """Return a copy of the parameters ``(n,)``."""
+        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
+
+    @torch.no_grad()
+    def assign(self, flat: Tensor) -> None:
+        """Give the parameters the values in ``flat`` ``(n,)``."""
+        for parameter, value in zip(self.parameters, self.split(flat), strict=True):
+            parameter.copy_(value)
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Return the view of each parameter's shape in ``flat`` ``(n,)``."""
+        return [part.view(shape) for part, shape in zip(flat.split(self.sizes), self.shapes, strict=True)]
+
+
+def write_mean(total: SparseVector | Tensor, divisor: float, out: Tensor) -> Tensor:
+    """Overwrite ``out`` ``(n,)`` with ``total / divisor``, zero where ``total`` has no entry; return it."""
+    if isinstance(total, SparseVector):
+        return out.zero_().index_copy_(0, total.indices.long(), (total.values / divisor).to(out.dtype))
+    return out.copy_(total / divisor)
+
+
+def cut_by_tensor(arrays: Mapping[str, Array], sizes: Sequence[int]) -> list[dict[str, np.ndarray]]:
+    """Return copies in host memory of arrays ``(n,)``, by name, cut into tensors of these ``sizes``."""
+    ends = np.cumsum(sizes)[:-1]
+    parts: dict[str, list[np.ndarray]] = {}
+    for name, array in arrays.items():
+        synchronize_device(array)
+        parts[name] = np.split(to_host(array).copy(), ends)
+    return [{name: parts[name][number] for name in parts} for number in range(len(sizes))]
+
+
+def joined(tensors: Sequence[Mapping[str, np.ndarray]], sizes: Sequence[int]) -> dict[str, np.ndarray]:
+    """Invert `cut_by_tensor`; a tensor that lacks an array which others have counts as zeros."""
+    names = {name: None for tensor in tensors for name in tensor}
+    pairs = list(zip(tensors, sizes, strict=True))
+    return {name: np.concatenate([t.get(name, np.zeros(n, np.float32)) for t, n in pairs]) for name in names}
