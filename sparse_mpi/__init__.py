@@ -8,34 +8,33 @@ Importing this package imports none of mpi4py, cupy and torch, and does not star
 
 from __future__ import annotations
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sparse_mpi.algorithms import ALGORITHMS, Reduction
-from sparse_mpi.collectives import allgather, allreduce, allreduce_init, reduce, reduce_scatter
-from sparse_mpi.comm.conversion import watch
-from sparse_mpi.comm.world import World
-from sparse_mpi.feedback import (
-    EF21,
-    FEEDBACKS,
-    ErrorFeedback,
-    GlobalMomentum,
-    LeakyFeedback,
-    MomentumCorrection,
-    NoFeedback,
-    StepAhead,
-)
-from sparse_mpi.heap import keep_freed_memory
-from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.deprecated import register_former_modules
-from sparse_mpi.reduction.once import sparse_allreduce
-from sparse_mpi.reduction.report import StepReport
-from sparse_mpi.rows import dimension_coverage
-from sparse_mpi.select import SELECTORS
-from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.deprecated import register_former_modules
 
 if TYPE_CHECKING:
+    from sparse_mpi.algorithms import ALGORITHMS, Reduction
+    from sparse_mpi.collectives import allgather, allreduce, allreduce_init, reduce, reduce_scatter
+    from sparse_mpi.comm.conversion import watch
+    from sparse_mpi.comm.world import World
+    from sparse_mpi.feedback import (
+        EF21,
+        FEEDBACKS,
+        ErrorFeedback,
+        GlobalMomentum,
+        LeakyFeedback,
+        MomentumCorrection,
+        NoFeedback,
+        StepAhead,
+    )
+    from sparse_mpi.heap import keep_freed_memory
+    from sparse_mpi.reduction import SparseAllreduce
+    from sparse_mpi.reduction.once import sparse_allreduce
+    from sparse_mpi.reduction.report import StepReport
+    from sparse_mpi.rows import dimension_coverage
+    from sparse_mpi.select import SELECTORS
+    from sparse_mpi.sparse import Layout, SparseVector
     from sparse_mpi.training.diloco import DiLoCo as DiLoCo
 
 __version__ = "0.2.0"
@@ -68,10 +67,33 @@ __all__ = [
     "watch",
 ]
 
-# Names whose modules import torch, which happens when they are asked for
-LAZY = {"DiLoCo": "sparse_mpi.training.diloco"}
-MODULES = ("checkpoint", "collectives", "ddp", "fault_tolerance", "optim", "wire")  # likewise: public modules
-FORMER = {"MEMORIES": "FEEDBACKS"}  # names of release 0.1, deprecated
+# Public names by the module that defines them, which is imported when one of them is asked for
+HOME = {
+    "algorithms": ("ALGORITHMS", "Reduction"),
+    "collectives": ("allgather", "allreduce", "allreduce_init", "reduce", "reduce_scatter"),
+    "comm.conversion": ("watch",),
+    "comm.world": ("World",),
+    "feedback": (
+        "EF21",
+        "FEEDBACKS",
+        "ErrorFeedback",
+        "GlobalMomentum",
+        "LeakyFeedback",
+        "MomentumCorrection",
+        "NoFeedback",
+        "StepAhead",
+    ),
+    "heap": ("keep_freed_memory",),
+    "reduction": ("SparseAllreduce",),
+    "reduction.once": ("sparse_allreduce",),
+    "reduction.report": ("StepReport",),
+    "rows": ("dimension_coverage",),
+    "select": ("SELECTORS",),
+    "sparse": ("Layout", "SparseVector"),
+    "training.diloco": ("DiLoCo",),  # needs torch
+}
+LAZY = {name: module for module, names in HOME.items() for name in names}
+MODULES = ("checkpoint", "collectives", "ddp", "fault_tolerance", "optim", "wire")  # public, likewise
 register_former_modules(
     __name__,
     {"elastic": "fault_tolerance", "keyed": "collectives", "local": "training.diloco"},
@@ -79,17 +101,15 @@ register_former_modules(
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is imported on first use, or with a warning what a deprecated name stands for today."""
+    """Return what is imported on first use."""
     if name in LAZY:
-        return getattr(import_module(LAZY[name]), name)
+        value = globals()[name] = getattr(import_module(f"{__name__}.{LAZY[name]}"), name)
+        return value
     if name in MODULES:
         return import_module(f"{__name__}.{name}")
-    if name not in FORMER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{name} is deprecated: write {FORMER[name]}", DeprecationWarning, stacklevel=2)
-    return globals()[FORMER[name]]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return sorted([*__all__, *LAZY, *MODULES, "__version__"])
+    return sorted({*__all__, *LAZY, *MODULES, "__version__"})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from sparse_mpi.algorithms.acpsgd import ACPSGD
 from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
-from sparse_mpi.algorithms.dense import Dense, DenseBF16
+from sparse_mpi.algorithms.dense import Dense
+from sparse_mpi.algorithms.dense_bf16 import DenseBF16
 from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.algorithms.gaussiank import GaussianK
 from sparse_mpi.algorithms.gtopk import GTopk

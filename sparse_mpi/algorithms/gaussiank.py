@@ -12,7 +12,7 @@ from functools import cached_property
 from sparse_mpi.algorithms.base import Traits
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.select import Selector
-from sparse_mpi.select.gaussian import Gaussian
+from sparse_mpi.select.estimate import Gaussian
 
 
 @dataclass(frozen=True)

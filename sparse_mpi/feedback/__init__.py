@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
 from sparse_mpi.feedback.base import ErrorFeedback, Feedback
 from sparse_mpi.feedback.ef21 import EF21
 from sparse_mpi.feedback.momentum import GlobalMomentum, MomentumCorrection
@@ -32,13 +29,3 @@ __all__ = [
     "NoFeedback",
     "StepAhead",
 ]
-
-FORMER = {"MEMORIES": "FEEDBACKS", "Memory": "Feedback"}  # names of release 0.1, deprecated
-
-
-def __getattr__(name: str) -> Any:
-    """Return what a deprecated name of this module stands for today, with a warning."""
-    if name not in FORMER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{name} is deprecated: write {FORMER[name]}", DeprecationWarning, stacklevel=2)
-    return globals()[FORMER[name]]

@@ -10,11 +10,9 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.arguments import resolve_k, usual_density
 from sparse_mpi.reduction.autotune import fastest, make_candidate
-from sparse_mpi.reduction.deprecated import accepts_former
 from sparse_mpi.sparse import Layout, leave
 
 
-@accepts_former("k", "density", "comm", "algorithm")
 def sparse_allreduce(
     x: Any,
     *,

@@ -15,10 +15,10 @@ from sparse_mpi.budget.goal import check_alone
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, busy, in_turn, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.deprecated import warn_renamed
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import check_together, make_algorithm, resolve_k
 from sparse_mpi.reduction.autotune import fastest, fastest_now
-from sparse_mpi.reduction.deprecated import accepts_former, warn_renamed
 from sparse_mpi.reduction.engine import Absence, Agreed, Direct, Engine
 from sparse_mpi.reduction.policy import Budget, FixedK, Plan
 from sparse_mpi.reduction.report import StepReport
@@ -39,7 +39,7 @@ class SparseAllreduce:
             algorithm that ``"auto"`` picked is in ``reducer.algorithm``: give it to resume.
         feedback: what becomes of entries that are not sent: ``"residual"`` adds them to the next gradient, ``"dgc"``
             corrects their momentum too, ``"none"`` drops them, and so on, see `FEEDBACKS`; or an instance such as
-            ``MomentumCorrection(0.9, nesterov=True)``. ``memory`` is its former name, deprecated.
+            ``MomentumCorrection(0.9, nesterov=True)``.
         budget: instead of k, what this rank may send: ``"5MB/s"``, ``"200kB/step"`` or ``"40GB/10000steps"``, see
             `sparse_mpi.budget`. k then changes from step to step, and where dense costs no more, steps are dense.
         step_seconds: instead of k, or beside a budget, how long a step may take with all that is between two of them.
@@ -57,7 +57,6 @@ class SparseAllreduce:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
 
-    @accepts_former("k", "density", "comm", "algorithm", renamed={"memory": "feedback"})
     def __init__(
         self,
         layout: Any = None,
@@ -177,18 +176,6 @@ class SparseAllreduce:
         """Return when the selections of the last step began and ended, in `time.perf_counter` seconds."""
         return [selector.span for selector in self.engine.exchange.selectors]
 
-    @property
-    def memory(self) -> Feedback:
-        """Return `feedback`, of which this is the former name. Deprecated."""
-        warn_renamed("SparseAllreduce.memory", "feedback")
-        return self.feedback
-
-    @memory.setter
-    def memory(self, feedback: Feedback) -> None:
-        warn_renamed("SparseAllreduce.memory", "feedback")
-        self.engine.feedback = feedback
-
-    @accepts_former("check")
     def step(
         self,
         gradient: Any,
@@ -223,7 +210,6 @@ class SparseAllreduce:
         with arrays.on_stream_of(gradient):
             return self._step(gradient, k, density, check, dense)
 
-    @accepts_former("check")
     def start(
         self,
         gradient: Any,

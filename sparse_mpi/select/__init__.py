@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.base import Selector
+from sparse_mpi.select.estimate import DGC, Gaussian, RedSync, RedSyncTrim
 from sparse_mpi.select.exact import Exact
-from sparse_mpi.select.gaussian import Gaussian
 from sparse_mpi.select.interleaved import Interleaved
 from sparse_mpi.select.random import Random
-from sparse_mpi.select.redsync import RedSync, RedSyncTrim
-from sparse_mpi.select.sampled import DGC
 from sparse_mpi.select.sidco import SIDCoExp, SIDCoGamma, SIDCoGP
 from sparse_mpi.select.threshold import Threshold
 

@@ -6,15 +6,21 @@ its selection is used only where the count lies in the selector's band.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from sparse_mpi.arrays import Array
+from sparse_mpi import kernels
+from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.checks import check_whole
 from sparse_mpi.kernels.base import bits_type
-from sparse_mpi.select.base import NOT_ZERO, at_least
+from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate, at_least
 from sparse_mpi.select.exact import largest
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.select.random import Drawn, check_seed, generator
+from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
 
 
 class Attempt(NamedTuple):
@@ -55,3 +61,170 @@ def bits_of(threshold: float, x: Array) -> int:
     kind = np.float64 if x.dtype == np.float64 else np.float32
     with np.errstate(over="ignore"):
         return int(np.abs(kind(max(threshold, 0.0))).view(bits_type(x)))
+
+
+# Gaussian selection (Shi et al., "Understanding Top-k Sparsification", 2019): a threshold from mean and deviation.
+
+
+@dataclass(frozen=True)
+class Gaussian(Selector):
+    """Gaussian (Shi et al., 2019): magnitudes beyond mean + deviation * Phi^-1(1 - d/2).
+
+    The published corrections (x0.5 and x1.5, at most five) leave it at 0.2 % instead of 1 % on a Laplace
+    distribution; here a count outside [2k/3, 4k/3] makes it exact top-k instead.
+    """
+
+    band: ClassVar[tuple[float, float]] = (2 / 3, 4 / 3)
+    exact_order: ClassVar[bool] = False  # its mean and deviation are sums in an order that is each library's own
+
+    def init(self, layout: Layout, k: int) -> NoState:
+        """Return the empty state: nothing is remembered from step to step."""
+        return NoState()
+
+    def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
+        """Select between 2k/3 and 4k/3 entries of ``x`` ``(n,)``."""
+        accumulate(x, add)
+        with np.errstate(invalid="ignore", over="ignore"):
+            mean, square = float(x.mean()), float(x.dot(x)) / len(x)
+            deviation = sqrt(max(square - mean * mean, 0.0))
+        threshold = mean + deviation * NormalDist().inv_cdf(1 - k / len(x) / 2)
+        return settle(attempt(x, threshold, k, self.band), x, k), state
+
+
+# Selection by the threshold of a sample (DGC: Lin et al., ICLR 2018).
+
+
+MIN_ENTRIES_ABOVE = 100  # entries of a sample that should reach its threshold: their number varies by a tenth
+MAX_ENLARGED_SAMPLE = 1 << 16  # entries up to which a sample is enlarged for that
+
+
+@dataclass(frozen=True)
+class DGC(Selector):
+    """Deep Gradient Compression (Lin et al., ICLR 2018): magnitudes beyond the top d^2 n of a sample of d n.
+
+    A count outside [0.7k, 1.3k] multiplies the threshold by 0.7 or 1.3, up to ``corrections`` times; if that does not
+    help, the selection is exact top-k. The sample is strided, as in the published program, but starts elsewhere in
+    every step; and it is larger than d n where so few numbers would not tell the threshold.
+
+    Args:
+        corrections: the most corrections of the threshold in a step.
+        seed: seed of the positions at which the samples start, an integer in ``[0, 2**64)``.
+    """
+
+    corrections: int = 2
+    seed: int = 0
+
+    band: ClassVar[tuple[float, float]] = (0.7, 1.3)
+
+    def __post_init__(self) -> None:
+        check_whole("corrections", self.corrections, 0)
+        check_seed(self.seed)
+
+    def init(self, layout: Layout, k: int) -> Drawn:
+        """Return the state before the first step, in which no sample has been drawn."""
+        return Drawn()
+
+    def select(self, x: Array, k: int, state: Drawn, add: Array | None = None) -> tuple[SparseVector, Drawn]:
+        """Select between 0.7k and 1.3k entries of ``x`` ``(n,)``."""
+        accumulate(x, add)
+        threshold = self.sampled_threshold(x, k, state.step)
+        tried = attempt(x, threshold, k, self.band)
+        for _ in range(self.corrections):
+            if tried.selected is not None:
+                break
+            threshold *= 1.3 if tried.reached > k else 0.7
+            tried = attempt(x, threshold, k, self.band)
+        return settle(tried, x, k), state.next()
+
+    def sampled_threshold(self, x: Array, k: int, step: int) -> float:
+        """Return the magnitude that the share k/n of a strided sample of ``x`` ``(n,)`` reaches.
+
+        Strides are odd, so that they do not hit the same columns of every row where the length of the rows is a power
+        of two.
+        """
+        n = len(x)
+        wanted = max(k, min(MIN_ENTRIES_ABOVE * n // k, MAX_ENLARGED_SAMPLE))
+        stride = (max(1, n // wanted) - 1) | 1
+        start = int(generator(self.seed, step).integers(stride))
+        sample = namespace(x).abs(x[start::stride])
+        rank = max(1, round(len(sample) * k / n))
+        sample.partition(len(sample) - rank)
+        return float(sample[len(sample) - rank])
+
+
+# Selection between the mean and the largest magnitude (RedSync: Fang et al., JPDC 2019).
+
+
+RATIOS = (0.8, 0.6, 0.4, 0.2, 0.0)
+MAX_SELECTED_PER_K = 1.75  # a pass that finds more entries ends early, so that they never fill memory
+
+
+@dataclass(frozen=True)
+class RedSync(Selector):
+    """RedSync (Fang et al., JPDC 2019): magnitudes beyond mean + m (max - mean), m by bisection until k to 1.75k are.
+
+    The paper stops below 2k. A pass counts and selects at once, and ends early where there are too many. Where
+    ``halvings`` of m do not lead there (heavy tails, one huge outlier, ties) the selection is exact top-k.
+
+    Args:
+        halvings: the most bisections of the range of m; 10 resolve it to a thousandth.
+    """
+
+    halvings: int = 10
+
+    band: ClassVar[tuple[float, float]] = (1.0, MAX_SELECTED_PER_K)
+    exact_order: ClassVar[bool] = False  # its mean is a sum in an order that is each library's own
+
+    def __post_init__(self) -> None:
+        check_whole("halvings", self.halvings, 1)
+
+    def init(self, layout: Layout, k: int) -> NoState:
+        """Return the empty state: nothing is remembered from step to step."""
+        return NoState()
+
+    def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
+        """Select between k and 1.75k entries of ``x`` ``(n,)``."""
+        accumulate(x, add)
+        mean, peak = _mean_and_largest(x)
+        low, high, tried = 0.0, 1.0, Attempt(None, 0)
+        for _ in range(self.halvings):
+            middle = (low + high) / 2
+            tried = attempt(x, mean + middle * (peak - mean), k, self.band)
+            if tried.selected is not None:
+                break
+            if tried.reached > k:
+                low = middle
+            else:
+                high = middle
+        return settle(tried, x, k), state
+
+
+@dataclass(frozen=True)
+class RedSyncTrim(Selector):
+    """RedSync, trimmed (Fang et al., JPDC 2019): the k largest beyond mean + m (max - mean), m from 0.8 down by 0.2.
+
+    The first m that at least k entries pass decides. Where no m does, or where more than 1.75k entries pass, the k
+    largest are found as the selector ``exact`` finds them; the selection is the same.
+    """
+
+    def init(self, layout: Layout, k: int) -> NoState:
+        """Return the empty state: nothing is remembered from step to step."""
+        return NoState()
+
+    def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
+        """Select exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
+        accumulate(x, add)
+        mean, peak = _mean_and_largest(x)
+        for ratio in RATIOS:
+            tried = attempt(x, mean + ratio * (peak - mean), k, band=(1, MAX_SELECTED_PER_K))
+            if tried.selected is not None:
+                return truncate(tried.selected, k, reuse=True), state
+            if tried.reached > k:
+                break
+        return largest(x, k), state
+
+
+def _mean_and_largest(x: Array) -> tuple[float, float]:
+    """Return the mean and the largest of the magnitudes of ``x`` ``(n,)``."""
+    moments = kernels.of(x).moments(x, 0)
+    return moments.total / moments.entries, moments.largest

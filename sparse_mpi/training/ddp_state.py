@@ -21,7 +21,6 @@ from sparse_mpi.feedback import Feedback
 from sparse_mpi.feedback.base import check_sizes
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import make_algorithm, usual_density
-from sparse_mpi.reduction.deprecated import accepts_former
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, sealed
 from sparse_mpi.reduction.report import StepReport, combined
 from sparse_mpi.reduction.settings import Settings, make_settings
@@ -155,7 +154,7 @@ class SparseState:
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
         density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket, but ``"auto"`` is not
-            available. ``memory`` is the former name of feedback, deprecated.
+            available.
         comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated.
             None: all ranks of the job, see `as_comm`.
         dense_steps: the number of steps at the beginning that are dense.
@@ -170,7 +169,6 @@ class SparseState:
         RuntimeError: torch.distributed was not initialised.
     """
 
-    @accepts_former("density", "algorithm", "comm", renamed={"memory": "feedback"})
     def __init__(
         self,
         named_parameters: Iterable[tuple[str, torch.Tensor]],

@@ -15,10 +15,10 @@ from torch import Tensor
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.deprecated import takes_alias
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback, GlobalMomentum
 from sparse_mpi.reduction.arguments import resolve_k, usual_density
-from sparse_mpi.reduction.deprecated import accepts_former
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.optimizer_momentum import (
     TAKING,
@@ -182,13 +182,7 @@ class _Reducing:
             self.synchronize()
 
 
-@accepts_former(
-    "algorithm",
-    "backward_passes_per_step",
-    "op",
-    renamed={"memory": "feedback"},
-    aliases={"compression": "algorithm"},
-)
+@takes_alias("compression", "algorithm")
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
@@ -229,7 +223,7 @@ def DistributedOptimizer(
         algorithm: a name in `ALGORITHMS` such as ``"topka"``, an instance, or ``"auto"``, see `sparse_allreduce`. The
             default of all that trains, elect, was as accurate as dense sums; that of bare sums is oktopk.
             ``compression`` is Horovod's name for it.
-        feedback: see `SparseAllreduce`. ``memory`` is its former name, deprecated.
+        feedback: see `SparseAllreduce`.
         budget: instead of k, what a rank may send, as ``"5MB/s"``, see `SparseAllreduce`. What was decided for the next
             step is in ``optimizer.reduction.decision``.
         step_seconds: likewise, or beside a budget, how long a step may take.

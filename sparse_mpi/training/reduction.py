@@ -24,7 +24,6 @@ from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.autotune import AutoTuner
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
-from sparse_mpi.reduction.deprecated import accepts_former
 from sparse_mpi.reduction.engine import DENSE
 from sparse_mpi.reduction.policy import Budget
 from sparse_mpi.reduction.report import StepReport
@@ -58,8 +57,7 @@ class GradientReduction:
     Args:
         parameters: in the order in which the model uses them; those that need no gradient are left out.
         k, density, comm, algorithm, feedback, budget, step_seconds, nonfinite, options: as for `SparseAllreduce`; ``k``
-            and what is set instead of it are for all parameters together. The communicator is duplicated. ``memory`` is
-            the former name of feedback, deprecated.
+            and what is set instead of it are for all parameters together. The communicator is duplicated.
         clip_norm: as for `SparseAllreduce`, but of the sum with ``average=False``; of the whole gradient if nothing
             overlaps, else of each bucket by itself, which is reduced before the next one's norm is known.
         in_place: see `Bucket`.
@@ -82,7 +80,6 @@ class GradientReduction:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
 
-    @accepts_former("density", "k", "comm", "algorithm", renamed={"memory": "feedback"})
     def __init__(
         self,
         parameters: Iterable[Tensor],

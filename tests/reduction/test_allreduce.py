@@ -11,7 +11,7 @@ from sparse_mpi import ALGORITHMS, Reduction, SparseAllreduce, SparseVector, Wor
 from sparse_mpi.algorithms.dense import Dense
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.comm import NullComm
-from sparse_mpi.select.sampled import DGC
+from sparse_mpi.select.estimate import DGC
 
 
 def vector(rank: int, n: int = 200) -> np.ndarray:

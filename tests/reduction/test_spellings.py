@@ -1,4 +1,4 @@
-"""Every entry point with every spelling that README and docstrings show, and the spellings of release 0.1."""
+"""Every entry point with every spelling that README and docstrings show."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-import sparse_mpi
-from sparse_mpi import ErrorFeedback, MomentumCorrection, NoFeedback, SparseAllreduce, World, feedback, sparse_allreduce
+from sparse_mpi import MomentumCorrection, NoFeedback, SparseAllreduce, World, feedback, sparse_allreduce
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.ddp import SparseState
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.select.sampled import DGC
+from sparse_mpi.select.estimate import DGC
 from sparse_mpi.training.reduction import GradientReduction
 
 N = 60
@@ -113,75 +112,18 @@ def test_all_entry_points_have_the_same_order_of_arguments(entry, first):
     assert shared == [name for name in ORDER if name in by_keyword] == by_keyword[: len(shared)]
 
 
-FORMER_CALLS = {  # by position
-    "once": (lambda comm: sparse_allreduce(np.ones(N), 3, None, comm, "topka"), "k=.*density=.*comm=.*algorithm="),
-    "reducer": (lambda comm: SparseAllreduce(N, 3, None, comm, "topka"), "k=.*density=.*comm=.*algorithm="),
-    "step": (lambda comm: SparseAllreduce(N, comm=comm).step(np.ones(N), True), "check="),
-    "reduction": (lambda comm: GradientReduction([weight()], 0.1, None, comm, "topka"), "density=.*k=.*comm="),
-    "optimizer": (lambda comm: optimizer(comm, None, "topka", 2, "sum"), "algorithm=.*backward_passes_per_step=.*op="),
-    "state": (lambda comm: SparseState([("w", weight())], 0.1, "topka", comm), "density=.*algorithm=.*comm="),
-}
-
-
-@pytest.mark.parametrize("name", FORMER_CALLS)
-def test_positional_calls_of_before_work_with_a_warning_that_says_what_to_write(name, default_group):
-    call, advice = FORMER_CALLS[name]
-    with pytest.warns(DeprecationWarning, match=f"by keyword only: write {advice}") as caught:
-        (made,) = World(1).run(lambda comm: [call(comm)])[0]
-    assert caught[0].filename == __file__  # it points to the caller
-    chosen = getattr(getattr(made, "reduction", made), "algorithms", [getattr(made, "algorithm", TopkA())])
-    assert chosen in ([TopkA()], [OkTopk()])
-
-
-@pytest.mark.parametrize("name", LASTING)
-def test_memory_is_feedback_with_a_warning(name, default_group):
-    with pytest.warns(DeprecationWarning, match=r"\(memory=\.\.\.\) is deprecated: write feedback="):
-        World(1).run(lambda comm: MAKERS[name](comm, memory="dgc") and None)
-
-
-@pytest.mark.parametrize("name", LASTING)
-def test_two_spellings_at_once_are_refused_with_both_names(name, default_group):
-    def body(comm):
-        with pytest.raises(TypeError, match="takes feedback or memory, not both, got feedback='none' and memory='dgc'"):
-            MAKERS[name](comm, feedback="none", memory="dgc")
-
-    World(1).run(body)
-
-
 def test_an_algorithm_is_given_once():
     def body(comm):
         with pytest.raises(TypeError, match="takes algorithm or compression, not both, got algorithm='topka' and comp"):
             optimizer(comm, algorithm="topka", compression="dense")
-        with pytest.raises(TypeError, match="got algorithm twice, by position and as algorithm="):
-            optimizer(comm, None, "topka", algorithm="dense")
-        with pytest.raises(TypeError, match="takes algorithm or compression, not both"):
-            with pytest.warns(DeprecationWarning):
-                optimizer(comm, None, "topka", compression="dense")
 
     World(1).run(body)
 
 
 @every_maker
-def test_more_positional_arguments_than_there_ever_were_are_refused(make):
+def test_only_the_first_argument_is_given_by_position(make):
     with pytest.raises(TypeError, match="positional argument"):
-        World(1).run(lambda comm: make(comm, *range(9)))
-
-
-def test_former_names_work_with_a_warning():
-    for module, former, name in [
-        (sparse_mpi, "MEMORIES", "FEEDBACKS"),
-        (feedback, "MEMORIES", "FEEDBACKS"),
-        (feedback, "Memory", "Feedback"),
-    ]:
-        with pytest.warns(DeprecationWarning, match=f"{former} is deprecated: write {name}"):
-            assert getattr(module, former) is getattr(module, name)
-        with pytest.raises(AttributeError, match="has no attribute 'NAMES'"):
-            _ = module.NAMES
-    (made,) = World(1).run(lambda comm: SparseAllreduce(N, comm=comm))
-    with pytest.warns(DeprecationWarning, match="SparseAllreduce.memory is deprecated: write feedback") as caught:
-        assert made.memory is made.feedback
-        made.memory = other = ErrorFeedback().start(N, False, 1)
-    assert made.feedback is other and {warning.filename for warning in caught} == {__file__}
+        World(1).run(lambda comm: make(comm, *range(2)))
 
 
 def test_a_state_keeps_the_key_of_before():

@@ -6,12 +6,10 @@ import importlib
 import re
 import warnings
 
-import numpy as np
 import pytest
 
 import sparse_mpi
-from sparse_mpi import SparseAllreduce, World, feedback
-from sparse_mpi.tools.cli import main
+from sparse_mpi import SparseAllreduce, World
 
 from .distribution import ROOT
 
@@ -34,15 +32,6 @@ def one(make):
 
 
 CALLS = {
-    "`memory=`": lambda: one(lambda comm: SparseAllreduce(9, comm=comm, memory="none") and None),
-    "`SparseAllreduce.memory`": lambda: one(lambda comm: SparseAllreduce(9, comm=comm).memory and None),
-    "arguments by position, after the first": lambda: one(
-        lambda comm: sparse_mpi.sparse_allreduce(np.ones(9), 3, None, comm) and None
-    ),
-    "`sparse_mpi.MEMORIES`": lambda: sparse_mpi.MEMORIES,
-    "`sparse_mpi.feedback.MEMORIES`": lambda: feedback.MEMORIES,
-    "`sparse_mpi.feedback.Memory`": lambda: feedback.Memory,
-    "`bench contest`": lambda: main("bench contest --n 1000 --steps 1 --warmup 0 --algorithms topka".split()),
     "`sparse_mpi.elastic`": lambda: importlib.import_module("sparse_mpi.elastic").Team,
     "`sparse_mpi.keyed`": lambda: importlib.import_module("sparse_mpi.keyed").allreduce,
     "`sparse_mpi.local`": lambda: importlib.import_module("sparse_mpi.local").DiLoCo,

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SELECTORS, World, sparse_allreduce
-from sparse_mpi.select import estimate, redsync
+from sparse_mpi.select import estimate
+from sparse_mpi.select.estimate import DGC
 from sparse_mpi.select.exact import largest, top_k
 from sparse_mpi.select.random import positions
-from sparse_mpi.select.sampled import DGC
 from sparse_mpi.select.sidco import Sample, exponential, gamma, pareto
 from sparse_mpi.sparse import Layout
 
@@ -54,7 +54,6 @@ def forbid_fallback(monkeypatch):
         raise AssertionError("the estimate was not used")
 
     monkeypatch.setattr(estimate, "largest", never)
-    monkeypatch.setattr(redsync, "largest", never)
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)

@@ -290,10 +290,3 @@ def test_an_unknown_format_is_told_which_there_are(capsys):
 def test_memory_of_all_ranks_is_added():
     most = comparison.peak_memory(NullComm(1))
     assert 10**7 < 3 * most <= comparison.peak_memory(NullComm(3)) < 10**12
-
-
-def test_the_old_name_works_and_warns(monkeypatch, capsys):
-    monkeypatch.setattr(benchmark, "as_comm", lambda _: NullComm(4))
-    with pytest.warns(DeprecationWarning, match="bench contest is now bench interleaved"):
-        assert main("bench contest --n 1000 --steps 1 --warmup 0 --algorithms topka".split()) == 0
-    assert "topka" in capsys.readouterr().out

@@ -189,5 +189,4 @@ INTERLEAVED = Benchmark(
     measure=measure,
     check=check,
     collective=True,
-    former_name="contest",
 )

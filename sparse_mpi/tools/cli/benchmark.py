@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +35,6 @@ class Benchmark:
         check: raises Refused unless the options are good together, before MPI starts.
         figure: draws records, for ``--plot``.
         collective: all ranks of MPI measure; the first one prints and writes.
-        former_name: a name that it had.
     """
 
     name: str
@@ -47,18 +45,12 @@ class Benchmark:
     check: Callable[[argparse.Namespace], object] | None = None
     figure: Callable[[Sequence[dict[str, Any]], Look], Any] | None = None
     collective: bool = False
-    former_name: str = ""
 
     def add_parser(self, kinds: argparse._SubParsersAction) -> None:
-        """Declare the command, and its former name."""
+        """Declare the command."""
         parser = kinds.add_parser(self.name, help=self.help, description=self.description)
         declare(parser, self.options)
         parser.set_defaults(run=self.run)
-        if self.former_name:
-            text = f"The old name of bench {self.name}.\n\n{self.description}"
-            former = kinds.add_parser(self.former_name, description=text)
-            declare(former, self.options)
-            former.set_defaults(run=self._run_by_former_name)
 
     def run(self, args: argparse.Namespace) -> int:
         """Check, measure, print, write and draw; return the exit status."""
@@ -81,10 +73,3 @@ class Benchmark:
         if record is not None and self.figure is not None and args.plot:
             save(partial(self.figure, [record]), args.plot)
         return status
-
-    def _run_by_former_name(self, args: argparse.Namespace) -> int:
-        """Warn of the former name, and measure."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("default")  # or nobody at the command line would see it
-            warnings.warn(f"bench {self.former_name} is now bench {self.name}", DeprecationWarning, stacklevel=1)
-        return self.run(args)

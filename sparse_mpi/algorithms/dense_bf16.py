@@ -1,0 +1,68 @@
+"""Dense allreduce in bfloat16: the honest baseline, because it needs no sparsity to send half the bytes.
+
+Costs n(P-1)/P words and P - 1 + ceil(log2 P) messages a rank. MPI knows no bfloat16 and would add its bytes, so this is
+a reduce-scatter of regions of equal width, whose owners add in acc's dtype and in rank order, and an allgather.
+Returns the sum as a dense array, rounded to bfloat16 twice: before it is added and afterwards. Neither error is lost:
+the first stays with the rank that rounded, the second with the region's owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from sparse_mpi import kernels
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
+from sparse_mpi.arrays import Array, namespace, widened
+from sparse_mpi.comm import Comm
+from sparse_mpi.sparse import Layout, NoState, equal_boundaries
+
+
+@dataclass(frozen=True)
+class DenseBF16(Algorithm):
+    """Sum every element in half the bytes; k is ignored."""
+
+    traits: ClassVar[Traits] = Traits(lossless=False, in_default_plans=True)
+
+    def init(self, layout: Layout, k: int, ranks: int) -> NoState:
+        """Return nothing to remember."""
+        return NoState()
+
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: NoState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, NoState]:
+        """Return the sum ``(n,)``, bfloat16 values in acc's dtype.
+
+        ``sent`` is acc rounded, in the own region net of what rounding the sum takes away.
+        """
+        # Reduce-scatter: round, send every region to its owner, and add in acc's dtype and in rank order.
+        bounds = equal_boundaries(len(acc), comm.size)
+        widths = np.diff(bounds)
+        own = slice(bounds[comm.rank], bounds[comm.rank + 1])
+        sent = namespace(acc).empty(len(acc), acc.dtype)
+        message = kernels.of(acc).to_bfloat16(acc, back=sent)
+        received, _ = comm.alltoallv(message, widths, np.full(comm.size, widths[comm.rank]))
+        exact = namespace(acc).zeros(widths[comm.rank], acc.dtype)
+        for part in received.reshape(comm.size, -1):
+            kernels.accumulate(exact, part)
+        # Allgather the sums, rounded once more.
+        gathered, _ = comm.allgatherv(kernels.of(acc).to_bfloat16(exact), widths)
+        total = widened(gathered).astype(acc.dtype, copy=False)
+        # Owed: the sender keeps what the first rounding took, the owner of a region what the second one took.
+        with np.errstate(invalid="ignore"):
+            sent[own] += total[own] - exact
+        return Reduction(total, sent), state
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """Return two bytes for every element of the other regions, and P - 1 times as many for the own one's."""
+        if ranks == 1:
+            return Bound(0, 0, 0, 0)
+        n, widest = layout.size, -(-layout.size // ranks)
+        elements = n - n // ranks + widest * (ranks - 1)
+        return Bound(0, 0, ranks - 1 + rounds(ranks), 0, extra=2 * elements)
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        """Return n twice: the result is dense."""
+        return layout.size, layout.size
