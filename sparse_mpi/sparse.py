@@ -66,6 +66,27 @@ def truncate(vector: SparseVector, k: int, reuse: bool = False) -> SparseVector:
     return SparseVector(*kernels.of(vector.values).truncate(vector.indices, vector.values, k, reuse), vector.size)
 
 
+def at_least(x: Array, threshold: int, most: int, add: Array | None = None) -> SparseVector | None:
+    """Return the entries of ``x`` whose magnitude bits reach ``threshold``, or None if there are more than ``most``.
+
+    ``add`` ``(n,)``, if there is one, is added to ``x`` in place, in the same pass.
+    """
+    passes = kernels.of(x)
+    if add is None:
+        found = passes.select(x, threshold, most)
+    else:
+        found = passes.accumulate_select(x, add, threshold, most)
+    return None if found is None else SparseVector(*found, len(x))
+
+
+def all_at_least(x: Array, threshold: int) -> SparseVector:
+    """Return all entries of ``x`` whose magnitude bits reach ``threshold``."""
+    found = at_least(x, threshold, most=len(x))
+    if found is None:
+        raise RuntimeError(f"a kernel found more than {len(x)} entries in {len(x)}")
+    return found
+
+
 def concatenate(parts: Sequence[SparseVector]) -> SparseVector:
     """Return the entries of all parts in their order, which is index order if the ranges of the parts ascend."""
     xp = namespace(parts[0].values)
@@ -106,6 +127,11 @@ def split_counts(vector: SparseVector, boundaries: Array) -> np.ndarray:
 def equal_boundaries(size: int, ranks: int) -> np.ndarray:
     """Return boundaries ``(ranks + 1,)`` int64, ``q * size // ranks``, of equal regions; the last is never empty."""
     return np.arange(ranks + 1, dtype=np.int64) * size // ranks
+
+
+def regions_of(boundaries: np.ndarray) -> np.ndarray:
+    """Return start and stop ``(m, 2)`` of each region between ``boundaries`` ``(m + 1,)``."""
+    return np.stack([boundaries[:-1], boundaries[1:]], axis=1)
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,10 @@ from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select import Selector
-from sparse_mpi.select.base import all_at_least, most_selected
+from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, subtract, take
-from sparse_mpi.wire import BitPacked, Int8, Wire, regions_of
+from sparse_mpi.sparse import Layout, SparseVector, all_at_least, equal_boundaries, regions_of, subtract, take
+from sparse_mpi.wire import BitPacked, Int8, Wire
 from sparse_mpi.wire.packed import POSITIONS, Ballots, Complete, pack_positions, positions_lengths, unpack_positions
 
 # Ownership of entries: neighbouring indices belong to different ranks, whose shares are equal on any gradient.

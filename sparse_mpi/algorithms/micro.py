@@ -26,9 +26,8 @@ from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.kernels.base import index_dtype, magnitude_bits
-from sparse_mpi.select.base import at_least
 from sparse_mpi.select.exact import top_k
-from sparse_mpi.sparse import Layout, SparseVector, concatenate, merge, truncate
+from sparse_mpi.sparse import Layout, SparseVector, at_least, concatenate, merge, truncate
 
 MODES = ("threshold", "fixed")
 GAIN = 1 / 5  # octaves that the threshold moves for one of the count: magnitudes of gradients are about as steep

@@ -39,8 +39,18 @@ from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout, SparseVector, contains, equal_boundaries, merge, split_counts, subtract, take
-from sparse_mpi.wire import Coo, Packed, SizeBound, Wire, decode, encode, regions_of
+from sparse_mpi.sparse import (
+    Layout,
+    SparseVector,
+    contains,
+    equal_boundaries,
+    merge,
+    regions_of,
+    split_counts,
+    subtract,
+    take,
+)
+from sparse_mpi.wire import Coo, Packed, SizeBound, Wire, decode, encode
 
 # Ok-Topk's regions (Li & Hoefler, PPoPP'22): which rank owns which indices, and how results are balanced.
 

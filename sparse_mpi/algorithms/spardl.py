@@ -44,12 +44,13 @@ from sparse_mpi.sparse import (
     contains,
     equal_boundaries,
     merge,
+    regions_of,
     split_counts,
     subtract,
     take,
     truncate,
 )
-from sparse_mpi.wire import Coo, SizeBound, Wire, regions_of
+from sparse_mpi.wire import Coo, SizeBound, Wire
 
 PRUNES = ("threshold", "block")
 SELECTIONS = ("global", "block")

@@ -22,8 +22,17 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout, SparseVector, concatenate, equal_boundaries, merge, split_counts, subtract
-from sparse_mpi.wire import Coo, Wire, regions_of
+from sparse_mpi.sparse import (
+    Layout,
+    SparseVector,
+    concatenate,
+    equal_boundaries,
+    merge,
+    regions_of,
+    split_counts,
+    subtract,
+)
+from sparse_mpi.wire import Coo, Wire
 
 
 @dataclass(frozen=True)

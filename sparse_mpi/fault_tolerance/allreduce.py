@@ -17,6 +17,7 @@ from sparse_mpi.fault_tolerance.spares import Departure, TooFewRanks
 from sparse_mpi.fault_tolerance.team import Team
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.engine import Agreed, Attempt, Direct, Engine
+from sparse_mpi.reduction.policy import Plan
 
 
 class ElasticAllreduce(SparseAllreduce):
@@ -91,7 +92,7 @@ class Survival(Direct):
         self._orphaned: list[Array] = []  # residuals of lost ranks, not yet added to this rank's
         self._known = team.lost  # ranks whose loss this reducer has taken note of
 
-    def complete(self, gradient: Any, agree: Callable[[], Agreed], check: bool) -> Attempt:
+    def complete(self, gradient: Any, make_plan: Callable[[], Plan], check: bool) -> Attempt:
         """Return the attempt that all ranks that are left have made.
 
         Raises:
@@ -102,7 +103,7 @@ class Survival(Direct):
         def agree_after_losses() -> Agreed:
             self._note_losses()
             self._refuse(check)
-            return agree()
+            return engine.agree(gradient, make_plan, check)
 
         def attempt() -> Attempt:
             agreed = agree_after_losses()

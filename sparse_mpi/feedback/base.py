@@ -202,7 +202,8 @@ class ErrorFeedback(Feedback):
         if self._residual is None:
             self._residual = gradient.copy() if gradient.dtype.itemsize > 2 else widened(gradient)
             return self._residual, None
-        self._residual = fitted(self._residual, gradient)
+        if self._residual.dtype != gradient.dtype or type(self._residual) is not type(gradient):
+            self._residual = fitted(self._residual, gradient)
         return self._residual, gradient
 
     def owed(self) -> Array:
@@ -215,7 +216,7 @@ class ErrorFeedback(Feedback):
 
         Where a sent value is not finite the residual becomes 0: Inf - Inf would poison every later step.
         """
-        residual = self.residual
+        residual = self.residual if self._residual is None else self._residual
         if isinstance(sent, SparseVector):
             kernels.of(residual).subtract(residual, sent.indices, sent.values)
         else:

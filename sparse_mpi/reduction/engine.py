@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from operator import attrgetter
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -55,17 +54,12 @@ class Absence:
             self._comm, self.everywhere = comm, []
         return sorted(self.here) != self.everywhere
 
-    def agree(self, asked: bool, comm: Comm) -> list[int]:
-        """Return the tensors without a gradient on any rank. Collective if ``asked``, which is True if any has `news`.
-
-        Costs a byte a tensor (control) then.
-        """
-        if asked:
-            present = np.ones(self._tensors, np.uint8)
-            present[sorted(self.here)] = 0
-            somewhere = np.asarray(comm.allreduce(present, "max", control=True))
-            self.everywhere = np.flatnonzero(somewhere == 0).tolist()
-        return self.everywhere
+    def agree(self, comm: Comm) -> None:
+        """Find out which tensors have no gradient on any rank: a byte a tensor (control). Collective."""
+        present = np.ones(self._tensors, np.uint8)
+        present[sorted(self.here)] = 0
+        somewhere = np.asarray(comm.allreduce(present, "max", control=True))
+        self.everywhere = np.flatnonzero(somewhere == 0).tolist()
 
 
 DENSE = ALGORITHMS["dense"]()
@@ -79,6 +73,7 @@ class Agreed(NamedTuple):
     check: bool  # assert both laws
     dtype: np.dtype  # of acc
     absence_changed: bool  # on some rank, see `Absence.agree`
+    watched: bool  # somebody is to look at acc as it was before the reduction
 
 
 class Attempt(NamedTuple):
@@ -132,6 +127,7 @@ class Engine:
         self._exchanges = [self.exchange]  # of all algorithms that took turns
         self._acc: Array | None = None  # of the step under way
         self._add: Array | None = None  # what a selection has yet to add to it
+        self._withheld = False  # whether parts of the gradient were withheld in the step before
 
     def _exchange(self, algorithm: Algorithm) -> Exchange:
         """Return an exchange by ``algorithm`` before its first step."""
@@ -166,15 +162,19 @@ class Engine:
                 say(call="flush", dtype=dtype, check=check)
             else:
                 flat = self.entered(gradient)
-                dtype = self._acc_type(flat)
-                say(dtype=arrays.wide_type(flat), acc=dtype, k="dense" if plan.dense else plan.k, check=check)
+                dtype = wide = arrays.wide_type(flat)
+                for remembered in self.feedback.state().values():  # acc is as precise as the most precise of all
+                    if remembered.dtype.itemsize > dtype.itemsize:
+                        dtype = remembered.dtype
+                say(dtype=wide, acc=dtype, k="dense" if plan.dense else plan.k, check=check)
                 agreement.flag = self.absence.news(self.comm)
-        return Agreed(flat, plan, check, dtype, agreement.flag)
+        watched = check or (self.watch is not None and self.watch.due and not plan.flush)
+        return Agreed(flat, plan, check, dtype, agreement.flag, watched)
 
     def attempt(self, agreed: Agreed) -> Attempt:
         """Reduce what was agreed on. Collective."""
         self.begin(agreed)
-        self.accumulate(agreed.flat, join=self._watched(agreed))
+        self.accumulate(agreed.flat, join=agreed.watched)
         return self.reduce(agreed)
 
     def begin(self, agreed: Agreed) -> None:
@@ -185,11 +185,14 @@ class Engine:
         if exchange.dtype is not None and exchange.dtype != agreed.dtype:  # thresholds are bits of numbers
             self.start_anew()
         exchange.dtype = agreed.dtype
-        missing = self.absence.agree(agreed.absence_changed, self.comm)
-        parts = self.layout.parts if missing else ()  # made anew at each look
-        self.feedback.withhold([parts[number] for number in missing])
+        if agreed.absence_changed:
+            self.absence.agree(self.comm)
+        if self.absence.everywhere or self._withheld:
+            parts = self.layout.parts  # made anew at each look
+            self.feedback.withhold([parts[number] for number in self.absence.everywhere])
+            self._withheld = bool(self.absence.everywhere)
         self.whole = agreed.plan.k >= self.layout.size
-        if not agreed.plan.dense:
+        if exchange.instrumented.traits.prepares and not agreed.plan.dense:
             self.prepare()
 
     def accumulate(self, flat: Array | None, factor: float | None = None, join: bool = False) -> Array:
@@ -215,13 +218,14 @@ class Engine:
 
     def reduce(self, agreed: Agreed) -> Attempt:
         """Return the reduction of what was accumulated: the only communication of a step beside control."""
-        assert self._acc is not None, "reduce follows accumulate"
-        plan = agreed.plan
-        if plan.sends_all:  # without a selection that would add the gradient
+        plan, sends_all = agreed.plan, agreed.plan.dense or agreed.plan.flush
+        if sends_all:  # without a selection that would add the gradient
             self._join()
         acc, add = self._acc, self._add
-        initial = acc.copy() if self._watched(agreed) else None
-        if plan.sends_all:
+        if acc is None:
+            raise RuntimeError("accumulate must come before reduce, which found nothing to reduce")
+        initial = acc.copy() if agreed.watched else None
+        if sends_all:
             state = DENSE.init(self.layout, self.settings.k, self.comm.size)
             reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
             return Attempt(reduction, self.exchange.instrumented.forget(self.exchange.state), agreed, initial)
@@ -242,7 +246,7 @@ class Engine:
         self.feedback.consume(reduction.sent, reduction.total)
         self.exchange.state, self._acc, self._add = attempt.state, None, None
         # Prepare the next step now if the next gradient will be added to the residual from outside.
-        whole = agreed.plan.sends_all
+        whole = agreed.plan.dense or agreed.plan.flush
         if self.settings.in_place and not whole:
             self.prepare()
         seconds, traffic = perf_counter() - began, self.comm.traffic - before + self.prepared
@@ -252,7 +256,9 @@ class Engine:
         if self.watch is not None and not agreed.plan.flush:
             self.watch.note(attempt.initial_acc, reduction.total, agreed.plan.k, self.comm)
         if agreed.check and attempt.initial_acc is not None:
-            check_laws(reduction, attempt.initial_acc, self.feedback, self._algorithm(agreed.plan), self.comm)
+            check_laws(
+                reduction, attempt.initial_acc, self.feedback, DENSE if whole else self.exchange.algorithm, self.comm
+            )
         if self.settings.nonfinite == "raise":
             raise_nonfinite(reduction.total)
         return self.feedback.outcome(reduction.total)
@@ -278,7 +284,7 @@ class Engine:
     def abandon(self) -> None:
         """Leave the gradient of the step under way in the residual, unsent."""
         self._join()
-        self._acc = None
+        self._acc, self._withheld = None, False
         self.feedback.withhold(())
 
     def clipping_factor(self, flat: Array | None) -> float:
@@ -302,19 +308,6 @@ class Engine:
         self.feedback.check_gradient(flat)
         return flat
 
-    def _acc_type(self, gradient: Array) -> np.dtype:
-        """Return the dtype of the acc of ``gradient`` ``(n,)``: the widest of this and of what is remembered."""
-        remembered = [array.dtype for array in self.feedback.state().values()]
-        return max([arrays.wide_type(gradient), *remembered], key=attrgetter("itemsize"))
-
-    def _algorithm(self, plan: Plan) -> Algorithm:
-        """Return the algorithm of a step."""
-        return DENSE if plan.sends_all else self.exchange.algorithm
-
-    def _watched(self, agreed: Agreed) -> bool:
-        """Return True if somebody is to look at acc as it was before the reduction."""
-        return agreed.check or (self.watch is not None and self.watch.due and not agreed.plan.flush)
-
     def _join(self) -> None:
         """Make acc complete: what has yet to be added joins it, unless a selection has seen to that."""
         if self._add is not None and not any(selector.added for selector in self.exchange.selectors):
@@ -332,16 +325,13 @@ class Direct:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def complete(self, gradient: Any, agree: Callable[[], Agreed], check: bool) -> Attempt:
+    def complete(self, gradient: Any, make_plan: Callable[[], Plan], check: bool) -> Attempt:
         """Return the attempt that all ranks have made; where it fails the gradient stays in the residual.
 
-        Args:
-            gradient: of the step; None in a flush.
-            agree: returns what all ranks have agreed to reduce. Collective.
-            check: assert both laws on the step.
+        The arguments are those of `Engine.agree`.
         """
         self.engine.comm.job.begin_reduction()
-        agreed = agree()
+        agreed = self.engine.agree(gradient, make_plan, check)
         try:
             return self.engine.attempt(agreed)
         except BaseException:

@@ -24,11 +24,6 @@ class Plan(NamedTuple):
     dense: bool = False  # every entry is summed, by a dense allreduce
     flush: bool = False  # there is no gradient: all that the ranks owe is sent
 
-    @property
-    def sends_all(self) -> bool:
-        """Return True if a dense allreduce sends every entry, whatever the algorithm is."""
-        return self.dense or self.flush
-
 
 class FixedK:
     """The policy of a constant k."""
@@ -37,11 +32,7 @@ class FixedK:
     spends = False
 
     def __init__(self, k: int) -> None:
-        self._plan = Plan(k)
-
-    def next(self) -> Plan:
-        """Return the plan of the next step."""
-        return self._plan
+        self.plan = Plan(k)  # of the next step
 
 
 class Budget:
@@ -80,7 +71,8 @@ class Budget:
         """Return the decision on the next step; None before the second step is over."""
         return self.tracker.decision
 
-    def next(self) -> Plan:
+    @property
+    def plan(self) -> Plan:
         """Return the plan of the next step."""
         return Plan(self.tracker.controller.k, self.tracker.controller.dense)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +20,7 @@ from sparse_mpi.deprecated import warn_renamed
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import check_together, make_algorithm, resolve_k
 from sparse_mpi.reduction.autotune import fastest, fastest_now
-from sparse_mpi.reduction.engine import Absence, Agreed, Direct, Engine
+from sparse_mpi.reduction.engine import Absence, Direct, Engine
 from sparse_mpi.reduction.policy import Budget, FixedK, Plan
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.settings import Settings, make_settings
@@ -205,7 +206,7 @@ class SparseAllreduce:
             FloatingPointError: total has NaN or Inf, with ``nonfinite="raise"``.
             LawError: a law is broken, with ``check``.
         """
-        if busy(self.comm):
+        if busy(self.engine.comm):
             return self.start(gradient, k=k, density=density, check=check, dense=dense).wait()
         with arrays.on_stream_of(gradient):
             return self._step(gradient, k, density, check, dense)
@@ -235,28 +236,25 @@ class SparseAllreduce:
 
     def _step(self, gradient: Any, k: int | None, density: float | None, check: bool, dense: bool) -> Any:
         """Carry out `step` on the current device and stream."""
-        self._finish_preparing()
-        began, before = perf_counter(), self.comm.traffic.copy()
+        if self._preparing is not None:
+            self._finish_preparing()
         engine, budget = self.engine, self.policy if isinstance(self.policy, Budget) else None
-
-        def agree() -> Agreed:
-            agreed = engine.agree(gradient, lambda: self._plan(k, density, dense), check)
-            if budget is not None:
-                budget.observe(agreed.flat)
-            return agreed
-
-        total = engine.commit(self.execution.complete(gradient, agree, check), began, before)
+        began, before = perf_counter(), engine.comm.traffic.copy()
+        attempt = self.execution.complete(gradient, partial(self._plan, k, density, dense), check)
+        if budget is not None:
+            budget.observe(attempt.agreed.flat)
+        total = engine.commit(attempt, began, before)
         if budget is not None and engine.report is not None:
             words = budget.measured(began, engine.report, {0: gradient})
             if words is not None:
-                budget.tracker.decide(agreed_on(words, self.comm))
+                budget.tracker.decide(agreed_on(words, engine.comm))
         return leave(total, gradient)
 
     def _plan(self, k: int | None, density: float | None, dense: bool) -> Plan:
         """Return the plan of a step that is given these arguments."""
-        size = self.layout.size
+        size = self.engine.layout.size
         if k is None and density is None:
-            return Plan(size, dense=True) if dense else self.policy.next()
+            return Plan(size, dense=True) if dense else self.policy.plan
         if isinstance(self.policy, Budget):
             check_alone("a budget", k=k, density=density)
         return Plan(resolve_k(size, k, density), dense)
@@ -286,7 +284,7 @@ class SparseAllreduce:
             with arrays.on_stream_of(shown):
                 self._finish_preparing()
                 began, before = perf_counter(), self.comm.traffic.copy()
-                attempt = self.execution.complete(None, lambda: self.engine.agree(None, lambda: FLUSH, check), check)
+                attempt = self.execution.complete(None, lambda: FLUSH, check)
                 return leave(self.engine.commit(attempt, began, before), shown)
 
         return in_turn(self.comm, work, shown)

@@ -44,7 +44,7 @@ class Instrumented(Wrapper):
         synchronize(x)
         self.span = start, perf_counter()
         self.seconds += self.span[1] - start
-        self.selected += result.nnz
+        self.selected += len(result.indices)
         self.added += add is not None
         return result, state
 
@@ -65,7 +65,9 @@ def instrument(algorithm: Algorithm) -> tuple[list[Instrumented], Algorithm]:
 
 def check_added(selectors: Sequence[Instrumented], algorithm: Algorithm, add: Array | None) -> None:
     """Raise RuntimeError unless ``selectors`` of ``algorithm`` added ``add`` to acc exactly once."""
-    times = sum(selector.added for selector in selectors)
+    times = 0
+    for selector in selectors:
+        times += selector.added
     if times != (add is not None):
         raise RuntimeError(
             f"{algorithm} must select once from acc in every step and hand `add` on, it did so {times} times"
@@ -109,11 +111,12 @@ def summarise(
         seconds: the duration of the step.
         traffic: what the step sent and received.
     """
-    select = sum(selector.seconds for selector in selectors)
-    selected = unselected + sum(selector.selected for selector in selectors)
+    select, selected = 0.0, unselected
     for selector in selectors:
+        select += selector.seconds
+        selected += selector.selected
         selector.reset()
     if not selectors and isinstance(reduction.sent, SparseVector):
-        selected = reduction.sent.nnz  # chosen without a selector
-    total = reduction.total.nnz if isinstance(reduction.total, SparseVector) else len(reduction.total)
+        selected = len(reduction.sent.indices)  # chosen without a selector
+    total = len(reduction.total.indices if isinstance(reduction.total, SparseVector) else reduction.total)
     return StepReport(selected, total, select, traffic.seconds, seconds - select - traffic.seconds, traffic)

@@ -132,24 +132,3 @@ def most_selected(selector: Selector, layout: Layout, k: int) -> float:
 def fewest_selected(selector: Selector, k: int) -> int:
     """Return the fewest entries that the selector returns if so many are not zero, or k if it never returns fewer."""
     return floor(min(selector.band[0], 1) * k)
-
-
-def at_least(x: Array, threshold: int, most: int, add: Array | None = None) -> SparseVector | None:
-    """Return the entries of ``x`` whose magnitude bits reach ``threshold``, or None if there are more than ``most``.
-
-    ``add`` ``(n,)``, if there is one, is added to ``x`` in place, in the same pass.
-    """
-    passes = kernels.of(x)
-    if add is None:
-        found = passes.select(x, threshold, most)
-    else:
-        found = passes.accumulate_select(x, add, threshold, most)
-    return None if found is None else SparseVector(*found, len(x))
-
-
-def all_at_least(x: Array, threshold: int) -> SparseVector:
-    """Return all entries of ``x`` whose magnitude bits reach ``threshold``."""
-    found = at_least(x, threshold, most=len(x))
-    if found is None:
-        raise RuntimeError(f"a kernel found more than {len(x)} entries in {len(x)}")
-    return found

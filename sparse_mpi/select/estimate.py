@@ -17,10 +17,10 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.checks import check_whole
 from sparse_mpi.kernels.base import bits_type
-from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate, at_least
+from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate
 from sparse_mpi.select.exact import largest
 from sparse_mpi.select.random import Drawn, check_seed, generator
-from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
+from sparse_mpi.sparse import Layout, NoState, SparseVector, at_least, truncate
 
 
 class Attempt(NamedTuple):

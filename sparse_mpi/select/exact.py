@@ -9,8 +9,8 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.kernels.base import bits_type, index_dtype, magnitude_bits
-from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate, at_least
-from sparse_mpi.sparse import Layout, NoState, SparseVector, truncate
+from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate
+from sparse_mpi.sparse import Layout, NoState, SparseVector, at_least, truncate
 
 
 def top_k(x: Array, k: int) -> SparseVector:

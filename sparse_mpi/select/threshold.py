@@ -23,10 +23,10 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, is_device
 from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.kernels.base import magnitude_bits
-from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate, all_at_least, at_least
+from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate
 from sparse_mpi.select.exact import largest
 from sparse_mpi.select.stale import StaleRule
-from sparse_mpi.sparse import Layout, SparseVector, truncate
+from sparse_mpi.sparse import Layout, SparseVector, all_at_least, at_least, truncate
 
 MIN_MARGIN_OCTAVES, MAX_MARGIN_OCTAVES = 1 / 256, 1 / 4
 MOST = Fraction(5, 4)  # times k: above it the published program raises its threshold

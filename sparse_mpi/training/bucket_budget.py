@@ -55,7 +55,7 @@ class BucketBudget:
 
     def plan(self) -> Plan:
         """Return the plan of the step that begins."""
-        return self.budget.next()
+        return self.budget.plan
 
     def _receive(self) -> None:
         """Decide on the next step when all ranks have told what the last one took; a rank may ask alone."""

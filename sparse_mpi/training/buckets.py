@@ -61,19 +61,29 @@ class Buckets:
         self._share = settings.k / self.elements if by_k else density
         self._comm, self._ranks, self._survival = comm, ranks, survival
         self._passes, self._average, self._max_bytes = passes, average, max_bytes
-        self._kinds_known = False
+        self.kinds_known = False  # whether all ranks know the kind of every gradient
 
     def __iter__(self) -> Iterator[Bucket]:
         return iter(self.list)
 
-    def add(self, parameters: Iterable[Tensor]) -> None:
-        """Take in those ``parameters`` that need a gradient and are new; collective if there are any."""
-        for members in cut([p for p in parameters if p.requires_grad and p not in self.home], self._max_bytes):
+    @property
+    def previews(self) -> bool:
+        """Return True if gradients must be computed where weights were moved; all buckets have the same rule."""
+        return bool(self.list) and self.list[0].reducer.feedback.previews
+
+    def add(self, parameters: Iterable[Tensor]) -> bool:
+        """Take in those ``parameters`` that need a gradient and are new, and say if there are any: then collective."""
+        new = []
+        for parameter in parameters:
+            if parameter.requires_grad and parameter not in self.home:
+                new.append(parameter)
+        for members in cut(new, self._max_bytes) if new else ():
             options = {"passes": self._passes, "in_place": self._settings.in_place, "average": self._average}
             bucket = Bucket(members, self.make_reducer, **options)  # type: ignore[arg-type]
             self.list.append(bucket)
             self.home |= dict.fromkeys(members, bucket)
-            self._kinds_known = False
+            self.kinds_known = False
+        return bool(new)
 
     def make_reducer(self, shapes: Sequence[tuple[int, ...]]) -> SparseAllreduce:
         """Make the reducer of a bucket of parameters of these shapes, after all pending work. Collective."""
@@ -93,10 +103,9 @@ class Buckets:
 
         Gradients have the loss ``scale``.
         """
-        if not self._kinds_known:
-            seen = [bucket.seen() for bucket in self.list]
-            kinds = self._ranks.any(np.concatenate(seen))
-            self.know_kinds(np.split(kinds, np.cumsum([len(own) for own in seen])[:-1]), scale)
+        seen = [bucket.seen() for bucket in self.list]
+        kinds = self._ranks.any(np.concatenate(seen))
+        self.know_kinds(np.split(kinds, np.cumsum([len(own) for own in seen])[:-1]), scale)
 
     def kinds(self) -> list[list[int]]:
         """Return, by bucket, what all ranks know of the kinds of gradients, for `know_kinds` on one that joins them."""
@@ -117,7 +126,7 @@ class Buckets:
         }
         if leaving:
             self._remove(leaving, scale)
-        self._kinds_known = all(bucket.settled for bucket in self.list)
+        self.kinds_known = all(bucket.settled for bucket in self.list)
 
     def _remove(self, leaving: Mapping[Tensor, int], scale: float) -> None:
         """Have parameters, with as many sparse dimensions each, added up row by row; ``k`` is for the others alone."""

@@ -76,7 +76,7 @@ class _Reducing:
         Returns:
             As `GradientReduction.synchronize`.
         """
-        self.reduction.add(p for group in self.param_groups for p in group["params"])  # type: ignore[attr-defined]
+        self.reduction.add([p for group in self.param_groups for p in group["params"]])  # type: ignore[attr-defined]
         self._synchronized = True
         totals = self.reduction.synchronize()
         if self._momentum.looks_ahead:

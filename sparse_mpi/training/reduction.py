@@ -71,7 +71,7 @@ class GradientReduction:
             by an `ElasticAllreduce`, whose options may be given too.
 
     Attributes:
-        buckets: in the order in which they are reduced.
+        buckets: a list that stays the same, in the order in which they are reduced.
         sparse: the parameters whose gradients are sparse tensors.
         density: of the next steps, if it is not the reducers' own.
         check: True makes the next steps assert both laws.
@@ -156,6 +156,7 @@ class GradientReduction:
             max_bytes=max_bytes,
             sparse=self.sparse,
         )
+        self.buckets: list[Bucket] = self._buckets.list
         self._in_place, self._scaler, self._average = in_place, scaler, average
         self._lookahead = Lookahead()
         self._hooks = Hooks(self._arrived)
@@ -167,15 +168,9 @@ class GradientReduction:
         self.check: bool = False
         self.add(first)
 
-    @property
-    def buckets(self) -> list[Bucket]:
-        """Return the buckets, in the order in which they are reduced."""
-        return self._buckets.list
-
     def add(self, parameters: Iterable[Tensor]) -> None:
         """Reduce also the gradients of those ``parameters`` that need one and are new; collective if there are any."""
-        self._buckets.add(parameters)
-        if self._open:
+        if self._buckets.add(parameters) and self._open:
             self.open()
 
     def open(self) -> None:
@@ -250,18 +245,20 @@ class GradientReduction:
             Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.
         """
         began = perf_counter()
-        self._lookahead.check_step(self.buckets)
+        if self._buckets.previews:
+            self._lookahead.check_step(self.buckets)
         scale = self._current_scale()
         # Other ranks may have started these already: they come before what ranks ask each other.
         while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].settled:
             self.buckets[self._next].take_missing(scale)
             self._start(self.buckets[self._next])
-        self._buckets.complete(scale)
+        if not self._buckets.kinds_known:
+            self._buckets.complete(scale)
         waiting = self.buckets[self._next :]
         for bucket in waiting:
             bucket.take_missing(scale)
         # With a loss scaler, a step whose gradients overflowed anywhere is not reduced at all.
-        if self._overflowed():
+        if self._scaler is not None and self._overflowed():
             self._reset()
             if self._budget is not None:
                 self._budget.budget.skip()
@@ -269,12 +266,15 @@ class GradientReduction:
             for bucket in self.buckets:
                 bucket.fail()
             return []
-        self.sparse.start(self._ranks.begin)
-        try:
-            factor = self._clipping_factor(scale)  # of a whole gradient: of each that waits, none has been started
-        except Exception:
-            self._reset()
-            raise
+        if self.sparse.dims:
+            self.sparse.start(self._ranks.begin)
+        factor = 1.0
+        if self._max_norm is not None:  # of a whole gradient: of each that waits, none has been started
+            try:
+                factor = self._clipping_factor(self._max_norm, scale)
+            except Exception:
+                self._reset()
+                raise
         for bucket in waiting:
             self._start(bucket, factor)
         totals = self._finish(scale, factor)
@@ -313,8 +313,8 @@ class GradientReduction:
         Raises:
             RuntimeError: they are being reduced, or with ``in_place`` have been added to the residual already.
         """
-        if self.under_way or (self._in_place and self.arrived):
-            why = "are being reduced" if self.under_way else "are in the residual already (in_place=True)"
+        if self._next or (self._in_place and self.arrived):
+            why = "are being reduced" if self._next else "are in the residual already (in_place=True)"
             raise RuntimeError(
                 f"gradients must not be cleared between backward() and step(), when they {why}; call step() or "
                 "synchronize() first"
@@ -418,17 +418,20 @@ class GradientReduction:
 
     def _arrived(self, parameter: Tensor) -> None:
         """Start what is complete now; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
-        self._lookahead.check_arrival(self.buckets)
-        self._buckets.home[parameter].arrive(parameter, self._current_scale())
+        if self._buckets.previews:
+            self._lookahead.check_arrival(self.buckets)
+        scale = self._current_scale()
+        self._buckets.home[parameter].arrive(parameter, scale)
         while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].ready:
-            self.buckets[self._next].take_missing(self._current_scale())  # those that need no gradient any more
-            self._start(self.buckets[self._next])
+            bucket = self.buckets[self._next]
+            bucket.take_missing(scale)  # those that need no gradient any more
+            self._start(bucket)
 
     def _start(self, bucket: Bucket, factor: float = 1.0) -> None:
         """Begin to reduce a bucket, the next one in order, times ``factor``."""
         if self._tracer is not None:
             self._tracer.begin(anew=self._next == 0)
-        if not self.under_way:
+        if self._budget is not None and self._next == 0:
             self._decide()
         self._next += 1
         density, dense = self._buckets.share_left if self.density is None else self.density, False
@@ -456,10 +459,11 @@ class GradientReduction:
                 totals.append(bucket.finish(scale))
             except Exception as error:
                 errors.append(error)
-        try:
-            self.sparse.finish(factor)
-        except Exception as error:
-            errors.append(error)
+        if self.sparse.dims:
+            try:
+                self.sparse.finish(factor)
+            except Exception as error:
+                errors.append(error)
         if self._tracer is not None:
             self._tracer.end()
         self._reset()
@@ -470,22 +474,18 @@ class GradientReduction:
     def _reset(self) -> None:
         """Expect the first gradient of a step."""
         self._next, self._scale = 0, None
-        self.sparse.arrivals.reset()
+        if self.sparse.dims:
+            self.sparse.arrivals.reset()
         for bucket in self.buckets:
             bucket.reset()
 
     def _overflowed(self) -> bool:
-        """Return True on all ranks if there is a loss scaler and any rank has a gradient that is not finite."""
-        if self._scaler is None:
-            return False
+        """Return True on all ranks if any rank has a gradient that is not finite."""
         finite = self.sparse.finite and all(bool(bucket.flat.isfinite().all()) for bucket in self.buckets)
         return bool(self._ranks.any(np.array([not finite], np.uint8))[0])
 
-    def _clipping_factor(self, scale: float) -> float:
-        """Return what all ranks multiply the whole gradient by, to clip its mean; 1 where there is nothing to clip."""
-        most = self._max_norm
-        if most is None:
-            return 1.0
+    def _clipping_factor(self, most: float, scale: float) -> float:
+        """Return what all ranks multiply the whole gradient by, to clip its mean to the norm ``most``."""
         beside = self.sparse.norm / scale
         flats = [bucket.flat for bucket in self.buckets]
         return self._ranks.ask(lambda comm: clipping_factor(sketched(flats, comm.size), most, comm, beside))

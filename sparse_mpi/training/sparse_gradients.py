@@ -98,7 +98,8 @@ def summed(own: Sequence[Rows], comm: Comm, absence: Absence | None = None) -> R
                 raise TypeError(rows.problem)
         say(sparse=[(rows.table, rows.values.shape[1:]) for rows in own])
         agreement.flag = absence.news(comm)
-    absence.agree(agreement.flag, comm)
+    if agreement.flag:
+        absence.agree(comm)
     sums = list(own)
     for numbers in _alike(own):
         for number, rows in zip(numbers, _added([own[number] for number in numbers], comm), strict=True):

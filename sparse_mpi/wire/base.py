@@ -141,11 +141,6 @@ def unpack_whole(wire: Wire, buffer: Array, lengths: Any, size: int, dtype: Any)
     return wire.unpack(buffer, np.asarray(lengths), np.tile([0, size], (len(lengths), 1)), size, dtype)
 
 
-def regions_of(boundaries: np.ndarray) -> np.ndarray:
-    """Return start and stop ``(m, 2)`` of each region between ``boundaries`` ``(m + 1,)``."""
-    return np.stack([boundaries[:-1], boundaries[1:]], axis=1)
-
-
 # Look at what came before it is used: a message that was damaged on its way must not make kernels write elsewhere.
 #
 # It costs one comparison for each index, in host memory. On a device only what the host has anyway is looked at.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
-from sparse_mpi.wire import regions_of
+from sparse_mpi.sparse import SparseVector, equal_boundaries, regions_of, split_counts
 from sparse_mpi.wire.codecs import BFloat16, Int2, Int4, Int8, Unrounded
 from sparse_mpi.wire.packed import LEVEL, Ballots, Complete, pack_positions, positions_lengths, unpack_positions
 

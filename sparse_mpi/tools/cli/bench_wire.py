@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
+from sparse_mpi.sparse import SparseVector, equal_boundaries, regions_of, split_counts
 from sparse_mpi.tools.bench.progress import progress
 from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count
 from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.wire import WIRES, encode, regions_of
+from sparse_mpi.wire import WIRES, encode
 
 PAIR = 8  # bytes
 TABLE = Table(
