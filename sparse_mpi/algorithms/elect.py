@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, isqrt, log2
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -62,18 +62,19 @@ from sparse_mpi.wire.packed import POSITIONS, Ballots, Complete, pack_positions,
 FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
 
 
-class Owners(NamedTuple):
+@dataclass(frozen=True)
+class Owners:
     """A permutation of the indices that makes each rank's share contiguous, as its *numbers*."""
 
     size: int  # n, length of the vector
     ranks: int  # P
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Return how many numbers each rank has; some numbers of the last round have no index."""
         return -(-self.size // self.ranks)
 
-    @property
+    @cached_property
     def boundaries(self) -> np.ndarray:
         """Return the boundaries ``(P + 1,)`` int64 of the ranks' numbers."""
         return np.arange(self.ranks + 1, dtype=np.int64) * self.width

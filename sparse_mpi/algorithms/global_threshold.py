@@ -84,7 +84,7 @@ def gather_counts(
     """
     last, kind = np.iinfo(bits_type(values)).max, count_type(k)
     counts = np.where(thresholds > last, 0, kernels.of(values).count(values, np.minimum(thresholds, last)))
-    row = [*np.minimum(counts, k + 1), *(min(number, 255) for number in piggyback)]
+    row = [*np.minimum(counts, k + 1), *np.minimum(np.array(piggyback, np.int64), 255)]
     rows = comm.allgather(np.array(row, kind), control=True).astype(np.int64)
     m = len(thresholds)
     return rows[:, :m], rows[:, m:].sum(axis=1)

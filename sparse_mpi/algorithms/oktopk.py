@@ -371,7 +371,7 @@ class OkTopk(Algorithm):
             for workload, period, nudge in (("vgg", 32, 1.012), ("lstm", 32, 1.012), ("bert", 128, 1.025))
         }
 
-    @property
+    @cached_property
     def _rule(self) -> Counted | Stale:
         """Return the rule by which the global threshold is found."""
         if self.refresh == "exact":

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sparse_mpi.comm.base import RankFailure
 from sparse_mpi.fault_tolerance.allreduce import ElasticAllreduce
-from sparse_mpi.fault_tolerance.spares import Departure, TooFewRanks
-from sparse_mpi.fault_tolerance.team import Team
+from sparse_mpi.fault_tolerance.team import Departure, Team, TooFewRanks
 from sparse_mpi.fault_tolerance.team_comm import TeamComm, comm_of, team_of, together
 
 __all__ = [

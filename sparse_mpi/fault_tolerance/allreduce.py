@@ -13,8 +13,7 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance.copies import ROUNDINGS, Copies
-from sparse_mpi.fault_tolerance.spares import Departure, TooFewRanks
-from sparse_mpi.fault_tolerance.team import Team
+from sparse_mpi.fault_tolerance.team import Departure, Team, TooFewRanks
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.engine import Agreed, Attempt, Direct, Engine
 from sparse_mpi.reduction.policy import Plan

@@ -7,10 +7,10 @@ lost after some have left the meeting, the others learn that from them, and keep
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,15 +18,74 @@ from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import hand_over
 from sparse_mpi.comm.base import RankFailure, elastic_of
+from sparse_mpi.comm.buffers import received
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.runtime import say_on_stderr
-from sparse_mpi.fault_tolerance.spares import Departure, Spares, TooFewRanks
 
 T = TypeVar("T")
 LAST_SECONDS = 5.0  # after which a rank ends that has nothing left to do
+OVER = -1  # in place of a number of transactions: the job has ended
 
 
-class Team(Spares):
+class _Over(Exception):
+    """Ends a spare's waiting."""
+
+
+def _ranks_of(departures: Sequence[Departure]) -> frozenset[int]:
+    """Return the ranks that were lost in ``departures``."""
+    return frozenset(rank for departure in departures for rank in departure.ranks)
+
+
+class Departure(NamedTuple):
+    """Ranks that were lost at the same time. All but ``seconds`` is the same on all survivors."""
+
+    step: int  #: the first transaction, from 0, to which they gave nothing; the first step of a single reducer
+    ranks: tuple[int, ...]  #: by their numbers at the start
+    survivors: int  #: how many ranks are left
+    seconds: float  #: from the failed call on this rank until it could go on
+
+    def __str__(self) -> str:
+        lost = f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}"
+        return f"{lost} lost before step {self.step}; {self.survivors} ranks go on after {self.seconds:.2f} s"
+
+
+class TooFewRanks(RuntimeError):
+    """Raised on all survivors when there are fewer of them than the smallest number wanted."""
+
+
+class Spares:
+    """The ranks that wait until another one is lost, and take its place; by their numbers at the start.
+
+    A spare makes all that it needs with the others, and waits then, without taking a core. Where a rank was lost, the
+    others call it between two steps: the first of them sends it what all ranks have alike, such as weights. What the
+    lost rank owed is with its neighbour by then, and the spare begins with a residual of zero: any division of what is
+    owed is legal.
+
+    Args:
+        numbers: of the ranks that have not joined, lost ones included.
+        places: ranks wanted: how many trained at first.
+    """
+
+    def __init__(self, numbers: list[int], places: int) -> None:
+        self.numbers, self.places = numbers, places
+        self.recruits: list[int] = []  # those that have joined, in their order
+
+    def waiting(self, lost: frozenset[int]) -> list[int]:
+        """Return the spares that wait, if these ranks are lost."""
+        return [spare for spare in self.numbers if spare not in lost]
+
+    def chosen(self, lost: frozenset[int]) -> list[int]:
+        """Return the spares whose turn it is to take the places of ranks that are ``lost``."""
+        missing = self.places - len({*range(self.places), *self.recruits} - lost)
+        return self.waiting(lost)[: max(missing, 0)]
+
+    def admit(self, joining: Sequence[int]) -> None:
+        """Count these as ranks that train."""
+        self.recruits += [spare for spare in joining if spare in self.numbers]
+        self.numbers = [spare for spare in self.numbers if spare not in joining]
+
+
+class Team:
     """The ranks of a communicator, as many as are left. Making one is collective.
 
     All that the ranks do with ``comm`` from then on must be in a `transaction`, in the same order on all ranks.
@@ -42,7 +101,6 @@ class Team(Spares):
         number: of this rank at the start.
         members: the ranks of ``comm``, by their numbers at the start.
         departures: the losses so far, in their order.
-        recruits: the spares that have joined so far, in their order.
 
     Raises:
         ValueError: a rank's loss would end the job, or there are too few ranks for ``spares``, or for ``min_ranks``
@@ -74,12 +132,74 @@ class Team(Spares):
         self.number: int = self.comm.rank
         self.members: list[int] = list(range(self.comm.size))
         self.departures: list[Departure] = []
-        self._everybody = self.comm  # with the spares
-        self._spares = self.members[self.comm.size - spares :]  # by their numbers; those that have not joined
-        self.recruits: list[int] = []
-        self._places = self.comm.size - spares
         self.completed: int = 0  # transactions
+        self._everybody: Comm = self.comm  # with the spares
+        self._spares = Spares(self.members[self.comm.size - spares :], self.comm.size - spares)
+        self._next: Comm | None = None  # the ranks that train, or wait, when the running transaction is complete
+        self._joining: tuple[int, ...] = ()  # spares that are in when the running transaction is complete
+        self._called = False  # this spare takes part in the running transaction
+        self._lounge: Comm | None = None  # where spares wait for a message; from `stand_by` on
+        self._separate = False  # `stand_by` was called
+        self._dismissed = False  # this spare knows that the job has ended
         self._closed = self._over = False  # close() was called; all ranks have called it
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """Return the ranks that were lost, by their numbers at the start."""
+        return _ranks_of(self.departures)
+
+    @property
+    def settled(self) -> list[Departure]:
+        """Return the departures that all ranks know of when this many transactions are complete.
+
+        The newest may be known to some ranks only, until the next transaction.
+        """
+        return [departure for departure in self.departures if departure.step < self.completed]
+
+    @property
+    def waits(self) -> bool:
+        """Return whether this rank is a spare that was not called."""
+        return self._separate and self.number in self._spares.numbers
+
+    @property
+    def reserve(self) -> int:
+        """Return how many spares wait, as all ranks know when this many transactions are complete."""
+        return len(self._spares.waiting(_ranks_of(self.settled))) if self._separate else 0
+
+    def stand_by(self) -> bytes | None:
+        """Return at once on a rank that trains. A spare waits for its call. Collective.
+
+        Call it when all is made that communicates. From then on ``comm`` has the ranks that train.
+
+        Returns:
+            None on a rank that trains, and on a spare that is never called; else what `recruit` was given.
+        """
+        if not self._spares.numbers:
+            return None
+        self._separate = True
+        self.members = [number for number in self.members if number not in self._spares.numbers]
+
+        def separate() -> None:
+            self._next = self._separated()
+
+        self._together(separate)
+        return self._wait() if self.number in self._spares.numbers else None
+
+    def recruit(self, give: Callable[[], bytes]) -> None:
+        """Have spares take the places of lost ranks, if there are any of both. Collective among ranks that train.
+
+        Call it between steps.
+
+        Args:
+            give: returns what a spare needs that begins here; it is called on one rank.
+        """
+        if self._separate and self._spares.chosen(_ranks_of(self.settled)):
+            self._together(lambda: self._admission(give))
+
+    @property
+    def recruits(self) -> list[int]:
+        """Return the spares that have joined so far, in their order."""
+        return self._spares.recruits
 
     def transaction(self, attempt: Callable[[], T]) -> T:
         """Return what ``attempt()`` does, once all ranks that are left have done it.
@@ -112,7 +232,8 @@ class Team(Spares):
             completed = self._go_on()
             # Another rank has left the meeting: then this one has the result too.
             if completed > self.completed:
-                assert staged, "a transaction is complete only if all ranks have its result"
+                if not staged:
+                    raise RuntimeError("a transaction is complete only if all ranks have its result; this one has none")
                 self.completed += 1
                 return staged[0]
 
@@ -149,7 +270,7 @@ class Team(Spares):
 
     def _go_on(self) -> int:
         """Go on with the ranks that are left; return how many transactions any of them has completed."""
-        began, former, known = perf_counter(), self.comm, {*self.members, *self._spares} - self.lost
+        began, former, known = perf_counter(), self.comm, {*self.members, *self._spares.numbers} - self.lost
         while True:
             # Revoke: no rank shall wait for one that has come here.
             elastic = elastic_of(self._everybody)
@@ -162,7 +283,7 @@ class Team(Spares):
                     self.completed = completed  # a spare has no part in the one that is under way
                 # Another rank has left the meeting of an admission: those who were to join are in.
                 if completed > self.completed:
-                    self._admit(self._joining)
+                    self._admit()
                 lost = known.difference(numbers)
                 self.members = [number for number in self.members if number in numbers]
                 self.comm, self._next = self._separated(), None
@@ -191,5 +312,99 @@ class Team(Spares):
             self.departures.append(departure)
         if self.members and self.number == self.members[0]:
             say_on_stderr(str(departure))
-        if len(self.members) + len(self._waiting(self.lost)) < self.min_ranks:
+        if len(self.members) + len(self._spares.waiting(self.lost)) < self.min_ranks:
             raise TooFewRanks(f"{departure}, but min_ranks is {self.min_ranks}")
+
+    def _together(self, attempt: Callable[[], T]) -> T:
+        """Return ``attempt()``, a transaction of all ranks, spares included, after which ``comm`` may be another."""
+        former = self.comm
+        result: T = self._transact(attempt, lambda: self._everybody)
+        self._admit()
+        if self._next is not None:  # otherwise ranks were lost in its meeting, and ``comm`` is as it must be
+            self.comm, self._next = self._next, None
+        self._move(former)
+        return result
+
+    def _wait(self) -> bytes | None:
+        """Wait, as a spare, to be called; return what a rank that trains has given, or None if it never comes."""
+
+        def attempt() -> bytes:
+            self._answer()
+            return self._admission(lambda: b"")
+
+        state = b""
+        while self.waits:
+            try:
+                state = self._together(attempt)
+            except _Over:
+                self._dismissed = True
+                return None
+            except TooFewRanks:
+                if not self.members:
+                    raise
+        return state
+
+    def _answer(self) -> None:
+        """Wait for a message from the first rank that trains, which says how many transactions are complete."""
+        order = self._in_lounge().sendrecv(np.empty(0, np.int64), None, self._place(self.members[0]))
+        completed = int(received(order)[0])
+        if completed == OVER:
+            raise _Over
+        self.completed, self._called = completed, True
+
+    def _call(self, order: int) -> None:
+        """Send all spares that wait a message, from the first rank that trains."""
+        if self.number == self.members[0]:
+            for spare in self._spares.waiting(self.lost):
+                self._in_lounge().sendrecv(np.array([order], np.int64), self._place(spare), None)
+
+    def _dismiss(self) -> None:
+        """Tell spares that wait, as one who trains, that the job has ended; or hear it, as a spare."""
+        if not self._separate or self._dismissed:
+            self._dismissed = False  # if that fails, it is said once more
+        elif self.waits:
+            try:
+                self._answer()
+            except _Over:
+                return
+        else:
+            self._call(OVER)
+
+    def _admission(self, give: Callable[[], bytes]) -> bytes:
+        """Choose who joins, make a communicator with them and the ranks that train, and return what they get."""
+        if self.number not in self._spares.numbers:
+            self._call(self.completed)
+        joining = self._joining = tuple(self._spares.chosen(self.lost))
+        inside = sorted({*self.members, *joining})
+        comm = self._next = self._everybody.split(int(self.number not in inside))
+        lead, state = self.members[0], b""
+        if self.number == lead and joining:
+            state = give()
+            for spare in joining:
+                comm.sendrecv(np.frombuffer(state, np.uint8), inside.index(spare), None)
+        elif self.number in joining:
+            came = comm.sendrecv(np.empty(0, np.uint8), None, inside.index(lead))
+            state = b"" if came is None else came.tobytes()
+        return state
+
+    def _admit(self) -> None:
+        """Count the spares that join among the ranks that train."""
+        self._spares.admit(self._joining)
+        self.members = sorted({*self.members, *self._joining})
+
+    def _separated(self) -> Comm:
+        """Return the communicator of the ranks that train, or of those that wait. Collective among all."""
+        if not self._separate:
+            return self._everybody
+        self._lounge = elastic_of(self._everybody).yielding()
+        return self._everybody.split(int(self.number in self._spares.numbers))
+
+    def _place(self, number: int) -> int:
+        """Return the rank among all of the one with this number at the start."""
+        return sorted({*self.members, *self._spares.waiting(self.lost)}).index(number)
+
+    def _in_lounge(self) -> Comm:
+        """Return where spares wait for a message, after `stand_by`."""
+        if self._lounge is None:
+            raise RuntimeError("spares must stand by before they are called; call stand_by() on all ranks")
+        return self._lounge

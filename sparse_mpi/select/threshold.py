@@ -129,4 +129,7 @@ def _smallest(values: Array) -> int:
     Works in parts, so that the magnitudes need no memory of the same size; on a device each would be waited for.
     """
     part = len(values) if is_device(values) else max(kernels.SMALL, len(values) // 16)
-    return min(int(magnitude_bits(values[lo : lo + part]).min()) for lo in range(0, len(values), part))
+    smallest = int(magnitude_bits(values[:part]).min())
+    for start in range(part, len(values), part):
+        smallest = min(smallest, int(magnitude_bits(values[start : start + part]).min()))
+    return smallest

@@ -19,7 +19,9 @@ from sparse_mpi.tools.plan.execute import algorithm_of
 
 OLD = Path(__file__).with_name("written_by_0.1.0")
 SHAPES = [(12, 30), (30,), (7, 5, 3, 3), (7,)]
-CASES = json.loads((OLD / "checkpoints" / "step-00000003" / "checkpoint.json").read_text())["identity"]["cases"]
+SAVED = json.loads((OLD / "checkpoints" / "step-00000003" / "checkpoint.json").read_text())["identity"]["cases"]
+NAMES = {"memory": "feedback"}  # former names of arguments
+CASES = {label: {NAMES.get(name, name): value for name, value in case.items()} for label, case in SAVED.items()}
 
 
 def gradient(step, rank):
