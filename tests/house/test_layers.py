@@ -112,6 +112,10 @@ def imports(name: str, file: Path, modules: dict[str, Path]) -> list[Import]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.Import):
                 found.extend(Import(alias.name, child.lineno, inside) for alias in child.names)
+            elif isinstance(child, ast.Call) and ast.unparse(child.func).endswith("import_module") and child.args:
+                target = child.args[0].value if isinstance(child.args[0], ast.Constant) else ""
+                found.extend([Import(target, child.lineno, inside)] if target in modules else [])
+                visit(child, inside)
             elif isinstance(child, ast.ImportFrom):
                 source = absolute(name, file, child)
                 for alias in child.names:

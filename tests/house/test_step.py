@@ -1,0 +1,102 @@
+"""A step can be read: how many files it enters, how many calls it makes, and what importing a reducer brings along."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce, World, kernels
+
+from .test_layers import LIBRARY, PACKAGE, ROOT, imports
+
+N, STEADY = 100_000, 38  # elements of a gradient; steps after which thresholds and regions are settled
+MODULES, CHAIN = 90, 20  # that importing a reducer brings along; the longest chain of imports from it
+
+
+def entered(ranks, make):
+    """The calls of the library in one steady step on rank 0 of a World, by file, with NumPy's kernels."""
+    calls = Counter()
+
+    def note(frame, event, argument):
+        path = frame.f_code.co_filename
+        if event == "call" and f"/{PACKAGE}/" in path:
+            calls[path.rpartition(f"/{PACKAGE}/")[2]] += 1
+
+    def body(comm):
+        step, random = make(comm), np.random.default_rng(comm.rank)
+        for _ in range(STEADY):
+            step(random)
+        sys.setprofile(note if comm.rank == 0 else None)
+        try:
+            step(random)
+        finally:
+            sys.setprofile(None)
+
+    World(ranks).run(body)
+    return calls
+
+
+def reducer(algorithm):
+    def make(comm):
+        made = SparseAllreduce(N, density=0.01, comm=comm, algorithm=algorithm)
+        return lambda random: made.step(random.standard_normal(N, np.float32))
+
+    return make
+
+
+def optimizer(comm):
+    torch = pytest.importorskip("torch")
+    from sparse_mpi.optim import DistributedOptimizer
+
+    weight = torch.nn.Parameter(torch.zeros(N))
+    made = DistributedOptimizer(torch.optim.SGD([weight], lr=0.1), density=0.01, comm=comm, algorithm="oktopk")
+
+    def step(random):
+        made.zero_grad()
+        (weight * torch.from_numpy(random.standard_normal(N, np.float32))).sum().backward()
+        made.step()
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("ranks", "make", "files", "calls"),
+    [
+        pytest.param(4, reducer("oktopk"), 18, 220, id="oktopk"),
+        pytest.param(4, reducer("elect"), 20, 350, id="elect"),
+        pytest.param(2, optimizer, 24, 380, id="optimizer"),
+    ],
+)
+def test_a_steady_step_enters_few_files_and_makes_few_calls(monkeypatch, ranks, make, files, calls):
+    """Numba's compiled functions count as calls where it is installed, so that all count NumPy's kernels."""
+    monkeypatch.setattr(kernels, "_host", kernels._generic)
+    found = entered(ranks, make)
+    assert len(found) <= files and found.total() <= calls, dict(sorted(found.items()))
+
+
+def test_importing_a_reducer_brings_few_modules_along():
+    code = f"import sys; from {PACKAGE} import SparseAllreduce; print(*(m for m in sys.modules if m.startswith('{PACKAGE}')))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    modules = sorted(done.stdout.split())
+    assert len(modules) <= MODULES, f"{len(modules)}: {' '.join(modules)}"
+
+
+def test_chains_of_imports_are_short():
+    graph = {
+        name: [i.target for i in imports(name, file, LIBRARY) if i.target in LIBRARY and not i.inside]
+        for name, file in LIBRARY.items()
+    }
+
+    @cache
+    def chain(name):
+        return max(([name, *chain(target)] for target in graph[name] if target != PACKAGE), key=len, default=[name])
+
+    longest = chain(f"{PACKAGE}.reduction.reducer")
+    assert len(longest) <= CHAIN, " > ".join(longest)
