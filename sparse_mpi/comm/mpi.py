@@ -45,6 +45,7 @@ class MPIComm(CountingComm):
         ValueError: ``timeout``, SPARSE_MPI_TIMEOUT or SPARSE_MPI_WATCH is not what it must be.
     """
 
+    guarded = True
     _watchdog: Watchdog | None = None
     _owns_watchdog = False
     _whole: MPIComm | None = None  # of which this one was made, and which is in use for as long as this is
@@ -128,16 +129,15 @@ class MPIComm(CountingComm):
     def job(self) -> Job:
         """Return what is known of the processes of this job."""
         comm = self._comm
-        abort = Abort(self.rank, self.size, lambda: comm.Abort(1))
-        job = Job(self.concurrent, self.staged, self._elastic, self._hosts, abort, abort.guard, self._watch)
+        abort, elastic = Abort(self.rank, self.size, lambda: comm.Abort(1)), self._elastic if self._survives else None
+        job = Job(self.concurrent, self.staged, elastic, self._hosts, abort, abort.guard, self._watch)
         if self._survives and ulfm.exits_without_abort():
             job = job._replace(guard=lambda: None)
         return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
 
     @property
-    def _elastic(self) -> ulfm.Ulfm | None:
-        if not self._survives:
-            return None
+    def _elastic(self) -> ulfm.Ulfm:
+        """Return what the ranks can do that go on, where they survive the failure of others."""
         return ulfm.Ulfm(self._raw, self._watchdog, self._remade, self.yielding, self.start_sendrecv)
 
     def _hosts(self) -> Counts:
@@ -161,11 +161,11 @@ class MPIComm(CountingComm):
         require_mpi(self._mpi)
 
     def _confirm(self) -> None:
-        if self._elastic is not None:
+        if self._survives:
             self._elastic.confirm()
 
     def _is_rank_failure(self, error: Exception) -> bool:
-        return self._elastic is not None and self._elastic.is_rank_failure(error, self._messages.started)
+        return self._survives and self._elastic.is_rank_failure(error, self._messages.started)
 
     def free(self) -> None:
         """Free the duplicated communicator and the datatypes. Collective."""

@@ -13,7 +13,7 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.budget import Decision, agreed_on
 from sparse_mpi.budget.goal import check_alone
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.background import Handle, busy, in_turn, progress_thread_of, settle
+from sparse_mpi.comm.background import Handle, ProgressThread, busy, in_turn, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import check_together, make_algorithm, resolve_k
@@ -218,7 +218,7 @@ class SparseAllreduce:
             FloatingPointError: total has NaN or Inf, with ``nonfinite="raise"``.
             LawError: a law is broken, with ``check``.
         """
-        if busy(self.comm):
+        if ProgressThread in self.comm.attributes and busy(self.comm):
             return self.start(gradient, k=k, density=density, check=check, dense=dense).wait()
         with arrays.on_stream_of(gradient):
             return self._step(gradient, k, density, check, dense)
