@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, synchronize
+from sparse_mpi.comm import making
 from sparse_mpi.comm.base import Counts, Job, Take
 from sparse_mpi.comm.buffers import cut, row_bytes
 from sparse_mpi.comm.counting import CountingComm
@@ -18,7 +19,7 @@ from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.comm.job.time_limit import time_limit, wants_watchdog
 from sparse_mpi.comm.job.uncaught import Abort
 from sparse_mpi.comm.job.watchdog import Watchdog
-from sparse_mpi.comm.making import CHUNK, Raw, alone
+from sparse_mpi.comm.making import Raw, alone
 from sparse_mpi.comm.point_to_point import PointToPoint
 from sparse_mpi.comm.runtime import refuse_singletons, require_mpi, takes_device_pointers
 from sparse_mpi.comm.staging import Staging
@@ -186,7 +187,7 @@ class MPIComm(CountingComm):
         return self._staging.upload(came, send) if self.staged and is_device(send) else super()._unstage(came, send)
 
     def _allgather(self, send: Array) -> Array:
-        if send.size > CHUNK:
+        if send.size > making.CHUNK:
             gathered, _ = self._allgatherv(send.reshape(-1), np.full(self.size, send.size))
             return gathered.reshape(self.size, *send.shape)
         out = self._messages.empty((self.size, *send.shape), send)
@@ -221,8 +222,8 @@ class MPIComm(CountingComm):
     def _allreduce(self, send: Array, op: str) -> Array:
         out = self._messages.empty(send.shape, send)
         flat, total = send.reshape(-1), out.reshape(-1)
-        for at in range(0, max(send.size, 1), CHUNK):
-            part = slice(at, at + CHUNK)
+        for at in range(0, max(send.size, 1), making.CHUNK):
+            part = slice(at, at + making.CHUNK)
             self._together(self._comm.Allreduce, self._comm.Iallreduce, flat[part], total[part], self._ops[op])
         return out
 
