@@ -398,7 +398,7 @@ class OkTopk(Algorithm):
         selected, selection = self.selector.select(acc, k, state.selection, add)
 
         # Redraw the regions when they are due, or when the step before found them unbalanced.
-        ring = Renumbered(comm, state.turn)
+        ring = Renumbered(comm, state.turn) if state.turn else comm
         boundaries, age = state.boundaries, state.age + 1
         if state.stale or age > self.period:
             boundaries, age = draw_regions(selected, k, comm), 1

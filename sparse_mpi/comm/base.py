@@ -45,7 +45,7 @@ class Traffic:
     def copy(self) -> Traffic:
         return replace(self, calls=None)
 
-    def _plus(self, other: Traffic, sign: int) -> Traffic:
+    def __sub__(self, other: Traffic, sign: int = -1) -> Traffic:
         return Traffic(
             self.sent + sign * other.sent,
             self.received + sign * other.received,
@@ -55,10 +55,7 @@ class Traffic:
         )
 
     def __add__(self, other: Traffic) -> Traffic:
-        return self._plus(other, 1)
-
-    def __sub__(self, other: Traffic) -> Traffic:
-        return self._plus(other, -1)
+        return self.__sub__(other, 1)
 
     def reset(self) -> None:
         self.sent = self.received = self.messages = self.control = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 
 import numpy as np
@@ -64,37 +64,4 @@ def announced_rows(header: np.ndarray, like: Array, source: int) -> int:
     rows, size = header.tolist()
     if size != row_bytes(like):
         raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too, got {size}")
-    return rows
-
-
-def received(rows: Array | None) -> Array:
-    """Return what a `sendrecv` with a source returns.
-
-    Raises:
-        RuntimeError: that is None.
-    """
-    if rows is None:
-        raise RuntimeError("a message must come from every source, got none; the transport has returned too early")
-    return rows
-
-
-def require_equal(what: str, got: int, reference: str, value: int) -> None:
-    """Raise ValueError, in words, unless ``got`` is ``value``."""
-    if got != value:
-        raise ValueError(f"{what} must be {reference} ({value}), got {got}")
-
-
-def require_rank(ranks: int, argument: str, rank: int | None) -> None:
-    """Raise ValueError if there is a ``rank`` and it is none of these ``ranks``."""
-    if rank is not None and not 0 <= rank < ranks:
-        raise ValueError(f"{argument} must be a rank in [0, {ranks}), got {rank}")
-
-
-def per_rank(ranks: int, argument: str, counts: Sequence[int] | Counts) -> Counts:
-    """Return ``counts`` as (P,) int64, checked."""
-    rows = np.asarray(counts, dtype=np.int64)
-    if rows.shape != (ranks,):
-        raise ValueError(f"{argument} must hold the rows of {ranks} ranks, got shape {rows.shape}")
-    if rows.min() < 0:
-        raise ValueError(f"{argument} must be >= 0, got {rows.min()} for rank {rows.argmin()}")
     return rows

@@ -60,7 +60,8 @@ class same_on_all_ranks:
 
     def _say(self, **facts: Any) -> None:
         """State what must be equal on all ranks."""
-        self._statement += "".join([f"{name}={value} " for name, value in facts.items()])
+        for name, value in facts.items():
+            self._statement += f"{name}={value} "
 
 
 def check_consistency(

@@ -34,7 +34,6 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synchronize, to_host
 from sparse_mpi.comm.base import Counts, Job, Ledger, RankFailure, Take, Traffic
-from sparse_mpi.comm.buffers import per_rank, received, require_equal, require_rank, row_bytes
 from sparse_mpi.comm.former_members import former_member
 from sparse_mpi.comm.job.call_log import CALLS, Watched
 
@@ -54,13 +53,15 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
 
     @wraps(method)
     def call(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        self._require_running()
+        if self.guarded:
+            self._require_running()
         if self.watched is not None:
             self.watched.enter(number, args[2] if len(args) > 2 else kwargs.get("source"))
         start = perf_counter()
         try:
             result = method(self, *args, **kwargs)
-            self._confirm()
+            if self.guarded:
+                self._confirm()
             return result
         except Exception as error:
             if self._is_rank_failure(error):
@@ -70,7 +71,7 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
             end = perf_counter()
             if self.watched is not None:
                 self.watched.leave()
-            traffic = self.traffic
+            traffic = self._ledger.traffic
             traffic.seconds += end - start
             if traffic.calls is not None:
                 traffic.calls.append((start, end))
@@ -90,6 +91,7 @@ class CountingComm(ABC):
 
     staged = True  #: whether arrays on a device pass through host memory on their way
     concurrent = False  #: whether one thread may call it while others compute, or call other communicators
+    guarded = False  # whether `_require_running` and `_confirm` are to be asked around each call
     watched: Watched | None = None  # notes the calls for the watchdog of this rank, where there is one
 
     def __init__(self, rank: int, size: int) -> None:
@@ -127,7 +129,7 @@ class CountingComm(ABC):
         came = self._sendrecv(mine, dest, source)
         leaves, arrives = dest not in (None, self.rank), source not in (None, self.rank)
         self._count(mine.nbytes * leaves, came.nbytes if came is not None and arrives else 0, int(leaves))
-        return None if came is None else self._unstage(came, send)
+        return came if came is None or mine is send else self._unstage(came, send)
 
     @timed
     def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
@@ -149,8 +151,8 @@ class CountingComm(ABC):
     def allgather(self, send: Array, control: bool = False) -> Array:
         mine = self._enter(send)
         gathered = self._allgather(mine)
-        self._count_gather(mine, gathered, control)
-        return self._unstage(gathered, send)
+        self._count(mine.nbytes * (self.size - 1), gathered.nbytes - mine.nbytes, self._rounds, control)
+        return gathered if mine is send else self._unstage(gathered, send)
 
     @timed
     def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
@@ -159,37 +161,41 @@ class CountingComm(ABC):
             self._count(4 * (self.size - 1), 0, self._rounds, control=True)
         else:
             counts = per_rank(self.size, "counts", counts)
-            require_equal("counts[rank]", int(counts[self.rank]), "the rows of send", len(mine))
+            if counts[self.rank] != len(mine):
+                raise ValueError(f"counts[rank] must be the rows of send ({len(mine)}), got {counts[self.rank]}")
         gathered, counts = self._allgatherv(mine, counts)
-        self._count_gather(mine, gathered)
-        return self._unstage(gathered, send), counts
+        self._count(mine.nbytes * (self.size - 1), gathered.nbytes - mine.nbytes, self._rounds)
+        return gathered if mine is send else self._unstage(gathered, send), counts
 
     @timed
     def alltoallv(
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
-        mine, counts = self._enter_for_all(send, counts)
+        mine = self._enter(send, rows=True)
+        counts = per_rank(self.size, "counts", counts, len(mine))
         own, messages = int(counts[self.rank]), self.size - 1
         if expected is not None:
             expected = per_rank(self.size, "expected", expected)
-            require_equal("expected[rank]", int(expected[self.rank]), "counts[rank]", own)
+            if expected[self.rank] != own:
+                raise ValueError(f"expected[rank] must be counts[rank] ({own}), got {expected[self.rank]}")
             messages = int(np.count_nonzero(counts)) - (own > 0)
         came, came_counts = self._alltoallv(mine, counts, expected)
-        row = row_bytes(mine)
-        self._count(mine.nbytes - own * row, came.nbytes - int(came_counts[self.rank]) * row, messages)
-        return self._unstage(came, send), came_counts
+        kept = came[: came_counts[self.rank]].nbytes  # of as many rows as this rank has sent itself
+        self._count(mine.nbytes - mine[:own].nbytes, came.nbytes - kept, messages)
+        return came if mine is send else self._unstage(came, send), came_counts
 
     @timed
     def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
-        mine, counts = self._enter_for_all(send, counts)
-        own, arrived = int(counts[self.rank]) * row_bytes(mine), 0
+        mine = self._enter(send, rows=True)
+        counts = per_rank(self.size, "counts", counts, len(mine))
+        own, arrived = mine[: counts[self.rank]].nbytes, 0  # bytes; as many rows as this rank sends itself
 
         def hand_over(first: int, rows: Array, by_rank: Counts) -> None:
             nonlocal arrived
             arrived += rows.nbytes
-            came, began = self._unstage(rows, send), perf_counter()
+            came, began = rows if mine is send else self._unstage(rows, send), perf_counter()
             take(first, came, by_rank)
-            self.traffic.seconds -= perf_counter() - began
+            self._ledger.traffic.seconds -= perf_counter() - began
 
         self._streamed_alltoallv(mine, counts, hand_over)
         self._count(mine.nbytes - own, arrived - own, self.size - 1)
@@ -207,7 +213,7 @@ class CountingComm(ABC):
         total = self._allreduce(mine, op)
         moved = 2 * mine.nbytes * (self.size - 1) // self.size
         self._count(moved, moved, 2 * self._rounds, control)
-        return self._unstage(total, send)
+        return total if mine is send else self._unstage(total, send)
 
     @timed
     def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
@@ -217,7 +223,7 @@ class CountingComm(ABC):
         children = self._children(root)
         self._count(came.nbytes * children, came.nbytes * (self.rank != root), children, control)
         self._count(8 * children, 0, children, control=True)
-        return self._unstage(came, send)
+        return came if mine is send else self._unstage(came, send)
 
     @timed
     def barrier(self) -> None:
@@ -270,7 +276,7 @@ class CountingComm(ABC):
     def _barrier(self) -> None: ...
 
     def _require_running(self) -> None:
-        """Raise RuntimeError where no call can be made any more."""
+        """Raise RuntimeError where no call can be made any more; asked where ``guarded``, as is `_confirm`."""
         return
 
     def _confirm(self) -> None:
@@ -282,25 +288,23 @@ class CountingComm(ABC):
         return False
 
     def _enter(self, send: Array, rows: bool = False) -> Array:
-        """Return ``send`` ready to be moved: contiguous, written, and in host memory for a staged transport."""
-        on_device = is_device(send)
-        if not (on_device or isinstance(send, np.ndarray)):
+        """Return ``send`` ready to be moved: contiguous, written, and in host memory for a staged transport.
+
+        Where that is ``send`` itself, what is received needs no `_unstage`.
+        """
+        on_host = isinstance(send, np.ndarray)
+        if not (on_host or is_device(send)):
             raise TypeError(f"send must be a NumPy or CuPy array, got {describe(send)}; convert it first")
         if send.dtype.hasobject:
             raise TypeError(f"send must hold plain numbers, got dtype {send.dtype}; give it a numeric dtype")
-        if rows and (send.ndim == 0 or row_bytes(send) == 0):
+        if rows and (send.ndim == 0 or send.itemsize == 0 or 0 in send.shape[1:]):
             raise ValueError(f"send must have rows of at least one byte, got shape {send.shape}; reshape it")
-        if on_device and self.staged:
+        if self.staged and not on_host:
             return self._stage(send)
         contiguous = send if send.flags.c_contiguous else namespace(send).array(send, order="C")
-        synchronize(contiguous)
+        if not on_host:
+            synchronize(contiguous)
         return contiguous
-
-    def _enter_for_all(self, send: Array, counts: Sequence[int] | Counts) -> tuple[Array, Counts]:
-        """Return rows ``send`` ready to be moved, and how many of them are for each rank."""
-        mine, counts = self._enter(send, rows=True), per_rank(self.size, "counts", counts)
-        require_equal("the sum of counts", int(counts.sum()), "the rows of send", len(mine))
-        return mine, counts
 
     def _stage(self, send: Array) -> np.ndarray:
         """Return a copy in host memory of a device array."""
@@ -319,14 +323,40 @@ class CountingComm(ABC):
         lowest = number & -number or self.size
         return sum(1 for bit in range(self._rounds) if 1 << bit < lowest and number + (1 << bit) < self.size)
 
-    def _count_gather(self, mine: Array, gathered: Array, control: bool = False) -> None:
-        self._count(mine.nbytes * (self.size - 1), gathered.nbytes - mine.nbytes, self._rounds, control)
-
     def _count(self, sent: int, received: int, messages: int, control: bool = False) -> None:
-        traffic = self.traffic
+        traffic = self._ledger.traffic
         if control:
             traffic.control += sent
         else:
             traffic.sent += sent
             traffic.received += received
         traffic.messages += messages
+
+
+def require_rank(ranks: int, argument: str, rank: int | None) -> None:
+    """Raise ValueError if there is a ``rank`` and it is none of these ``ranks``."""
+    if rank is not None and not 0 <= rank < ranks:
+        raise ValueError(f"{argument} must be a rank in [0, {ranks}), got {rank}")
+
+
+def per_rank(ranks: int, argument: str, counts: Sequence[int] | Counts, total: int | None = None) -> Counts:
+    """Return ``counts`` as (P,) int64, checked: if there is a ``total``, it must be their sum."""
+    rows = np.asarray(counts, dtype=np.int64)
+    if rows.shape != (ranks,):
+        raise ValueError(f"{argument} must hold the rows of {ranks} ranks, got shape {rows.shape}")
+    if rows.min() < 0:
+        raise ValueError(f"{argument} must be >= 0, got {rows.min()} for rank {rows.argmin()}")
+    if total is not None and rows.sum() != total:
+        raise ValueError(f"the sum of {argument} must be the rows of send ({total}), got {rows.sum()}")
+    return rows
+
+
+def received(rows: Array | None) -> Array:
+    """Return what a `sendrecv` with a source returns.
+
+    Raises:
+        RuntimeError: that is None.
+    """
+    if rows is None:
+        raise RuntimeError("a message must come from every source, got none; the transport has returned too early")
+    return rows

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import Array, is_device, synchronize
+from sparse_mpi.comm import making
 from sparse_mpi.comm.base import Counts, Job, Take
 from sparse_mpi.comm.buffers import cut, row_bytes
 from sparse_mpi.comm.counting import CountingComm
@@ -18,7 +19,7 @@ from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.comm.job.time_limit import time_limit, wants_watchdog
 from sparse_mpi.comm.job.uncaught import Abort
 from sparse_mpi.comm.job.watchdog import Watchdog
-from sparse_mpi.comm.making import CHUNK, Raw, alone
+from sparse_mpi.comm.making import Raw, alone
 from sparse_mpi.comm.point_to_point import PointToPoint
 from sparse_mpi.comm.runtime import refuse_singletons, require_mpi, takes_device_pointers
 from sparse_mpi.comm.staging import Staging
@@ -45,6 +46,7 @@ class MPIComm(CountingComm):
         ValueError: ``timeout``, SPARSE_MPI_TIMEOUT or SPARSE_MPI_WATCH is not what it must be.
     """
 
+    guarded = True
     _watchdog: Watchdog | None = None
     _owns_watchdog = False
     _whole: MPIComm | None = None  # of which this one was made, and which is in use for as long as this is
@@ -128,16 +130,15 @@ class MPIComm(CountingComm):
     def job(self) -> Job:
         """Return what is known of the processes of this job."""
         comm = self._comm
-        abort = Abort(self.rank, self.size, lambda: comm.Abort(1))
-        job = Job(self.concurrent, self.staged, self._elastic, self._hosts, abort, abort.guard, self._watch)
+        abort, elastic = Abort(self.rank, self.size, lambda: comm.Abort(1)), self._elastic if self._survives else None
+        job = Job(self.concurrent, self.staged, elastic, self._hosts, abort, abort.guard, self._watch)
         if self._survives and ulfm.exits_without_abort():
             job = job._replace(guard=lambda: None)
         return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
 
     @property
-    def _elastic(self) -> ulfm.Ulfm | None:
-        if not self._survives:
-            return None
+    def _elastic(self) -> ulfm.Ulfm:
+        """Return what the ranks can do that go on, where they survive the failure of others."""
         return ulfm.Ulfm(self._raw, self._watchdog, self._remade, self.yielding, self.start_sendrecv)
 
     def _hosts(self) -> Counts:
@@ -161,11 +162,11 @@ class MPIComm(CountingComm):
         require_mpi(self._mpi)
 
     def _confirm(self) -> None:
-        if self._elastic is not None:
+        if self._survives:
             self._elastic.confirm()
 
     def _is_rank_failure(self, error: Exception) -> bool:
-        return self._elastic is not None and self._elastic.is_rank_failure(error, self._messages.started)
+        return self._survives and self._elastic.is_rank_failure(error, self._messages.started)
 
     def free(self) -> None:
         """Free the duplicated communicator and the datatypes. Collective."""
@@ -186,7 +187,7 @@ class MPIComm(CountingComm):
         return self._staging.upload(came, send) if self.staged and is_device(send) else super()._unstage(came, send)
 
     def _allgather(self, send: Array) -> Array:
-        if send.size > CHUNK:
+        if send.size > making.CHUNK:
             gathered, _ = self._allgatherv(send.reshape(-1), np.full(self.size, send.size))
             return gathered.reshape(self.size, *send.shape)
         out = self._messages.empty((self.size, *send.shape), send)
@@ -221,8 +222,8 @@ class MPIComm(CountingComm):
     def _allreduce(self, send: Array, op: str) -> Array:
         out = self._messages.empty(send.shape, send)
         flat, total = send.reshape(-1), out.reshape(-1)
-        for at in range(0, max(send.size, 1), CHUNK):
-            part = slice(at, at + CHUNK)
+        for at in range(0, max(send.size, 1), making.CHUNK):
+            part = slice(at, at + making.CHUNK)
             self._together(self._comm.Allreduce, self._comm.Iallreduce, flat[part], total[part], self._ops[op])
         return out
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm.base import Counts
-from sparse_mpi.comm.buffers import require_rank
-from sparse_mpi.comm.counting import CountingComm
+from sparse_mpi.comm.counting import CountingComm, require_rank
 
 
 class NullComm(CountingComm):

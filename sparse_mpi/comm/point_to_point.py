@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, synchronize
+from sparse_mpi.comm import making
 from sparse_mpi.comm.base import Counts, Take
 from sparse_mpi.comm.buffers import ascending, cut, row_bytes
-from sparse_mpi.comm.making import CHUNK, Raw
+from sparse_mpi.comm.making import Raw
 from sparse_mpi.comm.polling import wait_until
 from sparse_mpi.comm.staging import Staging
 
@@ -158,7 +159,7 @@ class PointToPoint:
     def receive(self, like: Array, source: int, tag: int, begun: Receiving | None = None) -> Array:
         """Return the rows that ``source`` sends, whose dtype and trailing shape are those of ``like``."""
         pieces: list[Array] = []
-        while not pieces or len(pieces[-1]) == CHUNK:
+        while not pieces or len(pieces[-1]) == making.CHUNK:
             piece, request = begun or self._start_receiving(like, source, tag)
             self.wait([request])
             pieces.append(piece)

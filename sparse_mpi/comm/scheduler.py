@@ -69,7 +69,7 @@ class Run:
         self._waiting: dict[int, Callable[[], str]] = {}  # rank -> tells what for
         self._unfinished = size
         self.departed: set[int] = set()  # ranks that have failed
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None  # why the run ends; whoever calls then is to `check`
         self._over = threading.Event()
         self.everybody: Group = Group(self, range(size))
 
@@ -87,17 +87,17 @@ class Run:
             for thread in threads:
                 thread.join()
         except KeyboardInterrupt as interrupt:
-            self._failure = interrupt
+            self.failure = interrupt
             raise
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         return self._returned
 
     def _rank_main(self, rank: int) -> None:
         """Run one rank on its own thread, from its first turn on."""
         self._gates[rank].acquire()
         try:
-            if self._failure is None:
+            if self.failure is None:
                 self._returned[rank] = self._fn(rank, self)
         except _Stopped:
             pass
@@ -109,19 +109,18 @@ class Run:
         self._unfinished -= 1
         self._run_next()
 
-    def wait(self, rank: int, until: Callable[[], bool], reason: Callable[[], str]) -> None:
-        """Let other ranks run until ``until()`` holds, which is looked at whenever `wake` has named this rank."""
-        self.check()
-        while not until():
-            self._waiting[rank] = reason
-            self._run_next()
-            self._gates[rank].acquire()
+    def pause(self, rank: int, reason: Callable[[], str]) -> None:
+        """Let other ranks run until `wake` names this one; ``reason()`` tells what it waits for."""
+        self._waiting[rank] = reason
+        self._run_next()
+        self._gates[rank].acquire()
+        if self.failure is not None:
             self.check()
 
     def check(self) -> None:
         """Stop this rank if the run has failed."""
-        if self._failure is not None:
-            raise _Stopped(f"the run ended: {self._failure}")
+        if self.failure is not None:
+            raise _Stopped(f"the run ended: {self.failure}")
 
     def wake(self, ranks: Iterable[int]) -> None:
         """Make those of ``ranks`` ready that wait, in this order; each then looks whether it can go on."""
@@ -140,8 +139,8 @@ class Run:
 
     def _fail(self, error: BaseException, rank: int | None = None) -> None:
         """Keep the first failure, and make every waiting rank ready, which then stops."""
-        if self._failure is None:
-            self._failure = error
+        if self.failure is None:
+            self.failure = error
             if rank is not None and sys.version_info >= (3, 11):
                 error.add_note(f"raised on rank {rank} of {self.size}")
         self.wake(sorted(self._waiting))
@@ -180,26 +179,26 @@ class Group:
 
     def rendezvous(self, rank: int, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
         """Wait for the same call on all members; the last to call combines what all have given, in rank order."""
-        self.run.check()
-        self.check()
+        run = self.run
+        if self._revoked or run.failure is not None:
+            run.check()
+            self.check()
         current = self._rendezvous
         if current is None:
             current = self._rendezvous = _Rendezvous(call, {}, [])
         elif current.call != call:
             raise MismatchError(f"rank {rank} called {call}, {_ranks(current.given)} called {current.call}")
-        current.given[rank] = given
-        if len(current.given) == len(self.members):
-            current.result.append(combine([current.given[member] for member in self.members]))
+        given_by, result = current.given, current.result
+        given_by[rank] = given
+        if len(given_by) == len(self.members):
+            result.append(combine(list(map(given_by.__getitem__, self.members))))
             self._rendezvous = None
-            self.run.wake(self.members)
-
-        def over() -> bool:
-            return bool(current.result) or self.broken(set(self.members).difference(current.given))
-
-        self.run.wait(rank, over, lambda: self._absent(current))
-        if not current.result:
-            self.check(self.members)
-        return current.result[0]
+            run.wake(self.members)
+        while not result:
+            if self._revoked or run.departed:
+                self.check(set(self.members).difference(given_by))
+            run.pause(rank, lambda: self._absent(current))
+        return result[0]
 
     def broken(self, needed: Iterable[int]) -> bool:
         """Tell if the group is revoked, or one of the ranks that a call needs has failed."""
@@ -221,19 +220,16 @@ class Group:
     def survivors(self, rank: int) -> Group:
         """Wait for this call on all members that have not failed, and return the group of these."""
         self.run.check()
-        calling = self._shrinking or _Rendezvous(Call("shrink"), {}, [])
-        self._shrinking = calling
+        calling = self._shrinking = self._shrinking or _Rendezvous(Call("shrink"), {}, [])
         calling.given[rank] = None
-
-        def over() -> bool:
+        while not calling.result:
             alive = [member for member in self.members if member not in self.run.departed]
-            if not calling.result and calling.given.keys() >= set(alive):
+            if calling.given.keys() >= set(alive):
                 calling.result.append(Group(self.run, alive))
                 self._shrinking = None
                 self.run.wake(alive)
-            return bool(calling.result)
-
-        self.run.wait(rank, over, lambda: self._absent(calling))
+            else:
+                self.run.pause(rank, lambda: self._absent(calling))
         group: Group = calling.result[0]
         return group
 

@@ -80,15 +80,12 @@ class _Fate:
 
     def begin_step(self) -> None:
         """Note that a step begins."""
-        self.step, self.call = self.step + 1, -1
-        self._meet()
+        self.step, self.call = self.step + 1, -2
+        self.begin_call()
 
     def begin_call(self) -> None:
         """Note that a call begins."""
         self.call += 1
-        self._meet()
-
-    def _meet(self) -> None:
         if self.when == (self.step, self.call):
             raise Killed(f"step {self.step}, call {self.call}")
 
@@ -105,8 +102,7 @@ class _WorldComm(CountingComm):
 
     @property
     def job(self) -> Job:
-        job = Job(self.concurrent, self.staged, elastic=_Survival(self))
-        return job._replace(hosts=self._hosts, begin_reduction=self._fate.begin_step)
+        return Job(elastic=_Survival(self), hosts=self._hosts, begin_reduction=self._fate.begin_step)
 
     def _hosts(self) -> Counts:
         return np.array(self._group.members) // self._per_node
@@ -159,10 +155,9 @@ class _WorldComm(CountingComm):
 
     def _until(self, done: Callable[[], bool], other: int, reason: Callable[[], str]) -> None:
         """Wait until ``done()``; raise RankFailure if the ``other`` rank has failed before."""
-        group = self._group
-        group.run.wait(self._number, lambda: done() or group.broken([other]), reason)
-        if not done():
-            group.check([other])
+        while not done():
+            self._group.check([other])
+            self._group.run.pause(self._number, reason)
 
     def _rendezvous(self, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
         """Make a collective call, which the last rank to make it works out by ``combine``."""
@@ -196,11 +191,11 @@ class _WorldComm(CountingComm):
         self._rendezvous(Call("barrier"), None, lambda _: None)
 
 
+@dataclass
 class _Survival(Elastic):
     """What ranks of a `World` can do that go on after one of them has failed."""
 
-    def __init__(self, comm: _WorldComm) -> None:
-        self._comm = comm
+    _comm: _WorldComm
 
     def broken(self) -> bool:
         return self._comm.group.broken(self._comm.group.members)

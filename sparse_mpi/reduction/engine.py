@@ -111,7 +111,7 @@ class Engine:
         absence: of gradients, in a step.
         watch: measures the quality of some steps, if set.
         report: counts and times of the last step.
-        prepared: traffic of what was prepared for the next step in the background.
+        prepared: traffic of what was prepared for the next step in the background, if anything was.
     """
 
     def __init__(self, settings: Settings, comm: Comm, algorithm: Algorithm) -> None:
@@ -123,7 +123,7 @@ class Engine:
         self.absence = Absence(len(self.layout.shapes))
         self.watch: Watch | None = None
         self.report: StepReport | None = None
-        self.prepared = Traffic()
+        self.prepared: Traffic | None = None
         self._exchanges = [self.exchange]  # of all algorithms that took turns
         self._acc: Array | None = None  # of the step under way
         self._add: Array | None = None  # what a selection has yet to add to it
@@ -249,8 +249,9 @@ class Engine:
         whole = agreed.plan.dense or agreed.plan.flush
         if self.settings.in_place and not whole:
             self.prepare()
-        seconds, traffic = perf_counter() - began, self.comm.traffic - before + self.prepared
-        self.prepared = Traffic()
+        seconds, traffic = perf_counter() - began, self.comm.traffic - before
+        if self.prepared is not None:
+            traffic, self.prepared = traffic + self.prepared, None
         selectors, elements = ((), self.layout.size) if whole else (self.exchange.selectors, self.exchange.unselected)
         self.report = summarise(reduction, selectors, elements, seconds, traffic)
         if self.watch is not None and not agreed.plan.flush:

@@ -14,7 +14,7 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.budget import Decision, agreed_on
 from sparse_mpi.budget.goal import check_alone
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.background import Handle, busy, in_turn, progress_thread_of, settle
+from sparse_mpi.comm.background import Handle, ProgressThread, busy, in_turn, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.deprecated import warn_renamed
 from sparse_mpi.feedback import Feedback
@@ -206,7 +206,8 @@ class SparseAllreduce:
             FloatingPointError: total has NaN or Inf, with ``nonfinite="raise"``.
             LawError: a law is broken, with ``check``.
         """
-        if busy(self.engine.comm):
+        comm = self.engine.comm
+        if ProgressThread in comm.attributes and busy(comm):
             return self.start(gradient, k=k, density=density, check=check, dense=dense).wait()
         with arrays.on_stream_of(gradient):
             return self._step(gradient, k, density, check, dense)
