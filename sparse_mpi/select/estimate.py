@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparse_mpi.arrays import Array
-from sparse_mpi.kernels.base import bits_type
+from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.select.base import NOT_ZERO, at_least
 from sparse_mpi.select.exact import largest
 from sparse_mpi.sparse import SparseVector
