@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -39,23 +39,23 @@ def is_on_device(x: Any) -> bool:
 
 def namespace(x: Array) -> ModuleType:
     """Return the module whose functions work on ``x``: ``numpy`` or ``cupy``."""
-    return sys.modules["cupy"] if is_device(x) else np
+    return np if isinstance(x, np.ndarray) or not is_device(x) else sys.modules["cupy"]
 
 
 def to_host(x: Array) -> np.ndarray:
     """Return ``x`` in host memory: itself if it is there already, else a copy made after the current stream's work."""
     host: Any = x
-    return sys.modules["cupy"].asnumpy(x) if is_device(x) else host
+    return host if isinstance(x, np.ndarray) or not is_device(x) else sys.modules["cupy"].asnumpy(x)
 
 
 def like(host: Array, x: Array) -> Array:
     """Return ``host`` as an array of the library of ``x``: itself for NumPy, a copy on the device for CuPy."""
-    return sys.modules["cupy"].asarray(host) if is_device(x) else host
+    return host if isinstance(x, np.ndarray) or not is_device(x) else sys.modules["cupy"].asarray(host)
 
 
 def synchronize(x: Array) -> None:
     """Wait until the current stream has finished writing ``x``, since MPI knows nothing of streams."""
-    if is_device(x):
+    if not isinstance(x, np.ndarray) and is_device(x):
         sys.modules["cupy"].cuda.get_current_stream().synchronize()
 
 
@@ -65,20 +65,20 @@ def synchronize_device(x: Any) -> None:
         x.device.synchronize()
 
 
-@contextmanager
-def on_stream_of(x: Any) -> Iterator[None]:
+def on_stream_of(x: Any) -> AbstractContextManager[Any]:
     """Make the device of ``x`` current, and let CuPy work on the caller's stream: for a torch tensor, on torch's.
 
     The library's work is then queued behind the caller's, and the caller's next work behind the library's. Neither has
     to wait for the device.
     """
-    if is_device(x):
-        with x.device:
-            yield
-        return
-    if not is_on_device(x):
-        yield
-        return
+    if isinstance(x, np.ndarray) or not is_on_device(x):
+        return nullcontext()
+    return x.device if is_device(x) else _on_torch_stream(x)
+
+
+@contextmanager
+def _on_torch_stream(x: Any) -> Iterator[None]:
+    """Do what `on_stream_of` does for a torch tensor on a device."""
     cupy = sys.modules["cupy"]
     stream = sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
     with cupy.cuda.Device(x.device.index), _stream_over(cupy, x.device.index, stream):
@@ -132,6 +132,8 @@ def check(x: Any, argument: str) -> None:
             of device.
         ImportError: ``x`` is a torch tensor on a CUDA device, and CuPy is not installed.
     """
+    if type(x) is np.ndarray and str(x.dtype) in FLOATS:  # the rest need not be looked at
+        return
     if not (isinstance(x, np.ndarray) or is_device(x) or _is_torch(x)):
         raise TypeError(
             f"{argument} must be a NumPy or CuPy array or a torch tensor, got {describe(x)}; "
@@ -204,9 +206,9 @@ def enter(x: Any) -> Array:
 
     The dtype stays as it is, except that bfloat16, which NumPy and CuPy lack, becomes its bit patterns in uint16.
     """
-    if not _is_torch(x):
+    if isinstance(x, np.ndarray) or not _is_torch(x):
         flat = x.reshape(-1)
-        return flat.view(np.uint16) if _dtype_name(x) == "bfloat16" else flat
+        return flat.view(np.uint16) if str(x.dtype) == "bfloat16" else flat
     flat = x.detach().reshape(-1)
     brain = _dtype_name(x) == "bfloat16"
     if brain:
@@ -230,15 +232,35 @@ def wide_type(x: Array) -> np.dtype:
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
+def bits_type(x: Array) -> np.dtype:
+    """Return the integer type of the magnitudes of ``x``: int64 for float64, int32 for narrower (widened) types."""
+    return np.dtype(np.int64 if x.dtype == np.float64 else np.int32)
+
+
+def magnitude_bits(x: Array) -> Array:
+    """Return |x| as integers that order like magnitudes, with Inf above every number and NaN above Inf.
+
+    They are the bit patterns without the sign: int32 for float32, int64 for float64. Comparing them vectorises, and a
+    non-finite entry is never lost in a comparison.
+    """
+    return x.view(np.int64) & (2**63 - 1) if x.dtype == np.float64 else x.view(np.int32) & (2**31 - 1)
+
+
+@lru_cache(maxsize=64)
+def index_dtype(size: int) -> np.dtype:
+    """Return the type of indices: int32 if it holds every index of a vector of length ``size``, else int64."""
+    return np.dtype(np.int32 if size <= 2**31 - 1 else np.int64)
+
+
 def leave(a: Array, caller: Any) -> Any:
     """Return ``a`` as a writable array of the caller's library: the inverse of `enter`.
 
     It shares the memory of ``a`` unless that is read-only, as where the ranks of a `World` share it. That is copied:
     torch knows no read-only memory, and would let the caller write to what other ranks read.
     """
-    if not is_device(a) and not a.flags.writeable:
+    if isinstance(a, np.ndarray) and not a.flags.writeable:
         a = a.copy()
-    if not _is_torch(caller):
+    if isinstance(caller, np.ndarray) or not _is_torch(caller):
         return a
     torch = sys.modules["torch"]
     return torch.from_dlpack(a) if is_device(a) else torch.from_numpy(a)

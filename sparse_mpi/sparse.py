@@ -10,13 +10,14 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparse_mpi import arrays, kernels
-from sparse_mpi.arrays import Array, is_device, namespace, to_host
+from sparse_mpi.arrays import Array, namespace, to_host
 
 
 class SparseVector(NamedTuple):
@@ -89,23 +90,22 @@ def all_at_least(x: Array, threshold: int) -> SparseVector:
 
 def concatenate(parts: Sequence[SparseVector]) -> SparseVector:
     """Return the entries of all parts in their order, which is index order if the ranges of the parts ascend."""
-    xp = namespace(parts[0].values)
-    return SparseVector(
-        xp.concatenate([p.indices for p in parts]), xp.concatenate([p.values for p in parts]), parts[0].size
-    )
+    join, (indices, values, sizes) = namespace(parts[0].values).concatenate, zip(*parts, strict=True)
+    return SparseVector(join(indices), join(values), sizes[0])
 
 
 def take(vector: SparseVector, chosen: Array | slice) -> SparseVector:
     """Return the entries that a boolean mask ``(nnz,)``, ascending positions or a slice choose."""
     # On a device the host would wait twice to learn how many entries a mask chooses.
-    if not isinstance(chosen, slice) and is_device(chosen) and chosen.dtype == bool:
+    if not isinstance(chosen, (slice, np.ndarray)) and chosen.dtype == bool:
         chosen = namespace(chosen).flatnonzero(chosen)
     return SparseVector(vector.indices[chosen], vector.values[chosen], vector.size)
 
 
 def subtract(a: SparseVector, b: SparseVector) -> SparseVector:
     """Return ``a - b`` over the union of their indices."""
-    return merge(concatenate([a, SparseVector(b.indices, -b.values, b.size)]))
+    runs = [(a.indices, a.values), (b.indices, -b.values)]
+    return SparseVector(*kernels.of(a.values).merge_runs(runs, a.size), a.size)
 
 
 def contains(vector: SparseVector, indices: Array) -> Array:
@@ -145,6 +145,10 @@ class Layout:
 
     shapes: tuple[tuple[int, ...], ...]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: the shapes, without what was computed from them."""
+        return {"shapes": self.shapes}
+
     @staticmethod
     def of(layout: Any) -> Layout:
         """Return the Layout that a length, a sequence of shapes or a Layout describes.
@@ -174,7 +178,7 @@ class Layout:
         """Return 8 hexadecimal digits, a hash of the shapes, that tell layouts apart."""
         return blake2b(repr(self.shapes).encode(), digest_size=4).hexdigest()
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Return the number of elements of each tensor."""
         return tuple(math.prod(shape) for shape in self.shapes)
@@ -189,7 +193,7 @@ class Layout:
         """Return where each tensor is in the flat vector."""
         return tuple(slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True))
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Return n, the length of the flat vector."""
         return sum(self.sizes)

@@ -41,10 +41,9 @@ from sparse_mpi.algorithms.global_threshold import (
     search,
 )
 from sparse_mpi.algorithms.oktopk import allgather_bound, balance, imbalance_limit, split_reduce, stages
-from sparse_mpi.arrays import Array, like, namespace
+from sparse_mpi.arrays import Array, index_dtype, like, namespace
 from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
-from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold

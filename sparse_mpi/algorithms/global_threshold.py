@@ -21,9 +21,8 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import rounds
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
 from sparse_mpi.comm import Comm
-from sparse_mpi.kernels.base import bits_type, magnitude_bits
 from sparse_mpi.select.stale import StaleRule
 
 # Counts of entries that reach thresholds, of every rank, and which entries are in the result by them.

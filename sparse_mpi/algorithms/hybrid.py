@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
-from sparse_mpi.arrays import Array, like, namespace
+from sparse_mpi.arrays import Array, index_dtype, like, namespace
 from sparse_mpi.checks import check_instance, check_range, check_whole
 from sparse_mpi.comm import Comm
-from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.sparse import Layout, SparseVector, concatenate, equal_boundaries, merge
 
 

@@ -30,12 +30,11 @@ import numpy as np
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
 from sparse_mpi.algorithms.exchange import WireFormat, exchange, unpack
 from sparse_mpi.algorithms.global_threshold import Counted, Stale
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array, index_dtype, namespace
 from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.forwarding import Renumbered
 from sparse_mpi.comm.quantiles import pooled
-from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import check_place, check_plain, describe, is_on_device
+from sparse_mpi.arrays import check_place, check_plain, describe, index_dtype, is_on_device
 from sparse_mpi.collectives.entries import Entries, canonical
 from sparse_mpi.collectives.strings import BYTES, INTEGERS, NAMES, STR, STRINGS, UNKNOWN, encoded, ordered
-from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.sparse import SparseVector
 
 KINDS = (

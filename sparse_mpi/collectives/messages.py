@@ -21,7 +21,7 @@ from sparse_mpi.kernels.array import count_bytes
 from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire import WIRES, BitPacked
-from sparse_mpi.wire.base import check_keys, check_lengths
+from sparse_mpi.wire.base import check_lengths
 from sparse_mpi.wire.codecs import Codec, Unrounded
 from sparse_mpi.wire.packed import Complete, entries_of
 
@@ -102,8 +102,7 @@ class Format:
             messages = _laid_out(counts, regions, of_values, self._whole)
             check_lengths(lengths, messages["end"] - messages["head"])
             keys, values, _ = kernels.of(buffer).read_messages(messages, buffer, WIDE)
-        if len(keys):
-            check_keys(keys, counts, int(regions[:, 0].min()), int(regions[:, 1].max()))
+        kernels.check_indices(keys, counts, regions, beyond=0)
         numbers = self._values(values, of_values, widths[there], counts).reshape(-1, *self.shape)
         return Entries(to_host(keys), to_host(numbers)), counts
 
@@ -128,7 +127,7 @@ class Format:
         """Return about how many bytes an entry takes in messages of so many entries of all the keys there are."""
         bits = 64.0 if self.wide else 2 + log2(max(self.span / max(entries, 1), 1))
         scale = 4 / self.codec.block if self.codec.block else 0.0
-        code = self.codec.code_type(self.dtype).itemsize / self.codec.together
+        code = (self.codec.code_bytes or self.dtype.itemsize) / self.codec.together
         return (code + scale) * self._numbers + bits / 8
 
     @property

@@ -16,11 +16,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import check_consistency
 from sparse_mpi.comm.quantiles import Pool, told
-from sparse_mpi.kernels.base import MalformedMessage, index_dtype
+from sparse_mpi.kernels.base import MalformedMessage
 
 UNKNOWN, INTEGERS, STR, BYTES = range(4)  # types of keys; a rank without keys may not know
 STRINGS = (STR, BYTES)

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, like, namespace, widened
+from sparse_mpi.arrays import Array, index_dtype, like, namespace, widened
 from sparse_mpi.checks import check_range, check_switch
 from sparse_mpi.feedback.base import ErrorFeedback, add, check_sizes, fitted
 from sparse_mpi.feedback.wrapped import LeakyFeedback
-from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.sparse import Layout, SparseVector, merge
 
 

@@ -12,8 +12,8 @@ from functools import cache
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, is_device, namespace
-from sparse_mpi.kernels.base import HostKernels, Kernels, bits_type, magnitude_bits
+from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
+from sparse_mpi.kernels.base import HostKernels, Kernels, MalformedMessage
 
 SMALL = 1 << 14  # entries up to which partitioning all of them is cheaper than a histogram and its bins
 SAMPLED = 1 << 20  # entries from which on a sample is precise enough to be worth taking
@@ -26,7 +26,7 @@ def of(x: Array) -> Kernels:
     They are CUDA's for device memory. For host memory they are Numba's where Numba is installed, else whole-array
     functions of NumPy.
     """
-    return _device() if is_device(x) else _host()
+    return host() if isinstance(x, np.ndarray) else _device()
 
 
 def _device() -> Kernels:
@@ -37,7 +37,7 @@ def _device() -> Kernels:
 
 
 @cache
-def _host() -> HostKernels:
+def host() -> HostKernels:
     """Return Numba's kernels, or those of whole-array functions where Numba is not installed or cannot be imported."""
     if importlib.util.find_spec("numba") is None:
         return _generic()
@@ -58,9 +58,23 @@ def _generic() -> HostKernels:
     return array
 
 
-def misplaced(indices: Array, counts: np.ndarray, low: int, high: int) -> int:
-    """Return what `malformed.HostKernels.misplaced` does; -1 on a device, for which the host would have to wait."""
-    return -1 if is_device(indices) else _host().misplaced(indices, counts, low, high)
+def check_indices(indices: Array, counts: np.ndarray, regions: np.ndarray, beyond: int = 1) -> None:
+    """Raise `MalformedMessage` unless the ``indices`` of each message ascend, within all ``regions`` taken together.
+
+    It costs one comparison for each index. On a device, for which the host would have to wait, nothing is looked at.
+
+    Args:
+        indices: ``(nnz,)`` of all messages.
+        counts: ``(m,)`` of each, which add up to nnz.
+        regions: ``(m, 2)`` int64, start and stop of each one's region.
+        beyond: by how much a stop exceeds the greatest index of its region.
+    """
+    if not len(indices) or not isinstance(indices, np.ndarray):
+        return
+    low, high = int(regions[:, 0].min()), int(regions[:, 1].max()) - beyond
+    number = host().misplaced(indices, np.asarray(counts, np.int64), low, high)
+    if number >= 0:
+        raise MalformedMessage(number, len(counts), f"its indices do not ascend from {low} to {high} at most")
 
 
 def accumulate(residual: Array, gradient: Array) -> None:

@@ -10,25 +10,6 @@ import numpy as np
 from sparse_mpi.arrays import Array
 
 
-def bits_type(x: Array) -> np.dtype:
-    """Return the integer type of the magnitudes of ``x``: int64 for float64, int32 for narrower (widened) types."""
-    return np.dtype(np.int64 if x.dtype == np.float64 else np.int32)
-
-
-def index_dtype(size: int) -> np.dtype:
-    """Return the type of indices: int32 if it holds every index of a vector of length ``size``, else int64."""
-    return np.dtype(np.int32 if size <= 2**31 - 1 else np.int64)
-
-
-def magnitude_bits(x: Array) -> Array:
-    """Return |x| as integers that order like magnitudes, with Inf above every number and NaN above Inf.
-
-    They are the bit patterns without the sign: int32 for float32, int64 for float64. Comparing them vectorises, and a
-    non-finite entry is never lost in a comparison.
-    """
-    return x.view(bits_type(x)) & np.iinfo(bits_type(x)).max
-
-
 class Moments(NamedTuple):
     """Sums, in float64, over those entries of a vector whose magnitude reaches a threshold."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, like, namespace
+from sparse_mpi.arrays import Array
 from sparse_mpi.kernels.base import SCALED, code_places
 
 LARGEST = np.float32(2.0**128 - 2.0**107)  # the scale made of it, times 127, is finite whichever way it is rounded
@@ -21,69 +21,64 @@ DRAWS = np.float32(1 << 24)  # values that 24 hash bits have, and the parts in w
 def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
     """See `base.Kernels.to_int8`."""
     # The scale of each block.
-    xp, finite = namespace(x), namespace(x).isfinite(x)
-    safe = xp.where(finite, x, np.float32(0))
-    block, place = _numbers(edges, x)
-    padded = xp.zeros((len(edges) - 1, SCALED), np.float32)
-    padded[block, place] = xp.abs(safe)
-    scales = xp.minimum(padded.max(axis=1), LARGEST) / np.float32(127)
+    finite, lengths = np.isfinite(x), np.diff(edges)
+    safe = np.where(finite, x, np.float32(0))
+    scales = np.minimum(np.maximum.reduceat(np.abs(safe), edges[:-1]), LARGEST) / np.float32(127)
     # Each value in steps of it, rounded up where its fraction exceeds 24 hash bits.
-    steps = safe / xp.where(scales > 0, scales, np.float32(1))[block]
-    lower = xp.floor(steps)
-    up = (steps - lower) * DRAWS > _hash(x.view(np.uint32), indices) >> 8
-    codes = xp.where(finite, xp.clip(lower + up, -127, 127), np.float32(-128))
+    steps = safe / np.where(scales > 0, scales, np.float32(1)).repeat(lengths)
+    lower = np.floor(steps)
+    up = (steps - lower) * DRAWS > hashed(indices, x.view(np.uint32)) >> 8
+    codes = np.where(finite, np.clip(lower + up, -127, 127), np.float32(-128))
     return codes.astype(np.int8), scales
 
 
-def _hash(bits: Array, indices: Array) -> Array:
-    """Return 32 hash bits of each pair: MurmurHash3's finalizer of the index, and again after XOR with the value."""
-    return mixed(mixed(indices.astype(np.uint32)) ^ bits)
-
-
-def mixed(x: Array) -> Array:
-    """Return the finalizer of MurmurHash3 of 32-bit integers."""
-    x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
-    x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
-    return x ^ (x >> 16)
+def hashed(x: Array, key: Array) -> Array:
+    """Return 32 hash bits of integers: MurmurHash3's finalizer of ``x``, and again after XOR with ``key``."""
+    bits = x.astype(np.uint32)
+    for mask in (key, np.uint32(0)):
+        bits = (bits ^ (bits >> 16)) * np.uint32(0x85EBCA6B)
+        bits = (bits ^ (bits >> 13)) * np.uint32(0xC2B2AE35)
+        bits ^= bits >> 16
+        bits ^= mask
+    return bits
 
 
 def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
     """See `base.Kernels.from_int8`."""
-    block, _ = _numbers(edges, codes)
-    steps = namespace(codes).where(codes == -128, np.float32(np.nan), codes.astype(np.float32))
-    return steps * scales[block]
+    steps = np.where(codes == -128, np.float32(np.nan), codes.astype(np.float32))
+    return steps * scales.repeat(np.diff(edges))
 
 
 def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
     """See `base.Kernels.to_int4`."""
     # The levels of each block: from the smallest magnitude, or a little less, to the largest, or a little more.
-    xp, blocks = namespace(x), _Blocks(x, edges)
+    blocks = _Blocks(x, edges)
     largest, smallest = blocks.rows.max(axis=1), blocks.smallest
-    high = (xp.minimum(largest.view(np.uint32), TOP) + SHARE) & ~SHARE
-    shares = smallest / xp.where(high > 0, high.view(np.float32), np.float32(1)) * np.float32(256)
-    words = high | xp.minimum(shares, np.float32(SHARE)).astype(np.uint32)
+    high = (np.minimum(largest.view(np.uint32), TOP) + SHARE) & ~SHARE
+    shares = smallest / np.where(high > 0, high.view(np.float32), np.float32(1)) * np.float32(256)
+    words = high | np.minimum(shares, np.float32(SHARE)).astype(np.uint32)
     low, step = _spaced(words, 7)
     # Each magnitude in steps from there, rounded up where its fraction exceeds 24 hash bits.
-    steps = (blocks.magnitudes - low[blocks.of]) / xp.where(step > 0, step, np.float32(1))[blocks.of]
-    lower = xp.floor(steps)
-    up = (steps - lower) * DRAWS > _hash(x.view(np.uint32), indices) >> 8
-    levels = xp.clip(lower + up, 0, 7).astype(np.uint8)
+    steps = (blocks.magnitudes - low[blocks.of]) / np.where(step > 0, step, np.float32(1))[blocks.of]
+    lower = np.floor(steps)
+    up = (steps - lower) * DRAWS > hashed(indices, x.view(np.uint32)) >> 8
+    levels = np.clip(lower + up, 0, 7).astype(np.uint8)
     return blocks.packed(levels, low, 4), words.view(np.float32)
 
 
 def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
     """See `base.Kernels.to_int2`."""
     # Add up the magnitudes of each block as whole parts of the largest, so that their order does not matter.
-    xp, blocks = namespace(x), _Blocks(x, edges)
-    largest, counts = blocks.rows.max(axis=1), like(np.diff(edges), x)
-    parts = (blocks.rows / xp.where(largest > 0, largest, np.float32(1))[:, None] * DRAWS).astype(np.int64)
+    blocks = _Blocks(x, edges)
+    largest, counts = blocks.rows.max(axis=1), np.diff(edges)
+    parts = (blocks.rows / np.where(largest > 0, largest, np.float32(1))[:, None] * DRAWS).astype(np.int64)
     totals = parts.sum(axis=1)
     # Cut the block at its mean, and take the means of what is above and of what is below.
-    above = parts >= xp.maximum(totals // counts, 1)[:, None]
+    above = parts >= np.maximum(totals // counts, 1)[:, None]
     sums, many = (parts * above).sum(axis=1), above.sum(axis=1)
-    upper, lower = sums // xp.maximum(many, 1), (totals - sums) // xp.maximum(counts - many, 1)
+    upper, lower = sums // np.maximum(many, 1), (totals - sums) // np.maximum(counts - many, 1)
     high = (upper.astype(np.float32) / DRAWS * largest).view(np.uint32) & ~SHARE
-    shares = xp.minimum((512 * lower + upper) // (2 * xp.maximum(upper, 1)), int(SHARE)) * (blocks.smallest > 0)
+    shares = np.minimum((512 * lower + upper) // (2 * np.maximum(upper, 1)), int(SHARE)) * (blocks.smallest > 0)
     words = high | shares.astype(np.uint32)
     levels = above[blocks.of, blocks.places].astype(np.uint8)
     return blocks.packed(levels, _spaced(words, 1)[0], 2), words.view(np.float32)
@@ -93,15 +88,15 @@ class _Blocks:
     """Values ``(n,)`` and the blocks that they are in; what is not finite has magnitude 0."""
 
     def __init__(self, x: Array, edges: np.ndarray) -> None:
-        xp, self.x, self.edges = namespace(x), x, edges
-        self.finite = xp.isfinite(x)
-        self.magnitudes = xp.where(self.finite, xp.abs(x), np.float32(0))
-        self.of, self.places = _numbers(edges, x)
+        self.x, self.edges = x, edges
+        self.finite = np.isfinite(x)
+        self.magnitudes = np.where(self.finite, np.abs(x), np.float32(0))
+        self.of, self.places = _numbers(edges)
         self.rows = self.filled(self.magnitudes, 0)  # (b, SCALED)
 
     def filled(self, values: Array, rest: float) -> Array:
         """Return a row ``(SCALED,)`` for each block, its values and then ``rest``."""
-        rows = namespace(self.x).full((len(self.edges) - 1, SCALED), rest, values.dtype)
+        rows = np.full((len(self.edges) - 1, SCALED), rest, values.dtype)
         rows[self.of, self.places] = values
         return rows
 
@@ -112,26 +107,26 @@ class _Blocks:
 
     def packed(self, levels: Array, low: Array, bits: int) -> Array:
         """Return codes ``(bytes,)``: the level of each value and, above, its sign; zeros are positive."""
-        xp, half = namespace(self.x), 1 << (bits - 1)
+        half = 1 << (bits - 1)
         zero = (levels == 0) & (low[self.of] == 0)
-        codes = xp.where(self.finite, levels + half * ((self.x < 0) & ~zero), half).astype(np.uint8)
+        codes = np.where(self.finite, levels + half * ((self.x < 0) & ~zero), half).astype(np.uint8)
         each = 8 // bits
-        shares = self.filled(codes, 0).reshape(-1, SCALED // each, each) << xp.arange(0, 8, bits, dtype=np.uint8)
+        shares = self.filled(codes, 0).reshape(-1, SCALED // each, each) << np.arange(0, 8, bits, dtype=np.uint8)
         kept = np.arange(SCALED // each) < np.diff(code_places(self.edges, bits))[:, None]
-        return shares.sum(axis=2, dtype=np.uint8)[like(kept, self.x)]
+        return shares.sum(axis=2, dtype=np.uint8)[kept]
 
 
 def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
     """See `base.Kernels.from_levels`."""
-    xp, half = namespace(codes), 1 << (bits - 1)
-    of, places = _numbers(edges, codes)
-    starts, each = like(code_places(edges, bits), codes), 8 // bits
+    half = 1 << (bits - 1)
+    of, places = _numbers(edges)
+    starts, each = code_places(edges, bits), 8 // bits
     shifts = (places % each * bits).astype(np.uint8)
     own = codes[starts[of] + places // each] >> shifts & np.uint8(2 * half - 1)
     low, step = _spaced(scales.view(np.uint32), half - 1)
     magnitudes = low[of] + (own % half).astype(np.float32) * step[of]
-    values = xp.where(own < half, magnitudes, -magnitudes)
-    return xp.where((own == half) & (low[of] == 0), np.float32(np.nan), values)
+    values = np.where(own < half, magnitudes, -magnitudes)
+    return np.where((own == half) & (low[of] == 0), np.float32(np.nan), values)
 
 
 def _spaced(words: Array, steps: int) -> tuple[Array, Array]:
@@ -141,8 +136,8 @@ def _spaced(words: Array, steps: int) -> tuple[Array, Array]:
     return low, (high - low) / np.float32(steps)
 
 
-def _numbers(edges: np.ndarray, x: Array) -> tuple[Array, Array]:
-    """Return for each of n values its block ``(n,)`` and its place in it ``(n,)``, in the library of ``x``."""
+def _numbers(edges: np.ndarray) -> tuple[Array, Array]:
+    """Return for each of n values its block ``(n,)`` and its place in it ``(n,)``."""
     counts = np.diff(edges)
     of = np.repeat(np.arange(len(counts)), counts)
-    return like(of, x), like(np.arange(len(of)) - edges[:-1][of], x)
+    return of, np.arange(len(of)) - edges[:-1][of]

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array, index_dtype, namespace
 from sparse_mpi.checks import check_whole
-from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.rows import Matrix, Pattern, check_rule, fewest, quotas
 from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.select.exact import top_k

@@ -14,9 +14,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array, bits_type, namespace
 from sparse_mpi.checks import check_whole
-from sparse_mpi.kernels.base import bits_type
 from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate
 from sparse_mpi.select.exact import largest
 from sparse_mpi.select.random import Drawn, check_seed, generator

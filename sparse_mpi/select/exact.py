@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, namespace
-from sparse_mpi.kernels.base import bits_type, index_dtype, magnitude_bits
+from sparse_mpi.arrays import Array, bits_type, index_dtype, magnitude_bits, namespace
 from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate
 from sparse_mpi.sparse import Layout, NoState, SparseVector, at_least, truncate
 

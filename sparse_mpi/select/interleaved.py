@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.checks import check_choice, check_whole
-from sparse_mpi.kernels.base import bits_type
 from sparse_mpi.rows import Pattern, dense_tensors, quotas
 from sparse_mpi.select.alldim import AllDim, select_rows
 from sparse_mpi.select.base import accumulate

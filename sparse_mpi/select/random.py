@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, like
+from sparse_mpi.arrays import Array, index_dtype, like
 from sparse_mpi.checks import check_whole
-from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.sparse import Layout, SparseVector
 

@@ -20,9 +20,8 @@ from fractions import Fraction
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, is_device
+from sparse_mpi.arrays import Array, is_device, magnitude_bits
 from sparse_mpi.checks import check_choice, check_range, check_whole
-from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate
 from sparse_mpi.select.exact import largest
 from sparse_mpi.select.stale import StaleRule

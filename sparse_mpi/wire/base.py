@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
 from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.rows import Pattern
@@ -133,7 +132,7 @@ class Wire(Protocol):
 
 def pack_whole(wire: Wire, vector: SparseVector) -> Packed:
     """Encode all entries as one message whose region is the whole vector."""
-    return wire.pack(vector, np.array([vector.nnz]), np.array([[0, vector.size]]))
+    return wire.pack(vector, np.array([len(vector.indices)]), np.array([[0, vector.size]]))
 
 
 def unpack_whole(wire: Wire, buffer: Array, lengths: Any, size: int, dtype: Any) -> SparseVector:
@@ -143,7 +142,7 @@ def unpack_whole(wire: Wire, buffer: Array, lengths: Any, size: int, dtype: Any)
 
 # Look at what came before it is used: a message that was damaged on its way must not make kernels write elsewhere.
 #
-# It costs one comparison for each index, in host memory. On a device only what the host has anyway is looked at.
+# On a device only what the host has anyway is looked at. `kernels.check_indices` belongs to it.
 
 
 def check_entries(entries: np.ndarray, regions: np.ndarray) -> None:
@@ -160,25 +159,3 @@ def check_lengths(lengths: np.ndarray, expected: np.ndarray) -> None:
         number = int(np.flatnonzero(lengths != expected)[0])
         problem = f"it is {lengths[number]} long where its entries take {expected[number]}"
         raise MalformedMessage(number, len(lengths), problem)
-
-
-def check_indices(indices: Array, counts: np.ndarray, regions: np.ndarray) -> None:
-    """Raise `MalformedMessage` unless the ``indices`` of each message ascend, within all ``regions`` taken together.
-
-    Args:
-        indices: ``(nnz,)`` of all messages.
-        counts: ``(m,)`` of each.
-        regions: ``(m, 2)`` int64, start and stop of each one's region.
-    """
-    if len(indices):
-        check_keys(indices, counts, int(regions[:, 0].min()), int(regions[:, 1].max()) - 1)
-
-
-def check_keys(keys: Array, counts: np.ndarray, low: int, high: int) -> None:
-    """Raise `MalformedMessage` unless the ``keys`` ``(nnz,)`` of each message ascend from ``low`` to ``high`` at most.
-
-    Messages have ``counts`` ``(m,)`` keys.
-    """
-    number = kernels.misplaced(keys, np.asarray(counts, np.int64), low, high)
-    if number >= 0:
-        raise MalformedMessage(number, len(counts), f"its indices do not ascend from {low} to {high} at most")

@@ -35,10 +35,11 @@ class Codec(Protocol):
 
     @property
     def together(self) -> int:
-        """Return how many codes share an item of `code_type`; every block begins a new one."""
+        """Return how many codes share an item; every block begins a new one."""
 
-    def code_type(self, dtype: Any) -> np.dtype:
-        """Return the dtype of the codes of values of type ``dtype``."""
+    @property
+    def code_bytes(self) -> int | None:
+        """Return the bytes of an item of codes; None if it has as many as a value."""
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         """Return codes and scales ``(b,)`` of the values; blocks lie between ``edges`` ``(b + 1,)``.
@@ -47,7 +48,10 @@ class Codec(Protocol):
         """
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
-        """Return the values ``(nnz,)``, of type ``dtype``, that `encode` made the codes and scales of."""
+        """Return the values ``(nnz,)``, of type ``dtype``, that `encode` made the codes and scales of.
+
+        Codes that arrived are bytes, uint8.
+        """
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,14 +61,11 @@ class Unrounded:
     lossless: ClassVar[bool] = True
     block: ClassVar[int] = 0
     together: ClassVar[int] = 1
+    code_bytes: ClassVar[int | None] = None
 
     def __repr__(self) -> str:
         """Return the name that the class had first: checkpoints hold it, and must keep loading."""
         return "Exact()"
-
-    def code_type(self, dtype: Any) -> np.dtype:
-        """See `Codec.code_type`."""
-        return np.dtype(dtype)
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         """See `Codec.encode`."""
@@ -72,7 +73,7 @@ class Unrounded:
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
         """See `Codec.decode`."""
-        return codes
+        return codes.view(dtype)
 
 
 class _Half(ABC):
@@ -81,11 +82,8 @@ class _Half(ABC):
     lossless: ClassVar[bool] = False
     block: ClassVar[int] = 0
     together: ClassVar[int] = 1
+    code_bytes: ClassVar[int | None] = 2
     kind: ClassVar[type]  # of the codes
-
-    def code_type(self, dtype: Any) -> np.dtype:
-        """See `Codec.code_type`."""
-        return np.dtype(dtype if np.dtype(dtype).itemsize == 2 else self.kind)
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         """See `Codec.encode`."""
@@ -94,7 +92,9 @@ class _Half(ABC):
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
         """See `Codec.decode`."""
-        return codes if codes.dtype == dtype else widened(codes).astype(dtype, copy=False)
+        if np.dtype(dtype).itemsize == 2:
+            return codes.view(dtype)
+        return widened(codes.view(self.kind)).astype(dtype, copy=False)
 
     @abstractmethod
     def _round(self, values: Array) -> Array:
@@ -136,10 +136,7 @@ class Int8:
     lossless: ClassVar[bool] = False
     block: ClassVar[int] = SCALED
     together: ClassVar[int] = 1
-
-    def code_type(self, dtype: Any) -> np.dtype:
-        """See `Codec.code_type`."""
-        return np.dtype(np.int8)
+    code_bytes: ClassVar[int | None] = 1
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         """See `Codec.encode`."""
@@ -148,7 +145,7 @@ class Int8:
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
         """See `Codec.decode`."""
-        return kernels.of(codes).from_int8(codes, scales, edges).astype(dtype, copy=False)
+        return kernels.of(codes).from_int8(codes.view(np.int8), scales, edges).astype(dtype, copy=False)
 
 
 class _Levels(ABC):
@@ -157,10 +154,7 @@ class _Levels(ABC):
     lossless: ClassVar[bool] = False
     block: ClassVar[int] = SCALED
     together: ClassVar[int]
-
-    def code_type(self, dtype: Any) -> np.dtype:
-        """See `Codec.code_type`."""
-        return np.dtype(np.uint8)
+    code_bytes: ClassVar[int | None] = 1
 
     @abstractmethod
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:

@@ -8,15 +8,16 @@ messages of several ranks is decoded in one go, into new arrays. There is no hea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, ClassVar
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, namespace
-from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi import kernels
+from sparse_mpi.arrays import Array, index_dtype, namespace
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, concatenate
-from sparse_mpi.wire.base import Packed, SizeBound, check_indices
+from sparse_mpi.wire.base import Packed, SizeBound
 from sparse_mpi.wire.codecs import Codec
 from sparse_mpi.wire.patterns import column_bytes, decode_rows, encode_rows
 
@@ -35,11 +36,11 @@ class Coo:
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """See `Wire.unpack`."""
         vector = decode(buffer, size, dtype)
-        check_indices(vector.indices, lengths, regions)
+        kernels.check_indices(vector.indices, lengths, regions)
         return vector
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
-        """See `Wire.pack_sum`. The buffer is flat: an item is an integer of the type that `_unit` gives.
+        """See `Wire.pack_sum`. The buffer is flat: an item is an integer, as in `encode`.
 
         Pairs are sent only if they take fewer bytes than the dense region. So a receiver knows a dense region by the
         length of its message.
@@ -102,11 +103,6 @@ class Coo:
         return column_bytes(pattern)
 
 
-def _unit(dtype: Any) -> np.dtype:
-    """Return the type of the integers that pairs are made of: the widest that divides both index and value."""
-    return np.dtype(np.int32 if np.dtype(dtype).itemsize % 4 == 0 else np.int16)
-
-
 def pair_bytes(size: int, dtype: Any) -> int:
     """Return the bytes of one (index, value) pair of a vector of length ``size``."""
     return index_dtype(size).itemsize + np.dtype(dtype).itemsize
@@ -114,19 +110,18 @@ def pair_bytes(size: int, dtype: Any) -> int:
 
 def encode(vector: SparseVector) -> Array:
     """Return the message: ``(nnz, w)`` int32 (int16 for half precision), C-contiguous, in the vector's library."""
-    unit = _unit(vector.values.dtype)
-    split = index_dtype(vector.size).itemsize // unit.itemsize
-    width = pair_bytes(vector.size, vector.values.dtype) // unit.itemsize
-    buffer = namespace(vector.values).empty((vector.nnz, width), unit)
-    buffer[:, :split] = vector.indices.view(unit).reshape(vector.nnz, split)
-    buffer[:, split:] = vector.values.view(unit).reshape(vector.nnz, width - split)
+    indices, values, pairs = vector.indices, vector.values, len(vector.indices)
+    unit = np.dtype(f"i{gcd(4, values.itemsize)}")
+    split, width = indices.itemsize // unit.itemsize, (indices.itemsize + values.itemsize) // unit.itemsize
+    buffer = namespace(values).empty((pairs, width), unit)
+    buffer[:, :split] = indices.view(unit).reshape(pairs, split)
+    buffer[:, split:] = values.view(unit).reshape(pairs, width - split)
     return buffer
 
 
 def decode(buffer: Array, size: int, dtype: Any) -> SparseVector:
     """Invert `encode` for a buffer of one or more messages; ``size`` and ``dtype`` are those of the vector."""
-    xp = namespace(buffer)
-    split = index_dtype(size).itemsize // _unit(dtype).itemsize
-    indices = xp.array(buffer[:, :split], order="C").view(index_dtype(size)).reshape(-1)
-    values = xp.array(buffer[:, split:], order="C").view(np.dtype(dtype)).reshape(-1)
-    return SparseVector(indices, values, size)
+    kind = index_dtype(size)
+    split = kind.itemsize // buffer.itemsize
+    indices, values = buffer[:, :split].copy(), buffer[:, split:].copy()
+    return SparseVector(indices.view(kind).reshape(-1), values.view(np.dtype(dtype)).reshape(-1), size)

@@ -32,13 +32,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, like, namespace, to_host
+from sparse_mpi.arrays import Array, index_dtype, like, magnitude_bits, namespace, to_host
 from sparse_mpi.checks import check_instance
-from sparse_mpi.kernels.array import before, count_bytes
-from sparse_mpi.kernels.base import SCALED, index_dtype, magnitude_bits
+from sparse_mpi.kernels.array import count_bytes
+from sparse_mpi.kernels.base import SCALED
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
-from sparse_mpi.wire.base import Packed, SizeBound, check_entries, check_indices, check_lengths
+from sparse_mpi.wire.base import Packed, SizeBound, check_entries, check_lengths
 from sparse_mpi.wire.codecs import Codec, Unrounded, single
 
 
@@ -50,6 +50,7 @@ class BitPacked:
         codec: writes the values.
     """
 
+    unit: ClassVar[int] = 1  # indices of a region for each entry that it may have; 0 if the number is not sent
     codec: Codec = Unrounded()
 
     def __post_init__(self) -> None:
@@ -63,44 +64,43 @@ class BitPacked:
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """See `Wire.pack`."""
         dtype = vector.values.dtype
-        messages = self.lay_out(counts, regions, dtype)
-        edges = self.edges(messages)
+        messages, edges = self.lay_out(counts, regions, dtype)
         codes, scales = self.codec.encode(vector, edges)
         buffer = kernels.of(codes).write_messages(messages, vector.indices, codes, scales)
-        if not self.lossless:
-            vector = vector._replace(values=self.codec.decode(codes, scales, edges, dtype))
+        if not self.codec.lossless:
+            vector = SparseVector(vector.indices, self.codec.decode(codes, scales, edges, dtype), vector.size)
         return Packed(buffer, messages["end"] - messages["head"], vector)
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """See `Wire.unpack`."""
-        return self._unpack(buffer, entries_of(buffer, lengths, regions), lengths, regions, size, dtype)
+        entries = entries_of(buffer, lengths, regions // self.unit)
+        return self._unpack(buffer, entries, lengths, regions, size, dtype)
 
     def _unpack(
         self, buffer: Array, entries: np.ndarray, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
     ) -> SparseVector:
         """Decode messages of these ``lengths`` with so many entries each."""
-        messages = self.lay_out(entries, regions, dtype)
+        messages, edges = self.lay_out(entries, regions, dtype)
         check_lengths(lengths, messages["end"] - messages["head"])
         indices, codes, scales = kernels.of(buffer).read_messages(messages, buffer, size)
-        check_indices(indices, messages["entries"], regions)
-        codes = codes.view(self.codec.code_type(dtype))
-        return SparseVector(indices, self.codec.decode(codes, scales, self.edges(messages), dtype), size)
+        kernels.check_indices(indices, entries, regions)
+        return SparseVector(indices, self.codec.decode(codes, scales, edges, dtype), size)
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
         """See `Wire.pack_sum`."""
         (start, stop), values = region.tolist(), vector.values
         # Compare the message of these entries with that of all indices of the region, and send the shorter one.
         lengths = self.lengths_of(
-            np.array([vector.nnz, stop - start]), np.tile(region, (2, 1)), vector.size, values.dtype
+            np.array([len(vector.indices), stop - start]), np.tile(region, (2, 1)), vector.size, values.dtype
         )
         if lengths[0] < lengths[1]:
-            return self.pack(vector, np.array([vector.nnz]), region[None])
+            return self.pack(vector, np.array([len(vector.indices)]), region[None])
         xp = namespace(values)
         dense = xp.zeros(stop - start, values.dtype)
         dense[vector.indices - start] = values
         every = SparseVector(xp.arange(start, stop, dtype=index_dtype(vector.size)), dense, vector.size)
         packed = self.pack(every, np.array([stop - start]), region[None])
-        return packed._replace(vector=vector if self.lossless else _nonzero(packed.vector))
+        return packed._replace(vector=vector if self.codec.lossless else _nonzero(packed.vector))
 
     def unpack_sums(
         self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
@@ -113,7 +113,7 @@ class BitPacked:
 
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
         """See `Wire.lengths_of`."""
-        messages = self.lay_out(entries, regions, dtype)
+        messages, _ = self.lay_out(entries, regions, dtype)
         return messages["end"] - messages["head"]
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
@@ -136,15 +136,14 @@ class BitPacked:
     def _max_size_of_codes(self, entries: float, messages: int) -> SizeBound:
         """Return an upper bound on the size of the codes of values and their scales."""
         scales = 4 * (entries / self.codec.block + messages) if self.codec.block else 0.0
-        kinds = [self.codec.code_type(dtype).itemsize for dtype in (np.float32, np.float64)]
-        if kinds == [4, 8]:  # as wide as the values are
+        if self.codec.code_bytes is None:
             return SizeBound(values=entries, extra=scales)
         together = self.codec.together  # of which the last ones of a message may be missing
-        return SizeBound(extra=max(kinds) * (entries + messages * (together - 1)) / together + scales)
+        return SizeBound(extra=self.codec.code_bytes * (entries + messages * (together - 1)) / together + scales)
 
     def _head(self, width: float) -> int:
         """Return the bytes of the number of entries of a message, of a region of so many elements at most."""
-        return int(self._number_bytes(np.array([ceil(width)]))[0])
+        return int(count_bytes(np.array([ceil(width) // self.unit]))[0]) if self.unit else 0
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
         """See `Wire.pack_rows`: each tensor is a message of its own.
@@ -166,35 +165,29 @@ class BitPacked:
         entries, regions = _tensors(pattern)
         return int((self.lengths_of(entries, regions, 0, np.float32) - 4 * entries).sum())
 
-    def lay_out(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray:
-        """Return where each section of each message begins in the buffer: a table ``(m,)`` of `MESSAGE`.
+    def lay_out(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return where each section of each message begins in the buffer, and which values share a scale.
 
         Args:
             entries: ``(m,)`` entries of each message; messages stand one after the other.
             regions: ``(m, 2)`` int64, start and stop of each message's region.
             dtype: dtype of the values.
+
+        Returns:
+            A table ``(m,)`` of `MESSAGE`, and the edges ``(b + 1,)`` of the blocks of values that share a scale, of
+            which every message begins a new one; no edges if the codec has no scales.
         """
-        entries, block = np.asarray(entries, np.int64), self.codec.block
-        codes = -(-entries // self.codec.together) * self.codec.code_type(dtype).itemsize
-        blocks = -(-entries // block) if block else 0 * entries
-        numbers = self._number_bytes(regions[:, 1] - regions[:, 0])
-        return kernels.of(entries).lay_out(entries, regions, numbers, codes, blocks)
-
-    def _number_bytes(self, widths: np.ndarray) -> np.ndarray:
-        """Return the bytes of the number of entries in messages of regions of these ``widths`` ``(m,)``."""
-        return count_bytes(widths)
-
-    def edges(self, messages: np.ndarray) -> np.ndarray:
-        """Return the edges ``(b + 1,)`` of the blocks of values that share a scale; empty if the codec has no scales.
-
-        Every message begins a new block.
-        """
-        block, entries = self.codec.block, messages["entries"]
-        if not block:
-            return np.empty(0, np.int64)
-        counts = -(-entries // block)
-        numbers = np.arange(counts.sum()) - np.repeat(messages["block"], counts)
-        return np.append(np.repeat(messages["first"], counts) + block * numbers, entries.sum())
+        entries, codec, unit = np.asarray(entries, np.int64), self.codec, self.unit
+        code = np.dtype(dtype).itemsize if codec.code_bytes is None else codec.code_bytes
+        codes, none = -(-entries // codec.together) * code, np.zeros_like(entries)
+        blocks = -(-entries // codec.block) if codec.block else none
+        numbers = count_bytes((regions[:, 1] - regions[:, 0]) // unit) if unit else none
+        messages = kernels.host().lay_out(entries, regions, numbers, codes, blocks)
+        if not codec.block:
+            return messages, none[:0]
+        places = np.arange(blocks.sum()) - np.repeat(messages["block"], blocks)
+        starts = np.repeat(messages["first"], blocks) + codec.block * places
+        return messages, np.append(starts, entries.sum())
 
 
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:
@@ -210,7 +203,8 @@ def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.nd
     check_lengths(np.minimum(lengths, numbers_bytes), numbers_bytes)
     digits = np.arange(8) < numbers_bytes[:, None]
     numbers = np.zeros((len(lengths), 8), np.uint8)
-    numbers[digits] = to_host(buffer[like((before(lengths)[:, None] + np.arange(8))[digits], buffer)])
+    heads = (lengths.cumsum() - lengths)[:, None] + np.arange(8)
+    numbers[digits] = to_host(buffer[like(heads[digits], buffer)])
     entries: np.ndarray = numbers.view("<i8")[:, 0] + (lengths > 0)
     check_entries(entries, regions)
     return entries
@@ -236,17 +230,13 @@ def _nonzero(vector: SparseVector, kept: Any = False) -> SparseVector:
 class NoValues(Unrounded):
     """A codec of nothing: no bytes a value."""
 
-    def code_type(self, dtype: Any) -> np.dtype:
-        """Return the type of no bytes."""
-        return np.dtype("V0")
+    code_bytes: ClassVar[int | None] = 0
 
 
 class KnownCounts(BitPacked):
     """The packed format without numbers of entries."""
 
-    def _number_bytes(self, widths: np.ndarray) -> np.ndarray:
-        """Return zeros: the number is not sent."""
-        return 0 * widths
+    unit: ClassVar[int] = 0
 
 
 @dataclass(frozen=True)
@@ -276,14 +266,14 @@ def pack_positions(indices: Array, counts: np.ndarray, regions: np.ndarray) -> A
     Returns:
         The messages, bytes, one after the other; their lengths are those of `positions_lengths`.
     """
-    xp, messages = namespace(indices), POSITIONS.lay_out(counts, regions, None)
+    xp, (messages, _) = namespace(indices), POSITIONS.lay_out(counts, regions, None)
     return kernels.of(indices).write_messages(messages, indices, xp.empty(0, np.uint8), xp.empty(0, np.float32))
 
 
 def unpack_positions(buffer: Array, counts: np.ndarray, regions: np.ndarray, size: int) -> Array:
     """Invert `pack_positions`; ``size`` is the length of the vector that the indices are of."""
-    indices = kernels.of(buffer).read_messages(POSITIONS.lay_out(counts, regions, None), buffer, size)[0]
-    check_indices(indices, counts, regions)
+    indices = kernels.of(buffer).read_messages(POSITIONS.lay_out(counts, regions, None)[0], buffer, size)[0]
+    kernels.check_indices(indices, counts, regions)
     return indices
 
 
@@ -309,21 +299,28 @@ INF_BITS = 0x7F800000
 HASH = np.uint32(2246822519)  # odd, and unlike the multiplier by which entries are dealt out to ranks
 
 
-class _Scaled(NoValues):
-    """A codec without codes, but with scales: blocks of entries share one."""
+class _Same(NoValues):
+    """A codec of values that are the same throughout a block: only scales are sent, which are these values."""
 
     block: ClassVar[int] = SCALED
+
+    def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
+        """See `Codec.encode`."""
+        return namespace(vector.values).empty(0, np.uint8), vector.values[like(edges[:-1], vector.values)]
+
+    def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
+        """See `Codec.decode`."""
+        ones = namespace(scales).ones(int(edges[-1]), np.int8)
+        return kernels.of(scales).from_int8(ones, scales, edges)
 
 
 class _Coded(BitPacked):
     """The packed format of indices that are `CODES` times as large, of which no more are sent for that."""
 
-    def _number_bytes(self, widths: np.ndarray) -> np.ndarray:
-        """Return the bytes of the number of entries in messages of regions of these ``widths`` ``(m,)``."""
-        return super()._number_bytes(widths // CODES)
+    unit: ClassVar[int] = CODES
 
 
-LAYOUT = _Coded(_Scaled())
+LAYOUT = _Coded(_Same())
 
 
 @dataclass(frozen=True)
@@ -340,21 +337,14 @@ class Ballots:
         levels = xp.where(bits < INF_BITS, xp.clip((bits - low) >> SHIFT, 0, INFINITE - 1), INFINITE)
         codes = 2 * levels + (values.view(np.int32) < 0)
         coded = vector.indices.astype(index_dtype(CODES * vector.size)) * CODES + codes.astype(vector.indices.dtype)
-        messages = LAYOUT.lay_out(counts, CODES * regions, None)
-        scales = xp.full(len(LAYOUT.edges(messages)) - 1, low, np.int32).view(np.float32)
-        buffer = kernels.of(values).write_messages(messages, coded, xp.empty(0, np.uint8), scales)
+        lows = SparseVector(coded, xp.full(len(codes), low, np.int32).view(np.float32), CODES * vector.size)
+        packed = LAYOUT.pack(lows, counts, CODES * regions)
         rounded = _decoded(vector.indices, codes, low).astype(vector.values.dtype)
-        return Packed(buffer, messages["end"] - messages["head"], vector._replace(values=rounded))
+        return packed._replace(vector=SparseVector(vector.indices, rounded, vector.size))
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """See `Wire.unpack`."""
-        xp = namespace(buffer)
-        entries = entries_of(buffer, lengths, regions)
-        messages = LAYOUT.lay_out(entries, CODES * regions, None)
-        check_lengths(lengths, messages["end"] - messages["head"])
-        coded, _, scales = kernels.of(buffer).read_messages(messages, buffer, CODES * size)
-        check_indices(coded, entries, CODES * regions)
-        lows = kernels.of(buffer).from_int8(xp.ones(len(coded), np.int8), scales, LAYOUT.edges(messages))
+        coded, lows, _ = LAYOUT.unpack(buffer, lengths, CODES * regions, CODES * size, np.float32)
         indices = (coded // CODES).astype(index_dtype(size))
         values = _decoded(indices, coded & (CODES - 1), lows.view(np.int32))
         return SparseVector(indices, values.astype(dtype), size)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, is_device, namespace
-from sparse_mpi.kernels.base import MalformedMessage, index_dtype
+from sparse_mpi.arrays import Array, index_dtype, is_device, namespace
+from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.rows import Pattern, row_starts, spans
 from sparse_mpi.sparse import SparseVector
 

@@ -20,8 +20,8 @@ from sparse_mpi.algorithms.global_threshold import (
     crossing,
     search,
 )
+from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.comm import NullComm
-from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.select.stale import StaleRule
 from sparse_mpi.sparse import SparseVector, truncate
 

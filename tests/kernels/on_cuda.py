@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparse_mpi.kernels.base import magnitude_bits
+from sparse_mpi.arrays import magnitude_bits
 
 from ..fakes import fake_cuda
 

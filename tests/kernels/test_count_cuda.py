@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparse_mpi.arrays import widened
+from sparse_mpi.arrays import bits_type, magnitude_bits, widened
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.base import bits_type, magnitude_bits
 
 from ..fakes.fake_device import DEVICE
 from .on_cuda import inputs, put

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import widened
+from sparse_mpi.arrays import magnitude_bits, widened
 from sparse_mpi.kernels import array, threads
-from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.kernels.cpu.passes import TILE
 
 cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from sparse_mpi.arrays import widened
+from sparse_mpi.arrays import magnitude_bits, widened
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire import WIRES
 

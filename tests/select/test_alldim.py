@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sparse_mpi import Layout, dimension_coverage, kernels
+from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.rows import RULES, fewest, quotas
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.base import most_selected

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SELECTORS, kernels
+from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.kernels import array, threads
-from sparse_mpi.kernels.base import magnitude_bits
 from sparse_mpi.reduction.report import Instrumented
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.select.threshold import Threshold, ThresholdState

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi.kernels.base import index_dtype, magnitude_bits
+from sparse_mpi.arrays import index_dtype, magnitude_bits
 from sparse_mpi.sparse import (
     Layout,
     SparseVector,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import wire
-from sparse_mpi.kernels.base import index_dtype
+from sparse_mpi.arrays import index_dtype
 from sparse_mpi.sparse import SparseVector
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]

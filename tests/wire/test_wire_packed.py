@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparse_mpi import kernels, wire
+from sparse_mpi.arrays import index_dtype
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import count_bytes
-from sparse_mpi.kernels.base import index_dtype
 from sparse_mpi.sparse import SparseVector, concatenate
 from sparse_mpi.wire import WIRES
 

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.kernels import threads
-from sparse_mpi.kernels.base import Moments, bits_type
+from sparse_mpi.kernels.base import Moments
 from sparse_mpi.kernels.cpu.passes import TILE, bits_of, compiled, readable, scratch_for, summed, widened
 
 LN2 = math.log(2)

@@ -10,8 +10,8 @@ from math import frexp
 
 import numpy as np
 
-from sparse_mpi.arrays import Array
-from sparse_mpi.kernels.base import FIELDS, MESSAGE, MISCOUNTED, MalformedMessage, index_dtype
+from sparse_mpi.arrays import Array, index_dtype
+from sparse_mpi.kernels.base import FIELDS, MESSAGE, MISCOUNTED, MalformedMessage
 from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
 from sparse_mpi.kernels.cpu.passes import compiled
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.kernels import threads
-from sparse_mpi.kernels.base import bits_type
 from sparse_mpi.kernels.cpu.counts import count
 from sparse_mpi.kernels.cpu.lanes import LANES, lowest
 from sparse_mpi.kernels.cpu.passes import append, bits_of, compiled

@@ -9,9 +9,9 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from sparse_mpi.arrays import Array, wide_type
+from sparse_mpi.arrays import Array, bits_type, index_dtype, wide_type
 from sparse_mpi.kernels import threads
-from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, bits_type, index_dtype
+from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS
 from sparse_mpi.kernels.cpu.lanes import LANES, lowest, reached
 
 TILE = 2048  # entries worked on at once: two tiles stay in the first-level cache

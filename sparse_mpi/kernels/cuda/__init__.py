@@ -13,10 +13,10 @@ from typing import Any
 import cupy
 import numpy as np
 
-from sparse_mpi.arrays import Array, wide_type
+from sparse_mpi.arrays import Array, index_dtype, wide_type
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import clear, gather, lay_out, mark, to_float16
-from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments, index_dtype
+from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments
 from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, start
 from sparse_mpi.kernels.cuda.launches import (
     accumulate,

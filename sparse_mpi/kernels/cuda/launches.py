@@ -7,8 +7,8 @@ from typing import Any
 import cupy
 import numpy as np
 
-from sparse_mpi.arrays import Array
-from sparse_mpi.kernels.base import SCALED, code_places, index_dtype
+from sparse_mpi.arrays import Array, index_dtype
+from sparse_mpi.kernels.base import SCALED, code_places
 from sparse_mpi.kernels.cuda.compilation import blocks_for, kernel, start
 
 
