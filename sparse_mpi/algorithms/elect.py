@@ -27,6 +27,7 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
+from sparse_mpi.algorithms.exchange import allgather_bound, balance, imbalance_limit, split_reduce, stages
 from sparse_mpi.algorithms.global_threshold import (
     Bracket,
     Counted,
@@ -40,7 +41,6 @@ from sparse_mpi.algorithms.global_threshold import (
     result_mask,
     search,
 )
-from sparse_mpi.algorithms.oktopk import allgather_bound, balance, imbalance_limit, split_reduce, stages
 from sparse_mpi.arrays import Array, index_dtype, like, namespace
 from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
@@ -141,11 +141,11 @@ def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> Spa
         my_vote_sum: ``(n,)``, the sums of this rank's earlier votes.
         votes: the most votes. Entries whose vote would be zero get none.
     """
-    xp = namespace(my_vote_sum)
+    xp, passes = namespace(my_vote_sum), kernels.of(my_vote_sum)
     with np.errstate(invalid="ignore"):  # an infinite value whose earlier vote was infinite
-        deltas = candidates.values - kernels.of(my_vote_sum).gather(my_vote_sum, candidates.indices)
+        deltas = candidates.values - passes.gather(my_vote_sum, candidates.indices)
         worth = xp.sqrt(xp.abs(deltas)) * xp.sqrt(xp.abs(candidates.values))
-    chosen, _ = kernels.of(my_vote_sum).truncate(xp.arange(candidates.nnz, dtype=np.int32), worth, votes)
+    chosen, _ = passes.truncate(xp.arange(candidates.nnz, dtype=np.int32), worth, votes)
     return take(candidates._replace(values=deltas), chosen[deltas[chosen] != 0])
 
 
@@ -243,7 +243,7 @@ def most_rounds(k: int) -> int:
     return 1 + ceil((12 + MANTISSA) / log2(CANDIDATES + 1))
 
 
-BALLOTS = Ballots()
+BALLOTS, WHOLE = Ballots(), BitPacked()
 TRIGGER = 2  # a rank shares its elected entries with others if it has twice what chance gives, see `imbalance_limit`
 STEP = 2**0.25  # the factor by which the share of votes changes
 NOMINATED = 0.95  # the least share of k that all ranks nominate together, if no two vote for the same entry
@@ -349,7 +349,7 @@ class Elect(Algorithm):
 
     def _elect(self, acc: Array, k: int, comm: Comm, state: ElectState, add: Array | None) -> tuple[Array, ElectState]:
         """Return the ascending indices of the elected entries, the same on all ranks, and the next state."""
-        owners, radix = Owners(len(acc), comm.size), self._radix(k, comm.size)
+        owners, radix, passes = Owners(len(acc), comm.size), self._radix(k, comm.size), kernels.of(acc)
         my_vote_sum = vote_sum_like(acc, state.my_vote_sum, len(acc))
         all_vote_sum = vote_sum_like(acc, state.all_vote_sum, owners.width)
 
@@ -362,15 +362,15 @@ class Elect(Algorithm):
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, with those of steps before.
         counted, cast, _ = split_reduce(ballots, owners.boundaries, radix, BALLOTS, comm)
-        kernels.of(my_vote_sum).add(my_vote_sum, owners.indices(cast.indices), cast.values)
+        passes.add(my_vote_sum, owners.indices(cast.indices), cast.values)
         first = comm.rank * owners.width
-        kernels.of(all_vote_sum).add(all_vote_sum, counted.indices - first, counted.values)
+        passes.add(all_vote_sum, counted.indices - first, counted.values)
 
         # Elect: about k of all sums of votes reach the global threshold. Elected entries begin anew without votes.
         elected, counts, threshold = cut_by_votes(all_vote_sum, k, state.threshold, comm)
         regions = regions_of(owners.boundaries)
         winners = elected._replace(indices=elected.indices.astype(counted.indices.dtype) + first, size=counted.size)
-        kernels.of(all_vote_sum).clear(all_vote_sum, elected.indices)
+        passes.clear(all_vote_sum, elected.indices)
 
         # Balance: where chance or design gave one rank far more winners than the mean, share them out equally.
         if counts.max() > imbalance_limit(counts.mean(), TRIGGER):
@@ -382,7 +382,7 @@ class Elect(Algorithm):
         gathered, _ = comm.allgatherv(message, positions_lengths(counts, regions))
         indices = owners.indices(unpack_positions(gathered, counts, regions, ballots.size))
         indices = namespace(indices).sort(indices)
-        kernels.of(my_vote_sum).clear(my_vote_sum, indices)
+        passes.clear(my_vote_sum, indices)
 
         # Adapt: if too few entries have votes, ranks have more of them next time.
         enough = int(counts.sum()) >= k - k // 10
@@ -461,6 +461,9 @@ class Elect(Algorithm):
 
     def _sum_wire(self, k: int, size: int, ranks: int) -> Wire:
         """Return the format in which values of the elected are sent: without indices, if it can do so."""
-        if k >= size or ranks == 1:
-            return BitPacked()
+        return WHOLE if k >= size or ranks == 1 else self._values
+
+    @cached_property
+    def _values(self) -> Wire:
+        """Return the format of values alone, if ``wire`` has one; it needs no indices."""
         return self.wire if self.wire.codec is None else Complete(self.wire.codec)

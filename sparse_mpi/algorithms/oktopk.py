@@ -18,271 +18,40 @@ faults: regions that leave the last rank too much, indices as float32, results t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
-from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
-from sparse_mpi.algorithms.exchange import WireFormat, exchange, unpack
+from sparse_mpi.algorithms.exchange import (
+    allgather_bound,
+    balance,
+    draw_regions,
+    imbalance_limit,
+    overloaded,
+    reduction_load,
+    samples,
+    split_reduce,
+    stages,
+)
 from sparse_mpi.algorithms.global_threshold import Counted, Stale
-from sparse_mpi.arrays import Array, index_dtype, namespace
+from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.forwarding import Renumbered
-from sparse_mpi.comm.quantiles import pooled
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import (
     Layout,
-    SparseVector,
     contains,
-    equal_boundaries,
-    merge,
     regions_of,
-    split_counts,
     subtract,
     take,
 )
-from sparse_mpi.wire import Coo, Packed, SizeBound, Wire, decode, encode
-
-# Ok-Topk's regions (Li & Hoefler, PPoPP'22): which rank owns which indices, and how results are balanced.
-
-
-def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
-    """Agree on the boundaries that cut the selections of all ranks about equally; one allgather of control.
-
-    They are quantiles of all selections together, so that no rank receives far more than others wherever the entries
-    of each rank are. Ok-Topk's means of each rank's own quantiles are that only where all ranks select alike.
-
-    Args:
-        selected: this rank's selection; it may be empty.
-        k: entries that ranks want to select, the same on all.
-        comm: all ranks.
-
-    Returns:
-        ``(P + 1,)`` int64: region q is ``[boundaries[q], boundaries[q + 1])``, the same on every rank.
-    """
-    pool = pooled(selected.indices, samples(k, comm.size), comm)
-    if len(pool.keys) == 0:
-        return equal_boundaries(selected.size, comm.size)
-    return np.concatenate([[0], pool.quantiles(comm.size), [selected.size]])
-
-
-def samples(k: int, ranks: int) -> int:
-    """Return the number of its indices that a rank sends for regions to be drawn.
-
-    With 64 of each rank the largest region has 1.3 times the mean on 256 ranks, with 8 about twice the mean. Few ranks
-    need fewer, and no more than about a quarter of a step's bytes are spent on them, unless a step has very few.
-    """
-    return min(max(k // ranks, 8), 4 * ranks, 64)
-
-
-def imbalance_limit(mean: float, trigger: float) -> float:
-    """Return the entries that a rank may have where ranks have ``mean`` of them, before they are shared out anew.
-
-    They are ``trigger`` times as many as chance gives to some rank, three standard deviations above the mean: ranks
-    that have one entry on average have four now and then, whatever their regions.
-    """
-    return trigger * (mean + 3 * sqrt(mean))
-
-
-def reduction_load(added: int, k: int) -> int:
-    """Return the load of a rank that added up ``added`` entries, in sixteenths of k, rounded up."""
-    return -(-16 * added // k)
-
-
-def overloaded(loads: np.ndarray, k: int, trigger: float) -> bool:
-    """Return True if some rank added up far more entries than others, by the ``loads`` ``(P,)`` of all ranks.
-
-    Far more are ``trigger`` times as many, and at least twice as many, as chance gives to some rank.
-    """
-    entries = loads * k / 16
-    return bool(entries.max() > imbalance_limit(entries.mean(), max(trigger, 2)))
-
-
-def balance(
-    results: SparseVector, counts: np.ndarray, regions: np.ndarray, ring: Comm
-) -> tuple[SparseVector, np.ndarray, np.ndarray]:
-    """Move surplus results to other ranks, in the order of indices, until every rank has an equal share of them.
-
-    Every rank knows all counts, so each knows what it sends and receives without asking.
-
-    Args:
-        results: this rank's entries of the result, those of its region.
-        counts: ``(P,)`` int64, how many entries each rank has.
-        regions: ``(P, 2)`` int64, start and stop of the indices among which each rank's entries lie.
-        ring: the ranks in the order of their regions.
-
-    Returns:
-        This rank's share of the results; how many entries every rank has then, ``(P,)`` int64; and start and stop of
-        the indices among which these lie, ``(P, 2)`` int64: of one region or of several neighbouring ones.
-    """
-    # Number the results of all ranks: rank q has [starts[q], ends[q]), and is to have [shares[q], shares[q + 1]).
-    rank, ends = ring.rank, np.cumsum(counts)
-    starts = ends - counts
-    shares = np.arange(ring.size + 1) * ends[-1] // ring.size
-
-    # Send each rank what this one has of its share, and receive what the others have of this one's.
-    leaving = _overlap(starts[rank], ends[rank], shares[:-1], shares[1:])
-    arriving = _overlap(shares[rank], shares[rank + 1], starts, ends)
-    received, _ = ring.alltoallv(encode(results), leaving, expected=arriving)
-
-    # A share extends from the region of its first entry to that of its last.
-    first = np.minimum(np.searchsorted(ends, shares[:-1], side="right"), ring.size - 1)
-    last = np.minimum(np.searchsorted(ends, shares[1:], side="left"), ring.size - 1)
-    wider = np.stack([regions[first, 0], regions[np.maximum(first, last), 1]], axis=1)
-    return decode(received, results.size, results.values.dtype), np.diff(shares), wider
-
-
-def allgather_bound(message: Callable[[float], SizeBound], result: float, ranks: int, trigger: float) -> SizeBound:
-    """Return an upper bound on what a rank sends to balance and gather a result of ``result`` entries.
-
-    A rank either has more than others, moves them as pairs, and then gathers an equal share; or it gathers as many as
-    the `imbalance_limit`.
-
-    Args:
-        message: returns the bound of a message of that many results.
-        result: entries of all ranks.
-        ranks: P.
-        trigger: see `imbalance_limit`.
-    """
-    mean = result / ranks
-    balanced = message(ceil(mean)) + SizeBound(pairs=mean)
-    unbalanced = message(min(imbalance_limit(mean, trigger), result))
-    return balanced.max(unbalanced) * (ranks - 1)
-
-
-def _overlap(start: Any, stop: Any, other_start: Any, other_stop: Any) -> np.ndarray:
-    """Return the lengths ``(P,)`` int64 of the intersections of one interval with P others."""
-    return np.maximum(np.minimum(stop, other_stop) - np.maximum(start, other_start), 0)
-
-
-# Ok-Topk's split and reduce (Li & Hoefler, PPoPP'22): every rank gets the sum of all selections in its own region.
-#
-# One stage takes P - 1 messages a rank, and sends each entry once. Several stages take fewer messages, but forward
-# entries from rank to rank, adding them up on the way.
-
-
-def split_reduce(
-    selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: WireFormat, comm: Comm
-) -> tuple[SparseVector, SparseVector, int]:
-    """Send every part of a selection to the rank that owns its region, and add up what arrives in one's own.
-
-    Args:
-        selected: this rank's selection.
-        boundaries: ``(P + 1,)`` int64, region q is ``[boundaries[q], boundaries[q + 1])`` and owned by rank q.
-        radix: groups into which a stage divides the ranks; None: as many as there are ranks, which makes one stage.
-        wire: the message format. What a stage's rounding takes away is not in the sums, and stays the debt of the
-            rank that rounded.
-        comm: the ranks in the order of their regions.
-
-    Returns:
-        The sum of all selections in this rank's region; this rank's contribution to the sums of all regions; and how
-        many entries it had to add up, in all stages.
-    """
-    first, last = 0, comm.size  # the ranks that work on the same stretch of indices as this one
-    partial, contributed, added = selected, None, 0
-    while contributed is None or last - first > 1:
-        # Divide these ranks into groups, and cut the partial sums into a message for each group's regions.
-        groups = divided(first, last, radix)
-        packed = wire.pack(partial, split_counts(partial, boundaries[groups]), regions_of(boundaries[groups]))
-
-        # Exchange: every group collects what lies in its regions. With a group for each rank it is one all-to-all.
-        own = int(np.searchsorted(groups, comm.rank, side="right")) - 1
-        first, last = int(groups[own]), int(groups[own + 1])
-        region = boundaries[[first, last]]
-        if len(groups) == comm.size + 1:
-            received = exchange(packed, region, wire, comm)
-        else:
-            received = unpack(*_exchange_groups(packed, groups, own, comm), region, wire, packed.vector)
-
-        # Take what rounding lost out of this rank's contribution, which starts as its whole selection.
-        if contributed is None:
-            contributed = packed.vector
-        elif not wire.lossless:
-            contributed = subtract(contributed, subtract(partial, packed.vector))
-
-        # Reduce: add up the messages in the rank order of their senders, and go on within the own group.
-        partial, added = merge(received), added + received.nnz
-    return partial, contributed, added
-
-
-def divided(first: int, last: int, radix: int | None) -> np.ndarray:
-    """Return the boundaries of the groups into which a stage divides ranks ``first`` to ``last - 1``.
-
-    Returns:
-        ``(groups + 1,)`` int64 ascending, with sizes that differ by at most one.
-    """
-    number = min(radix or last - first, last - first)
-    return first + np.arange(number + 1) * (last - first) // number
-
-
-def stages(ranks: int, radix: int | None) -> list[tuple[int, int]]:
-    """Return, for each stage, the most messages a rank sends and the most selections its partial sums add up."""
-    exchanges, merged = [], 1
-    while ranks > 1:
-        number = min(radix or ranks, ranks)
-        exchanges.append((number - 1, merged))
-        merged *= 2 * number - 1 if ranks % number else number
-        ranks = -(-ranks // number)
-    return exchanges
-
-
-def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -> tuple[Array, np.ndarray]:
-    """Exchange the messages of one stage, see `partners`.
-
-    Args:
-        packed: a message for each group.
-        groups: ``(groups + 1,)`` int64, boundaries of the groups.
-        own: the number of this rank's group.
-        comm: the ranks in the order of their regions.
-
-    Returns:
-        The messages that this rank has to add up, in the rank order of their senders, and the length of each.
-    """
-    # Cut the buffer into messages; the one for the own group stays here.
-    ends = np.cumsum(packed.lengths)
-    messages = [packed.buffer[end - length : end] for length, end in zip(packed.lengths, ends, strict=True)]
-    received = {comm.rank: messages[own]}
-    for there, dest, sources in partners(groups, comm.rank):
-        for to, source in zip_longest([dest], sources):
-            message = comm.sendrecv(messages[there], to, source)
-            if source is not None:
-                received[source] = message
-    # Put what arrived in the rank order of its senders.
-    in_order = [received[source] for source in sorted(received)]
-    return namespace(packed.buffer).concatenate(in_order), np.array([len(message) for message in in_order])
-
-
-def partners(groups: np.ndarray, rank: int) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield the partners of a rank in each step of a stage.
-
-    Steps rotate: in step i a rank sends to the i-th group after its own one, and receives from the i-th before it. The
-    ranks of a group share the work of receiving: of a sender outside, that rank of the group takes the message which
-    stands at the sender's position in its own group. If the sender's group is longer by one, the message of its last
-    rank goes to the first of this group.
-
-    Args:
-        groups: ``(groups + 1,)`` int64, boundaries of the groups, whose sizes differ by at most one.
-        rank: of those.
-
-    Yields:
-        The group to which the rank sends, the rank of it that takes the message, and those from which messages come:
-        none, one or two.
-    """
-    own = int(np.searchsorted(groups, rank, side="right")) - 1
-    number, place, width = len(groups) - 1, rank - groups[own], int(groups[own + 1] - groups[own])
-    for step in range(1, number):
-        there, back = (own + step) % number, (own - step) % number
-        dest = int(groups[there] + place % (groups[there + 1] - groups[there]))
-        yield there, dest, list(range(int(groups[back] + place), int(groups[back + 1]), width))
-
+from sparse_mpi.wire import Coo, SizeBound, Wire
 
 RESIDUALS = ("sender", "owner")
 REFRESHES = ("histogram", "exact")
@@ -311,7 +80,7 @@ class OkTopk(Algorithm):
         period: steps after which regions are redrawn even if they are still balanced (tau in the paper).
         trigger: results move between ranks, and regions are redrawn for the next step, when one rank has more than this
             many times the results that chance gives to some rank (the mean, if it is large), see
-            `regions.imbalance_limit`. The paper waits for 4 times the mean, which alone would allow 8k(P-1)/P words.
+            `exchange.imbalance_limit`. The paper waits for 4 times the mean, which alone would allow 8k(P-1)/P words.
         residual: which rank's residual takes what does not make it into the result. ``"sender"``, the paper's rule:
             every rank keeps what it selected in vain. ``"owner"``: the owner of a region keeps the sum, and ownership
             moves on by one rank in every step, so that sums kept on one rank meet the entries of others.

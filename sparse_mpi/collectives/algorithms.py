@@ -20,7 +20,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from sparse_mpi.algorithms.oktopk import divided, partners
+from sparse_mpi.algorithms.exchange import divided, partners
 from sparse_mpi.arrays import Array
 from sparse_mpi.collectives.entries import Entries, joined, merged
 from sparse_mpi.collectives.messages import Format

@@ -19,7 +19,7 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import hand_over
 from sparse_mpi.comm.base import RankFailure, elastic_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.comm.job.call_log import received
+from sparse_mpi.comm.counting import received
 from sparse_mpi.comm.runtime import say_on_stderr
 
 T = TypeVar("T")

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from sparse_mpi import SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms.base import Bound
-from sparse_mpi.algorithms.oktopk import OkTopk, balance, draw_regions
+from sparse_mpi.algorithms.exchange import balance, draw_regions
+from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.comm import NullComm
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.wire import WIRES

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import World
-from sparse_mpi.algorithms.oktopk import divided, draw_regions, split_reduce, stages
+from sparse_mpi.algorithms.exchange import divided, draw_regions, split_reduce, stages
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.wire import Coo, Packed
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import World
-from sparse_mpi.algorithms.oktopk import split_reduce
+from sparse_mpi.algorithms.exchange import split_reduce
 from sparse_mpi.collectives.algorithms import owned
 from sparse_mpi.collectives.entries import Entries
 from sparse_mpi.collectives.messages import Format
