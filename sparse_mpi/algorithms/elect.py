@@ -145,7 +145,7 @@ def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> Spa
     with np.errstate(invalid="ignore"):  # an infinite value whose earlier vote was infinite
         deltas = candidates.values - passes.gather(my_vote_sum, candidates.indices)
         worth = xp.sqrt(xp.abs(deltas)) * xp.sqrt(xp.abs(candidates.values))
-    chosen, _ = passes.truncate(xp.arange(candidates.nnz, dtype=np.int32), worth, votes)
+    chosen, _ = passes.truncate(xp.arange(len(deltas), dtype=np.int32), worth, votes)
     return take(candidates._replace(values=deltas), chosen[deltas[chosen] != 0])
 
 
@@ -401,7 +401,7 @@ class Elect(Algorithm):
             The sums, and this rank's contribution to them, both with the indices of ``contribution``.
         """
         values = contribution.values
-        m, xp, dtype = contribution.nnz, namespace(values), values.dtype
+        m, xp, dtype = len(values), namespace(values), values.dtype
         # Reduce-scatter: entries are numbered, and each rank adds up an equal share of the numbers, without gaps.
         numbered = SparseVector(xp.arange(m, dtype=contribution.indices.dtype), values, m)
         bounds = equal_boundaries(m, comm.size)

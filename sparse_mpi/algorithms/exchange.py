@@ -63,8 +63,9 @@ def exchange(packed: Packed, region: np.ndarray, wire: WireFormat, comm: Comm) -
 
     # Exchange all messages, and put the parts in rank order.
     comm.streamed_alltoallv(packed.buffer, packed.lengths, take)
-    in_order = [parts[first] for first in sorted(parts)]
-    return in_order[0] if len(in_order) == 1 else concatenate(in_order)
+    if len(parts) == 1:
+        return parts.popitem()[1]
+    return concatenate([parts[first] for first in sorted(parts)])
 
 
 def unpack(
@@ -239,7 +240,7 @@ def split_reduce(
             contributed = subtract(contributed, subtract(partial, packed.vector))
 
         # Reduce: add up the messages in the rank order of their senders, and go on within the own group.
-        partial, added = merge(received), added + received.nnz
+        partial, added = merge(received), added + len(received.indices)
     return partial, contributed, added
 
 

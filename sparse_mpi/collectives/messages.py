@@ -21,9 +21,8 @@ from sparse_mpi.kernels.array import count_bytes
 from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire import WIRES, BitPacked
-from sparse_mpi.wire.base import check_lengths
 from sparse_mpi.wire.codecs import Codec, Unrounded
-from sparse_mpi.wire.packed import Complete, entries_of
+from sparse_mpi.wire.packed import Complete, check_lengths, entries_of
 
 WIDE = 1 << 56  # keys of a range from which on they are not packed
 PACKED = {name: wire for name, wire in WIRES.items() if isinstance(wire, BitPacked)}

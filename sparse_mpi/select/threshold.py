@@ -94,15 +94,15 @@ class Threshold(Selector):
         """
         if passed is None:
             selected, change = largest(x, k), 1 / 2
-        elif passed.nnz < k and state.threshold > NOT_ZERO:
+        elif (reached := len(passed.indices)) < k and state.threshold > NOT_ZERO:
             selected, change = largest(x, k), 3 / 2
         else:  # enough, or all that are not zero
-            change = 3 / 4 if 4 * passed.nnz > 5 * k else 1.0
+            change = 3 / 4 if 4 * reached > 5 * k else 1.0
             selected = truncate(passed, k, reuse=True)
         margin = state.margin
         if state.threshold:
             margin = min(max(margin * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)
-        if selected.nnz < k:  # all that are not zero: they are to be found again in one pass
+        if len(selected.indices) < k:  # all that are not zero: they are to be found again in one pass
             return selected, ThresholdState(NOT_ZERO, margin)
         below = int(margin * (1 << np.finfo(x.dtype).nmant))
         return selected, ThresholdState(max(_smallest(selected.values) - below, NOT_ZERO), margin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -101,18 +101,17 @@ class _Reducing:
         With a closure, gradients are reduced after each call of it, and for LBFGS, which decides by it, the loss.
         """
         momentum = self._momentum
-        with without_momentum(
-            self,  # type: ignore[arg-type]
-            momentum.taken,
-            momentum.applied,
-            momentum.looks_ahead,
-        ) as finish:
+        taken: Any = nullcontext()
+        if momentum.taken is not None:
+            taken = without_momentum(self, momentum.taken, momentum.applied, momentum.looks_ahead)  # type: ignore[arg-type]
+        with taken as finish:
 
             def reduced() -> Any:
                 loss = closure() if closure is not None else None
                 self._reduce()
                 self._synchronized = False
-                finish()
+                if finish is not None:
+                    finish()
                 return self.reduction.loss_of_all(loss) if isinstance(self, torch.optim.LBFGS) else loss
 
             if closure is not None:

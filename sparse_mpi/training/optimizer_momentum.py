@@ -134,9 +134,9 @@ def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> G
 
 @contextmanager
 def without_momentum(
-    optimizer: Optimizer, momentum: float | None, applied: Callable[[Tensor], Any], look_ahead: bool
+    optimizer: Optimizer, momentum: float, applied: Callable[[Tensor], Any], look_ahead: bool
 ) -> Iterator[Callable[[], None]]:
-    """Let ``optimizer`` step without momentum and weight decay in this context, unless ``momentum`` is None.
+    """Let ``optimizer`` step without momentum and weight decay in this context.
 
     ``applied(parameter)`` is the one that the error feedback has applied in its place to a gradient that is there.
 
@@ -148,9 +148,6 @@ def without_momentum(
     Raises:
         ValueError: somebody has changed the optimizer's momentum, which was taken over, from ``momentum``, or its kind.
     """
-    if momentum is None:
-        yield lambda: None
-        return
     first = optimizer.param_groups[0]
     fixed = {"momentum": momentum, "dampening": 0} | ({} if look_ahead else {"nesterov": first["nesterov"]})
     for group in optimizer.param_groups:

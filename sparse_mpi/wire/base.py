@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire.codecs import Codec
@@ -138,24 +137,3 @@ def pack_whole(wire: Wire, vector: SparseVector) -> Packed:
 def unpack_whole(wire: Wire, buffer: Array, lengths: Any, size: int, dtype: Any) -> SparseVector:
     """Decode messages of `pack_whole`, of ``lengths`` ``(m,)``, into their entries, in the order of the messages."""
     return wire.unpack(buffer, np.asarray(lengths), np.tile([0, size], (len(lengths), 1)), size, dtype)
-
-
-# Look at what came before it is used: a message that was damaged on its way must not make kernels write elsewhere.
-#
-# On a device only what the host has anyway is looked at. `kernels.check_indices` belongs to it.
-
-
-def check_entries(entries: np.ndarray, regions: np.ndarray) -> None:
-    """Raise `MalformedMessage` unless messages have ``entries`` ``(m,)`` that fit their ``regions`` ``(m, 2)``."""
-    widths = regions[:, 1] - regions[:, 0]
-    if not ((entries >= 0) & (entries <= widths)).all():
-        number = int(np.flatnonzero((entries < 0) | (entries > widths))[0])
-        raise MalformedMessage(number, len(entries), f"it tells of {entries[number]} entries of {widths[number]}")
-
-
-def check_lengths(lengths: np.ndarray, expected: np.ndarray) -> None:
-    """Raise `MalformedMessage` unless messages have the ``expected`` ``lengths`` ``(m,)``."""
-    if not np.array_equal(lengths, expected):
-        number = int(np.flatnonzero(lengths != expected)[0])
-        problem = f"it is {lengths[number]} long where its entries take {expected[number]}"
-        raise MalformedMessage(number, len(lengths), problem)

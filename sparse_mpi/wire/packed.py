@@ -35,10 +35,10 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, index_dtype, like, magnitude_bits, namespace, to_host
 from sparse_mpi.checks import check_instance
 from sparse_mpi.kernels.array import count_bytes
-from sparse_mpi.kernels.base import SCALED
+from sparse_mpi.kernels.base import SCALED, MalformedMessage
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
-from sparse_mpi.wire.base import Packed, SizeBound, check_entries, check_lengths
+from sparse_mpi.wire.base import Packed, SizeBound
 from sparse_mpi.wire.codecs import Codec, Unrounded, single
 
 
@@ -206,8 +206,19 @@ def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.nd
     heads = (lengths.cumsum() - lengths)[:, None] + np.arange(8)
     numbers[digits] = to_host(buffer[like(heads[digits], buffer)])
     entries: np.ndarray = numbers.view("<i8")[:, 0] + (lengths > 0)
-    check_entries(entries, regions)
+    widths = regions[:, 1] - regions[:, 0]
+    if not ((entries >= 0) & (entries <= widths)).all():
+        number = int(np.flatnonzero((entries < 0) | (entries > widths))[0])
+        raise MalformedMessage(number, len(entries), f"it tells of {entries[number]} entries of {widths[number]}")
     return entries
+
+
+def check_lengths(lengths: np.ndarray, expected: np.ndarray) -> None:
+    """Raise `MalformedMessage` unless messages have the ``expected`` ``lengths`` ``(m,)``."""
+    if not np.array_equal(lengths, expected):
+        number = int(np.flatnonzero(lengths != expected)[0])
+        problem = f"it is {lengths[number]} long where its entries take {expected[number]}"
+        raise MalformedMessage(number, len(lengths), problem)
 
 
 def _tensors(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
