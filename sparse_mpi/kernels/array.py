@@ -49,7 +49,7 @@ __all__ = [
 
 def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
     """See `base.Kernels.count`."""
-    bits = magnitude_bits(widened(x))
+    bits = magnitude_bits(widened(x) if x.itemsize == 2 else x)
     bins = thresholds.astype(bits.dtype).searchsorted(bits, side="right")
     counts = np.bincount(bins, minlength=len(thresholds) + 1)
     return counts[::-1].cumsum()[::-1][1:]
@@ -76,7 +76,7 @@ def kth_bin(counts: Array, k: int) -> tuple[int, int, int]:
 
 def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
     """See `base.Kernels.select`."""
-    x = widened(x)
+    x = widened(x) if x.itemsize == 2 else x
     positions = np.flatnonzero(magnitude_bits(x) >= threshold)
     return None if len(positions) > most else (positions.astype(index_dtype(len(x))), x[positions])
 
@@ -88,7 +88,7 @@ def accumulate(residual: Array, gradient: Array) -> None:
 
 def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
     """See `base.Kernels.accumulate_select`."""
-    residual += widened(gradient)
+    residual += widened(gradient) if gradient.itemsize == 2 else gradient
     return select(residual, threshold, most)
 
 
@@ -323,7 +323,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
 
 
 def misplaced(indices: Array, counts: np.ndarray, low: int, high: int) -> int:
-    """See `malformed.HostKernels.misplaced`."""
+    """See `base.HostKernels.misplaced`."""
     ends = counts.cumsum()
     rises = np.empty(len(indices), bool)
     rises[1:] = indices[1:] > indices[:-1]

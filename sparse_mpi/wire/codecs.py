@@ -205,11 +205,11 @@ class Int2(_Levels):
 
 def single(values: Array) -> Array:
     """Return the values as contiguous float32; finite values stay finite."""
-    xp = namespace(values)
     if values.dtype == np.float64:
-        largest = float(np.finfo(np.float32).max)
+        xp, largest = namespace(values), float(np.finfo(np.float32).max)
         values = xp.where(xp.isfinite(values), xp.clip(values, -largest, largest), values)
-    return xp.ascontiguousarray(values.astype(np.float32, copy=False))
+    values = values.astype(np.float32, copy=False)
+    return values if values.flags.c_contiguous else namespace(values).ascontiguousarray(values)
 
 
 def _no_scales(x: Array) -> Array:

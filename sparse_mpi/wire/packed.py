@@ -71,15 +71,19 @@ class BitPacked:
             vector = SparseVector(vector.indices, self.codec.decode(codes, scales, edges, dtype), vector.size)
         return Packed(buffer, messages["end"] - messages["head"], vector)
 
-    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
-        """See `Wire.unpack`."""
-        entries = entries_of(buffer, lengths, regions // self.unit)
-        return self._unpack(buffer, entries, lengths, regions, size, dtype)
-
-    def _unpack(
-        self, buffer: Array, entries: np.ndarray, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
+    def unpack(
+        self,
+        buffer: Array,
+        lengths: np.ndarray,
+        regions: np.ndarray,
+        size: int,
+        dtype: Any,
+        entries: np.ndarray | None = None,
     ) -> SparseVector:
-        """Decode messages of these ``lengths`` with so many entries each."""
+        """See `Wire.unpack`; ``entries`` ``(m,)`` of each message need not be read from it if they are given."""
+        if entries is None:
+            whole = regions[:, 1] - regions[:, 0]
+            entries = entries_of(buffer, lengths, regions // self.unit) if self.unit else whole
         messages, edges = self.lay_out(entries, regions, dtype)
         check_lengths(lengths, messages["end"] - messages["head"])
         indices, codes, scales = kernels.of(buffer).read_messages(messages, buffer, size)
@@ -107,7 +111,7 @@ class BitPacked:
     ) -> SparseVector:
         """See `Wire.unpack_sums`. A message is dense if it has all indices of its region."""
         entries = entries_of(buffer, lengths, regions)
-        vector = self._unpack(buffer, entries, lengths, regions, size, dtype)
+        vector = self.unpack(buffer, lengths, regions, size, dtype, entries)
         dense = entries == regions[:, 1] - regions[:, 0]
         return _nonzero(vector, like(np.repeat(~dense, entries), buffer)) if dense.any() else vector
 
@@ -158,7 +162,7 @@ class BitPacked:
         ranks = len(messages)
         lengths = np.tile(self.lengths_of(entries, regions, size, dtype), ranks)
         entries, regions = np.tile(entries, ranks), np.tile(regions, (ranks, 1))
-        return self._unpack(messages.reshape(-1), entries, lengths, regions, size, dtype)
+        return self.unpack(messages.reshape(-1), lengths, regions, size, dtype, entries)
 
     def row_overhead(self, pattern: Pattern) -> int:
         """See `Wire.row_overhead`."""
@@ -245,7 +249,7 @@ class NoValues(Unrounded):
 
 
 class KnownCounts(BitPacked):
-    """The packed format without numbers of entries."""
+    """The packed format without numbers of entries: a message has one for every index, unless its reader knows."""
 
     unit: ClassVar[int] = 0
 
@@ -253,10 +257,6 @@ class KnownCounts(BitPacked):
 @dataclass(frozen=True)
 class Complete(KnownCounts):
     """The format of messages that have an entry for every index of their region: only values are sent."""
-
-    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
-        """See `Wire.unpack`."""
-        return self._unpack(buffer, regions[:, 1] - regions[:, 0], lengths, regions, size, dtype)
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
         """See `Wire.max_size`: codes and scales."""
@@ -317,7 +317,7 @@ class _Same(NoValues):
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         """See `Codec.encode`."""
-        return namespace(vector.values).empty(0, np.uint8), vector.values[like(edges[:-1], vector.values)]
+        return vector.values[:0].view(np.uint8), vector.values[like(edges[:-1], vector.values)]
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
         """See `Codec.decode`."""

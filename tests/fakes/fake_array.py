@@ -275,6 +275,27 @@ def _function(name: str):
     return call
 
 
+class WholeArrays:
+    """The kernels of whole arrays, at work on the memory behind device arrays."""
+
+    def __getattr__(self, name: str):
+        def call(*arguments, **options):
+            passed = [argument for argument in arguments if isinstance(argument, ndarray)]
+            if name in ("accumulate", "accumulate_select", "add", "subtract", "subtract_dense", "clear", "mark"):
+                DEVICE.work(passed[0]._a)
+            if name in ("select", "accumulate_select", "merge", "merge_runs"):
+                counted()
+            found = getattr(array, name)(*map(behind, arguments), **{key: behind(x) for key, x in options.items()})
+            return found if name in ("count", "kth_bin", "moments", "sketch") else wrap(found)
+
+        return getattr(array, name) if name == "lay_out" else call
+
+
+def behind(x):
+    """The memory behind an argument, also in a nested sequence; what is on the host stays as it is."""
+    return x if isinstance(x, np.ndarray) else host_of(x)
+
+
 def install(monkeypatch) -> Device:
     """Have ``import cupy`` find the pretended one, and torch agree; the record starts anew."""
     cupy = ModuleType("cupy")
@@ -294,6 +315,6 @@ def install(monkeypatch) -> Device:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: TorchStream(DEVICE.torch[-1]))
     monkeypatch.setattr(torch.cuda, "ExternalStream", TorchStream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-    monkeypatch.setattr(kernels, "_device", lambda: array)
+    monkeypatch.setattr(kernels, "_device", WholeArrays)
     DEVICE.__init__()
     return DEVICE

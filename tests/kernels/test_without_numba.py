@@ -13,7 +13,7 @@ from ..launch import launch
 
 def test_without_numba_the_array_kernels_are_used(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert kernels._host.__wrapped__() is array
+    assert kernels.host.__wrapped__() is array
 
 
 def test_a_numba_that_cannot_be_imported_is_done_without(tmp_path):

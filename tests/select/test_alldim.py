@@ -49,7 +49,7 @@ def reference(x, pattern):
 @pytest.mark.parametrize("rows", RULES)
 def test_selects_what_a_loop_over_the_rows_selects(rows, kind, dtype, generic, monkeypatch):
     if generic:
-        monkeypatch.setattr(kernels, "_host", lambda: array)
+        monkeypatch.setattr(kernels, "host", lambda: array)
     for layout, dense in ((LAYERS, None), (LAYERS, (1, 8)), (LAYERS, ()), (LARGE, None)):
         chosen, x = AllDim(rows, dense), vector(kind, layout, dtype)
         state = chosen.init(layout, 100)
@@ -100,7 +100,7 @@ def test_selection_copies_no_vector(monkeypatch):
             seen.append(np.shares_memory(matrix, x))
             return real.top_k_rows(matrix, k)
 
-    monkeypatch.setattr(kernels, "_host", Watched)
+    monkeypatch.setattr(kernels, "host", Watched)
     AllDim().select(x, 400, AllDim().init(LAYERS, 400))
     assert seen and all(seen) and len(seen) <= 2 * len(fewest(LAYERS, "output", None))
 

@@ -78,7 +78,7 @@ def test_complete_messages_hold_nothing_but_values(codec, m):
     assert arrived.values.tobytes() == packed.vector.values.tobytes()
     np.testing.assert_array_equal(arrived.indices, vector.indices)
     blocks = -(-np.diff(bounds) // codec.block) if codec.block else np.zeros(3)
-    codes = -(-np.diff(bounds) // codec.together) * codec.code_type(np.float32).itemsize
+    codes = -(-np.diff(bounds) // codec.together) * (codec.code_bytes or 4)
     assert len(packed.buffer) == codes.sum() + 4 * blocks.sum()
 
 

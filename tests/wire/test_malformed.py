@@ -24,7 +24,7 @@ ENTRIES = np.array([20, 10, 0, 200])
 
 @pytest.fixture(params=[cpu, array], ids=["compiled", "whole arrays"], autouse=True)
 def _kernels(request, monkeypatch):
-    monkeypatch.setattr(kernels, "_host", lambda: request.param)
+    monkeypatch.setattr(kernels, "host", lambda: request.param)
 
 
 def vector():

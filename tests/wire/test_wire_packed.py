@@ -24,7 +24,7 @@ SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0]
 @pytest.fixture(params=["compiled", "whole-array"])
 def kernel_set(request, monkeypatch):
     if request.param == "whole-array":
-        monkeypatch.setattr(kernels, "_host", lambda: array)
+        monkeypatch.setattr(kernels, "host", lambda: array)
     else:
         pytest.importorskip("numba")
 
@@ -73,7 +73,7 @@ def test_round_trip_and_length(name, given):
         for _ in range(2):
             assert_same(format_.unpack(packed.buffer, packed.lengths, regions, vector.size, dtype), packed.vector)
             assert format_.pack(vector, counts, regions).buffer.tobytes() == packed.buffer.tobytes()
-            patch.setattr(kernels, "_host", lambda: array)
+            patch.setattr(kernels, "host", lambda: array)
 
 
 def assert_same(found, expected):

@@ -179,7 +179,7 @@ def _read(messages, buffer, indices, codes, scales):
 
 
 def misplaced(indices: Array, counts: np.ndarray, low: int, high: int) -> int:
-    """See `malformed.HostKernels.misplaced`."""
+    """See `base.HostKernels.misplaced`."""
     return _misplaced(np.ascontiguousarray(indices), counts, low, high)
 
 
