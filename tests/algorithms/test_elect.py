@@ -169,12 +169,14 @@ def test_bytes_are_few_and_spread_evenly_from_the_first_step_on(kind):
     assert max(found.busiest_sender, found.busiest_receiver) <= 1.25
 
 
+@pytest.mark.thin(0)  # a long training
 @pytest.mark.parametrize("wire", ["packed+bf16", "packed+int8", "packed+int4", "packed+int2"])
 def test_rounded_values_take_fewer_bytes(wire):
     found = measure(Elect(wire=WIRES[wire]), gradients.make("independent", 100_000, ranks=8), 8, 1000, 40)
     assert found.volume <= BYTES[wire]
 
 
+@pytest.mark.thin(0)  # and another one
 @pytest.mark.parametrize(("kind", "times"), [("independent", 1.8), ("layer-skewed", 1.1), ("embedding-like", 1.2)])
 def test_more_energy_than_oktopk_has(kind, times):
     from sparse_mpi.algorithms.oktopk import OkTopk

@@ -47,6 +47,7 @@ def shared(comm, tmp_path: Path) -> Path:
     return Path(bytes(comm.bcast(np.frombuffer(str(tmp_path).encode(), np.uint8))).decode())
 
 
+@pytest.mark.thin(1)
 @pytest.mark.ranks(1, 3, 4)
 @every_algorithm
 @every_memory

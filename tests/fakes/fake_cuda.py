@@ -120,7 +120,7 @@ def install_kernels(monkeypatch):
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.delattr(kernels, "cuda", raising=False)
     found = import_module(name)
-    for module in (name, f"{name}.program"):
+    for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
         monkeypatch.setitem(sys.modules, module, sys.modules[module])  # gone after the test
     monkeypatch.setattr(kernels, "_device", lambda: found)
     return found
