@@ -160,7 +160,7 @@ def assert_economy_and_count(seen: list[list[Step]], algorithm, case: Case, dtyp
 
 
 def assert_same_as_in_world(ranks, *jobs) -> None:
-    """On MPI each of the ``jobs(comm)``, which return steps, gives the bytes and counts the traffic that it does here."""
+    """On MPI each of the ``jobs(comm)``, which return steps, gives the bytes of a World, and counts as much traffic."""
     for job in jobs:
         for here, simulated in zip(ranks.run(job), World(ranks.size).run(job), strict=True):
             for one, other in zip(here, simulated, strict=True):

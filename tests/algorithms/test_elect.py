@@ -203,9 +203,3 @@ def test_columns_and_rows_are_spread_over_the_owners(columns):
     for line in (every[3], every[:, 3]):
         numbered = owners.numbered(SparseVector(line, line, every.size))
         assert np.histogram(numbered.indices, owners.boundaries)[0].max() <= 1.6 * len(line) / 8
-
-
-@pytest.mark.parametrize(("option", "value"), [("votes", 0), ("votes", 1.5), ("radix", 1)])
-def test_bad_options(option, value):
-    with pytest.raises(ValueError, match=f"{option} must be .*, got {value}"):
-        Elect(**{option: value})

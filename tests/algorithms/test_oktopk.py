@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import SparseAllreduce, World, sparse_allreduce
-from sparse_mpi.algorithms.base import Bound
 from sparse_mpi.algorithms.oktopk import OkTopk, balance, draw_regions
-from sparse_mpi.comm import NullComm
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.wire import WIRES
 
@@ -165,37 +163,6 @@ def test_every_trigger_gives_the_same_sum():
 
     results = [World(5).run(lambda comm, t=trigger: body(comm, t)) for trigger in (1.0, 1.5, 100.0)]
     assert results[0] == results[1] == results[2]
-
-
-def test_bound_is_the_papers_for_many_entries():
-    for ranks in (2, 8, 256):
-        k = 81 * ranks
-        words = OkTopk().bound(Layout.of(100 * k), k, ranks).words
-        assert words == pytest.approx(6 * k * (ranks - 1) / ranks + 2 * k / ranks)
-    assert OkTopk().bound(Layout.of(100), 10, 1) == Bound(0, 0, 0, 0)
-
-
-BAD = [
-    {"period": 0},
-    {"trigger": 0.5},
-    {"residual": "nobody"},
-    {"radix": 1},
-    {"refresh": "never"},
-    {"threshold_period": 0},
-]
-
-
-@pytest.mark.parametrize("options", BAD)
-def test_bad_hyperparameters(options):
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
-        OkTopk(**options)
-
-
-def test_runs_on_the_null_transport():
-    """What the algorithm costs without a network: the benchmark's control."""
-    x = np.random.default_rng(0).standard_normal(1000)
-    total, sent = sparse_allreduce(x, k=100, comm=NullComm(), algorithm="oktopk")
-    assert total.indices.tolist() == sent.indices.tolist() and 90 <= total.nnz <= 100
 
 
 def gradients(kind: str, k: int):
