@@ -58,6 +58,7 @@ def test_truncate_with_blocks_as_they_are(cuda, dtype):
     check(cuda, ascending(N, np.int32), inputs(dtype)["student"], 500)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("m", [0, 1, 2, 33, 511, 600, 601])
 def test_truncate_of_any_length_from_any_address(small, m, dtype):
