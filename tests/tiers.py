@@ -26,8 +26,9 @@ On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun, the fast tie
 The wide tier adds items until each parameter value occurs on every number of ranks but 1: of what World has shown,
 nothing but the transport is another there. Files of which a number of ranks runs nothing are not read.
 
-``@pytest.mark.full(reason)`` leaves a test, or one parameter set of it, to the wide tier, and what has two such marks,
-as one of the test and one of a parameter, to the tier of all. An item that is named on the command line, as in
+``@pytest.mark.full(reason)`` leaves a test, or one parameter set of it, to the wide tier, which takes of these items
+what the fast one takes of others, and what has two such marks, as one of the test and one of a parameter, to the tier
+of all. An item that is named on the command line, as in
 ``pytest "tests/reduction/test_laws.py::test_name[P3-topka]"``, is run.
 """
 
@@ -86,13 +87,12 @@ def keep(items: Iterable[pytest.Item], size: int | None = None, wide: bool = Fal
     kept: set[str] = set()
     for item in items:
         full = len(list(item.iter_markers("full")))
-        if not full:
-            tests[test_of(item), item.get_closest_marker("gpu") is None].append(item)  # no GPU, no cover by its items
-        elif full == 1 and wide:
-            kept.add(item.nodeid)
-    for group in tests.values():
+        if full <= wide:
+            tests[test_of(item), item.get_closest_marker("gpu") is None, full].append(item)
+    for (*_, full), group in tests.items():  # items that need a GPU cover nothing where there is none
         group.sort(key=lambda item: (parameters(item).get("ranks") != CORE, ids(item)))  # of equals those on 3 ranks
-        chosen = in_process(group, wide) if size is None else on_ranks(group, size, wide)
+        more = wide and not full
+        chosen = in_process(group, more) if size is None else on_ranks(group, size, more)
         kept |= {group[position].nodeid for position in chosen}
     return kept
 
