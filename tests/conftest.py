@@ -28,14 +28,7 @@ from .tiers import COMPARED, CORE, TIERS, TRANSPORT, Tiers, parameters
 SIZES = range(1, 9)
 NEEDS_RANKS = re.compile(r"def \w+\([^)]*\branks\b")
 
-settings.register_profile(
-    "same-on-all-ranks",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-settings.load_profile("same-on-all-ranks")
+EXAMPLES = {"fast": 10, "wide": 30, "all": 100}  # of a test by hypothesis
 
 
 def _forget_stale_kernels():
@@ -53,6 +46,15 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    settings.register_profile(
+        "same-on-all-ranks",
+        max_examples=EXAMPLES[config.getoption("--tier")],
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+    settings.load_profile("same-on-all-ranks")
     _forget_stale_kernels()
     if config.getoption("--with-mpi", False):
         from .mpi_harness import MPIHarness

@@ -7,14 +7,14 @@ random, and whatever the order in which they were collected. `make test` runs th
 In one process, with the ranks of a `World`, the fast tier keeps of a test
 
 - without ``ranks`` all items;
-- with ``ranks`` all combinations of its other parameters on 3 ranks (if it does not run on 3, on the most it runs on),
-  every parameter value on 8 ranks, and every number of ranks once;
+- with ``ranks`` every pair of values of its other parameters on 3 ranks (if it does not run on 3, on the most it runs
+  on), and every number of ranks once;
 - with ``@pytest.mark.thin(strength, **core)`` all items whose parameters are among ``core`` (none, if there is none),
   and further ones until each combination of values of ``strength`` parameters occurs;
 - with ``@pytest.mark.against_world``, which compares MPI with World, none: it runs under MPI only, in every tier.
 
-The wide tier adds items until each combination of values of one parameter more occurs: of two parameters where the fast
-tier has single values, of three where it has pairs.
+The wide tier adds of a test with ``ranks`` every triple on 3 ranks and every value on 8, and of one with ``thin`` items
+until each combination of values of one parameter more occurs, on 3 and on 8 ranks.
 
 On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun, the fast tier keeps
 
@@ -26,8 +26,9 @@ On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun, the fast tie
 The wide tier adds items until each parameter value occurs on every number of ranks but 1: of what World has shown,
 nothing but the transport is another there. Files of which a number of ranks runs nothing are not read.
 
-``@pytest.mark.full(reason)`` leaves a test, or one parameter set of it, to the wide tier, and what has two such marks,
-as one of the test and one of a parameter, to the tier of all. An item that is named on the command line, as in
+``@pytest.mark.full(reason)`` leaves a test, or one parameter set of it, to the wide tier, which takes of these items
+what the fast one takes of others, and what has two such marks, as one of the test and one of a parameter, to the tier
+of all. An item that is named on the command line, as in
 ``pytest "tests/reduction/test_laws.py::test_name[P3-topka]"``, is run.
 """
 
@@ -47,23 +48,26 @@ THINNED = "thinned: make test-all runs it"
 NEEDS_MPI = "compares World with MPI: make test-mpi runs it"
 
 
-def cover(rows: Sequence[Sequence[Hashable]], strength: int, chosen: Iterable[int] = ()) -> list[int]:
+def cover(
+    rows: Sequence[Sequence[Hashable]], strength: int, chosen: Iterable[int] = (), among: Iterable[int] | None = None
+) -> list[int]:
     """Return positions of ``rows``, ascending, that cover all combinations of ``strength`` columns.
 
     A combination is covered when the values that some row has in these columns also stand in a row that is chosen:
     with strength 1 every value of every column occurs, with strength 2 every pair (a pairwise array). The rows at
     ``chosen`` are taken in any case. Then the row that covers most of what is left is added, the first of equals,
-    until nothing is left. Strength 0 takes one row if none is chosen, strength -1 none.
+    until nothing is left: of the combinations of the rows ``among``, if given, and by these alone. Strength 0 takes one
+    row if none is chosen.
     """
     width = len(rows[0]) if rows else 0
-    columns = list(combinations(range(width), min(strength, width))) if strength >= 0 else []
+    columns = list(combinations(range(width), min(strength, width)))
 
     def combinations_of(position: int) -> set[Hashable]:
         return {(places, tuple(rows[position][place] for place in places)) for places in columns}
 
     taken = set(chosen)
     covered = set().union(*map(combinations_of, taken))
-    left = [position for position in range(len(rows)) if position not in taken]
+    left = [position for position in (range(len(rows)) if among is None else among) if position not in taken]
     for most in range(len(columns), 0, -1):  # what a row adds only shrinks: none adds more than this any more
         gains = {}
         for position in left:
@@ -83,44 +87,46 @@ def keep(items: Iterable[pytest.Item], size: int | None = None, wide: bool = Fal
     kept: set[str] = set()
     for item in items:
         full = len(list(item.iter_markers("full")))
-        if not full:
-            tests[test_of(item), item.get_closest_marker("gpu") is None].append(item)  # no GPU, no cover by its items
-        elif full == 1 and wide:
-            kept.add(item.nodeid)
-    for group in tests.values():
-        group.sort(key=ids)
-        strength, chosen = in_process(group) if size is None else on_ranks(group, size)
-        rows = [ids(item) for item in group]
-        chosen = cover(rows, strength, chosen)
-        if wide and size != 1:
-            chosen = cover(rows, 1 if size else strength + 1, chosen)
+        if full <= wide:
+            tests[test_of(item), item.get_closest_marker("gpu") is None, full].append(item)
+    for (*_, full), group in tests.items():  # items that need a GPU cover nothing where there is none
+        group.sort(key=lambda item: (parameters(item).get("ranks") != CORE, ids(item)))  # of equals those on 3 ranks
+        more = wide and not full
+        chosen = in_process(group, more) if size is None else on_ranks(group, size, more)
         kept |= {group[position].nodeid for position in chosen}
     return kept
 
 
-def in_process(items: list[pytest.Item]) -> tuple[int, list[int]]:
-    """Return the strength of the cover by which one process runs a test, and the positions of items it always runs."""
-    mark, ranks = items[0].get_closest_marker("thin"), [parameters(item).get("ranks") for item in items]
+def in_process(items: list[pytest.Item], wide: bool) -> list[int]:
+    """Return the positions of those items of one test that one process runs."""
+    mark, rows, given = items[0].get_closest_marker("thin"), [*map(ids, items)], [*map(parameters, items)]
     if mark is not None:
         core = {name: list(values) for name, values in mark.kwargs.items()}
-        return mark.args[0], [
-            i for i, item in enumerate(items) if core and all(parameters(item)[n] in core[n] for n in core)
-        ]
-    home = CORE if CORE in ranks else max(ranks, key=lambda size: size or 0)  # that of all items, where it is None
-    large = [i for i, size in enumerate(ranks) if size == LARGE]
-    covering = cover([ids(items[i]) for i in large], 1)
-    return 1, [i for i, size in enumerate(ranks) if size == home] + [large[i] for i in covering]
+        always = [i for i, own in enumerate(given) if core and all(own[n] in core[n] for n in core)]
+        chosen = cover(rows, mark.args[0], always)
+        among = [i for i, own in enumerate(given) if own.get("ranks", CORE) in (CORE, LARGE)]
+        return cover(rows, mark.args[0] + 1, chosen, among or None) if wide else chosen
+    sizes = [own.get("ranks", 0) for own in given]
+    if not any(sizes):
+        return list(range(len(items)))
+    most = CORE if CORE in sizes else max(sizes)
+    on = {size: [i for i, own in enumerate(sizes) if own == size] for size in sorted(set(sizes))}
+    others = [own[n * len(own) // len(on)] for n, own in enumerate(on.values())]  # each with other values
+    chosen = cover(rows, 1, [*cover(rows, 2, among=on[most]), *others])
+    return cover(rows, 1, cover(rows, 3, chosen, on[most]), on.get(LARGE, [])) if wide else chosen
 
 
-def on_ranks(items: list[pytest.Item], size: int) -> tuple[int, list[int]]:
-    """Return the same for ``size`` ranks of MPI: strength -1 for these items and no others."""
+def on_ranks(items: list[pytest.Item], size: int, wide: bool) -> list[int]:
+    """Return those for ``size`` ranks of MPI."""
     first, everything = items[0], list(range(len(items)))
     wanted = {ranks for mark in first.iter_markers("under_mpi") for ranks in mark.args}
     if not wanted and first.nodeid.startswith(TRANSPORT):
-        return in_process(items) if first.get_closest_marker("thin") else (0, everything)
-    if not wanted and first.get_closest_marker("against_world"):
-        wanted = set(COMPARED)
-    return -1, (everything if size in wanted else []) if wanted else everything[: size == CORE]
+        chosen = in_process(items, False) if first.get_closest_marker("thin") else everything
+    elif wanted or first.get_closest_marker("against_world"):
+        chosen = everything if size in (wanted or COMPARED) else []
+    else:
+        chosen = everything[: size == CORE]
+    return cover([*map(ids, items)], 1, chosen) if wide and size != 1 else chosen
 
 
 def test_of(item: pytest.Item) -> str:

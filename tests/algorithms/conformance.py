@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparse_mpi import SparseAllreduce, SparseVector, StepReport, wire
+from sparse_mpi import SparseAllreduce, SparseVector, StepReport, World, wire
 from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.reduction.report import unselected
 from sparse_mpi.sparse import Layout
@@ -142,6 +143,33 @@ def assert_form(total, case: Case, dtype) -> None:
     assert total.size == case.n and total.values.dtype == dtype and total.indices.dtype == np.int32
     assert total.indices.shape == total.values.shape
     assert (np.diff(total.indices) > 0).all() and (total.indices >= 0).all() and (total.indices < case.n).all()
+
+
+def assert_all(seen: list[list[Step]], algorithm, case: Case, dtype) -> None:
+    """Laws, form, economy and count, over what each rank saw of some steps of ``algorithm``."""
+    for steps in zip(*seen, strict=True):
+        assert_laws(list(steps), algorithm)
+        assert_form(steps[0].total, case, dtype)
+    assert_economy_and_count(seen, algorithm, case, dtype)
+
+
+def assert_economy_and_count(seen: list[list[Step]], algorithm, case: Case, dtype) -> None:
+    for step in chain.from_iterable(seen):
+        assert_economy(step, algorithm, case, dtype, len(seen))
+        assert_count(step, algorithm, case, len(seen))
+
+
+def assert_same_as_in_world(ranks, *jobs) -> None:
+    """On MPI each of the ``jobs(comm)``, which return steps, gives the bytes of a World, and counts as much traffic."""
+    for job in jobs:
+        for here, simulated in zip(ranks.run(job), World(ranks.size).run(job), strict=True):
+            for one, other in zip(here, simulated, strict=True):
+                assert same_bytes(one.total, other.total) and one.given.tobytes() == other.given.tobytes()
+                assert counted(one.report.traffic) == counted(other.report.traffic)
+
+
+def counted(traffic) -> list[int]:
+    return [getattr(traffic, each) for each in ("sent", "received", "messages", "control")]
 
 
 def assert_economy(step: Step, algorithm, case: Case, dtype, ranks: int) -> None:

@@ -18,10 +18,9 @@ from sparse_mpi.select.threshold import Threshold
 from .conformance import (
     CASES,
     Case,
-    assert_count,
-    assert_economy,
-    assert_form,
-    assert_laws,
+    assert_all,
+    assert_economy_and_count,
+    assert_same_as_in_world,
     dense_of,
     gradient,
     normal,
@@ -43,6 +42,8 @@ VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
     "adtopk-threshold": ("adtopk", {"selector": Interleaved(mode="threshold", steps=16, warmup=1)}),
 }
 
+DYADIC = Case(lambda rng, rank, ranks: rng.integers(-1000, 1000, 1000) / 64)
+
 
 def refused(name: str, selector: str) -> bool:
     """Tell if the algorithm relies on equal counts of every row on all ranks, and the selector has none."""
@@ -56,12 +57,7 @@ def refused(name: str, selector: str) -> bool:
 def test_laws_form_economy_and_count(ranks, variant, case, dtype):
     name, options = VARIANTS[variant]
     case, algorithm = CASES[case], ALGORITHMS[name](**options)
-    for steps in zip(*ranks.run(lambda comm: train(comm, name, case, dtype, 4, **options)), strict=True):
-        assert_laws(steps, algorithm)
-        assert_form(steps[0].total, case, dtype)
-        for step in steps:
-            assert_economy(step, algorithm, case, dtype, ranks.size)
-            assert_count(step, algorithm, case, ranks.size)
+    assert_all(ranks.run(lambda comm: train(comm, name, case, dtype, 3, **options)), algorithm, case, dtype)
 
 
 @pytest.mark.thin(1)  # every algorithm and every selector once
@@ -77,12 +73,8 @@ def test_every_algorithm_works_with_every_selector(ranks, name, selector):
     algorithm = make_algorithm(name, {"selector": selector})
     assert isinstance(algorithm.selector, SELECTORS[selector])
     for case in map(CASES.get, ("random", "one-rank-zero", "constant", "k=1", "k=n", "n=1", "layers", "layers, k=1")):
-        for steps in zip(*ranks.run(lambda comm, c=case: train(comm, algorithm, c, np.float32, 6)), strict=True):
-            assert_laws(steps)
-            assert_form(steps[0].total, case, np.float32)
-            for step in steps:
-                assert_economy(step, algorithm, case, np.float32, ranks.size)
-                assert_count(step, algorithm, case, ranks.size)
+        seen = ranks.run(lambda comm, c=case: train(comm, algorithm, c, np.float32, 4))
+        assert_all(seen, algorithm, case, np.float32)
 
 
 @pytest.mark.thin(1)  # 50 steps each
@@ -91,10 +83,8 @@ def test_every_algorithm_works_with_every_selector(ranks, name, selector):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_economy_and_count_hold_over_50_steps(ranks, name, case):
     case, algorithm = CASES[case], ALGORITHMS[name]()
-    for seen in ranks.run(lambda comm: train(comm, name, case, np.float32, 50)):
-        for step in seen:
-            assert_economy(step, algorithm, case, np.float32, ranks.size)
-            assert_count(step, algorithm, case, ranks.size)
+    seen = ranks.run(lambda comm: train(comm, name, case, np.float32, 50))
+    assert_economy_and_count(seen, algorithm, case, np.float32)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -158,19 +148,12 @@ def test_world_equals_mpi_in_bytes_and_traffic(ranks, name):
     case = CASES["heavy-tailed"]
 
     def body(comm):
-        seen = train(comm, name, case, np.float32, 5)
-        return [(s.total, s.given, s.report.traffic) for s in seen]
+        return train(comm, name, case, np.float32, 5)
 
     def exact(comm):  # sums of these are exact, so that not even MPI_Allreduce's order of adding shows
-        dyadic = Case(lambda rng, rank, size: rng.integers(-1000, 1000, 1000) / 64)
-        return [(s.total, s.given, s.report.traffic) for s in train(comm, name, dyadic, np.float32, 5)]
+        return train(comm, name, DYADIC, np.float32, 5)
 
-    for job in [exact, body] if ALGORITHMS[name]().exact_order(case.layout, case.k) else [exact]:
-        for here, simulated in zip(ranks.run(job), World(ranks.size).run(job), strict=True):
-            for (total, given, traffic), (total_w, given_w, traffic_w) in zip(here, simulated, strict=True):
-                assert same_bytes(total, total_w) and given.tobytes() == given_w.tobytes()
-                counted = ("sent", "received", "messages", "control")
-                assert [getattr(traffic, c) for c in counted] == [getattr(traffic_w, c) for c in counted]
+    assert_same_as_in_world(ranks, exact, *([body] if ALGORITHMS[name]().exact_order(case.layout, case.k) else []))
 
 
 @pytest.mark.thin(0)  # a training run each
@@ -195,6 +178,7 @@ def test_learns_noisy_least_squares(ranks, name):
         assert np.linalg.norm(w - solution) < 0.05 * np.linalg.norm(solution)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("case", ["random", "layers"])
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -231,10 +215,9 @@ def test_all_nan_is_not_swallowed(ranks, name):
 
 def test_doubling_and_split_give_the_same_sum(ranks):
     """To the bit, where sums are exact."""
-    dyadic = Case(lambda rng, rank, size: rng.integers(-1000, 1000, 1000) / 64)
 
     def body(comm, exchange):
-        return [step.total for step in train(comm, "topkdsa", dyadic, np.float32, 3, exchange=exchange)]
+        return [step.total for step in train(comm, "topkdsa", DYADIC, np.float32, 3, exchange=exchange)]
 
     split, doubling = (ranks.run(lambda comm, e=exchange: body(comm, e)) for exchange in ("split", "doubling"))
     assert all((dense_of(a) == dense_of(b)).all() for a, b in zip(split[0], doubling[0], strict=True))

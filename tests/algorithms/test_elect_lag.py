@@ -12,11 +12,9 @@ from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.wire import WIRES
 
+from ..gradients import gradient
+
 N, K = 1000, 40
-
-
-def gradient(step: int, rank: int) -> np.ndarray:
-    return np.random.default_rng([step, rank]).standard_normal(N).astype(np.float32)
 
 
 def reducer(comm, **options) -> SparseAllreduce:
@@ -28,13 +26,13 @@ def reducer(comm, **options) -> SparseAllreduce:
 def test_laws_hold_and_the_gradient_of_a_step_does_not_elect(ranks, wire):
     def body(comm):
         lagging = reducer(comm, wire=wire)
-        lagging.step(gradient(0, comm.rank), check=True)
+        lagging.step(gradient(comm.rank, 0, N), check=True)
         left = lagging.residual.copy()
-        same = [lagging.step(gradient(1, comm.rank), check=True).indices]
+        same = [lagging.step(gradient(comm.rank, 1, N), check=True).indices]
         other = reducer(comm, wire=wire)
-        other.step(gradient(0, comm.rank))
+        other.step(gradient(comm.rank, 0, N))
         np.testing.assert_array_equal(left, other.residual)
-        same.append(other.step(100 * gradient(2, comm.rank)).indices)
+        same.append(other.step(100 * gradient(comm.rank, 2, N)).indices)
         return same
 
     for first, second in ranks.run(body):
@@ -47,7 +45,7 @@ def test_in_the_background_the_same_is_elected_and_counted(ranks):
     def body(comm):
         plain, ahead = reducer(comm), reducer(comm)
         for step in range(8):
-            totals = [one.step(gradient(step, comm.rank)) for one in (plain, ahead)]
+            totals = [one.step(gradient(comm.rank, step, N)) for one in (plain, ahead)]
             np.testing.assert_array_equal(totals[0].indices, totals[1].indices)
             np.testing.assert_array_equal(totals[0].values, totals[1].values)
             counted = [(r.traffic.sent, r.traffic.control, r.selected) for r in (plain.report, ahead.report)]
@@ -63,12 +61,12 @@ def test_a_run_that_stops_between_two_steps_goes_on_to_the_bit(ranks, ahead):
     def body(comm):
         straight, resumed = reducer(comm), reducer(comm)
         for step in range(4):
-            straight.step(gradient(step, comm.rank))
+            straight.step(gradient(comm.rank, step, N))
         if ahead:
             straight.prepare()
         resumed.load_state_dict(straight.state_dict())
         for step in range(4, 7):
-            totals = [one.step(gradient(step, comm.rank)) for one in (straight, resumed)]
+            totals = [one.step(gradient(comm.rank, step, N)) for one in (straight, resumed)]
             np.testing.assert_array_equal(totals[0].indices, totals[1].indices)
             np.testing.assert_array_equal(totals[0].values, totals[1].values)
 
@@ -80,8 +78,8 @@ def test_in_place_entries_are_elected_before_the_next_gradient_is_added(ranks):
     def body(comm):
         apart, together, buffer = reducer(comm), reducer(comm, in_place=True), np.zeros(N, np.float32)
         for step in range(4):
-            buffer += gradient(step, comm.rank)
-            totals = apart.step(gradient(step, comm.rank)), together.step(buffer)
+            buffer += gradient(comm.rank, step, N)
+            totals = apart.step(gradient(comm.rank, step, N)), together.step(buffer)
             np.testing.assert_array_equal(totals[0].indices, totals[1].indices)
 
     ranks.run(body)
@@ -92,9 +90,9 @@ def test_another_k_and_nothing_left_elect_at_once(ranks):
     def body(comm):
         lagging = reducer(comm)
         counts = [lagging.step(np.zeros(N, np.float32)).nnz]
-        counts += [lagging.step(gradient(step, comm.rank), k=k).nnz for step, k in enumerate((K, 2 * K, 2 * K, K))]
+        counts += [lagging.step(gradient(comm.rank, step, N), k=k).nnz for step, k in enumerate((K, 2 * K, 2 * K, K))]
         return counts, SparseAllreduce(N, k=K, comm=comm, algorithm="elect", lag=1, feedback="none").step(
-            gradient(0, comm.rank)
+            gradient(comm.rank, 0, N)
         ).nnz
 
     for counts, without_residual in ranks.run(body):

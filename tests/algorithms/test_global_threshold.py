@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import World
@@ -36,7 +36,6 @@ def whole(dtype):
     return Bracket(0, 1 << (8 * np.dtype(dtype).itemsize - 1))
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.lists(st.floats(-1e3, 1e3, width=32), max_size=40), min_size=1, max_size=5),
     st.integers(1, 60),

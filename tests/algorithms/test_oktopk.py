@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import SparseAllreduce, World, sparse_allreduce
-from sparse_mpi.algorithms.base import Bound
 from sparse_mpi.algorithms.exchange import balance, draw_regions
 from sparse_mpi.algorithms.oktopk import OkTopk
-from sparse_mpi.comm import NullComm
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.wire import WIRES
 
@@ -92,7 +90,6 @@ def test_regions_are_redrawn_when_one_rank_receives_too_much():
     assert busiest[3] > 2 and (busiest[4:] < 1.5).all()
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8).filter(sum))
 def test_balance_keeps_order_and_moves_no_more_than_the_surplus(counts):
     counts, ends = np.array(counts), np.cumsum(counts)
@@ -139,6 +136,7 @@ def test_unbalanced_results_move_and_regions_are_redrawn(ranks):
         assert seen[3][0].max() > 1.5 * k / 4 >= seen[4][0].max()
 
 
+@pytest.mark.thin(0)  # many steps on many ranks
 @pytest.mark.parametrize("each", [1, 4, 10, 16])
 def test_chance_moves_no_results_and_redraws_no_regions(each):
     """Where a rank has few results, their number varies by much: with 1 on average some rank often has 4."""
@@ -168,37 +166,6 @@ def test_every_trigger_gives_the_same_sum():
     assert results[0] == results[1] == results[2]
 
 
-def test_bound_is_the_papers_for_many_entries():
-    for ranks in (2, 8, 256):
-        k = 81 * ranks
-        words = OkTopk().bound(Layout.of(100 * k), k, ranks).words
-        assert words == pytest.approx(6 * k * (ranks - 1) / ranks + 2 * k / ranks)
-    assert OkTopk().bound(Layout.of(100), 10, 1) == Bound(0, 0, 0, 0)
-
-
-BAD = [
-    {"period": 0},
-    {"trigger": 0.5},
-    {"residual": "nobody"},
-    {"radix": 1},
-    {"refresh": "never"},
-    {"threshold_period": 0},
-]
-
-
-@pytest.mark.parametrize("options", BAD)
-def test_bad_hyperparameters(options):
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
-        OkTopk(**options)
-
-
-def test_runs_on_the_null_transport():
-    """What the algorithm costs without a network: the benchmark's control."""
-    x = np.random.default_rng(0).standard_normal(1000)
-    total, sent = sparse_allreduce(x, k=100, comm=NullComm(), algorithm="oktopk")
-    assert total.indices.tolist() == sent.indices.tolist() and 90 <= total.nnz <= 100
-
-
 def gradients(kind: str, k: int):
     """``make(rng, rank, ranks)`` of 100 k entries."""
     scale = np.ones(100 * k, np.float32)
@@ -207,7 +174,7 @@ def gradients(kind: str, k: int):
     return lambda rng, rank, ranks: scale * (shared + rng.standard_normal(100 * k, np.float32))
 
 
-@pytest.mark.thin(0, ranks=(5,))  # 64 steps each
+@pytest.mark.thin(0)  # 70 steps each
 @pytest.mark.parametrize("kind", ["independent", "layer-skewed", "correlated"])
 def test_volume_with_control(ranks, kind):
     """Payload and control of every step, fresh or refreshing, stay below 6k(P-1)/P words; counts are on target."""

@@ -8,10 +8,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from sparse_mpi import SparseAllreduce, sparse_allreduce
-from sparse_mpi.algorithms.base import Bound, rounds
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.algorithms.spardl import SparDL
-from sparse_mpi.comm import NullComm
 from sparse_mpi.kernels.array import to_bfloat16
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import Coo, Packed
@@ -166,31 +165,6 @@ def test_results_never_exceed_k_and_reach_it(ranks):
     assert {step.report.total for steps in seen for step in steps} == {K}
 
 
-def test_bound_is_the_papers_for_many_entries():
-    for ranks in (2, 7, 8, 256):
-        k, layout = 640 * ranks, Layout.of(64_000 * ranks)
-        assert SparDL(prune="block").bound(layout, k, ranks).words == pytest.approx(
-            4 * k * (ranks - 1) / ranks, rel=0.01
-        )
-        assert SparDL().bound(layout, k, ranks).words == pytest.approx(5 * k * (ranks - 1) / ranks, rel=0.01)
-    assert SparDL().bound(Layout.of(100), 10, 1) == Bound(0, 0, 0, 0)
-
-
 def test_blocks_need_a_selector_of_rows():
     with pytest.raises(TypeError, match="selector must be alldim or interleaved with selection='block'"):
         SparDL(selection="block")
-
-
-BAD = [{"prune": "nothing"}, {"slack": 0.5}, {"slack": np.inf}, {"block": 0}, {"selection": "x"}, {"residual": "x"}]
-
-
-@pytest.mark.parametrize("options", BAD)
-def test_bad_hyperparameters(options):
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
-        SparDL(**options)
-
-
-def test_runs_on_the_null_transport():
-    x = np.random.default_rng(0).standard_normal(1000)
-    total, sent = sparse_allreduce(x, k=100, comm=NullComm(), algorithm="spardl")
-    assert total.nnz == 100 and (total.to_dense() == sent.to_dense()).all()

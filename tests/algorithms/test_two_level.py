@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,17 @@ from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.world import World
 from sparse_mpi.reduction.arguments import make_algorithm
 
-from .conformance import CASES, assert_count, assert_economy, assert_form, assert_laws, gradient, same_bytes, train
+from .conformance import (
+    CASES,
+    assert_all,
+    assert_economy,
+    assert_laws,
+    assert_same_as_in_world,
+    counted,
+    gradient,
+    same_bytes,
+    train,
+)
 
 RANDOM = CASES["random"]
 
@@ -22,24 +34,16 @@ def bytes_of(steps) -> list:
     return [(s.total.indices.tobytes(), s.total.values.tobytes(), s.given.tobytes()) for s in steps]
 
 
-def counted(steps) -> list:
-    traffics = [s.report.traffic for s in steps]
-    return [(t.sent, t.received, t.messages, t.control) for t in traffics]
-
-
 @pytest.mark.parametrize("case", ["random", "elsewhere", "skewed", "k=1", "k=n", "n<P", "n-indivisible", "layers"])
 @pytest.mark.parametrize("per_node", [1, 2, 3])
 @pytest.mark.thin(2)
 def test_laws_form_economy_and_count(ranks, per_node, case):
     """Nodes that are full and, at the end, some that are not."""
     case, algorithm = CASES[case.replace("skewed", "layer-skewed")], TwoLevel(per_node)
-    for steps in zip(*ranks.run(lambda comm: train(comm, algorithm, case, np.float32, 4)), strict=True):
-        assert_laws(steps, algorithm)
-        assert_form(steps[0].total, case, np.float32)
-        for step in steps:
-            assert_economy(step, algorithm, case, np.float32, ranks.size)
-            assert_economy(step, TwoLevel(), case, np.float32, ranks.size)  # which must hold for any nodes
-            assert_count(step, algorithm, case, ranks.size)
+    seen = ranks.run(lambda comm: train(comm, algorithm, case, np.float32, 4))
+    assert_all(seen, algorithm, case, np.float32)
+    for step in chain.from_iterable(seen):
+        assert_economy(step, TwoLevel(), case, np.float32, ranks.size)  # which must hold for any nodes
 
 
 @pytest.mark.ranks(3, 4, 8)
@@ -72,18 +76,14 @@ def test_lanes_share_k_by_where_the_large_entries_are(kind, per_node):
 
 @pytest.mark.against_world
 def test_world_equals_mpi_in_bytes_and_traffic(ranks):
-    def body(comm):
-        steps = train(comm, TwoLevel(2), CASES["heavy-tailed"], np.float32, 4)
-        return bytes_of(steps), counted(steps)
-
-    assert ranks.run(body) == World(ranks.size).run(body)
+    assert_same_as_in_world(ranks, lambda comm: train(comm, TwoLevel(2), CASES["heavy-tailed"], np.float32, 4))
 
 
 @pytest.mark.parametrize("per_node", [1, 2, 3, 6])
 def test_the_communicator_tells_the_nodes(per_node):
     def body(comm, algorithm):
         steps = train(comm, algorithm, RANDOM, np.float32, 3)
-        return bytes_of(steps), counted(steps)
+        return bytes_of(steps), [counted(step.report.traffic) for step in steps]
 
     asked = World(6, per_node).run(lambda comm: body(comm, TwoLevel()))
     assert asked == World(6).run(lambda comm: body(comm, TwoLevel(per_node)))

@@ -6,7 +6,7 @@ import json
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.budget import Controller, Goal, Observation
@@ -17,7 +17,6 @@ from .links import DENSE, GBIT, MBIT, SIZE, Link, alternating, controller
 
 TARGET = 0.2
 BAND = 0.15  # of the target, in which the median step must be
-few = settings(max_examples=25)
 noises = st.sampled_from([0.0, 0.1, 0.3])
 
 
@@ -29,7 +28,6 @@ def seconds(steps) -> float:
     return sum(step.seconds for step in steps)
 
 
-@few
 @given(mbit=st.floats(20, 2000), hidden=st.sampled_from([0.0, 0.8]), noise=noises)
 def test_steps_take_as_long_as_wanted_on_any_link(mbit, hidden, noise):
     link = Link(lambda now: mbit * MBIT, hidden=hidden, noise=noise)
@@ -40,7 +38,6 @@ def test_steps_take_as_long_as_wanted_on_any_link(mbit, hidden, noise):
         assert all(step.seconds == pytest.approx(TARGET, rel=0.03) for step in steps)
 
 
-@few
 @given(mbit=st.floats(20, 2000), part=st.floats(0.05, 0.6), noise=noises, seed=st.integers(0, 99))
 def test_bytes_are_those_of_the_budget_on_any_link_that_carries_them(mbit, part, noise, seed):
     rate = part * mbit * MBIT
@@ -68,7 +65,6 @@ def test_a_slower_link_is_followed_in_two_steps_and_a_faster_one_in_six():
     assert 1 <= len(slower) <= 2 and 1 <= len(faster) <= 6
 
 
-@few
 @given(mbit=st.floats(5, 2000), hidden=st.sampled_from([0.0, 0.8]), latency=st.sampled_from([1e-4, 2e-3, 2e-2]))
 def test_the_first_decisions_go_as_far_up_as_is_wanted_and_no_further(mbit, hidden, latency):
     link = Link(lambda now: mbit * MBIT, hidden=hidden, latency=latency)
@@ -107,7 +103,6 @@ def test_a_link_that_is_lost_for_seconds_costs_one_long_step_or_two():
     assert all(step.seconds == pytest.approx(TARGET, rel=BAND) for step in after)
 
 
-@few
 @given(rate=st.floats(1e6, 3e7), noise=noises, steps=st.integers(200, 2000))
 def test_a_total_is_met_to_the_last_step(rate, noise, steps):
     budget = round(rate * 0.1 * steps)
@@ -195,7 +190,6 @@ def test_one_rank_alone_which_sends_nothing_is_dense():
 
 
 @given(cut=st.integers(1, 3 * WINDOW), noise=noises, goal=st.sampled_from([{"seconds": TARGET}, {"rate": 5e6}]))
-@few
 def test_a_restored_controller_decides_to_the_bit_as_the_one_that_was_saved(cut, noise, goal):
     link = Link(alternating, noise=noise)
     straight, saved, again = controller(**goal), controller(**goal), controller(**goal)

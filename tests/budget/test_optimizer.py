@@ -42,6 +42,7 @@ def steps(comm, model, optimizer, numbers=range(STEPS), check=False):
     return decisions, weights(model).tobytes()
 
 
+@pytest.mark.thin(1)
 @every_goal
 @pytest.mark.parametrize("options", [{}, {"in_place": True}, {"overlap": False}, {"bucket_cap_mb": None}], ids=str)
 @pytest.mark.ranks(1, 3)
@@ -80,6 +81,7 @@ def test_world_equals_mpi(ranks, scripted, goal):
     assert ranks.run(body) == World(ranks.size).run(body)
 
 
+@pytest.mark.thin(0)
 @every_goal
 @pytest.mark.ranks(1, 3)
 def test_a_resumed_run_goes_on_to_the_bit(ranks, scripted, goal):

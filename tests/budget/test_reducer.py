@@ -83,6 +83,7 @@ def test_world_equals_mpi(ranks, scripted, goal):
     assert ranks.run(body) == World(ranks.size).run(body)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("in_place", [False, True])
 @every_goal

@@ -132,6 +132,7 @@ STATES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("through", [by_torch, by_dcp])
 @pytest.mark.parametrize("name", STATES)
 def test_every_state_goes_on_bit_for_bit(name, through, tmp_path):

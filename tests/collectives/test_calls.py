@@ -222,6 +222,7 @@ def test_allgather_has_what_every_rank_holds():
         assert all((a.toarray() == b.toarray()).all() and a.format == "csr" for a, b in zip(result, mine, strict=True))
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("packet", [1, 40, 200])
 @pytest.mark.parametrize("ranks", range(1, 18))
 def test_a_butterfly_of_stages_of_any_degree(monkeypatch, ranks, packet):

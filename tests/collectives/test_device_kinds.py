@@ -17,6 +17,7 @@ from sparse_mpi import World, collectives
 from .kinds_on_a_device import HOST, KINDS, bytes_of, cupy, fetched, on_device, parts_of, put
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", ["split", "doubling", "gather"])
 def test_the_same_kind_comes_back_on_the_device_with_the_bytes_of_the_host(gpu, kind, way):

@@ -12,6 +12,7 @@ from sparse_mpi import collectives
 from sparse_mpi.tools.bench.sparse_cases import CASES
 
 
+@pytest.mark.thin(1)
 @pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("case", ["uniform", "disjoint", "identical"])
 @pytest.mark.parametrize("way", ["split", "butterfly", "auto"])
@@ -19,7 +20,7 @@ def test_no_more_than_three_times_what_comes_and_goes(ranks, way, case):
     given = {}
 
     def body(comm):
-        keys = given.setdefault(comm.rank, CASES[case](comm.rank, comm.size, 10**7, 100_000))
+        keys = given.setdefault(comm.rank, CASES[case](comm.rank, comm.size, 5 * 10**6, 50_000))
         found = collectives.allreduce((keys, np.ones(len(keys))), comm=comm, algorithm=way)
         return os.getpid(), 16 * (len(keys) + len(found[0]))
 

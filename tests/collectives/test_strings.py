@@ -8,7 +8,7 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import World, collectives
@@ -61,7 +61,6 @@ def test_words_with_one_checksum_are_two_words():
 
 
 @pytest.mark.usefixtures("apart")
-@settings(max_examples=40)
 @given(SETS, st.sampled_from(WAYS), st.sampled_from([dict, Counter]))
 def test_any_strings_are_added_up(sets, way, kind):
     found = World(len(sets)).run(lambda comm: collectives.allreduce(kind(sets[comm.rank]), comm=comm, algorithm=way))
@@ -70,7 +69,6 @@ def test_any_strings_are_added_up(sets, way, kind):
 
 
 @pytest.mark.usefixtures("apart")
-@settings(max_examples=40)
 @given(SETS, st.integers(0, 6), st.sampled_from(["keep", "drop"]))
 def test_other_collectives(sets, root, zeros):
     ranks, expected = len(sets), added(sets)
@@ -89,7 +87,6 @@ def test_other_collectives(sets, root, zeros):
         assert (reduced is None) if rank != root % ranks else [*reduced.items()] == [*expected.items()]
 
 
-@settings(max_examples=40)
 @given(SETS, st.sampled_from([("max", max), ("prod", lambda a, b: a * b)]))
 def test_other_operations(sets, named):
     sets = [{key: float(value % 7) for key, value in one.items()} for one in sets]
@@ -101,7 +98,6 @@ def test_other_operations(sets, named):
 
 
 @pytest.mark.parametrize("kind", ["U", ">U", "S"])
-@settings(max_examples=40)
 @given(st.lists(st.lists(TEXT, max_size=12), min_size=1, max_size=7), st.sampled_from([(), (2,)]))
 def test_arrays_of_strings_come_back_as_such(kind, sets, shape):
     if kind == "S":
@@ -156,7 +152,6 @@ def test_types_that_differ_between_ranks_are_refused_by_all():
     assert World(5).run(body) == [0] * 5
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(st.lists(WORDS, unique=True), st.none() | st.lists(WORDS)), min_size=1, max_size=7))
 def test_a_vocabulary_that_is_told_once(sets):
     def body(comm):

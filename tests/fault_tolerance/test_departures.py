@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import SparseAllreduce
@@ -88,7 +88,6 @@ def test_ranks_that_end_their_programs_first_are_not_called_lost(capsys, meeting
     assert ("lost before step" in capsys.readouterr().err) == bool(lost)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     ranks=st.sampled_from([2, 3, 5, 6, 7]),
     leave=st.dictionaries(st.integers(0, 6), st.tuples(st.integers(0, STEPS - 1), st.integers(-1, 25)), max_size=4),

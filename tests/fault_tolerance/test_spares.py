@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.algorithms import ALGORITHMS
@@ -101,7 +101,6 @@ def test_the_smallest_number_of_ranks_counts_spares():
     st.integers(1, 2),
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(-1, 5)), max_size=3),
 )
-@settings(max_examples=120, deadline=None)
 def test_whenever_ranks_are_lost(ranks, spares, drawn):
     """In calls, in their admission, in recovery: those that are left agree, and their number is as it can be."""
     leave = {rank % (ranks + spares): (step, call) for rank, step, call in drawn}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from fnmatch import fnmatchcase
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -125,8 +126,13 @@ def imports(name: str, file: Path, modules: dict[str, Path]) -> list[Import]:
                 function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
                 visit(child, inside or function)
 
-    visit(ast.parse(file.read_text(), str(file)), False)
+    visit(tree_of(file), False)
     return found
+
+
+@cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(), str(file))
 
 
 def absolute(name: str, file: Path, node: ast.ImportFrom) -> str:
@@ -160,7 +166,7 @@ def lines_of_code(file: Path) -> int:
     """The lines of a file without comments, docstrings and blank ones."""
     text = file.read_text()
     code = {n for n, line in enumerate(text.splitlines(), 1) if line.strip() and not line.lstrip().startswith("#")}
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             code -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(code)
@@ -170,23 +176,25 @@ def shown(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("name", [name for name in LIBRARY if name != PACKAGE])
-def test_a_file_imports_only_from_lower_layers_and_its_own_folder(name):
-    for imported in imports(name, LIBRARY[name], LIBRARY):
-        if imported.target.split(".")[0] != PACKAGE:
+def imported_by(modules: dict[str, Path]) -> list[tuple[str, Import, str]]:
+    """Every import of these modules: in which, what, and how an error names the place."""
+    every = [(name, found) for name, file in modules.items() for found in imports(name, file, modules)]
+    return [(name, found, f"{shown(modules[name])}:{found.line} imports {found.target}") for name, found in every]
+
+
+def test_a_file_imports_only_from_lower_layers_and_its_own_folder():
+    for name, imported, where in imported_by(LIBRARY):
+        if imported.target.split(".")[0] != PACKAGE or name == PACKAGE:
             continue
-        where = f"{shown(LIBRARY[name])}:{imported.line} imports {imported.target}"
         assert imported.target in LIBRARY, f"{where}, which is no file of the library"
         assert imported.target != PACKAGE, f"{where}; name the file that has what you need"
         same = room(imported.target) == room(name)
         assert same or layer(imported.target) < layer(name), f"{where}, which is not below it"
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name.startswith(f"{SHARED}.")])
-def test_a_file_of_the_programs_imports_only_from_lower_layers_and_its_own_folder(name):
-    for imported in imports(name, PROGRAMS[name], PROGRAMS):
-        if imported.target in PROGRAMS and room(imported.target) != room(name):
-            where = f"{shown(PROGRAMS[name])}:{imported.line} imports {imported.target}"
+def test_a_file_of_the_programs_imports_only_from_lower_layers_and_its_own_folder():
+    for name, imported, where in imported_by(PROGRAMS):
+        if name.startswith(f"{SHARED}.") and imported.target in PROGRAMS and room(imported.target) != room(name):
             assert layer(imported.target, TRAIN_LAYERS) < layer(name, TRAIN_LAYERS), f"{where}, which is not below it"
 
 
@@ -207,13 +215,11 @@ def test_the_house_has_few_rooms():
     assert len(LAYERS.strip().splitlines()) <= 20
 
 
-@pytest.mark.parametrize("name", LIBRARY)
-def test_a_file_imports_other_packages_only_where_they_belong(name):
-    for imported in imports(name, LIBRARY[name], LIBRARY):
+def test_a_file_imports_other_packages_only_where_they_belong():
+    for name, imported, where in imported_by(LIBRARY):
         package = imported.target.split(".")[0]
         if package in sys.stdlib_module_names or package in ("numpy", PACKAGE):
             continue
-        where = f"{shown(LIBRARY[name])}:{imported.line} imports {package}"
         allowed = permission(package, name)
         assert allowed is not None, f"{where}; OUTSIDE of {Path(__file__).name} says who may"
         assert allowed == ANYWHERE or imported.inside, f"{where} at its top; do it inside the function"
@@ -245,11 +251,11 @@ def test_the_package_loads_nothing_heavy():
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=shown)
-def test_a_file_is_short_and_named_for_what_it_holds(file):
-    lines = lines_of_code(file)
-    assert lines <= MOST_LINES, f"{shown(file)} has {lines} lines of code; at most {MOST_LINES}: cut it at a seam"
-    assert file.stem.lower() not in SHAPELESS, f"{shown(file)} should be named for what it holds"
+def test_a_file_is_short_and_named_for_what_it_holds():
+    for file in SOURCES:
+        lines = lines_of_code(file)
+        assert lines <= MOST_LINES, f"{shown(file)} has {lines} lines of code; at most {MOST_LINES}: cut it at a seam"
+        assert file.stem.lower() not in SHAPELESS, f"{shown(file)} should be named for what it holds"
 
 
 def test_only_the_library_is_packaged(tmp_path):

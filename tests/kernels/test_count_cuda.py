@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.arrays import bits_type, magnitude_bits, widened
@@ -71,7 +71,6 @@ def test_equal_thresholds_have_equal_counts(cuda):
     check(cuda, put(cuda, x), x, limits)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_count_of_anything(cuda, data):
     dtype = data.draw(st.sampled_from(FLOATS))

@@ -18,6 +18,7 @@ as_compiled = pytest.mark.parametrize(
 pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("half", [np.float16, np.uint16])
 @pytest.mark.parametrize("n", [0, 5, 4097, 8193, N])
 def test_half_precision_is_read_as_it_is(cuda, n, half, monkeypatch):

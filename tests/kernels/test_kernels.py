@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import kernels
@@ -171,7 +171,6 @@ def test_top_k_of_rows(dtype, shape, many_threads):
             assert found.tobytes() == expected.tobytes()
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.floats(width=32, allow_nan=True), min_size=1, max_size=60), st.integers(1, 60), st.sampled_from(FLOATS)
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.kernels import array
@@ -31,7 +31,6 @@ def test_merge_adds_in_the_order_of_standing(dtype, size, runs):
         assert same(cpu.merge(indices, found, size), array.merge(indices, found, size))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_merge_of_anything(windows_for_all, data):
     size = data.draw(st.integers(1, 400))
@@ -40,7 +39,6 @@ def test_merge_of_anything(windows_for_all, data):
     assert same(cpu.merge(indices, found, size), array.merge(indices, found, size))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_runs_are_merged_two_by_two_or_by_a_window_alike(data):
     """Few pairs, many, far apart and not, from negative indices on; runs may be empty."""
@@ -58,7 +56,6 @@ def test_runs_are_merged_two_by_two_or_by_a_window_alike(data):
         assert same(cpu.merge(*map(np.concatenate, zip(*runs, strict=True)), size, low), expected)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**56), st.floats(0, 1), st.integers(-(2**63), 2**63 - 1)), min_size=1))
 def test_layouts_are_the_same(messages):
     """From empty messages to those of every index, of regions of any length."""

@@ -18,7 +18,8 @@ from ..fakes.fake_array import install
 
 SOURCES = Path(importlib.util.find_spec("sparse_mpi.kernels").origin).parent / "cuda"
 CAPABILITIES = (70, 75, 80, 86, 89, 90, 100, 120)  # Volta, Turing, Ampere, Ada, Hopper, Blackwell and its small one
-DAILY = (80, 90)
+ALIKE = pytest.mark.full("as the others")
+TIER = {90: ()} | dict.fromkeys((70, 80, 100), (ALIKE,))  # of the others make test-all has two marks
 ADDED = "--device-as-default-execution-space"  # to every compilation, by CuPy
 ONLY_SO = "rcp.approx.ftz.f64"  # within `log` of float64, of a number near 2; PTX has it in no other form
 FLUSHING = "-ftz=true"  # by CuPy, to every RawModule of source code
@@ -133,7 +134,7 @@ def test_every_source_is_compiled_here():
 
 @pytest.mark.parametrize(
     "compiling",
-    [c if c in DAILY else pytest.param(c, marks=pytest.mark.full("as the others")) for c in CAPABILITIES],
+    [pytest.param(capability, marks=TIER.get(capability, (ALIKE, ALIKE))) for capability in CAPABILITIES],
     indirect=True,
 )
 @pytest.mark.parametrize("source", VARIANTS)

@@ -35,6 +35,7 @@ def test_one_call_sums_what_was_sent(ranks, name):
     np.testing.assert_allclose(results[0][0], np.sum([sent for _, sent in results], axis=0), atol=1e-5)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_torch_in_torch_out(ranks, name, dtype):

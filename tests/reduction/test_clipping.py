@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
@@ -53,7 +53,6 @@ def test_a_mean_that_is_short_enough_is_left_alone():
         np.testing.assert_allclose(tight / np.linalg.norm(tight), free / np.linalg.norm(free), atol=1e-6)
 
 
-@settings(max_examples=60)
 @given(
     st.sampled_from(list(KINDS)),
     st.integers(2, 40),

@@ -20,6 +20,7 @@ def dense(total):
     return total.to_dense() if hasattr(total, "to_dense") else total
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("feedback", FEEDBACKS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_gradients_may_change_their_dtype(algorithm, feedback):

@@ -37,7 +37,7 @@ def remembered(reducer) -> dict[str, np.ndarray]:
 @few_ranks
 @every_algorithm
 @every_rule
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 def test_in_place_gives_the_same_bits_or_is_refused(ranks, name, kind):
     def body(comm):
         if not KINDS[kind].works_in_place:

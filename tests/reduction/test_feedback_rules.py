@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.feedback import EF21, FEEDBACKS, LeakyFeedback, StepAhead
@@ -15,7 +15,6 @@ from sparse_mpi.sparse import Layout
 from .feedback_steps import STEPS, consume, joined, picked, sparse, started
 
 
-@settings(max_examples=30)
 @given(STEPS, st.booleans())
 def test_leaky_feedback_keeps_its_share_of_what_is_not_sent(steps, in_place):
     feedback, owed, buffer = started(LeakyFeedback(0.5), in_place=in_place), np.zeros(5), np.zeros(5)
@@ -44,7 +43,6 @@ def test_rules_say_what_they_lose():
     assert leaks == {"leaky": pytest.approx(0.05), "sa-pef": 0.5, "none": 1}
 
 
-@settings(max_examples=30)
 @given(STEPS, st.sampled_from([1.0, 0.5, 0.25]), st.sets(st.integers(0, 4)))
 def test_ef21_follows_the_paper(steps, weight, others):
     """What another rank sent, 1 at ``others``, changes the result, and not what this rank has told."""
@@ -86,7 +84,6 @@ def test_ef21_whose_state_was_saved_before_its_first_gradient_takes_that_whole()
     assert joined(fresh, np.ones(2)).tolist() == joined(loaded, np.ones(2)).tolist() == [1, 1]
 
 
-@settings(max_examples=30)
 @given(STEPS, st.booleans())
 def test_a_preview_is_the_part_of_the_residual_that_leaves_it(steps, in_place):
     rule, owed, buffer = started(StepAhead(0.5), in_place=in_place), np.zeros(5), np.zeros(5)

@@ -33,6 +33,7 @@ def run(comm, name, feedback, dtype, check, wide=False):
     return seen
 
 
+@pytest.mark.thin(1)
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("feedback", FEEDBACKS)
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -44,7 +45,7 @@ def test_fused_is_addition_then_selection(ranks, name, feedback):
     ranks.run(body)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("feedback", FEEDBACKS)

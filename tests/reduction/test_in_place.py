@@ -10,15 +10,12 @@ from sparse_mpi import ALGORITHMS, SparseAllreduce
 from sparse_mpi.comm import NullComm
 
 from ..algorithms.conformance import dense_of, same_bytes
+from ..gradients import gradient
 
 N, K = 200, 10
 
 few_ranks = pytest.mark.ranks(1, 3)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
-
-
-def vector(rank: int, step: int = 0) -> np.ndarray:
-    return np.random.default_rng([step, rank]).standard_normal(N).astype(np.float32)
 
 
 @few_ranks
@@ -31,8 +28,8 @@ def test_in_place_gives_the_same_bits(ranks, name, library):
         buffer = np.zeros(N, np.float32) if library == "numpy" else torch.zeros(20, 10)
         flat = np.asarray(buffer).reshape(-1)
         for step in range(6):
-            flat += vector(comm.rank, step)
-            expected = apart.step(vector(comm.rank, step))
+            flat += gradient(comm.rank, step, N)
+            expected = apart.step(gradient(comm.rank, step, N))
             total = adopting.step(buffer, check=step % 2 == 0)
             assert dense_of(expected).tobytes() == np.asarray(dense_of(total)).tobytes()
             assert flat.tobytes() == apart.residual.tobytes() == adopting.residual.tobytes()
@@ -51,11 +48,11 @@ def test_in_place_gives_the_same_bits(ranks, name, library):
 def test_in_place_resumes_before_its_first_step(ranks, name):
     def body(comm):
         straight, resumed = (SparseAllreduce(N, k=K, comm=comm, algorithm=name, in_place=True) for _ in range(2))
-        buffer = vector(comm.rank)
+        buffer = gradient(comm.rank, 0, N)
         straight.step(buffer)
         resumed.load_state_dict(straight.state_dict())
         assert resumed.residual.tobytes() == buffer.tobytes()
-        fresh = vector(comm.rank, 1)
+        fresh = gradient(comm.rank, 1, N)
         buffer += fresh
         assert same_bytes(straight.step(buffer), resumed.step(fresh)) and buffer.tobytes() == fresh.tobytes()
 
@@ -79,7 +76,7 @@ def test_buffers_that_cannot_be_adopted_raise_on_every_rank(ranks, what):
     make, error, message = IN_PLACE[what]
 
     def body(comm):
-        reducer, buffer = SparseAllreduce(N, k=K, comm=comm, in_place=True), vector(comm.rank)
+        reducer, buffer = SparseAllreduce(N, k=K, comm=comm, in_place=True), gradient(comm.rank, 0, N)
         reducer.step(buffer)
         mine = comm.rank == comm.size - 1
         expected = (error, message) if mine else (ValueError, f"rank {comm.size - 1}: {error.__name__}")
@@ -92,7 +89,7 @@ def test_buffers_that_cannot_be_adopted_raise_on_every_rank(ranks, what):
 
 
 def test_read_only_buffer_is_refused():
-    buffer = vector(0)
+    buffer = gradient(0, 0, N)
     buffer.flags.writeable = False
     with pytest.raises(ValueError, match="must be writable"):
         SparseAllreduce(N, k=K, comm=NullComm(), in_place=True).step(buffer)

@@ -32,7 +32,7 @@ GRADIENTS = {
 }
 
 
-@pytest.mark.thin(1, ranks=(3,), name=("oktopk", "gtopk", "dense"))
+@pytest.mark.thin(1)
 @pytest.mark.ranks(1, 3, 4, 5)
 @pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
 @pytest.mark.parametrize("gradient", GRADIENTS)
@@ -41,7 +41,7 @@ def test_laws_hold_and_the_gradient_is_left_alone(ranks, name, gradient):
     def body(comm):
         for k in (1, 7, 299, 300):
             reducer = SparseAllreduce(300, k=k, comm=comm, algorithm=name)
-            for step in range(4):
+            for step in range(3):
                 x = GRADIENTS[gradient](np.random.default_rng([step, comm.rank]))
                 before = x.clone() if isinstance(x, torch.Tensor) else x.copy()
                 reducer.step(x, check=True)
@@ -63,6 +63,7 @@ def test_values_that_the_format_rounds_to_far_smaller_ones_are_no_loss(ranks, fe
     ranks.run(body)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("feedback", [*FEEDBACKS, LeakyFeedback(0.01)], ids=str)
 @pytest.mark.parametrize("name", ["topka", "oktopk", "powersgd", "acpsgd"])
 @pytest.mark.parametrize(("kind", "scales"), [("f4", (1e-22, 1e-37, 1e-42)), ("f8", (1e-160, 1e-307, 1e-320))])

@@ -11,16 +11,13 @@ from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout
 
 from ..algorithms.conformance import dense_of, same_bytes
+from ..gradients import gradient
 from .rules import KINDS
 
 N, K = 200, 10
 few_ranks = pytest.mark.ranks(1, 3)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 every_feedback = pytest.mark.parametrize("kind", KINDS)
-
-
-def vector(rank: int, step: int = 0) -> np.ndarray:
-    return np.random.default_rng([step, rank]).standard_normal(N).astype(np.float32)
 
 
 @pytest.mark.thin(1, ranks=(3,), kind=("residual", "gmc"))
@@ -34,11 +31,11 @@ def test_laws(ranks, name, kind):
         reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=KINDS[kind])
         given, totals = np.zeros(N), np.zeros(N)
         for step in range(5):
-            gradient = vector(comm.rank, step)
-            before = gradient.tobytes()
-            total = dense_of(reducer.step(gradient, check=True))
-            assert gradient.tobytes() == before
-            given, totals = given + gradient, totals + total
+            own = gradient(comm.rank, step, N)
+            before = own.tobytes()
+            total = dense_of(reducer.step(own, check=True))
+            assert own.tobytes() == before
+            given, totals = given + own, totals + total
         return given - reducer.residual, totals
 
     results = ranks.run(body)
@@ -58,10 +55,10 @@ def test_resumption_is_bit_exact(ranks, name, kind):
     def body(comm):
         straight, resumed = (SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=KINDS[kind]) for _ in range(2))
         for step in range(4):
-            straight.step(vector(comm.rank, step))
+            straight.step(gradient(comm.rank, step, N))
         resumed.load_state_dict(straight.state_dict())
         for step in range(4, 8):
-            assert same_bytes(straight.step(vector(comm.rank, step)), resumed.step(vector(comm.rank, step)))
+            assert same_bytes(straight.step(gradient(comm.rank, step, N)), resumed.step(gradient(comm.rank, step, N)))
         remembered = zip(straight.feedback.state().values(), resumed.feedback.state().values(), strict=True)
         assert all(a.tobytes() == b.tobytes() for a, b in remembered)
 
@@ -78,10 +75,10 @@ def test_nothing_that_is_not_finite_is_kept(ranks, name, kind, bad):
         reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=KINDS[kind])
         totals = []
         for step in range(3):
-            gradient = vector(comm.rank, step)
+            own = gradient(comm.rank, step, N)
             if step == 1 and comm.rank == 0:
-                gradient[123] = bad
-            totals.append(dense_of(reducer.step(gradient, check=True)))
+                own[123] = bad
+            totals.append(dense_of(reducer.step(own, check=True)))
             assert all(np.isfinite(array).all() for array in reducer.feedback.state().values())
         return totals
 
@@ -107,7 +104,7 @@ def test_k_may_change_from_step_to_step(ranks, variant, kind):
         reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=kind, **options)
         for step, way in enumerate(ways):
             k = min(way.get("k", round(way.get("density", K / N) * N)), N)
-            reducer.step(vector(comm.rank, step), check=True, **way)
+            reducer.step(gradient(comm.rank, step, N), check=True, **way)
             if takes_selector(name):
                 fewest, most = reducer.algorithm.selected_band(reducer.layout, k, comm.size)
                 assert int(fewest) <= reducer.report.selected <= max(k, most)
@@ -123,19 +120,19 @@ def test_another_k_on_one_rank_raises_on_every_rank(ranks):
     def body(comm):
         reducer = SparseAllreduce(N, k=K, comm=comm)
         with pytest.raises(ValueError, match=r"(?s)all ranks must call with the same arguments, but.*k=6"):
-            reducer.step(vector(comm.rank), k=5 + (comm.rank == 0))
+            reducer.step(gradient(comm.rank, 0, N), k=5 + (comm.rank == 0))
         with pytest.raises(ValueError, match="give k or density, not both" if comm.rank == 0 else "rank 0: ValueError"):
-            reducer.step(vector(comm.rank), k=5, density=0.1 if comm.rank == 0 else None)
+            reducer.step(gradient(comm.rank, 0, N), k=5, density=0.1 if comm.rank == 0 else None)
 
     ranks.run(body)
 
 
 def test_clipping_does_not_hide_nan(ranks):
     def body(comm):
-        gradient = vector(comm.rank)
-        gradient[7] = np.nan
+        own = gradient(comm.rank, 0, N)
+        own[7] = np.nan
         with pytest.raises(FloatingPointError):
-            SparseAllreduce(N, k=K, comm=comm, clip_norm=1.0, nonfinite="raise").step(gradient)
+            SparseAllreduce(N, k=K, comm=comm, clip_norm=1.0, nonfinite="raise").step(own)
 
     ranks.run(body)
 
@@ -205,10 +202,10 @@ def test_dense_and_sparse_steps_take_turns_with_one_residual(ranks):
 
     def body(comm):
         reducer = SparseAllreduce(N, k=K, comm=comm, feedback="dgc")
-        reducer.step(vector(comm.rank, 0), check=True, dense=True)
+        reducer.step(gradient(comm.rank, 0, N), check=True, dense=True)
         assert not reducer.residual.any()
         reducer.step(np.zeros(N, np.float32), check=True)
-        return reducer.residual, 0.9 * vector(comm.rank, 0)
+        return reducer.residual, 0.9 * gradient(comm.rank, 0, N)
 
     for residual, expected in ranks.run(body):
         kept = residual != 0

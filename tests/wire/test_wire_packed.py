@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import kernels, wire
@@ -52,7 +52,6 @@ def vectors(draw):
 
 
 @pytest.mark.parametrize("name", PACKED)
-@settings(max_examples=40, deadline=None)
 @given(given=vectors())
 def test_round_trip_and_length(name, given):
     """Of many messages at once, on every host kernel set, with the same bytes."""
