@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from .test_optim_loops import equal, loss_of, net, weights, wrapped
+from .loops import equal, loss_of, weights, wrapped
+from .loops import wide_net as net
 
 pytestmark = pytest.mark.ranks(1, 3)
 
@@ -46,32 +47,21 @@ def test_a_loss_scaler_skips_a_step_on_all_ranks_and_leaves_no_trace(ranks):
     assert np.isfinite(later).all() and not np.array_equal(after, later)  # and the next is not
 
 
-@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
-def test_half_precision_models(ranks, half):
+@pytest.mark.parametrize("how", ["bfloat16", "float16", "autocast"])
+def test_replicas_in_half_precision_stay_equal(ranks, how):
+    half = None if how == "autocast" else getattr(torch, how)
+
     def run(comm):
         model = net().to(half)
         optimizer = wrapped(model, comm, density=0.5)
         for step in range(2):
             optimizer.zero_grad()
-            model(torch.ones(2, 10, dtype=half) * (1 + comm.rank + step)).pow(2).mean().backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=half is None):
+                loss = model(torch.ones(2, 20, dtype=half) * (1 + comm.rank + step)).pow(2).mean()
+            loss.backward()
             optimizer.step()
-        assert model[0].weight.grad.dtype == half
+        assert model[0].weight.grad.dtype == (half or torch.float32)
         return weights(model)
 
     results = ranks.run(run)
     assert equal(results) and not np.array_equal(results[0], weights(net().to(half)))
-
-
-def test_autocast(ranks):
-    def run(comm):
-        model = net()
-        optimizer = wrapped(model, comm)
-        for step in range(2):
-            optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = loss_of(model, comm.rank, step)
-            loss.backward()
-            optimizer.step()
-        return weights(model)
-
-    assert equal(ranks.run(run))
