@@ -151,32 +151,6 @@ def test_bench_takes_a_model_and_a_rank_for_low_rank_algorithms(tmp_path, monkey
         assert saved == 6 * (600 - rank * (20 + 30))
 
 
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["bench", "allreduce", "--algorithms", "best"], "oktopk"),
-        (["bench", "allreduce", "--selector", "best"], "sidco-gp"),
-        (["bench", "allreduce", "--selector", "dgc", "--algorithms", "dense"], "--selector dgc has no effect on dense"),
-        (["bench", "allreduce", "--n", "100", "--model", "vgg16"], "not allowed with"),
-        (["bench", "allreduce", "--model", "best"], "bert-base"),
-        (["bench", "allreduce", "--rank", "4", "--algorithms", "oktopk"], "--rank 4 has no effect on oktopk"),
-        (["bench", "allreduce", "--wire", "zip"], "packed+int8"),
-        (["bench", "allreduce", "--wire", "packed", "--algorithms", "dense"], "--wire packed has no effect on dense"),
-        (["bench", "wire", "--messages", "9", "--n", "8"], "--messages must be at most --n, got 9 and 8"),
-        (["bench", "wire", "--density", "2"], "--density: must be in (0, 1], got 2"),
-        (["bench", "select", "--density", "0.7"], "--density must be in (0, 0.5], got 0.7"),
-        (["selectors", "--model", "vgg17"], "resnet50"),
-        (["selectors", "--density", "0.1"], "--density must come with --model"),
-        (["selectors", "--model", "vgg16", "--density", "2"], "--density: must be in (0, 1], got 2"),
-    ],
-)
-def test_wrong_calls_say_what_is_right(argv, says, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(argv)
-    assert stop.value.code not in (0, None)
-    assert says in capsys.readouterr().err + str(stop.value.code)
-
-
 def test_bench_select_measures_kernels_beside_their_floors(tmp_path):
     pytest.importorskip("matplotlib")
     record, figure = tmp_path / "r.json", tmp_path / "r.png"

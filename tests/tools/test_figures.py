@@ -50,6 +50,7 @@ def records_of(pattern: str) -> list[dict]:
     return read(files)
 
 
+@pytest.mark.thin(1)  # colours are those of a look in every record
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize(("record", "kind"), [(record, kind) for record, kinds in RECORDS.items() for kind in kinds])
 def test_few_lines_each_named_where_it_ends_in_a_colour_of_its_own(record, kind, look):
@@ -125,6 +126,7 @@ def test_batches_are_few_and_about_equally_large():
     assert batches("abc", 3) == [["a", "b", "c"]] and batches("", 3) == [[]]
 
 
+@pytest.mark.thin(0, extension=("svg",))
 @pytest.mark.parametrize("extension", ["svg", "png", "pdf"])
 def test_both_variants_are_written_the_same_each_time(tmp_path, extension):
     record, file = str(RESULTS / "volume-vgg.json"), tmp_path / f"volume.{extension}"

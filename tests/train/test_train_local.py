@@ -28,6 +28,7 @@ OPTIONS = {
 every_option = pytest.mark.parametrize("what", OPTIONS)
 
 
+@pytest.mark.thin(0, what=("delayed", "mixed"))  # five training runs each; tests/training resumes local steps too
 @every_option
 def test_replicas_end_alike_and_a_resumed_run_in_the_same_bits(what, tmp_path):
     """On two ranks, from the middle of an epoch, its end, and the end of all."""
@@ -40,6 +41,7 @@ def test_replicas_end_alike_and_a_resumed_run_in_the_same_bits(what, tmp_path):
         assert (resumed.digest, resumed.score, resumed.loss) == (straight.digest, straight.score, straight.loss)
 
 
+@pytest.mark.thin(0, what=("mixed", "adamw"))
 @every_option
 def test_it_goes_on_on_other_numbers_of_ranks(what, tmp_path):
     """8 steps an epoch at 1 rank, 2 at 4, 4 at 2, 1 at 8."""
@@ -49,6 +51,7 @@ def test_it_goes_on_on_other_numbers_of_ranks(what, tmp_path):
         assert outcome.identical and outcome.steps == limit
 
 
+@pytest.mark.thin(0, algo=("dense", "elect", "powersgd"))  # tests/training has the laws of all
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_every_algorithm_trains(algo, tmp_path):
     outcome = train(3, tmp_path, "--local-steps", "2", "--algo", algo, "--check-every", "1")
