@@ -66,24 +66,6 @@ def test_a_rank_lost_in_a_checkpoint_has_no_part_in_it(step, tmp_path):
     assert (latest(tmp_path / "checkpoints") / "rank-00001-of-00002.npz").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--min-ranks", "2"], "without --elastic"),
-        (["--copy-every", "5"], "without --elastic"),
-        (["--elastic", "--algo", "auto"], "--algo auto needs all ranks to stay"),
-        (["--elastic", "--plan", "auto"], "--plan auto needs all ranks to stay"),
-        (["--elastic", "--dense-warmup", "3"], "--dense-warmup 3 needs all ranks to stay"),
-        (["--elastic", "--check-every", "3"], "--check-every 3 needs all ranks to stay"),
-        (["--elastic", "--min-ranks", "0"], "min-ranks"),
-    ],
-)
-def test_what_cannot_go_on_is_refused(options, said, capsys):
-    with pytest.raises(SystemExit):
-        PROGRAM.parse(options)
-    assert said in capsys.readouterr().err
-
-
 def test_more_ranks_wanted_than_there_are(tmp_path):
     with pytest.raises(JobError, match="--min-ranks must be at most 2, the number of ranks, got 3"):
         train(2, tmp_path, "--min-ranks", "3")
@@ -127,10 +109,7 @@ def test_a_spare_counts_for_the_smallest_number_of_ranks(tmp_path):
     assert len(outcomes) == 3 and outcomes[0].identical
 
 
-def test_spares_are_for_elastic_jobs(capsys, tmp_path):
-    with pytest.raises(SystemExit):
-        PROGRAM.parse(["--spares", "1"])
-    assert "no rank may be lost without --elastic" in capsys.readouterr().err
+def test_one_rank_must_train(tmp_path):
     with pytest.raises(JobError, match="--spares must be at most 1, for one rank must train, got 2"):
         train(2, tmp_path, "--spares", "2")
 

@@ -206,13 +206,6 @@ def test_where_results_go(what, tmp_path, monkeypatch):
     assert (args.resume, args.out, args.checkpoint_dir) == (resume, Path(out), Path(folder or "run/checkpoints"))
 
 
-@pytest.mark.parametrize("options", [["--keep", "3"], ["--resume"]], ids=" ".join)
-def test_options_without_effect_are_refused(options, capsys):
-    with pytest.raises(SystemExit):
-        PROGRAM.parse(options)
-    assert f"argument {options[0]}: " in capsys.readouterr().err
-
-
 def start(folder: Path, *options: str, **variables: str):
     command = ["-m", "tests.train.small_program", "--out", str(folder), *LOG, "--checkpoint-every", "7", *options]
     return launch(2, *command, **variables)

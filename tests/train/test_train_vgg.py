@@ -106,13 +106,6 @@ def test_a_folder_without_the_data_ends_the_job_with_an_error_from_every_rank(tm
 
 @pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
 @needs_mpi
-def test_an_unknown_algorithm_ends_the_job_with_the_list_of_those_there_are():
-    code, _, error = start(2, "--algo", "best")
-    assert code != 0 and "oktopk" in error and "Traceback" not in error
-
-
-@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
-@needs_mpi
 def test_a_folder_that_cannot_be_made_ends_the_job(tmp_path):
     (tmp_path / "file").write_text("")
     code, _, error = start(2, "--max-steps", "1", "--out", str(tmp_path / "file" / "run"))

@@ -11,21 +11,21 @@ from sparse_mpi import ALGORITHMS, World
 from sparse_mpi.reduction.arguments import takes
 from sparse_mpi.wire import WIRES
 
-from .loops import adamw, common, loss_of, made, net, plain, residuals, steps, weights
+from .loops import adamw, common, made, net, own, plain, residuals, steps, train, weights
 
 pytestmark = pytest.mark.ranks(1, 3, 5, 7)
 
 
-def accounts(comm, numbers=range(12), **options):
-    """Train; return what this rank brought, what was applied to its global parameters, what it owes, and these."""
+def accounts(comm, numbers=range(12), flush=False, **options):
+    """Train, and flush in the end if told to; return what this rank brought, what was applied to its global parameters, what it owes, and these."""
     replica = made(comm, outer=plain, density=options.pop("density", 0.1), **options)
     brought = np.zeros_like(common(replica.local))
     start = common(replica.local)
     for fragment in replica.local.fragments:
         fragment.reducer.start = watched(fragment.reducer.start, fragment, replica.local, brought)
-    replica.local.check = True
+    replica.local.check = not flush
     steps(replica, comm.rank, numbers)
-    replica.local.synchronize()
+    replica.local.flush() if flush else replica.local.synchronize()
     return brought, start - common(replica.local), residuals(replica.local), weights(replica.model)
 
 
@@ -118,17 +118,7 @@ def test_global_parameters_have_the_same_bytes_on_all_ranks_after_every_step(ran
 
 
 def test_a_flush_leaves_nothing_owed(ranks):
-    def body(comm):
-        replica = made(comm, density=0.05, outer=plain, fragments=2)
-        start = common(replica.local)
-        brought = np.zeros_like(start)
-        for fragment in replica.local.fragments:
-            fragment.reducer.start = watched(fragment.reducer.start, fragment, replica.local, brought)
-        steps(replica, comm.rank, range(7))
-        replica.local.flush()
-        return brought, start - common(replica.local), residuals(replica.local), weights(replica.model)
-
-    results = ranks.run(body)
+    results = ranks.run(lambda comm: accounts(comm, range(7), flush=True, density=0.05, fragments=2))
     assert all(not owed.any() for _, _, owed, _ in results)
     check_accounts(results)
 
@@ -137,16 +127,10 @@ def test_steps_of_the_delay_are_kept_where_that_is_asked_for():
     """With plain outer steps of all entries and nobody else, training is as without synchronisation."""
 
     def body(comm):
-        replica = made(
-            comm, 6, outer=plain, algorithm="dense", fragment_sync_delay=3, fragment_update_alpha=None, fragments=1
-        )
-        alone = net()
-        optimizer = adamw(alone.parameters())
-        for number in range(18):
-            steps(replica, 0, [number])
-            optimizer.zero_grad()
-            loss_of(alone, 0, number).backward()
-            optimizer.step()
+        options = {"fragment_sync_delay": 3, "fragment_update_alpha": None, "fragments": 1}
+        replica, alone = made(comm, 6, outer=plain, algorithm="dense", **options), net()
+        steps(replica, 0, range(18))
+        train(alone, adamw(alone.parameters()), own(0), range(18))
         return weights(replica.model), weights(alone)
 
     np.testing.assert_allclose(*World(1).run(body)[0], atol=1e-5)
