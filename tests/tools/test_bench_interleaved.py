@@ -179,15 +179,8 @@ def test_turns_that_dense_did_not_take_are_not_compared():
 
 def record(gbit, ratio, measured_gbit=None):
     options = {"model": None, "density": 0.01, "gbit": gbit, "latency": 20.0}
-    here = {
-        "cpus": 2,
-        "cpu": "x",
-        "peak memory": 10**9,
-        "ranks": 2,
-        "n": 100,
-        "rate": f"{gbit or 1}gbit",
-        "measured": {"gbit": measured_gbit or gbit},
-    }
+    here = {"cpus": 2, "cpu": "x", "peak memory": 10**9, "ranks": 2, "n": 100, "rate": f"{gbit or 1}gbit"}
+    here["measured"] = {"gbit": measured_gbit or gbit}
     return {"options": options, **here, "results": results(measured(), 2e-5), "dense over ring": ratio}
 
 

@@ -34,6 +34,7 @@ RECORDS = {
     "accuracy-vgg": ["gaps", "curves"],
     "residual-vgg": ["curves"],
 }
+DRAWN = ("compare-vgg16", "sparse-volume", "predict-unseen", "budget-alternating", "changing-link", "accuracy-lstm")
 LOOKS = {"light": LIGHT, "dark": DARK}
 # What colour-blind eyes see of linear red, green and blue (Machado, Oliveira, Fernandes 2009)
 SEEN = {
@@ -50,7 +51,7 @@ def records_of(pattern: str) -> list[dict]:
     return read(files)
 
 
-@pytest.mark.thin(1)  # colours are those of a look in every record
+@pytest.mark.thin(0, look=("light",), record=DRAWN)  # seconds each
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize(("record", "kind"), [(record, kind) for record, kinds in RECORDS.items() for kind in kinds])
 def test_few_lines_each_named_where_it_ends_in_a_colour_of_its_own(record, kind, look):

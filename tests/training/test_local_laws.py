@@ -17,7 +17,11 @@ pytestmark = pytest.mark.ranks(1, 3, 5, 7)
 
 
 def accounts(comm, numbers=range(12), flush=False, **options):
-    """Train, and flush in the end if told to; return what this rank brought, what was applied to its global parameters, what it owes, and these."""
+    """Train, and flush if told to.
+
+    Returns:
+        What this rank brought, what was applied to its global parameters, what it owes, and these.
+    """
     replica = made(comm, outer=plain, density=options.pop("density", 0.1), **options)
     brought = np.zeros_like(common(replica.local))
     start = common(replica.local)
@@ -53,12 +57,10 @@ def check_accounts(results, exact: bool = True) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("schedule", [(1, 0), (2, 0), (2, 1)], ids=str)
 def test_what_all_ranks_have_moved_is_applied_or_owed(ranks, name, schedule):
-    fragments, delay = schedule
+    options = dict(zip(("fragments", "fragment_sync_delay"), schedule, strict=True), fragment_update_alpha=None)
 
     def body(comm):
-        return accounts(
-            comm, algorithm=name, fragments=fragments, fragment_sync_delay=delay, fragment_update_alpha=None
-        )
+        return accounts(comm, algorithm=name, **options)
 
     check_accounts(ranks.run(body), ALGORITHMS[name]().traits.conserves)
 
@@ -81,18 +83,10 @@ def test_what_rounding_takes_is_owed(ranks, name, wire):
 )
 def test_whatever_the_shapes_and_the_schedule(size, shapes, name, schedule, alpha, density):
     every, fragments, delay = schedule
+    options = {"fragments": fragments, "fragment_sync_delay": delay, "fragment_update_alpha": alpha}
 
     def body(comm):
-        return accounts(
-            comm,
-            sync_every=every,
-            fragments=fragments,
-            fragment_sync_delay=delay,
-            fragment_update_alpha=alpha,
-            density=density,
-            algorithm=name,
-            model=net(1, shapes),
-        )
+        return accounts(comm, sync_every=every, density=density, algorithm=name, model=net(1, shapes), **options)
 
     check_accounts(World(size).run(body), ALGORITHMS[name]().traits.conserves)
 
