@@ -93,7 +93,19 @@ def test_help_of_functions_shows_round_numbers():
 
 def bench(file, *options):
     """What the benchmark prints, and the record it writes."""
-    command = [sys.executable, "-m", "sparse_mpi", "bench", "allreduce", "--n", "20000", "--steps", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "sparse_mpi",
+        "bench",
+        "allreduce",
+        "--n",
+        "20000",
+        "--steps",
+        "1",
+        "--warmup",
+        "0",
+    ]
     done = subprocess.run([*command, *options, "--json", str(file)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(file.read_text())

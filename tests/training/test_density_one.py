@@ -224,6 +224,7 @@ def test_it_is_with_every_algorithm(ranks, algorithm, name):
 
 
 @pytest.mark.ranks(1, 3)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     "options", [{"in_place": True}, {"overlap": False}, {"in_place": True, "overlap": False}], ids=str
 )

@@ -54,6 +54,7 @@ def check_accounts(results, exact: bool = True) -> None:
     assert np.abs(results[0][1]).max() > 1e-4
 
 
+@pytest.mark.thin(1)  # the test of any shapes and schedule has more of them
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("schedule", [(1, 0), (2, 0), (2, 1)], ids=str)
 def test_what_all_ranks_have_moved_is_applied_or_owed(ranks, name, schedule):
@@ -65,6 +66,7 @@ def test_what_all_ranks_have_moved_is_applied_or_owed(ranks, name, schedule):
     check_accounts(ranks.run(body), ALGORITHMS[name]().traits.conserves)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("name", ["elect", "oktopk", "topka"])
 def test_what_rounding_takes_is_owed(ranks, name, wire):
@@ -91,6 +93,7 @@ def test_whatever_the_shapes_and_the_schedule(size, shapes, name, schedule, alph
     check_accounts(World(size).run(body), ALGORITHMS[name]().traits.conserves)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("feedback", ["residual", "leaky", "none"])
 @pytest.mark.parametrize("algorithm", ["elect", "topka", "oktopk", "dense"])
 def test_global_parameters_have_the_same_bytes_on_all_ranks_after_every_step(ranks, feedback, algorithm):

@@ -28,10 +28,10 @@ def test_weights_decay_as_they_do_in_torch_where_no_gradient_is(momentum, nester
     decayed = []
     for distributed in (False, True):
         weight = torch.ones(50, requires_grad=True)
-        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=nesterov)
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, weight_decay=0.02, nesterov=nesterov)
         if distributed:
             optimizer = DistributedOptimizer(optimizer, comm=NullComm(), k=1, momentum=momentum)
-        for _ in range(200):
+        for _ in range(120):
             weight.grad = torch.zeros(50)
             optimizer.step()
         decayed.append(weight.detach().numpy())
