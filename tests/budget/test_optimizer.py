@@ -10,7 +10,8 @@ from sparse_mpi import ALGORITHMS, Layout, World
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.autotune import SETTLED, budget_candidates, fastest_now
 
-from ..training.test_optim import SMALL, loss_of, net, weights
+from ..training.loops import SMALL, loss_of, weights
+from ..training.loops import wide_net as net
 
 GOALS = {
     "rate": {"budget": "20kB/s"},

@@ -99,18 +99,8 @@ def test_python_of_a_page_shares_names_and_fails_at_its_line(tmp_path):
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_commands_of_a_page_find_its_files_and_fail_at_their_line(tmp_path):
-    seen = page(
-        "    cat a.txt | wc -l",
-        "",
-        "```text",
-        "1",
-        "```",
-        "Save this as `a.txt`",
-        "```text",
-        "b",
-        "```",
-        "    false; :",
-    )
+    text = ["    cat a.txt | wc -l", "", "```text", "1", "```", "Save this as `a.txt`", "```text", "b", "```"]
+    seen = page(*text, "    false; :")
     assert not seen.problems and named(seen) == set()
     with pytest.raises(pytest.fail.Exception, match=r"(?s)docs/page.md:10: .*false; :.*ended with status 1"):
         run_commands(seen, seen.commands(), folder_of(seen, tmp_path), environment())

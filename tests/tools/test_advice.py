@@ -171,26 +171,6 @@ def test_what_is_no_run_is_refused(tmp_path, changed):
         run_time.read(metrics(tmp_path, **changed))
 
 
-BASE = ["--advise", "--n", "1000", "--ranks", "2", "--rate", "1gbit"]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--advise", "--ranks", "2"], "need --rate, of a rank's link"),
-        (["--advise", "--rate", "1gbit"], "--advise needs --ranks P, one number from 1 to 64"),
-        ([*BASE, "--rate", "none"], "--rate must be that of a link such as 1gbit, got none"),
-        ([*BASE, "--from", "nowhere.json"], "--from: must be a file that is there, got nowhere.json"),
-        (["--run", "setup.cfg", "--rate", "1gbit"], "--run goes with --score"),
-        (["--run", "setup.cfg", "--rate", "1gbit", "--score", "1"], "setup.cfg must be metrics.jsonl of a training"),
-    ],
-)
-def test_nonsense_is_refused(options, says):
-    with pytest.raises(SystemExit) as stop:
-        main(["predict", *options])
-    assert says in str(stop.value)
-
-
 def test_everything_is_offered_that_needs_neither_shapes_nor_nodes():
     ways = advice.everything()
     assert {"dense", "oktopk:wire=packed", "elect"} <= set(ways) and not {"powersgd", "oktopk-2level"} & set(ways)

@@ -121,18 +121,6 @@ def test_where_gloo_cannot_listen_the_others_are_compared(tmp_path):
     assert "split" in cases["uniform"]["candidates"]
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--data", "docs"], "--data docs must be a folder with rank-0.npz"),
-        (["--fill-in", "2", "3", "2"], "must have different names, got fill-in 2 twice"),
-    ],
-)
-def test_wrong_options_are_named(options, says):
-    with pytest.raises(SystemExit, match=re.escape(says)):
-        main(["bench", "sparse-compare", *options])
-
-
 def parsed(*options):
     known = parser()
     return known, known.parse_args(["bench", "sparse-compare", *options])

@@ -93,7 +93,19 @@ def test_help_of_functions_shows_round_numbers():
 
 def bench(file, *options):
     """What the benchmark prints, and the record it writes."""
-    command = [sys.executable, "-m", "sparse_mpi", "bench", "allreduce", "--n", "20000", "--steps", "3"]
+    command = [
+        sys.executable,
+        "-m",
+        "sparse_mpi",
+        "bench",
+        "allreduce",
+        "--n",
+        "20000",
+        "--steps",
+        "1",
+        "--warmup",
+        "0",
+    ]
     done = subprocess.run([*command, *options, "--json", str(file)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(file.read_text())
@@ -108,19 +120,13 @@ def test_bench_allreduce_measures_every_algorithm(tmp_path):
 
 
 @pytest.mark.full("a benchmark of all algorithms")
-def test_bench_takes_a_selector_for_all_that_select(tmp_path):
-    options = ["--algorithms", "dense", "topka", "oktopk", "--selector", "redsync"]
+def test_bench_takes_a_selector_and_a_wire_for_all_that_have_one(tmp_path):
+    """Of dense there is no selection, and so nothing to write."""
+    options = ["--algorithms", "dense", "topka", "oktopk", "--selector", "redsync", "--wire", "packed+int8"]
     _, record = bench(tmp_path / "r.json", *options)
     selected = {name: measured["selected"] for name, measured in record["algorithms"].items()}
-    assert record["options"]["selector"] == "redsync" and selected["dense"] == 100
-    assert 1 < selected["topka"] <= 2 and 1 < selected["oktopk"] <= 2
-
-
-@pytest.mark.full("a benchmark of all algorithms")
-def test_bench_takes_a_wire_for_all_that_have_one(tmp_path):
-    """Without a selection there is nothing to write."""
-    _, record = bench(tmp_path / "r.json", "--algorithms", "dense", "topka", "adtopk", "--wire", "packed+int8")
-    assert record["options"]["wire"] == "packed+int8" and list(record["algorithms"]) == ["dense", "topka", "adtopk"]
+    assert (record["options"]["selector"], record["options"]["wire"]) == ("redsync", "packed+int8")
+    assert selected["dense"] == 100 and 1 < selected["topka"] <= 2 and 1 < selected["oktopk"] <= 2
 
 
 def test_bench_wire_measures_every_format(tmp_path, capsys):
@@ -151,53 +157,20 @@ def test_bench_takes_a_model_and_a_rank_for_low_rank_algorithms(tmp_path, monkey
         assert saved == 6 * (600 - rank * (20 + 30))
 
 
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["bench", "allreduce", "--algorithms", "best"], "oktopk"),
-        (["bench", "allreduce", "--selector", "best"], "sidco-gp"),
-        (["bench", "allreduce", "--selector", "dgc", "--algorithms", "dense"], "--selector dgc has no effect on dense"),
-        (["bench", "allreduce", "--n", "100", "--model", "vgg16"], "not allowed with"),
-        (["bench", "allreduce", "--model", "best"], "bert-base"),
-        (["bench", "allreduce", "--rank", "4", "--algorithms", "oktopk"], "--rank 4 has no effect on oktopk"),
-        (["bench", "allreduce", "--wire", "zip"], "packed+int8"),
-        (["bench", "allreduce", "--wire", "packed", "--algorithms", "dense"], "--wire packed has no effect on dense"),
-        (["bench", "wire", "--messages", "9", "--n", "8"], "--messages must be at most --n, got 9 and 8"),
-        (["bench", "wire", "--density", "2"], "--density: must be in (0, 1], got 2"),
-        (["bench", "select", "--density", "0.7"], "--density must be in (0, 0.5], got 0.7"),
-        (["selectors", "--model", "vgg17"], "resnet50"),
-        (["selectors", "--density", "0.1"], "--density must come with --model"),
-        (["selectors", "--model", "vgg16", "--density", "2"], "--density: must be in (0, 1], got 2"),
-    ],
-)
-def test_wrong_calls_say_what_is_right(argv, says, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(argv)
-    assert stop.value.code not in (0, None)
-    assert says in capsys.readouterr().err + str(stop.value.code)
-
-
 def test_bench_select_measures_kernels_beside_their_floors(tmp_path):
     pytest.importorskip("matplotlib")
     record, figure = tmp_path / "r.json", tmp_path / "r.png"
-    options = ["--n", "3000", "5000", "--density", "0.01", "0.1", "--threads", "1", "2", "--rounds", "6"]
+    options = ["--n", "3000", "5000", "--density", "0.1", "--threads", "1", "2", "--rounds", "6"]
     assert main(["bench", "select", *options, "--json", str(record), "--plot", str(figure)]) == 0
     written = json.loads(record.read_text())
     assert [(c["n"], c["threads"], c["density"]) for c in written["cases"]] == [
-        (n, threads, density) for n in (3000, 5000) for threads in (1, 2) for density in (0.01, 0.1)
+        (n, threads, 0.1) for n in (3000, 5000) for threads in (1, 2)
     ]
-    names = {
-        "read",
-        "copy",
-        "select",
-        "accumulate + select",
-        "exact k-th",
-        "top-k of rows",
-        "torch.topk",
-        "argpartition",
-    }
+    names = {"read", "copy", "select", "accumulate + select", "exact k-th", "top-k of rows", "torch.topk"}
     for case in written["cases"]:
-        assert names <= set(case["methods"]) and all(len(s) == 6 and min(s) > 0 for s in case["methods"].values())
+        assert {*names, "argpartition"} <= set(case["methods"]) and all(
+            len(s) == 6 and min(s) > 0 for s in case["methods"].values()
+        )
     assert figure.stat().st_size > 10_000 and written["versions"]["numpy"]
 
 

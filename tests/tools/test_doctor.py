@@ -250,6 +250,7 @@ def test_rank_0_speaks_for_all():
     assert about([Finding(**finding) for finding in record["findings"]], "ranks").says.startswith("2 ranks on ")
 
 
+@pytest.mark.full("singletons are found above, and what is broken gives the exit code")
 @needs_mpi
 def test_singletons_make_the_exit_code_1():
     done = launch(None, "-m", "sparse_mpi", "doctor", PMI_SIZE="4")

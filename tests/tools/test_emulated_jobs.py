@@ -87,6 +87,7 @@ def handler():
         signal.signal(number, former)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("calls", [0, 1, 8, 16])
 @pytest.mark.parametrize("number", [None, *emulation.STOPPING])
 def test_half_of_a_set_up_is_removed(possible, handler, monkeypatch, calls, number):

@@ -51,14 +51,8 @@ def test_a_bucket_holds_a_millisecond_and_a_queue_fifty(bits, burst, queue):
 
 
 def test_leftovers_are_those_of_dead_processes():
-    names = [
-        "sparse_mpi-7-0-1",
-        "sparse_mpi-7-0-254",
-        "sparse_mpi-8-1-1",
-        "sparse_mpi-9-0-x1_",
-        "other-7-0-1",
-        "sparse_mpi-7",
-    ]
+    names = "7-0-1 7-0-254 8-1-1 9-0-x1_ 7".split()
+    names = [*(f"sparse_mpi-{name}" for name in names), "other-7-0-1"]
     assert emulation.leftovers(names, lambda pid: pid == 8) == ["sparse_mpi-7-0", "sparse_mpi-9-0"]
 
 

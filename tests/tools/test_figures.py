@@ -34,6 +34,7 @@ RECORDS = {
     "accuracy-vgg": ["gaps", "curves"],
     "residual-vgg": ["curves"],
 }
+DRAWN = ("compare-vgg16", "sparse-volume", "predict-unseen", "budget-alternating", "changing-link", "accuracy-lstm")
 LOOKS = {"light": LIGHT, "dark": DARK}
 # What colour-blind eyes see of linear red, green and blue (Machado, Oliveira, Fernandes 2009)
 SEEN = {
@@ -50,6 +51,7 @@ def records_of(pattern: str) -> list[dict]:
     return read(files)
 
 
+@pytest.mark.thin(0, look=("light",), record=DRAWN)  # seconds each
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize(("record", "kind"), [(record, kind) for record, kinds in RECORDS.items() for kind in kinds])
 def test_few_lines_each_named_where_it_ends_in_a_colour_of_its_own(record, kind, look):
@@ -125,6 +127,7 @@ def test_batches_are_few_and_about_equally_large():
     assert batches("abc", 3) == [["a", "b", "c"]] and batches("", 3) == [[]]
 
 
+@pytest.mark.thin(0, extension=("svg",))
 @pytest.mark.parametrize("extension", ["svg", "png", "pdf"])
 def test_both_variants_are_written_the_same_each_time(tmp_path, extension):
     record, file = str(RESULTS / "volume-vgg.json"), tmp_path / f"volume.{extension}"

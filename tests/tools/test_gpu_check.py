@@ -107,11 +107,6 @@ def forgetful(x, values):
     x.fill(0)
 
 
-def test_unknown_stages_are_refused(tmp_path):
-    with pytest.raises(SystemExit, match="--only: must be one of doctor, tests, .*got nonsense"):
-        main(["gpu-check", "--pretend", "--out", str(tmp_path), "--only", "nonsense"])
-
-
 @needs_mpi
 @pytest.mark.jobs
 @pytest.mark.parametrize(

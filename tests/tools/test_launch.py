@@ -104,23 +104,6 @@ def test_without_an_mpi_the_remedy_is_told(monkeypatch, program, says):
         main(["run", "-n", "2", __file__])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["-n", "2", "/no/such.py"], "there is no program /no/such.py"),
-        (["-n", "2", "-m", "no_such_module"], "there is no module no_such_module"),
-        (["-n", "2", "-m", "sparse_mpi.nothing"], "there is no module sparse_mpi.nothing"),
-        (["-n", "2"], "which program?"),
-        (["-n", "2", "-m"], "-m needs the name of a module"),
-    ],
-)
-def test_wrong_usage_is_status_2_before_mpi_starts(monkeypatch, capsys, arguments, says):
-    monkeypatch.setattr(cli_run, "build", None)
-    with pytest.raises(SystemExit) as ended:
-        main(["run", *arguments])
-    assert ended.value.code == 2 and says in capsys.readouterr().err
-
-
 def test_modules_are_found_without_importing_them():
     assert cli_run.exists("sparse_mpi.tools.cli.run") and cli_run.exists("json")
     assert cli_run.exists("tests.fault_tolerance.chaos") and not cli_run.exists("tests.fault_tolerance.nothing")

@@ -1,10 +1,10 @@
-"""Alpha and beta: what is measured between ranks, and lines through measurements."""
+"""The alpha-beta model: what messages take, what is measured between ranks, and lines through measurements."""
 
 from __future__ import annotations
 
 import pytest
 
-from sparse_mpi.comm import NullComm
+from sparse_mpi.comm import NullComm, Traffic
 from sparse_mpi.network import fit as network_fit
 from sparse_mpi.network.model import Network
 
@@ -53,3 +53,15 @@ def test_a_few_that_something_else_held_up_do_not_move_the_fit():
     seconds[2], seconds[5] = 9 * seconds[2], 5 * seconds[5]
     network = network_fit.nearest(messages, lengths, seconds)
     assert (network.alpha, network.beta) == pytest.approx((1e-4, 1e-8), rel=1e-6)
+
+
+def test_seconds_are_latency_and_bandwidth():
+    network = Network.of(gigabits=8, microseconds=2)
+    assert network.seconds(Traffic(sent=10**9, received=5, messages=3, control=10)) == pytest.approx(1 + 6e-6 + 1e-8)
+    assert network.seconds(Traffic(sent=1, received=10**9)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("gigabits", "microseconds"), [(0, 1), (-1, 1), (1, -1)])
+def test_impossible_networks(gigabits, microseconds):
+    with pytest.raises(ValueError, match="gigabits > 0"):
+        Network.of(gigabits, microseconds)

@@ -54,6 +54,7 @@ def test_another_density_than_the_profile_was_measured_for(profile, tmp_path):
     assert [part.k for part in store.load(out).parts] == [75]
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("extension", "begins"), [("png", b"\x89PNG"), ("svg", b"<svg")], ids=["png", "svg"])
 @pytest.mark.parametrize("options", [[], ["--overlap", "--cpu-lane", "--planner", "sparse"]], ids=["plain", "lanes"])
 def test_plot(profile, tmp_path, extension, begins, options):
@@ -79,9 +80,6 @@ def test_figure_names_what_it_shows(profile, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        ([], "one of the arguments --model --profile is required"),
-        (["--model", "vgg"], "bert-base"),
-        (["--profile", "nowhere.json"], "nowhere.json"),
         (["--profile", "PROFILE", "--planner", "worst"], "greedy"),
         (["--profile", "PROFILE", "--backward", "1"], "--backward has no effect with --profile"),
         (["--profile", "PROFILE", "--plot", "figure.no"], "--plot: "),

@@ -79,16 +79,3 @@ def test_table_record_and_figure(tmp_path, capsys):
     told = Network.of(80, 1).seconds(Traffic(8 * 4000 * 7, 8 * 4000 * 7, 12, 28 + 28))
     assert cases["topka", 8]["seconds"]["80/1"] == pytest.approx(told, rel=1e-6)
     assert plot.stat().st_size > 1000
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--ranks", "1"], "--ranks must be from 2 to 1024, got 1"),
-        (["--density", "0"], "--density: must be in (0, 1], got 0"),
-    ],
-)
-def test_wrong_calls_say_what_is_right(options, says, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["predict", *options])
-    assert says in capsys.readouterr().err + str(stop.value.code)

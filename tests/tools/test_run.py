@@ -78,6 +78,7 @@ def until_up(job: subprocess.Popen[str], ranks: int) -> None:
         assert job.stdout.readline().startswith("rank ")
 
 
+@pytest.mark.thin(0, what=("exit", "die"))
 @pytest.mark.parametrize(("what", "statuses"), [("well", {0}), ("exit", {3}), ("raise", {1}), ("die", {9, 137})])
 def test_the_exit_status_is_the_programs(python, program, tmp_path, what, statuses):
     """MPICH's mpiexec returns the bare number of the signal that killed a rank."""
@@ -95,6 +96,7 @@ def test_the_example_of_the_readme(python, example, tmp_path):
     assert status == 0 and len(set(re.findall(r"rank (\d) sent [\d,]+ bytes", out))) == 4, error
 
 
+@pytest.mark.thin(0, number=(signal.SIGUSR1,))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_ranks_that_are_told_to_end_can_save_their_work(python, program, tmp_path, number):
     job = start(python, tmp_path, "-n", 2, program, "wait")
@@ -184,10 +186,3 @@ def test_an_ordinary_user_without_a_home(python, example, tmp_path, home):
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip(f"no view of the file system of its own: {done.stderr.strip()}")
     assert done.returncode == 0 and len(set(re.findall(r"rank (\d) sent", done.stdout))) == 4, done.stderr
-
-
-def test_users_own_values_win(program, tmp_path, monkeypatch):
-    environment = {"PATH": PATH, "OMP_NUM_THREADS": "7"}
-    line = [sys.executable, "-m", "sparse_mpi", "run", "-n", "1", str(program), "well"]
-    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
-    assert "7 threads" in done.stdout, done.stderr

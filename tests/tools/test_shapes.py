@@ -1,4 +1,4 @@
-"""The shapes of well-known models, against the published numbers of parameters; VGG-16 also in test_train_vgg.py."""
+"""The shapes of well-known models, against the published numbers of parameters; VGG-16 also in tests/train."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def leave():
     if what == "thread":
         threading.Thread(target=lambda: 1 / 0).start()
         time.sleep(60)
-    if what == "helper":
+    if what == "late":
         helper = threading.Thread(target=lambda: 1 / 0, daemon=True)
         helper.start()
         helper.join()
@@ -107,15 +107,10 @@ def test_whoever_waits_for_it_says_so(program, python, tmp_path, way):
     assert "waits for rank 2" not in error
 
 
-def test_ranks_may_end_at_different_times(program, python, tmp_path):
+def test_ranks_may_end_at_different_times_and_the_thread_of_a_library_may_fail(program, python, tmp_path):
+    """It is a daemon, as the one that writes TensorBoard's events and finds the disk full; the job goes on."""
     status, out, error = finish(start(python, tmp_path, "-n", 3, program, "reducer", "late"), tmp_path)
     assert status == 0 and out.count("is done") == 3 and "sparse_mpi:" not in error
-
-
-def test_the_thread_of_a_library_may_fail(program, python, tmp_path):
-    """It is a daemon, as the one that writes TensorBoard's events and finds the disk full; the job goes on."""
-    status, out, error = finish(start(python, tmp_path, "-n", 3, program, "reducer", "helper"), tmp_path)
-    assert status == 0 and out.count("is done") == 3
     assert "Exception in thread" in error and "ZeroDivisionError" in error
 
 

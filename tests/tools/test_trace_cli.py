@@ -50,16 +50,3 @@ def test_figure_has_two_panels_an_algorithm(tmp_path, capsys):
     drawn = (tmp_path / "t.svg").read_text()
     assert drawn.count("receiver") == drawn.count(" messages<") == 2
     assert "topka.reduce" in drawn and "kB" in drawn
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--density", "0"], "--density: must be in (0, 1], got 0"),
-        (["--network", "fast"], "--network: must be 1gbe, 10gbe, 100gb, piz-daint, GBIT/MICROSECONDS"),
-    ],
-)
-def test_wrong_calls_say_what_is_right(options, says, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["trace", *options])
-    assert says in capsys.readouterr().err + str(stop.value.code)

@@ -117,6 +117,8 @@ def test_recorded_gradients_come_back_and_go_round(tmp_path):
     np.testing.assert_array_equal(made.at(3, 3), [3, 4, 5])
     with pytest.raises(ValueError, match="n must be left out or be that of .*, 3, got 4"):
         gradients.make(str(file), 4)
+    with pytest.raises(ValueError, match=r"setup.cfg must be an .npz that train/gradients.py wrote"):
+        gradients.make("setup.cfg", None)
 
 
 def test_table_phases_record_and_what_is_skipped(tmp_path, capsys):
@@ -142,19 +144,3 @@ def test_figure(tmp_path):
     assert "8(P-1)/P" in (tmp_path / "v.svg").read_text()
     with pytest.raises(SystemExit, match="--plot"):
         save(partial(figure, [{"volumes": found}]), str(tmp_path / "v.unknown"))
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--density", "2"], "--density: must be in (0, 1], got 2"),
-        (["--n", "100", "--k-per-rank", "3"], "--k-per-rank goes without --n"),
-        (["--gradients", "setup.cfg"], "must be an .npz that train/gradients.py wrote"),
-        (["--phases", "3", "--ranks", "2"], "--phases must be one of --ranks, got 3"),
-        (["--wire", "packed", "--algorithms", "dense"], "--wire packed has no effect on dense"),
-    ],
-)
-def test_wrong_calls_say_what_is_right(options, says, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "volume", *options])
-    assert says in capsys.readouterr().err + str(stop.value.code)

@@ -22,7 +22,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.tools.bench.provenance import provenance
 from sparse_train.ranks import job
 
-HALF, STEPS = 3, 6
+HALF, STEPS = 2, 4
 OPTIONS = f"--tiny --max-steps {STEPS} --check-every {HALF} --checkpoint-every {HALF} --threads 1 --no-progress".split()
 
 

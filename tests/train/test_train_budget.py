@@ -23,27 +23,6 @@ def test_a_budget_takes_the_place_of_the_density():
     assert options().density == 0.01 and options().budget is None
 
 
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        (("--budget", "5"), "argument --budget: must be a number above 0 with a unit such as '5MB/s'"),
-        (("--budget", "0MB/s"), "argument --budget: must be above 0"),
-        (("--step-seconds", "0"), "argument --step-seconds: must be a number > 0"),
-        (("--step-seconds", "soon"), "argument --step-seconds: must be a number"),
-        (("--budget", "5MB/s", "--k", "5"), "argument --budget: cannot be combined with --k"),
-        (("--step-seconds", "1", "--density", "0.1"), "argument --step-seconds: cannot be combined with --density"),
-        (("--budget", "5MB/s", "--plan", "auto"), "cannot be combined with --plan"),
-        (("--budget", "5MB/s", "--density-warmup", "4"), "cannot be combined with --density-warmup"),
-        (("--budget", "5MB/s", "--dense-warmup", "4"), "cannot be combined with --dense-warmup"),
-        (("--budget", "5MB/s", "--elastic"), "cannot be combined with --elastic"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(given, error, capsys):
-    with pytest.raises(SystemExit):
-        options(*given)
-    assert error in capsys.readouterr().err
-
-
 def test_decisions_are_recorded_and_drawn(tmp_path, no_signals):
     pytest.importorskip("matplotlib")
     comm, args = NullComm(), settings(out=tmp_path, log_every=1)

@@ -79,12 +79,6 @@ def test_an_epoch_that_was_not_told_is_told_on_more_ranks(tmp_path):
     assert outcome.steps == 1 and told["seconds"] > 0 and told["items_per_second"] > 0
 
 
-def test_checkpoint_dir_needs_checkpoints(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        PROGRAM.parse(["--checkpoint-dir", str(tmp_path)])
-    assert "argument --checkpoint-dir: no checkpoints are written or read" in capsys.readouterr().err
-
-
 def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Struck, "fingerprint", "one")
     train(1, tmp_path, "--checkpoint-every", "1", "--max-steps", "1")

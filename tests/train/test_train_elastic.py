@@ -27,6 +27,7 @@ def test_nobody_lost_is_training_as_ever(tmp_path):
     assert {outcome.digest for outcome in elastic} == {outcome.digest for outcome in plain}
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("rank", [0, 1, 3])
 @pytest.mark.parametrize("step", [20, 24, 33])
 def test_survivors_end_alike(rank, step, tmp_path):
@@ -38,6 +39,7 @@ def test_survivors_end_alike(rank, step, tmp_path):
         assert found[0]["lost"] == [rank] and found[0]["ranks"] == 3
 
 
+@pytest.mark.thin(0, call=(0, 2))
 @pytest.mark.parametrize("call", range(4))
 def test_a_rank_lost_within_any_step_leaves_the_records_to_the_next(call, tmp_path):
     outcomes = train(3, tmp_path, "--epochs", "5", "--max-steps", "8", leave={0: (23, call)})
@@ -55,31 +57,13 @@ def test_too_few_ranks_write_a_checkpoint_from_which_all_go_on(tmp_path):
     assert len(outcomes) == 3 and outcomes[0].identical
 
 
-def test_a_rank_lost_in_a_checkpoint_has_no_part_in_it(tmp_path):
+@pytest.mark.thin(0, step=(21, 27, 33))
+@pytest.mark.parametrize("step", range(18, 40, 3))
+def test_a_rank_lost_in_a_checkpoint_has_no_part_in_it(step, tmp_path):
     """Whichever call it is, there is a whole checkpoint of those that are left."""
-    for step in range(18, 40, 3):
-        folder = tmp_path / str(step)
-        outcomes = train(3, folder, "--checkpoint-every", "2", "--max-steps", "6", leave={2: (step, 1)})
-        assert len(outcomes) == 2 and outcomes[0].identical
-        assert (latest(folder / "checkpoints") / "rank-00001-of-00002.npz").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--min-ranks", "2"], "without --elastic"),
-        (["--copy-every", "5"], "without --elastic"),
-        (["--elastic", "--algo", "auto"], "--algo auto needs all ranks to stay"),
-        (["--elastic", "--plan", "auto"], "--plan auto needs all ranks to stay"),
-        (["--elastic", "--dense-warmup", "3"], "--dense-warmup 3 needs all ranks to stay"),
-        (["--elastic", "--check-every", "3"], "--check-every 3 needs all ranks to stay"),
-        (["--elastic", "--min-ranks", "0"], "min-ranks"),
-    ],
-)
-def test_what_cannot_go_on_is_refused(options, said, capsys):
-    with pytest.raises(SystemExit):
-        PROGRAM.parse(options)
-    assert said in capsys.readouterr().err
+    outcomes = train(3, tmp_path, "--checkpoint-every", "2", "--max-steps", "6", leave={2: (step, 1)})
+    assert len(outcomes) == 2 and outcomes[0].identical
+    assert (latest(tmp_path / "checkpoints") / "rank-00001-of-00002.npz").exists()
 
 
 def test_more_ranks_wanted_than_there_are(tmp_path):
@@ -87,6 +71,7 @@ def test_more_ranks_wanted_than_there_are(tmp_path):
         train(2, tmp_path, "--min-ranks", "3")
 
 
+@pytest.mark.thin(0, step=(20, 26), rank=(0,))
 @pytest.mark.parametrize("step", [20, 23, 26, 30])
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_spare_takes_a_lost_place_in_training(rank, step, tmp_path):
@@ -124,15 +109,13 @@ def test_a_spare_counts_for_the_smallest_number_of_ranks(tmp_path):
     assert len(outcomes) == 3 and outcomes[0].identical
 
 
-def test_spares_are_for_elastic_jobs(capsys, tmp_path):
-    with pytest.raises(SystemExit):
-        PROGRAM.parse(["--spares", "1"])
-    assert "no rank may be lost without --elastic" in capsys.readouterr().err
+def test_one_rank_must_train(tmp_path):
     with pytest.raises(JobError, match="--spares must be at most 1, for one rank must train, got 2"):
         train(2, tmp_path, "--spares", "2")
 
 
-@pytest.mark.parametrize("options", [["--clip-norm", "0.5"], ["--optimizer", "adam"], ["--no-overlap", "--flush"]])
+@pytest.mark.thin(0)
+@pytest.mark.parametrize("options", [["--no-overlap", "--flush"], ["--clip-norm", "0.5"], ["--optimizer", "adam"]])
 def test_survivors_end_alike_whatever_is_trained(options, tmp_path):
     outcomes = train(3, tmp_path, *options, leave={1: 27})
     assert len(outcomes) == 2 and len({outcome.digest for outcome in outcomes}) == 1

@@ -24,6 +24,7 @@ def epochs(folder):
     return [epoch["mb_sent"] * 4 for epoch in records(folder, "epoch")]
 
 
+@pytest.mark.thin(0, what=("buckets", "dgc", "adam", "warming up"))  # four training runs each
 @pytest.mark.parametrize("what", OPTIONS)
 def test_a_flush_is_recorded_counted_and_resumed(what, tmp_path):
     """4 steps an epoch on 2 ranks; it goes on from the middle of the last epoch, and from the end."""

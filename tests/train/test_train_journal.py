@@ -29,15 +29,8 @@ def test_records_of_a_run_and_its_plot(tmp_path):
     assert epochs[1]["test_accuracy"] == outcomes[0].score
     with (args.out / "metrics.jsonl").open() as file:
         rest = file.read()
-    config = {
-        "event": "config",
-        "algo": "oktopk",
-        "data": "x",
-        "ranks": 3,
-        "k": 7,
-        "parameters": 74,
-        "headline": "accuracy",
-    }
+    config = {"event": "config", "algo": "oktopk", "data": "x", "ranks": 3, "k": 7, "parameters": 74}
+    config["headline"] = "accuracy"
     (args.out / "metrics.jsonl").write_text(json.dumps(config) + "\n" + rest)
     assert plot(args.out).read_bytes().startswith(b"\x89PNG")
 

@@ -13,7 +13,6 @@ from torch import nn
 
 from sparse_mpi.comm import NullComm
 from sparse_train.data.text import TEXTS, Text
-from sparse_train.models.language import WordLSTM
 from sparse_train.ranks.job import JobError
 from sparse_train.tasks.language import (
     LSTM_SETTINGS,
@@ -27,8 +26,6 @@ from sparse_train.tasks.language import (
     shape_options,
     words,
 )
-
-from .small_training import losses_of
 
 BLOCK = 4
 
@@ -159,46 +156,13 @@ def test_options_change_a_shape():
         shape_of(parser.parse_args(["--width", "66"]), shape)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_the_word_lstm_sees_only_what_came_before(tied):
-    torch.manual_seed(0)
-    model = WordLSTM(40, 8, tied=tied).eval()
-    tokens = torch.arange(20).reshape(2, 10)
-    changed = tokens.clone()
-    changed[:, 6] = 39
-    before, after = model(tokens), model(changed)
-    assert before.shape == (2, 10, 40)
-    assert torch.equal(before[:, :6], after[:, :6]) and not torch.equal(before[:, 6:], after[:, 6:])
-
-
-def test_the_word_lstm_has_the_size_of_wikitext_2_as_published():
-    model, tied = WordLSTM(33_278), WordLSTM(33_278, tied=True)
-    layers = 2 * (2 * 500 * 2000 + 2 * 2000)
-    assert sum(p.numel() for p in model.parameters()) == 2 * 33_278 * 500 + 33_278 + layers
-    assert sum(p.numel() for p in tied.parameters()) == 33_278 * 500 + 33_278 + layers
-
-
-def test_lstm_settings_are_of_texts_that_there_are():
-    assert set(LSTM_SETTINGS) <= set(TEXTS)
-    assert (LSTM_SETTINGS["wikitext-2"].lr, LSTM_SETTINGS["wikitext-2"].clip_norm) == (1e-3, 0.1)
-    assert lstm_options().block == 70 and lstm_options("--tied").tied
-
-
 @pytest.mark.parametrize(("given", "tokens"), [([], 4), (["--vocabulary", "3"], 3)])
 def test_the_vocabulary_of_an_lstm_is_as_large_as_asked_for(tmp_path, given, tokens):
     for part in ("train", "test"):
         (tmp_path / f"ptb.{part}.txt").write_text("yes no yes no yes \n" * 40)
+    assert set(LSTM_SETTINGS) <= set(TEXTS) and lstm_options().block == 70 and lstm_options("--tied").tied
     args = lstm_options("--block", "4", *given, data="ptb", data_dir=tmp_path, tiny=False)
     assert lstm_language_task(args, NullComm()).model(torch.zeros(1, 4, dtype=torch.int64)).shape == (1, 4, tokens)
-
-
-def test_a_tiny_lstm_learns():
-    torch.manual_seed(1)
-    task = lstm_language_task(lstm_options("--block", "32", batch_size=32), NullComm())
-    assert sum(p.numel() for p in task.model.parameters()) < 300_000
-    optimizer = torch.optim.Adam(task.model.parameters(), 1e-2)
-    losses = losses_of(task, optimizer, 15)
-    assert losses[0] == pytest.approx(math.log(256), abs=0.1) and losses[-1] < 3.6
 
 
 @pytest.mark.ranks(2)

@@ -11,7 +11,7 @@ from sparse_mpi import ALGORITHMS
 from sparse_train.ranks.job import JobError
 
 from ..launch import launch, needs_mpi
-from .small_program import LOG, PROGRAM, records, train
+from .small_program import LOG, records, train
 
 pytestmark = pytest.mark.usefixtures("no_signals")
 OPTIONS = {
@@ -28,6 +28,7 @@ OPTIONS = {
 every_option = pytest.mark.parametrize("what", OPTIONS)
 
 
+@pytest.mark.thin(0, what=("delayed", "mixed"))  # five training runs each; tests/training resumes local steps too
 @every_option
 def test_replicas_end_alike_and_a_resumed_run_in_the_same_bits(what, tmp_path):
     """On two ranks, from the middle of an epoch, its end, and the end of all."""
@@ -40,6 +41,7 @@ def test_replicas_end_alike_and_a_resumed_run_in_the_same_bits(what, tmp_path):
         assert (resumed.digest, resumed.score, resumed.loss) == (straight.digest, straight.score, straight.loss)
 
 
+@pytest.mark.thin(0, what=("mixed", "adamw"))
 @every_option
 def test_it_goes_on_on_other_numbers_of_ranks(what, tmp_path):
     """8 steps an epoch at 1 rank, 2 at 4, 4 at 2, 1 at 8."""
@@ -49,6 +51,7 @@ def test_it_goes_on_on_other_numbers_of_ranks(what, tmp_path):
         assert outcome.identical and outcome.steps == limit
 
 
+@pytest.mark.thin(0, algo=("dense", "elect", "powersgd"))  # tests/training has the laws of all
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_every_algorithm_trains(algo, tmp_path):
     outcome = train(3, tmp_path, "--local-steps", "2", "--algo", algo, "--check-every", "1")
@@ -69,34 +72,6 @@ def test_options_may_change_where_a_run_resumes_but_not_the_schedule(tmp_path, c
     assert "outer_lr 0.5 instead of 0.7" in capsys.readouterr().out
     with pytest.raises(JobError, match="local_steps 4, but this one has 6"):
         train(2, tmp_path, "--local-steps", "6", *options[2:])
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--outer-lr", "1"], "argument --outer-lr: needs local steps; add --local-steps H"),
-        (["--fragments", "2"], "argument --fragments: needs local steps"),
-        (["--local-steps", "0"], "must be an integer >= 1, got 0"),
-        (["--local-steps", "5", "--fragments", "2"], "sync_every must be a multiple of the 2 fragments"),
-        (["--local-steps", "4", "--fragment-delay", "4"], "fragment_sync_delay must be below the 4 steps"),
-        (["--local-steps", "4", "--fragment-alpha", "2"], "must be in [0, 1], or keep, got 2"),
-        (["--local-steps", "4", "--plan", "auto"], "--plan is for gradients that are reduced in every step"),
-        (["--local-steps", "4", "--elastic"], "--elastic is for gradients"),
-        (["--local-steps", "4", "--budget", "5MB/s"], "--budget is for gradients"),
-        (["--local-steps", "4", "--algo", "auto"], "--algo auto chooses for gradients of every step"),
-        (["--local-steps", "4", "--feedback", "gmc"], "take residual, leaky, none: momentum is --outer-momentum"),
-        (["--local-steps", "4", "--dense-warmup", "2"], "--dense-warmup is for gradients"),
-        (["--local-steps", "4", "--bucket-mb", "2"], "--bucket-mb is for gradients"),
-        (["--local-steps", "4", "--algo", "dense", "--wire", "packed"], "dense cannot take packed"),
-        (["--local-steps", "4", "--feedback", "none", "--flush"], "--feedback none owes nothing"),
-    ],
-    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
-)
-def test_what_does_not_go_together_is_told_in_one_line(options, says, capsys):
-    with pytest.raises(SystemExit):
-        PROGRAM.parse([*LOG, *options])
-    error = capsys.readouterr().err
-    assert says in error and error.count("\n") == 1
 
 
 @needs_mpi

@@ -64,13 +64,6 @@ def test_training_learns_with_momentum_correction_and_clipping(ranks, options):
     assert all(outcome.identical and outcome.score > 0.85 for outcome in outcomes)
 
 
-def test_the_same_seed_trains_to_the_same_bits():
-    def weights(comm):
-        return train(comm, settings(epochs=2), density=0.1)[1][1].weight.detach().numpy()
-
-    assert np.array_equal(World(2).run(weights)[0], World(2).run(weights)[1])
-
-
 @pytest.mark.parametrize("algorithm", ["oktopk", "dense"])
 def test_diverged_training_is_refused_on_all_ranks(algorithm):
     def body(comm):

@@ -19,12 +19,6 @@ def small(**shape):
     return SpeechLSTM(**{"channels": 4, "hidden": 8, "layers": 2} | shape)
 
 
-def test_the_model_has_the_published_number_of_parameters():
-    assert sum(p.numel() for p in SpeechLSTM().parameters()) == 27_569_568
-    tiny = SpeechLSTM(channels=8, convolutions=1, hidden=64, layers=2)
-    assert sum(p.numel() for p in tiny.parameters()) == 223_152
-
-
 @pytest.mark.parametrize("convolutions", [1, 2])
 def test_padding_has_no_influence(convolutions):
     model = small(convolutions=convolutions).eval()
@@ -66,40 +60,6 @@ def test_a_frame_hears_the_past_and_a_little_of_the_future():
     reach = LOOKAHEAD + 5 + 3  # what convolutions see ahead, too
     assert torch.allclose(one[: 80 - reach], other[: 80 - reach], atol=1e-5)
     assert not torch.allclose(one[80 - LOOKAHEAD], other[80 - LOOKAHEAD], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "task"),
-    [
-        ("", "speech"),
-        ("--data an4", "speech"),
-        ("--data=asterisk --lr 0.1", "speech"),
-        ("--data ptb", "text"),
-        ("--task text", "text"),
-        ("--task text --data wikitext-2", "text"),
-        ("--task speech --tiny", "speech"),
-        ("--task neither", "speech"),
-    ],
-)
-def test_the_task_is_that_of_the_data(options, task):
-    assert PROGRAM.chosen(options.split()) is PROGRAM.programs[task]
-
-
-@pytest.mark.parametrize(("task", "data", "meant"), [("text", "an4", "speech"), ("speech", "ptb", "text")])
-def test_data_of_the_other_task_are_refused(capsys, task, data, meant):
-    with pytest.raises(SystemExit) as stop:
-        PROGRAM.chosen(["--task", task, "--data", data])
-    error = capsys.readouterr().err
-    assert stop.value.code == 2 and error.count("\n") == 1
-    assert f"{data} is for --task {meant}, not {task}" in error
-
-
-def test_settings_are_those_published():
-    args = PROGRAM.parse(["--data", "an4"])
-    assert (args.density, args.batch_size, args.lr, args.clip_norm, args.momentum) == (0.02, 2, 1e-3, 400, 0.9)
-    assert args.weight_decay == 1e-4
-    assert args.schedule == "exponential" and round(1 / args.decay, 12) == 1.01 and args.task == "speech"
-    assert PROGRAM.parse(["--task", "text"]).task == "text"
 
 
 @pytest.mark.parametrize(("task", "headline"), [("speech", "wer"), ("text", "perplexity")])

@@ -35,27 +35,10 @@ PLAN = Plan("by hand", TENSORS, 2, 0.05, (Part("topka", (0, 2), 37), Part("dense
 
 
 def settings(**changes):
-    values = {
-        "algo": "plan",
-        "plan": "auto",
-        "planner": "best",
-        "profile_steps": 3,
-        "budget": None,
-        "step_seconds": None,
-    }
-    reduction = {
-        **dict.fromkeys(OPTIONS),
-        "k": None,
-        "density": 0.05,
-        "feedback": "residual",
-        "arrival": False,
-        "leak": 0.0,
-        "clip_norm": None,
-        "zero_copy": True,
-        "overlap": False,
-        "bucket_mb": 0.0,
-    }
-    return SimpleNamespace(**(values | reduction | {"progress": False, "out": None} | changes))
+    values = {"algo": "plan", "plan": "auto", "planner": "best", "profile_steps": 3, "budget": None}
+    values |= dict.fromkeys(OPTIONS) | {"step_seconds": None, "k": None, "density": 0.05, "feedback": "residual"}
+    values |= {"arrival": False, "leak": 0.0, "clip_norm": None, "zero_copy": True, "overlap": False, "bucket_mb": 0.0}
+    return SimpleNamespace(**(values | {"progress": False, "out": None} | changes))
 
 
 def test_gradients_are_ready_from_the_last_layer_to_the_first():

@@ -112,6 +112,7 @@ OTHER = {
 }
 
 
+@pytest.mark.thin(0, how=("in buckets", "watched", "flushed", "coarse"))
 @pytest.mark.parametrize("how", OTHER)
 def test_every_way_to_train_has_the_bits_of_the_cpu(gpu, tmp_path, how):
     there, here = (small(tmp_path / device, device, *OTHER[how]) for device in ("cuda", "cpu"))

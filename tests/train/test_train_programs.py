@@ -16,6 +16,7 @@ import pytest
 from sparse_mpi import ALGORITHMS
 
 from ..launch import needs_mpi, start
+from .every_algorithm import STEPS
 from .program_jobs import KILLED, NEEDS, PROGRAMS, descendants, is_running, kill, shared_memory, survived, trained
 
 MORE = pytest.mark.full("`make programs` trains every program with every algorithm")
@@ -30,7 +31,7 @@ def turn(program: int) -> list[str]:
 
 def assert_good(record: dict) -> None:
     """Assert that a training came to its end, alike on all ranks, and again from its half-way checkpoint."""
-    assert record["resumed"] is True and record["identical"] is True and record["steps"] == 6, record
+    assert record["resumed"] is True and record["identical"] is True and record["steps"] == STEPS, record
     assert math.isfinite(record["loss"]) and math.isfinite(record["score"]), record
 
 

@@ -46,7 +46,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.thin(1)  # two training runs each
+@pytest.mark.thin(0, size=(3,), what=("oktopk", "gmc", "sa-pef", "density warm-up", "adam"))  # four training runs each
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("what", OPTIONS)
 def test_a_resumed_run_ends_in_the_same_bits_and_records(size, what, tmp_path):
@@ -71,6 +71,7 @@ def test_a_run_that_is_over_is_not_trained_further(tmp_path, capsys):
     assert f"resuming from {tmp_path / 'checkpoints' / 'step-00000012'}" in capsys.readouterr().out
 
 
+@pytest.mark.thin(0, feedback=("gmc", "ef21"))  # tests/training takes the states of all over
 @pytest.mark.parametrize("feedback", ["residual", "dgc", "gmc", "leaky", "ef21", "sa-pef"])
 def test_a_run_goes_on_on_other_numbers_of_ranks(feedback, tmp_path):
     """8 images a rank and epoch at 1 rank, 2 at 4: epochs have 8, 2, 4 and 1 steps."""
@@ -126,27 +127,22 @@ def test_nothing_to_resume_is_said_and_training_starts(tmp_path, capsys):
     assert f"nothing to resume in {tmp_path / 'checkpoints'} yet: starting from scratch" in capsys.readouterr().out
 
 
-REFUSED = {
-    "algo": (["--algo", "topka"], "with algo elect, but this one has topka"),
-    "density": (["--density", "0.1"], "with density 0.2, but this one has 0.1"),
-    "k": (["--k", "9"], "with k None, but this one has 9"),
-    "feedback": (["--feedback", "none"], "with feedback gmc, but this one has none"),
-    "selector": (["--selector", "exact"], "with selector None, but this one has exact"),
-    "optimizer": (["--optimizer", "adam"], "with optimizer sgd, but this one has adam"),
-    "seed": (["--seed", "2"], "with seed 1, but this one has 2"),
-}
+REFUSED = [
+    ("--algo", "topka", "with algo elect, but this one has topka"),
+    ("--density", "0.1", "with density 0.2, but this one has 0.1"),
+    ("--k", "9", "with k None, but this one has 9"),
+    ("--feedback", "none", "with feedback gmc, but this one has none"),
+    ("--selector", "exact", "with selector None, but this one has exact"),
+    ("--optimizer", "adam", "with optimizer sgd, but this one has adam"),
+    ("--seed", "2", "with seed 1, but this one has 2"),
+]
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
+def test_a_checkpoint_of_another_run_is_refused_and_left_alone(tmp_path):
     train(2, tmp_path, "--checkpoint-every", "2", "--max-steps", "2")
-    options, message = REFUSED[what]
-    with pytest.raises(JobError, match=f"step-00000002 is of a run {message}; resume with what it was saved with"):
-        train(2, tmp_path, "--resume", *options)
-
-
-def test_a_new_run_leaves_the_checkpoints_of_another_alone(tmp_path):
-    train(2, tmp_path, "--checkpoint-every", "2", "--max-steps", "2")
+    for option, value, message in REFUSED:
+        with pytest.raises(JobError, match=f"step-00000002 is of a run {message}; resume with what it was saved with"):
+            train(2, tmp_path, "--resume", option, value)
     with pytest.raises(JobError, match="checkpoints has checkpoints of an earlier run: --resume it, or choose another"):
         train(2, tmp_path, "--checkpoint-every", "2")
     (tmp_path / "empty").mkdir()
@@ -208,13 +204,6 @@ def test_where_results_go(what, tmp_path, monkeypatch):
     options, resume, out, folder = RESOLVED[what]
     args = PROGRAM.parse(options)
     assert (args.resume, args.out, args.checkpoint_dir) == (resume, Path(out), Path(folder or "run/checkpoints"))
-
-
-@pytest.mark.parametrize("options", [["--keep", "3"], ["--resume"]], ids=" ".join)
-def test_options_without_effect_are_refused(options, capsys):
-    with pytest.raises(SystemExit):
-        PROGRAM.parse(options)
-    assert f"argument {options[0]}: " in capsys.readouterr().err
 
 
 def start(folder: Path, *options: str, **variables: str):

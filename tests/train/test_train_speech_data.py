@@ -149,6 +149,7 @@ def test_prompts_are_in_the_alphabet_and_voices_of_tests_are_others():
     assert not set(espeak.VOICES) & set(espeak.TEST_VOICES)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("voice", [*espeak.VOICES, *espeak.TEST_VOICES])
 @pytest.mark.parametrize("accent", espeak.ACCENTS)
 def test_a_voice_says_the_same_thing_the_same_way_whatever_it_said_before(voice, accent):

@@ -8,6 +8,8 @@ from torch import nn
 
 from sparse_mpi.optim import DistributedOptimizer
 
+from . import loops
+
 ROWS, WIDTH, STEPS = 60, 4, 4
 MAKERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -42,38 +44,31 @@ def tokens(rank: int, step: int) -> torch.Tensor:
     return torch.randint(3 * rank, 3 * rank + 9, (4, 5), generator=draw)
 
 
-def weights(model: nn.Module) -> np.ndarray:
-    return torch.cat([p.detach().float().flatten() for p in model.parameters()]).numpy()
-
-
 def distributed(model, comm, make, **options):
     options = {"algorithm": "dense", "momentum": "local"} | options
     return DistributedOptimizer(make(model.parameters()), model.named_parameters(), comm=comm, **options)
+
+
+def loss_of(model: Net, rank: int, step: int) -> torch.Tensor:
+    return model(tokens(rank, step))
 
 
 def train(comm, make, steps=range(STEPS), model=None, optimizer=None, **options):
     model = model or Net()
     optimizer = optimizer or distributed(model, comm, make, **options)
     for step in steps:
-        optimizer.zero_grad()
-        model(tokens(comm.rank, step)).backward()
-        optimizer.step()
+        trained = loops.train(model, optimizer, lambda model, step: loss_of(model, comm.rank, step), [step])
         assert all(p.grad.is_sparse and p.grad.is_coalesced() for p in model.tables)
-    return weights(model)
+    return trained
 
 
-def reference(ranks: int, make, steps=STEPS, sparse=False) -> np.ndarray:
+def reference(ranks: int, make) -> np.ndarray:
     """The same training on the mean of all losses, in one process, with dense gradients."""
-    model = Net(sparse)
-    optimizer = make(model.parameters())
-    for step in range(steps):
-        optimizer.zero_grad()
-        (sum(model(tokens(rank, step)) for rank in range(ranks)) / ranks).backward()
-        optimizer.step()
-    return weights(model)
+    model = Net(False)
+    return loops.train(model, make(model.parameters()), loops.mean(ranks, loss_of), range(STEPS))
 
 
 def assert_alike(results, expected=None) -> None:
-    assert all(np.array_equal(one, results[0]) for one in results)
+    assert loops.equal(results)
     if expected is not None:
         np.testing.assert_allclose(results[0], expected, rtol=1e-5, atol=1e-6)

@@ -1,16 +1,20 @@
-"""A small model, its data, and the loop of local steps that the tests run on every rank."""
+"""A small model, its data, and the loops by which the tests train it on every rank."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
+from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.diloco import DiLoCo
 
 torch.set_num_threads(1)
+SMALL = 2e-3  # MB: a bucket for nearly every parameter of a wide net
+Loss = Callable[[Any, int], torch.Tensor]  # of a model in a step
 
 
 def net(seed: int = 0, shapes: tuple[int, ...] = (6, 9, 7, 3)) -> nn.Sequential:
@@ -20,15 +24,46 @@ def net(seed: int = 0, shapes: tuple[int, ...] = (6, 9, 7, 3)) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+def wide_net(seed: int = 0) -> nn.Sequential:
+    """One with more to select from."""
+    return net(seed, (20, 40, 30, 5))
+
+
 def loss_of(model: nn.Sequential, rank: int, step: int) -> torch.Tensor:
+    """The loss of a rank in a step, on data of its own."""
     draw = torch.Generator().manual_seed(1000 * step + rank)
     x = torch.randn(8, model[0].in_features, generator=draw)
     y = torch.randn(8, model[-1].out_features, generator=draw)
     return nn.functional.mse_loss(model(x), y)
 
 
+def own(rank: int) -> Loss:
+    """The loss that a rank goes along."""
+    return lambda model, step: loss_of(model, rank, step)
+
+
+def mean(ranks: int, loss: Callable[..., torch.Tensor] = loss_of) -> Loss:
+    """The mean of all ranks' losses, along which one process trains as they do together."""
+    return lambda model, step: sum(loss(model, rank, step) for rank in range(ranks)) / ranks
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, numbers: Iterable[int]) -> np.ndarray:
+    """Take steps as a plain loop does; return the weights."""
+    for number in numbers:
+        optimizer.zero_grad()
+        loss(model, number).backward()
+        optimizer.step()
+    return weights(model)
+
+
 def weights(model: nn.Module) -> np.ndarray:
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy().copy()
+    """All parameters, one after the other, in single precision."""
+    return torch.cat([p.detach().float().flatten() for p in model.parameters()]).cpu().numpy()
+
+
+def equal(results: list[np.ndarray]) -> bool:
+    """Whether all ranks have the same."""
+    return all(np.array_equal(one, results[0]) for one in results)
 
 
 def nesterov(parameters) -> torch.optim.Optimizer:
@@ -41,6 +76,13 @@ def plain(parameters) -> torch.optim.Optimizer:
 
 def adamw(parameters) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def wrapped(model, comm, make=torch.optim.SGD, lr=0.1, **options) -> DistributedOptimizer:
+    """The optimizer of all ranks around a new one of torch; options are `DistributedOptimizer`'s."""
+    return DistributedOptimizer(
+        make(model.parameters(), lr=lr), comm=comm, **{"density": 0.05, "bucket_cap_mb": SMALL} | options
+    )
 
 
 class Replica(NamedTuple):
@@ -62,10 +104,7 @@ def made(comm, sync_every: int = 4, *, inner=adamw, outer=nesterov, model=None, 
 
 def steps(replica: Replica, rank: int, numbers) -> None:
     """Take inner steps as a loop does that knows nothing of other ranks."""
-    for number in numbers:
-        replica.inner.zero_grad()
-        loss_of(replica.model, rank, number).backward()
-        replica.inner.step()
+    train(replica.model, replica.inner, own(rank), numbers)
 
 
 def common(local: DiLoCo) -> np.ndarray:

@@ -13,33 +13,17 @@ from sparse_mpi.algorithms import Algorithm, Bound, Reduction
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
 
-from .test_momentum import optimizer_of, steps
-from .test_optim import loss_of, net
+from .test_momentum import optimizer_of
 
 
-def test_steps_of_amsgrad_are_not_replayed():
-    with pytest.raises(ValueError, match="amsgrad must be False with momentum='arrival', got True"):
+def test_steps_of_amsgrad_are_not_replayed_neither_at_first_nor_of_a_later_group():
+    says = "amsgrad must be False with momentum='arrival', got True"
+    with pytest.raises(ValueError, match=says):
         optimizer_of({"momentum": "arrival"}, torch.optim.Adam, amsgrad=True)
-
-
-@pytest.mark.ranks(1, 3, 4)
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
-def test_with_everything_sent_adam_by_arrival_is_that_of_torch(ranks, kind):
-    options = {"lr": 0.1, "weight_decay": 0.02, "betas": (0.8, 0.99), "eps": 1e-3}  # a small eps magnifies rounding
-
-    def body(comm):
-        model = net()
-        optimizer = DistributedOptimizer(kind(model.parameters(), **options), comm=comm, algorithm="dense")
-        assert optimizer.param_groups[0]["betas"] == (0.8, 0.99)
-        return steps(model, optimizer, lambda model, step: loss_of(model, comm.rank, step))
-
-    model = net()
-    plain = kind(model.parameters(), **options)
-    expected = steps(
-        model, plain, lambda model, step: sum(loss_of(model, r, step) for r in range(ranks.size)) / ranks.size
-    )
-    for trained in ranks.run(body):
-        np.testing.assert_allclose(trained, expected, rtol=1e-4, atol=1e-5)
+    optimizer = optimizer_of({"momentum": "arrival"}, torch.optim.Adam)
+    optimizer.add_param_group({"params": [torch.ones(3, requires_grad=True)], "amsgrad": True})
+    with pytest.raises(ValueError, match=says):
+        optimizer.step()
 
 
 @dataclass(frozen=True)
@@ -61,6 +45,7 @@ class Timetable(Algorithm):
         return Bound(0, 0, 0, 0)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("options", [{}, {"betas": (0.0, 0.9)}, {"maximize": True}], ids=str)
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
@@ -74,6 +59,7 @@ def test_adam_by_arrival_makes_up_for_a_wait(kind, options, zeros):
     weight, reference = (torch.zeros(40, dtype=torch.float64, requires_grad=True) for _ in range(2))
     optimizer = DistributedOptimizer(kind([weight], lr=0.03, **free), comm=NullComm(), algorithm=Timetable(last))
     plain = kind([reference], lr=0.03, **free)
+    assert optimizer.param_groups[0]["betas"] == plain.param_groups[0]["betas"]
     for _ in range(last):
         for each, it in ((weight, optimizer), (reference, plain)):
             each.grad = slope.clone()
@@ -85,15 +71,15 @@ def test_adam_by_arrival_makes_up_for_a_wait(kind, options, zeros):
 @pytest.mark.parametrize("algorithm", ["dense", "topka", "elect"])
 @pytest.mark.parametrize("shape", [(3,), ()], ids=str)
 def test_a_gradient_that_is_zero_has_arrived(algorithm, shape):
-    """A gradient of 1 every 1,000 steps moves a weight as torch does: it has not waited for 1,000 steps."""
+    """A gradient of 1 every 200 steps moves a weight as torch does: it has not waited for 200 steps."""
     moved = []
     for distributed in (False, True):
         weight = torch.zeros(shape, requires_grad=True)
         optimizer = torch.optim.Adam([weight], lr=1.0)
         if distributed:
             optimizer = DistributedOptimizer(optimizer, comm=NullComm(), algorithm=algorithm, density=1.0)
-        for step in range(2100):
-            weight.grad = torch.full(shape, float(step % 1000 == 999))
+        for step in range(420):
+            weight.grad = torch.full(shape, float(step % 200 == 199))
             optimizer.step()
         moved.append(weight.detach().numpy())
     np.testing.assert_allclose(moved[1], moved[0], rtol=1e-4)
@@ -108,13 +94,6 @@ def test_what_the_caller_adds_to_gradients_is_stepped_along():
     with optimizer.skip_synchronize():
         optimizer.step()
     assert weight.nonzero().flatten().tolist() == [2, 9]
-
-
-def test_amsgrad_that_comes_with_a_later_group_is_refused():
-    optimizer = optimizer_of({"momentum": "arrival"}, torch.optim.Adam)
-    optimizer.add_param_group({"params": [torch.ones(3, requires_grad=True)], "amsgrad": True})
-    with pytest.raises(ValueError, match="amsgrad must be False with momentum='arrival', got True"):
-        optimizer.step()
 
 
 def test_adam_by_arrival_goes_on_from_a_checkpoint_of_torch():

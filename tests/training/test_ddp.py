@@ -42,19 +42,9 @@ def job(folder: Path, launcher: tuple[str, ...], ranks: int | None, *runs: str) 
 
 @pytest.fixture(scope="module")
 def by_torchrun(tmp_path_factory):
-    return job(
-        tmp_path_factory.mktemp("torchrun"),
-        TORCHRUN,
-        None,
-        "plain",
-        *TRAINED,
-        *OTHERS,
-        "optimizer",
-        "mistakes",
-        *TABLES,
-        *(f"{graph}-{how}" for graph in GRAPHS for how in ("plain", "all")),
-        "static-sparse",
-    )
+    graphs = [f"{graph}-{how}" for graph in GRAPHS for how in ("plain", "all")]
+    runs = ["plain", *TRAINED, *OTHERS, "optimizer", "mistakes", *TABLES, *graphs, "static-sparse"]
+    return job(tmp_path_factory.mktemp("torchrun"), TORCHRUN, None, *runs)
 
 
 @pytest.fixture(scope="module")

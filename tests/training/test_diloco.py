@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-import sparse_mpi
 from sparse_mpi import GlobalMomentum, World
 from sparse_mpi.comm import NullComm
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.diloco import DiLoCo
 
-from .loops import adamw, common, loss_of, made, nesterov, net, plain, steps, weights
+from .loops import adamw, common, loss_of, made, mean, nesterov, net, own, plain, steps, train, weights
 
 few_ranks = pytest.mark.ranks(1, 3, 5)
+sgd = partial(torch.optim.SGD, lr=0.1)
 
 
 def serial(ranks: int, rounds: int, every: int, inner=adamw, outer=nesterov) -> np.ndarray:
@@ -25,12 +27,9 @@ def serial(ranks: int, rounds: int, every: int, inner=adamw, outer=nesterov) -> 
     workers = [net() for _ in range(ranks)]
     inners, optimizer = [inner(worker.parameters()) for worker in workers], outer(model.parameters())
     for turn in range(rounds):
-        for rank, (worker, own) in enumerate(zip(workers, inners, strict=True)):
+        for rank, (worker, optimizer_of) in enumerate(zip(workers, inners, strict=True)):
             worker.load_state_dict(model.state_dict())
-            for step in range(turn * every, (turn + 1) * every):
-                own.zero_grad()
-                loss_of(worker, rank, step).backward()
-                own.step()
+            train(worker, optimizer_of, own(rank), range(turn * every, (turn + 1) * every))
         for parameter, *others in zip(model.parameters(), *(w.parameters() for w in workers), strict=True):
             parameter.grad = sum(parameter.detach() - other.detach() for other in others) / ranks
         optimizer.step()
@@ -52,18 +51,14 @@ def test_dense_is_the_formula(ranks, inner):
 @few_ranks
 def test_one_step_at_a_time_is_data_parallel_training(ranks):
     def body(comm):
-        replica = made(comm, 1, algorithm="dense", inner=lambda p: torch.optim.SGD(p, lr=0.1), outer=plain)
+        replica = made(comm, 1, algorithm="dense", inner=sgd, outer=plain)
         steps(replica, comm.rank, range(6))
         return weights(replica.model)
 
     model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(6):
-        optimizer.zero_grad()
-        (sum(loss_of(model, rank, step) for rank in range(ranks.size)) / ranks.size).backward()
-        optimizer.step()
+    expected = train(model, sgd(model.parameters()), mean(ranks.size), range(6))
     for one in ranks.run(body):
-        np.testing.assert_allclose(one, weights(model), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.ranks(3)
@@ -139,10 +134,6 @@ def test_frozen_parameters_and_their_groups_stay(ranks):
         return torch.equal(before, model[0].weight)
 
     assert all(ranks.run(body))
-
-
-def test_the_package_has_it_on_first_use():
-    assert sparse_mpi.DiLoCo is DiLoCo
 
 
 BAD = {

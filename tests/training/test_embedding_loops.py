@@ -11,7 +11,9 @@ from torch import nn
 
 from sparse_mpi.optim import DistributedOptimizer
 
-from .embedding_net import MAKERS, Net, assert_alike, distributed, reference, tokens, train, weights
+from .embedding_net import MAKERS, Net, assert_alike, distributed, loss_of, reference, tokens, train
+from .loops import mean, weights
+from .loops import train as plainly
 
 pytestmark = pytest.mark.ranks(1, 3)
 
@@ -35,14 +37,11 @@ def test_passes_are_added_up(ranks):
             optimizer.step()
         return weights(model)
 
+    def both(model, step):
+        return sum(mean(ranks.size, loss_of)(model, 2 * step + half) for half in range(2)) / 2
+
     model = Net(False)
-    optimizer = MAKERS["adagrad"](model.parameters())
-    for step in range(2):
-        optimizer.zero_grad()
-        losses = [model(tokens(rank, 2 * step + half)) for rank in range(ranks.size) for half in range(2)]
-        (sum(losses) / len(losses)).backward()
-        optimizer.step()
-    assert_alike(ranks.run(run), weights(model))
+    assert_alike(ranks.run(run), plainly(model, MAKERS["adagrad"](model.parameters()), both, range(2)))
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -83,16 +82,9 @@ def test_a_loss_scaler_sees_an_overflow_of_any_rank(ranks):
             scaler.update()
         return np.append(weights(model), scaler.get_scale())
 
-    def expected():
-        model = Net(False)
-        optimizer = MAKERS["sgd"](model.parameters())
-        for step in (0, 2, 3):
-            optimizer.zero_grad()
-            (sum(model(tokens(rank, step)) for rank in range(ranks.size)) / ranks.size).backward()
-            optimizer.step()
-        return np.append(weights(model), 2.0)
-
-    assert_alike(ranks.run(run), expected())
+    model = Net(False)
+    expected = plainly(model, MAKERS["sgd"](model.parameters()), mean(ranks.size, loss_of), (0, 2, 3))
+    assert_alike(ranks.run(run), np.append(expected, 2.0))
 
 
 def test_it_resumes_to_the_bit(ranks):
@@ -135,6 +127,7 @@ def test_what_is_owed_stays_when_a_table_leaves_its_bucket(ranks):
             optimizer.step()
             applied += torch.cat([p.grad.flatten() for p in head.parameters()]).numpy()
             lengths.append(sum(bucket.reducer.layout.size for bucket in optimizer.reduction.buckets))
+            assert (step >= 2) == (table.weight.grad is not None and table.weight.grad.is_sparse)
         assert lengths == [370, 370, 310, 310]
         (bucket,) = optimizer.reduction.buckets
         return given, applied, bucket.reducer.residual

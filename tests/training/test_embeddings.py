@@ -12,7 +12,8 @@ from torch import nn
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
 
-from .embedding_net import MAKERS, ROWS, STEPS, Net, assert_alike, distributed, reference, tokens, train, weights
+from .embedding_net import MAKERS, ROWS, STEPS, Net, assert_alike, distributed, loss_of, reference, tokens, train
+from .loops import mean, weights
 
 pytestmark = pytest.mark.ranks(1, 2, 3, 5)
 
@@ -52,10 +53,7 @@ def test_sparse_adam_takes_the_tables_and_another_optimizer_the_rest(ranks):
         return done
 
     model = Net()
-    mean = steps(
-        model, both(model), lambda model, step: sum(model(tokens(r, step)) for r in range(ranks.size)) / ranks.size
-    )
-    assert_alike(ranks.run(run), mean)
+    assert_alike(ranks.run(run), steps(model, both(model), mean(ranks.size, loss_of)))
 
 
 def test_ranks_and_steps_without_a_gradient(ranks):

@@ -11,16 +11,15 @@ from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
 
 from ..reduction.rules import KINDS, RULES
-from .test_optim import SMALL, loss_of, net, weights
+from .loops import loss_of, weights, wrapped
+from .loops import wide_net as net
 
 few_ranks = pytest.mark.ranks(1, 3)
 every_rule = pytest.mark.parametrize("kind", RULES)
 
 
 def made(comm, model, kind, **options):
-    plain = torch.optim.SGD(model.parameters(), lr=0.1)
-    options = {"density": 0.05, "bucket_cap_mb": SMALL, "feedback": KINDS[kind]} | options
-    return DistributedOptimizer(plain, model.named_parameters(), comm=comm, **options)
+    return wrapped(model, comm, feedback=KINDS[kind], named_parameters=model.named_parameters(), **options)
 
 
 def steps(comm, model, optimizer, numbers=range(4), passes: int = 1, scaler=None) -> np.ndarray:
@@ -79,7 +78,10 @@ def test_a_resumed_run_goes_on_to_the_same_bits_after_a_dense_warm_up(ranks, kin
             optimizer.reduction.use(algorithms)
             steps(comm, model, optimizer, range(2, 4))
         again.load_state_dict(half.state_dict())
-        resumed.reduction.load_state_dict(short.reduction.state_dict())
+        saved = short.reduction.state_dict()
+        resumed.reduction.load_state_dict(saved)
+        with pytest.raises(ValueError, match=r"must hold \d buckets, got 1"):
+            resumed.reduction.load_state_dict({"buckets": saved["buckets"][:1]})
         return steps(comm, straight, long, range(4, 7)), steps(comm, again, resumed, range(4, 7))
 
     for straight, resumed in ranks.run(body):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from sparse_mpi.comm import NullComm
-from sparse_mpi.optim import DistributedOptimizer
 
-from .test_optim import SMALL, loss_of, net, weights
+from .loops import loss_of, weights, wrapped
+from .loops import wide_net as net
 
 few_ranks = pytest.mark.ranks(1, 3)
 LOOPS = {
@@ -31,8 +32,9 @@ def steps(comm, model, optimizer, count: int, passes: int = 1) -> np.ndarray:
         optimizer.zero_grad()
         for part in range(passes):
             loss = loss_of(model, comm.rank, passes * step + part)
-            gave += torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))]).numpy()
-            loss_of(model, comm.rank, passes * step + part).backward()
+            gradients = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+            gave += torch.cat([g.flatten() for g in gradients]).numpy()
+            loss.backward()
         optimizer.step()
     return gave
 
@@ -40,12 +42,12 @@ def steps(comm, model, optimizer, count: int, passes: int = 1) -> np.ndarray:
 @few_ranks
 @pytest.mark.parametrize("loop", LOOPS)
 def test_training_has_then_gone_along_every_gradient(ranks, loop):
-    options = {"density": 0.05, "bucket_cap_mb": SMALL, **LOOPS[loop]}
+    options = LOOPS[loop]
 
     def body(comm):
         model = net()
         before = weights(model)
-        optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, **options)
+        optimizer = wrapped(model, comm, **options)
         gave = steps(comm, model, optimizer, 4, options.get("backward_passes_per_step", 1))
         optimizer.flush()
         assert not any(bucket.reducer.residual.any() for bucket in optimizer.reduction.buckets)
@@ -66,8 +68,8 @@ def test_training_has_then_gone_along_every_gradient(ranks, loop):
 def test_what_is_owed_is_applied_without_decay_and_without_the_optimizers_momentum(ranks, momentum):
     def body(comm):
         model = net()
-        plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.5)
-        optimizer = DistributedOptimizer(plain, comm=comm, density=0.05, momentum=momentum)
+        make = partial(torch.optim.SGD, momentum=0.9, weight_decay=0.5)
+        optimizer = wrapped(model, comm, make, momentum=momentum, bucket_cap_mb=None)
         steps(comm, model, optimizer, 3)
         (bucket,) = optimizer.reduction.buckets
         owed, before = bucket.reducer.residual.copy(), weights(model)
@@ -76,7 +78,8 @@ def test_what_is_owed_is_applied_without_decay_and_without_the_optimizers_moment
         optimizer.flush()
         for parameter, state in zip(model.parameters(), gathered, strict=True):
             assert all(torch.equal(optimizer.state[parameter][name], x) for name, x in state.items())
-        assert (plain.param_groups[0]["momentum"], plain.param_groups[0]["weight_decay"]) == (0.9, 0.5)
+        (group,) = optimizer.param_groups
+        assert (group["momentum"], group["weight_decay"]) == (0.9, 0.5)
         return owed, before, weights(model)
 
     results = ranks.run(body)
@@ -90,9 +93,7 @@ def test_what_is_owed_is_applied_without_decay_and_without_the_optimizers_moment
 def test_other_optimizers_take_a_step_of_theirs_without_decay(ranks, make):
     def body(comm):
         model = net()
-        optimizer = DistributedOptimizer(
-            make(model.parameters(), 0.01, weight_decay=0.5), comm=comm, density=0.05, momentum="local"
-        )
+        optimizer = wrapped(model, comm, partial(make, weight_decay=0.5), 0.01, momentum="local")
         steps(comm, model, optimizer, 3)
         twin = net()
         twin.load_state_dict(model.state_dict())
@@ -109,23 +110,22 @@ def test_other_optimizers_take_a_step_of_theirs_without_decay(ranks, make):
 
 
 def test_a_loss_scale_is_not_in_what_is_owed():
-    torch_scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     moved = []
-    for scaler in (None, torch_scaler):
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=1024.0)):
         model = net()
-        plain = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = DistributedOptimizer(plain, comm=NullComm(), density=0.05, scaler=scaler)
+        optimizer = wrapped(model, NullComm(), scaler=scaler)
         for step in range(3):
             optimizer.zero_grad()
             loss = loss_of(model, 0, step)
-            (scaler.scale(loss) if scaler else loss).backward()
             if scaler is None:
+                loss.backward()
                 optimizer.step()
-            else:
-                optimizer.synchronize()
-                with optimizer.skip_synchronize():
-                    scaler.step(optimizer)
-                scaler.update()
+                continue
+            scaler.scale(loss).backward()
+            optimizer.synchronize()
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+            scaler.update()
         optimizer.flush()
         moved.append(weights(model))
     np.testing.assert_allclose(moved[1], moved[0], rtol=1e-5, atol=1e-6)
@@ -134,8 +134,7 @@ def test_a_loss_scale_is_not_in_what_is_owed():
 @pytest.mark.parametrize("overlap", [False, True])
 def test_gradients_that_wait_to_be_reduced_are_an_error(overlap):
     model = net()
-    plain = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer = DistributedOptimizer(plain, comm=NullComm(), density=0.05, overlap=overlap)
+    optimizer = wrapped(model, NullComm(), overlap=overlap)
     loss_of(model, 0, 0).backward()
     with pytest.raises(RuntimeError, match=r"must not wait to be reduced .* call step\(\)"):
         optimizer.flush()

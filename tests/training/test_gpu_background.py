@@ -18,14 +18,13 @@ from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.streams import seconds_between
 from sparse_mpi.ddp import SparseState, sparse_hook
-from sparse_mpi.optim import DistributedOptimizer
 
 from ..comm.test_background import Threaded
 from ..kernels.test_gpu import LATE, K, N, bytes_of, device_count, vector
+from .loops import SMALL, weights, wide_net, wrapped
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs CuPy and a CUDA device")]
 needs_cuda_torch = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a torch built for CUDA")
-SMALL = 2e-3  # MB: a bucket for nearly every parameter
 NAMES = ("oktopk", "topka", "gtopk", "dense")
 
 
@@ -98,9 +97,7 @@ def test_results_stay_as_they_are_while_later_steps_reuse_memory(name):
 
 
 def net(dtype: torch.dtype = torch.float32) -> nn.Sequential:
-    torch.manual_seed(0)
-    layers = [nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 5)]
-    return nn.Sequential(*layers).to("cuda", dtype)
+    return wide_net().to("cuda", dtype)
 
 
 def loss_of(model: nn.Module, rank: int, step: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -108,15 +105,10 @@ def loss_of(model: nn.Module, rank: int, step: int, dtype: torch.dtype = torch.f
     return model(torch.randn(8, 20, generator=made).to("cuda", dtype)).pow(2).mean()
 
 
-def weights(model: nn.Module) -> np.ndarray:
-    return torch.cat([p.detach().float().flatten() for p in model.parameters()]).cpu().numpy()
-
-
 def train(comm, dtype: torch.dtype = torch.float32, autocast: bool = False, **options) -> np.ndarray:
     """The weights after a few steps along gradients of a model on the GPU."""
     model = net(dtype)
-    options = {"density": 0.05, "bucket_cap_mb": SMALL} | options
-    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), comm=comm, **options)
+    optimizer = wrapped(model, comm, **options)
     for step in range(4):
         optimizer.zero_grad()
         with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
@@ -157,8 +149,7 @@ def test_overlap_changes_no_bit(options, stream):
 def test_a_trace_has_the_devices_own_times(comm):
     """The device begins late, when the host has queued the passes."""
     model = net()
-    options = {"comm": comm(2), "density": 0.05, "bucket_cap_mb": SMALL}
-    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), **options)
+    optimizer = wrapped(model, comm(2))
     tracer = optimizer.reduction.record()
     first = tracer.mark()
     torch.cuda._sleep(LATE)
@@ -185,8 +176,7 @@ def test_ranks_that_share_a_gpu_stay_alike(in_place):
 def test_a_loss_scaler_skips_an_overflow_and_leaves_no_trace(comm, stream):
     with torch.cuda.stream(torch.cuda.Stream() if stream == "own" else torch.cuda.default_stream()):
         model, scaler = net(), torch.amp.GradScaler("cuda", init_scale=2.0**10)
-        options = {"comm": comm(2), "density": 0.1, "bucket_cap_mb": SMALL, "scaler": scaler}
-        optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), algorithm="topka", **options)
+        optimizer = wrapped(model, comm(2), density=0.1, scaler=scaler, algorithm="topka")
         history = [weights(model)]
         for step in range(5):
             optimizer.zero_grad()

@@ -11,21 +11,25 @@ from sparse_mpi import ALGORITHMS, World
 from sparse_mpi.reduction.arguments import takes
 from sparse_mpi.wire import WIRES
 
-from .loops import adamw, common, loss_of, made, net, plain, residuals, steps, weights
+from .loops import adamw, common, made, net, own, plain, residuals, steps, train, weights
 
 pytestmark = pytest.mark.ranks(1, 3, 5, 7)
 
 
-def accounts(comm, numbers=range(12), **options):
-    """Train; return what this rank brought, what was applied to its global parameters, what it owes, and these."""
+def accounts(comm, numbers=range(12), flush=False, **options):
+    """Train, and flush if told to.
+
+    Returns:
+        What this rank brought, what was applied to its global parameters, what it owes, and these.
+    """
     replica = made(comm, outer=plain, density=options.pop("density", 0.1), **options)
     brought = np.zeros_like(common(replica.local))
     start = common(replica.local)
     for fragment in replica.local.fragments:
         fragment.reducer.start = watched(fragment.reducer.start, fragment, replica.local, brought)
-    replica.local.check = True
+    replica.local.check = not flush
     steps(replica, comm.rank, numbers)
-    replica.local.synchronize()
+    replica.local.flush() if flush else replica.local.synchronize()
     return brought, start - common(replica.local), residuals(replica.local), weights(replica.model)
 
 
@@ -50,19 +54,19 @@ def check_accounts(results, exact: bool = True) -> None:
     assert np.abs(results[0][1]).max() > 1e-4
 
 
+@pytest.mark.thin(1)  # the test of any shapes and schedule has more of them
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("schedule", [(1, 0), (2, 0), (2, 1)], ids=str)
 def test_what_all_ranks_have_moved_is_applied_or_owed(ranks, name, schedule):
-    fragments, delay = schedule
+    options = dict(zip(("fragments", "fragment_sync_delay"), schedule, strict=True), fragment_update_alpha=None)
 
     def body(comm):
-        return accounts(
-            comm, algorithm=name, fragments=fragments, fragment_sync_delay=delay, fragment_update_alpha=None
-        )
+        return accounts(comm, algorithm=name, **options)
 
     check_accounts(ranks.run(body), ALGORITHMS[name]().traits.conserves)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("name", ["elect", "oktopk", "topka"])
 def test_what_rounding_takes_is_owed(ranks, name, wire):
@@ -81,22 +85,15 @@ def test_what_rounding_takes_is_owed(ranks, name, wire):
 )
 def test_whatever_the_shapes_and_the_schedule(size, shapes, name, schedule, alpha, density):
     every, fragments, delay = schedule
+    options = {"fragments": fragments, "fragment_sync_delay": delay, "fragment_update_alpha": alpha}
 
     def body(comm):
-        return accounts(
-            comm,
-            sync_every=every,
-            fragments=fragments,
-            fragment_sync_delay=delay,
-            fragment_update_alpha=alpha,
-            density=density,
-            algorithm=name,
-            model=net(1, shapes),
-        )
+        return accounts(comm, sync_every=every, density=density, algorithm=name, model=net(1, shapes), **options)
 
     check_accounts(World(size).run(body), ALGORITHMS[name]().traits.conserves)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("feedback", ["residual", "leaky", "none"])
 @pytest.mark.parametrize("algorithm", ["elect", "topka", "oktopk", "dense"])
 def test_global_parameters_have_the_same_bytes_on_all_ranks_after_every_step(ranks, feedback, algorithm):
@@ -118,17 +115,7 @@ def test_global_parameters_have_the_same_bytes_on_all_ranks_after_every_step(ran
 
 
 def test_a_flush_leaves_nothing_owed(ranks):
-    def body(comm):
-        replica = made(comm, density=0.05, outer=plain, fragments=2)
-        start = common(replica.local)
-        brought = np.zeros_like(start)
-        for fragment in replica.local.fragments:
-            fragment.reducer.start = watched(fragment.reducer.start, fragment, replica.local, brought)
-        steps(replica, comm.rank, range(7))
-        replica.local.flush()
-        return brought, start - common(replica.local), residuals(replica.local), weights(replica.model)
-
-    results = ranks.run(body)
+    results = ranks.run(lambda comm: accounts(comm, range(7), flush=True, density=0.05, fragments=2))
     assert all(not owed.any() for _, _, owed, _ in results)
     check_accounts(results)
 
@@ -137,16 +124,10 @@ def test_steps_of_the_delay_are_kept_where_that_is_asked_for():
     """With plain outer steps of all entries and nobody else, training is as without synchronisation."""
 
     def body(comm):
-        replica = made(
-            comm, 6, outer=plain, algorithm="dense", fragment_sync_delay=3, fragment_update_alpha=None, fragments=1
-        )
-        alone = net()
-        optimizer = adamw(alone.parameters())
-        for number in range(18):
-            steps(replica, 0, [number])
-            optimizer.zero_grad()
-            loss_of(alone, 0, number).backward()
-            optimizer.step()
+        options = {"fragment_sync_delay": 3, "fragment_update_alpha": None, "fragments": 1}
+        replica, alone = made(comm, 6, outer=plain, algorithm="dense", **options), net()
+        steps(replica, 0, range(18))
+        train(alone, adamw(alone.parameters()), own(0), range(18))
         return weights(replica.model), weights(alone)
 
     np.testing.assert_allclose(*World(1).run(body)[0], atol=1e-5)

@@ -21,7 +21,7 @@ def replica_of(comm, schedule, name="elect", **options):
 
 
 @pytest.mark.ranks(1, 3, 5)
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @every_schedule
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("cut", [5, 7])
@@ -61,6 +61,7 @@ def test_a_checkpoint_holds_the_state(ranks, schedule, tmp_path):
 
 
 @pytest.mark.ranks(1, 2, 4, 5)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("feedback", ["residual", "leaky"])
 @every_schedule
 def test_other_numbers_of_ranks_owe_together_what_the_old_ones_did(ranks, schedule, feedback):

@@ -8,7 +8,8 @@ import torch
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
 
-from .test_optim import SMALL, loss_of, net
+from .loops import SMALL, loss_of, wrapped
+from .loops import wide_net as net
 
 MOST = 0.05
 ERROR = 0.1  # four standard errors of an estimated norm
@@ -17,9 +18,9 @@ ERROR = 0.1  # four standard errors of an estimated norm
 def gradients(comm, scaler=None, **options) -> list[torch.Tensor]:
     """Return the gradients that an optimizer would step along, of each parameter, without a loss scale."""
     model = net()
-    options = {"algorithm": "dense", "comm": comm, "scaler": scaler} | options
     scale = 1.0 if scaler is None else scaler.get_scale()
-    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), **options)
+    options = {"algorithm": "dense", "density": None, "bucket_cap_mb": None, "scaler": scaler} | options
+    optimizer = wrapped(model, comm, **options)
     (loss_of(model, comm.rank, 0) * scale).backward()
     optimizer.synchronize()
     return [p.grad / scale for p in model.parameters()]

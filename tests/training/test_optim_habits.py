@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
+from sparse_mpi import World
 from sparse_mpi.comm import NullComm
 
-from .test_optim_loops import equal, loss_of, net, weights, wrapped
+from .loops import equal, loss_of, weights, wrapped
+from .loops import wide_net as net
 
 pytestmark = pytest.mark.ranks(1, 3)
 
 
-def test_gradients_are_not_cleared_while_they_are_reduced():
+def test_gradients_are_not_cleared_while_they_are_reduced_or_when_they_are_in_the_residual():
     model = net()
     optimizer = wrapped(model, NullComm(2), algorithm="topka")
     loss_of(model, 0, 0).backward()
@@ -26,9 +26,6 @@ def test_gradients_are_not_cleared_while_they_are_reduced():
         loss_of(model, 0, 0).backward()
     optimizer.step()
     optimizer.zero_grad()
-
-
-def test_gradients_in_the_residual_cannot_be_discarded():
     model = net()
     optimizer = wrapped(model, NullComm(2), in_place=True, overlap=False)
     loss_of(model, 0, 0).backward()
@@ -69,7 +66,7 @@ def test_a_step_that_was_left_out_does_not_let_the_next_one_go_alone(ranks):
 def test_in_place_what_others_add_to_the_mean_does_not_stay():
     def entries(noise):
         model = net()
-        optimizer = wrapped(model, NullComm(2), in_place=True, density=None, k=20, bucket_cap_mb=None)
+        optimizer = wrapped(model, NullComm(), in_place=True, density=None, k=20, bucket_cap_mb=None)
         for step in range(3):
             loss_of(model, 0, step).backward()
             optimizer.synchronize()
@@ -134,8 +131,6 @@ def test_what_is_owed_weighs_the_same_on_another_number_of_ranks(ranks, op, in_p
         optimizer.step()
         return optimizer.reduction.state_dict()
 
-    from sparse_mpi import World
-
     saved = World(4).run(old)
     owed = sum(state["buckets"][0]["residual"] for state in saved)
 
@@ -147,23 +142,3 @@ def test_what_is_owed_weighs_the_same_on_another_number_of_ranks(ranks, op, in_p
     came = sum(ranks.run(new))
     factor = ranks.size / 4 if op == "average" else 1
     np.testing.assert_allclose(came, owed * factor, rtol=1e-5, atol=1e-6)
-
-
-def test_a_gradient_that_is_sparse_late_and_on_one_rank_is_sparse_on_all(ranks):
-    def run(comm):
-        torch.manual_seed(0)
-        model = nn.ModuleDict({"used": nn.Linear(4, 4), "late": nn.Embedding(20, 4, sparse=True)})
-        optimizer = wrapped(model, comm, density=1.0)
-        kinds = []
-        for step in range(3):
-            optimizer.zero_grad()
-            x = torch.ones(1, 4)
-            if step and comm.rank == 0:
-                x = x + model["late"](torch.tensor([step]))
-            model["used"](x).sum().backward()
-            optimizer.step()
-            gradient = model["late"].weight.grad
-            kinds.append(gradient is not None and gradient.is_sparse)
-        return kinds
-
-    assert ranks.run(run) == [[False, True, True]] * ranks.size

@@ -1,6 +1,8 @@
-"""What training loops do with an optimizer besides stepping: clipping, closures, models that change."""
+"""What training loops do with an optimizer besides stepping: clipping, closures, scalers, models that change."""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,30 +13,11 @@ from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.bucket import cut
 
+from .loops import equal, loss_of, own, train, weights, wrapped
+from .loops import net as narrow
+from .loops import wide_net as net
+
 pytestmark = pytest.mark.ranks(1, 3)
-
-
-def net(width: int = 30) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(10, width), nn.Tanh(), nn.Linear(width, 4))
-
-
-def loss_of(model, rank: int, step: int) -> torch.Tensor:
-    made = torch.Generator().manual_seed(1000 * step + rank)
-    return model(torch.randn(8, 10, generator=made)).pow(2).mean()
-
-
-def weights(model) -> np.ndarray:
-    return torch.cat([p.detach().float().flatten() for p in model.parameters()]).numpy()
-
-
-def wrapped(model, comm, make=torch.optim.SGD, lr=0.1, **options):
-    options = {"density": 0.1, "bucket_cap_mb": 5e-4} | options
-    return DistributedOptimizer(make(model.parameters(), lr=lr), comm=comm, **options)
-
-
-def equal(results) -> bool:
-    return all(np.array_equal(one, results[0]) for one in results)
 
 
 def test_buckets_are_cut_from_the_end_and_the_last_is_small():
@@ -64,7 +47,8 @@ def test_it_is_still_the_optimizer_it_was():
     assert steps == [1, 1]
 
 
-def test_gradients_are_clipped_after_they_are_reduced(ranks):
+@pytest.mark.parametrize("skip", [True, False])
+def test_gradients_are_clipped_after_they_are_reduced_and_not_reduced_again(ranks, skip):
     def run(comm):
         model = net()
         optimizer = wrapped(model, comm)
@@ -73,43 +57,14 @@ def test_gradients_are_clipped_after_they_are_reduced(ranks):
             optimizer.zero_grad()
             loss_of(model, comm.rank, step).backward()
             optimizer.synchronize()
+            sent = optimizer.reduction.comm.traffic.messages
             norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.01)))
             kept = [p.grad.clone() for p in model.parameters()]
-            with optimizer.skip_synchronize():
+            with optimizer.skip_synchronize() if skip else nullcontext():
                 optimizer.step()
+            assert optimizer.reduction.comm.traffic.messages == sent
             assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), kept, strict=True))
         return np.concatenate([weights(model), norms])
-
-    assert equal(ranks.run(run))
-
-
-def test_step_after_synchronize_reduces_nothing_again(ranks):
-    def run(comm):
-        model = net()
-        optimizer = wrapped(model, comm)
-        loss_of(model, comm.rank, 0).backward()
-        optimizer.synchronize()
-        once = optimizer.reduction.comm.traffic.messages
-        optimizer.step()
-        return optimizer.reduction.comm.traffic.messages - once
-
-    assert ranks.run(run) == [0] * ranks.size
-
-
-def test_a_closure_is_reduced_each_time_it_is_called(ranks):
-    def run(comm):
-        model = net()
-        optimizer = wrapped(model, comm, torch.optim.LBFGS, lr=0.5, compression="dense", density=None)
-
-        def closure():
-            optimizer.zero_grad()
-            loss = loss_of(model, comm.rank, 0)
-            loss.backward()
-            return loss
-
-        losses = [float(optimizer.step(closure).detach()) for _ in range(2)]
-        assert losses[1] < losses[0]
-        return weights(model)
 
     assert equal(ranks.run(run))
 
@@ -133,57 +88,24 @@ def test_parameters_that_a_rank_does_not_use(ranks):
 
 def test_parameters_that_freeze_thaw_and_appear(ranks):
     def run(comm):
-        model = net()
-        head = nn.Linear(4, 2)
-        nn.init.constant_(head.weight, 0.5)
-        nn.init.zeros_(head.bias)
+        model, head = net(), narrow(1, (5, 2))
         model[0].weight.requires_grad_(False)
         frozen = model[0].weight.clone()
         optimizer = wrapped(model, comm, density=1.0)
         buckets = len(optimizer.reduction.buckets)
-
-        def step(number, whole):
-            optimizer.zero_grad()
-            loss_of(whole, comm.rank, number).backward()
-            optimizer.step()
-
-        step(0, model)
+        train(model, optimizer, own(comm.rank), [0])
         assert torch.equal(model[0].weight, frozen)
         model[0].weight.requires_grad_(True)
-        step(1, model)
+        train(model, optimizer, own(comm.rank), [1])
         assert not torch.equal(model[0].weight, frozen) and len(optimizer.reduction.buckets) == buckets + 1
         model[2].weight.requires_grad_(False)
         kept = model[2].weight.clone()
         optimizer.add_param_group({"params": list(head.parameters()), "lr": 0.2})
-        whole = nn.Sequential(model, head)
-        step(2, whole)
+        trained = train(nn.Sequential(*model, *head), optimizer, own(comm.rank), [2])
         assert torch.equal(model[2].weight, kept) and model[2].weight.grad is None
-        return weights(whole)
+        return trained
 
     assert equal(ranks.run(run))
-
-
-@pytest.mark.parametrize("make", [torch.optim.SparseAdam, torch.optim.SGD], ids=lambda make: make.__name__)
-def test_sparse_gradients_stay_sparse(ranks, make):
-    """Also on a rank that has none in the first step; the same as dense ones."""
-
-    def run(comm, sparse):
-        torch.manual_seed(0)
-        table = nn.Embedding(50, 4, sparse=sparse)
-        other = make if sparse else {torch.optim.SparseAdam: torch.optim.Adam}.get(make, make)
-        optimizer = wrapped(table, comm, other, density=1.0)
-        for step in range(3):
-            optimizer.zero_grad()
-            if comm.rank or step or comm.size == 1:
-                table(torch.tensor([1, 7, 7, 10 + comm.rank])).pow(2).sum().backward()
-            optimizer.step()
-            assert table.weight.grad.is_sparse == sparse
-        return weights(table)
-
-    sparse = ranks.run(lambda comm: run(comm, True))
-    assert equal(sparse)
-    if make is torch.optim.SGD:
-        np.testing.assert_allclose(sparse[0], ranks.run(lambda comm: run(comm, False))[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +118,7 @@ def test_sparse_gradients_stay_sparse(ranks, make):
         ({"k": 0, "density": None}, "k must be"),
         ({"compression": "zip"}, "zip"),
         ({"in_place": True, "scaler": torch.amp.GradScaler("cpu")}, "in_place must be False with a scaler"),
-        ({"named_parameters": [("a", nn.Parameter(torch.zeros(3)))]}, "must have all 4 parameters"),
+        ({"named_parameters": [("a", nn.Parameter(torch.zeros(3)))]}, "must have all 6 parameters"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -227,10 +149,7 @@ def test_a_trace_of_every_bucket():
     model = net()
     optimizer = wrapped(model, NullComm(2))
     tracer = optimizer.reduction.record()
-    for step in range(2):
-        loss_of(model, 0, step).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    train(model, optimizer, own(0), range(2))
     assert len(tracer.buckets) == len(optimizer.reduction.buckets) > 1
     for one in tracer.buckets:
         assert one.span.given <= one.span.began <= one.calls[0][0] <= one.calls[-1][1] <= one.span.ended
@@ -246,3 +165,57 @@ def test_ranks_agree_on_whether_to_overlap(ranks):
             wrapped(net(), comm, overlap=comm.rank != 1)
 
     ranks.run(run)
+
+
+def test_a_loss_scaler_skips_a_step_on_all_ranks_and_leaves_no_trace(ranks):
+    def run(comm, scaled, overflow=None):
+        model = net()
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+        optimizer = wrapped(model, comm, scaler=scaler if scaled else None)
+        history = []
+        for step in range(5):
+            optimizer.zero_grad()
+            loss = loss_of(model, comm.rank, step)
+            if step == overflow and comm.rank == comm.size - 1:
+                loss = loss * torch.tensor(float("inf"))
+            scaler.scale(loss).backward()
+            optimizer.synchronize()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 100.0)
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+            scaler.update()
+            owed = np.concatenate([bucket.reducer.residual for bucket in optimizer.reduction.buckets])
+            history.append((weights(model), scaler.get_scale(), owed.copy()))
+        return history
+
+    plain, scaled = ([one[-1][0] for one in ranks.run(lambda comm, s=s: run(comm, s))] for s in (False, True))
+    assert equal(scaled)
+    np.testing.assert_allclose(scaled[0], plain[0], rtol=1e-4, atol=1e-6)
+    over = ranks.run(lambda comm: run(comm, True, overflow=2))
+    assert equal([one[-1][0] for one in over])
+    for rank in over:  # what is owed stays as it was
+        assert np.array_equal(rank[1][2], rank[2][2]) and not np.array_equal(rank[2][2], rank[3][2])
+    (before, _, _), (after, halved, _), (later, _, _) = over[0][1], over[0][2], over[0][3]
+    assert np.array_equal(before, after) and halved == 2.0**9  # a step that was skipped, on every rank
+    assert np.isfinite(later).all() and not np.array_equal(after, later)  # and the next is not
+
+
+@pytest.mark.parametrize("how", ["bfloat16", "float16", "autocast"])
+def test_replicas_in_half_precision_stay_equal(ranks, how):
+    half = None if how == "autocast" else getattr(torch, how)
+
+    def run(comm):
+        model = net().to(half)
+        optimizer = wrapped(model, comm, density=0.5)
+        for step in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=half is None):
+                loss = model(torch.ones(2, 20, dtype=half) * (1 + comm.rank + step)).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+        assert model[0].weight.grad.dtype == (half or torch.float32)
+        return weights(model)
+
+    results = ranks.run(run)
+    assert equal(results) and not np.array_equal(results[0], weights(net().to(half)))

@@ -1,0 +1,242 @@
+"""The models of the programs: their published sizes and settings, what they see, and that tiny ones learn."""
+
+from __future__ import annotations
+
+import math
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+import bert
+import gpt2
+from gpt2 import GPT2
+from lstm import PROGRAM as LSTM
+from sparse_mpi.comm import NullComm
+from sparse_mpi.tools.bench.models import vgg16
+from sparse_train.models.bert import for_answering, for_pretraining
+from sparse_train.models.language import Transformer, WordLSTM
+from sparse_train.models.speech_lstm import SpeechLSTM
+from sparse_train.models.vision import VGG16, ResNet, ViT
+from sparse_train.tasks.language import LSTM_SETTINGS, Shape
+
+from .small_training import losses_of
+
+needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
+WORDS = 33_278  # of wikitext-2
+LAYERS = 2 * (2 * 500 * 2000 + 2 * 2000)  # of the LSTM of words
+SMALL = Shape(layers=2, width=16, heads=4, block=16, vocabulary=40)
+
+
+def count(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def gpt2_of(size):
+    return GPT2(50_257, Shape(*gpt2.SIZES[size], block=1024, vocabulary=50_257))
+
+
+PUBLISHED = {
+    "vgg16": (lambda: VGG16(10, 3), 14_728_266),
+    "vgg16 tiny": (lambda: VGG16(10, 1, slimness=8), 232_130),
+    "resnet20": (lambda: ResNet(20, 10, 3, 32), 269_722),  # with projections in place of its shortcuts 272,474
+    "resnet50": (lambda: ResNet(50, 1000, 3, 224), 25_557_032),
+    "resnet101": (lambda: ResNet(101, 1000, 3, 224), 44_549_160),
+    "resnet152": (lambda: ResNet(152, 1000, 3, 224), 60_192_808),
+    "vit base": (lambda: ViT("base"), 86_567_656),
+    "vit small": (lambda: ViT("small"), 22_050_664),
+    "gpt2 small": (lambda: gpt2_of("small"), 124_439_808),
+    "gpt2 medium": (lambda: gpt2_of("medium"), 354_823_168),
+    "bert pretrain": (lambda: for_pretraining(bert.BASE, bert.PIECES), 133_547_324),
+    "bert squad": (lambda: for_answering(bert.BASE, bert.PIECES), 108_893_186),
+    "speech lstm": (SpeechLSTM, 27_569_568),
+    "speech lstm tiny": (lambda: SpeechLSTM(channels=8, convolutions=1, hidden=64, layers=2), 223_152),
+    "word lstm": (lambda: WordLSTM(WORDS), 2 * WORDS * 500 + WORDS + LAYERS),
+    "word lstm, tied": (lambda: WordLSTM(WORDS, tied=True), WORDS * 500 + WORDS + LAYERS),
+}
+
+
+@needs_transformers
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_models_have_the_published_number_of_parameters(name):
+    make, parameters = PUBLISHED[name]
+    with torch.device("meta"):
+        assert count(make()) == parameters
+
+
+@pytest.mark.parametrize("depth", [20, 50, 101, 152])
+def test_a_resnet_has_as_many_layers_as_it_says(depth):
+    with torch.device("meta"):
+        model = ResNet(depth, 10, 3, 32)
+    layers = [m for m in model.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Linear))]
+    projections = [m for b in model.blocks for m in b.shortcut.modules() if isinstance(m, torch.nn.Conv2d)]
+    assert len(layers) - len(projections) == depth
+
+
+@pytest.mark.parametrize(("classes", "channels"), [(10, 3), (100, 1)])
+def test_the_library_knows_the_shapes_of_vgg16(classes, channels):
+    trained = VGG16(classes, channels).named_parameters()
+    assert vgg16(classes, channels) == tuple((name, tuple(p.shape)) for name, p in trained)
+
+
+SETTINGS = {
+    "resnet --data digits": {"epochs": 12, "momentum": 0.75, "lr_times_ranks": False, "zero_gamma": False},
+    "resnet --data fashion-mnist": {"epochs": 20, "batch_size": 32, "optimizer": "sgd", "depth": None},
+    "resnet --data cifar10": {"lr": 0.1, "milestones": (81, 122), "epochs": 164, "weight_decay": 1e-4, "momentum": 0.9},
+    "resnet --data cifar100": {"lr": 0.0125, "lr_times_ranks": True, "epochs": 80, "weight_decay": 5e-5},
+    "resnet --data imagenet": {"lr": 0.0125, "warmup_epochs": 5, "milestones": (30, 60, 80), "density": 0.0275},
+    "vit --data digits": {"lr": 1e-3, "epochs": 30, "batch_size": 16, "optimizer": "adamw", "schedule": "linear"},
+    "vit --data fashion-mnist": {"lr": 1e-3, "epochs": 30, "size": None, "patch_size": None},
+    "vit --data cifar10": {"lr": 1e-3, "warmup_epochs": 5, "weight_decay": 0.05},
+    "vit --data cifar100": {"lr": 1e-3, "epochs": 100},
+    "vit --data imagenet": {"lr": 5e-5, "batch_size": 32, "optimizer": "adamw", "schedule": "linear"},
+    "gpt2 --data wikitext-103": {"optimizer": "adamw", "lr": 5e-5, "batch_size": 2},
+    "transformer --data wikitext-2": {"batch_size": 64, "lr": 2e-3, "lr_times_ranks": True, "optimizer": "adam"},
+    "lstm --data an4": {
+        **{"density": 0.02, "batch_size": 2, "lr": 1e-3, "clip_norm": 400, "momentum": 0.9, "weight_decay": 1e-4},
+        **{"schedule": "exponential", "decay": pytest.approx(1 / 1.01), "task": "speech"},
+    },
+    "lstm --task text": {"task": "text"},
+}
+
+
+@needs_transformers
+@pytest.mark.parametrize("line", SETTINGS)
+def test_settings_are_those_published(line):
+    name, *options = line.split()
+    args = vars(import_module(name).PROGRAM.parse(options))
+    assert {option: args[option] for option in SETTINGS[line]} == SETTINGS[line]
+    assert gpt2.SHAPES["wikitext-103"] == (12, 768, 12, 1024, 50_257)
+    assert (LSTM_SETTINGS["wikitext-2"].lr, LSTM_SETTINGS["wikitext-2"].clip_norm) == (1e-3, 0.1)
+
+
+LOOKING_BACK = {
+    "gpt2": lambda: GPT2(40, SMALL),
+    "transformer": lambda: Transformer(40, block=16, width=16, layers=2, heads=4, dropout=0.1),
+    "word lstm": lambda: WordLSTM(40, 8),
+    "word lstm, tied": lambda: WordLSTM(40, 8, tied=True),
+}
+
+
+@needs_transformers
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("name", LOOKING_BACK)
+def test_a_language_model_sees_only_what_came_before(name, gradients):
+    torch.manual_seed(0)
+    model = LOOKING_BACK[name]().eval()
+    tokens = torch.arange(20).reshape(2, 10)
+    changed = tokens.clone()
+    changed[:, 6] = 39
+    with torch.set_grad_enabled(gradients):  # without, torch takes other kernels
+        before, after = model(tokens), model(changed)
+    assert before.shape == (2, 10, 40)
+    assert torch.allclose(before[:, :6], after[:, :6], atol=1e-6)
+    assert (before[:, 6:] - after[:, 6:]).abs().amax((0, 2)).min() > (0 if "lstm" in name else 1e-4)
+
+
+def test_the_transformer_tells_the_order_of_what_came_before_and_its_layers_start_with_weights_of_their_own():
+    torch.manual_seed(0)
+    model = Transformer(40, block=16, width=16, layers=2, heads=2, dropout=0.0).eval()
+    one, other = model(torch.tensor([[1, 2, 3], [2, 1, 3]]))[:, -1]
+    assert not torch.allclose(one, other)
+    one, other = (layer.linear1.weight for layer in model.layers)
+    assert not torch.equal(one, other)
+
+
+def tiny(name, folder):
+    """Make the tiny task of a program, and its options."""
+    program, *options = name.replace("lstm ", "lstm --task ").replace("bert ", "bert --task ").split()
+    chosen = import_module(program).PROGRAM
+    args = chosen.parse(["--tiny", "--threads", "1", "--out", str(folder), *options])
+    torch.manual_seed(args.seed)
+    return (chosen.programs[args.task] if options else chosen).make(args, NullComm()), args
+
+
+# Of a tiny model's loss on 256 bytes, how far it is from an even guess's at first, and what it is below after 15 steps
+LEARNS = {"gpt2": (0.1, 3.9), "transformer": (0.2, 3.9), "lstm text --block 32 --batch-size 32": (0.1, 3.6)}
+
+
+@needs_transformers
+@pytest.mark.parametrize("name", LEARNS)
+def test_a_tiny_model_learns_in_few_steps(name, tmp_path):
+    task, args = tiny(name, tmp_path)
+    assert count(task.model) < 300_000
+    off, last = LEARNS[name]
+    kind = torch.optim.AdamW if args.optimizer == "adamw" else torch.optim.Adam
+    losses = losses_of(task, kind(task.model.parameters(), 1e-2 if "lstm" in name else args.lr), 15)
+    assert losses[0] == pytest.approx(math.log(256), abs=off) and losses[-1] < last
+
+
+@needs_transformers
+@pytest.mark.parametrize("name", ["bert pretrain", "bert squad"])
+def test_the_loss_of_a_tiny_bert_falls(name, tmp_path):
+    task, _ = tiny(name, tmp_path)
+    losses = losses_of(task, torch.optim.AdamW(task.model.train().parameters(), 3e-3), 20)
+    assert np.mean(losses[-4:]) < losses[0] - 0.7
+
+
+@needs_transformers
+@pytest.mark.parametrize(("name", "parameters"), [("resnet", 17_254), ("vit", 202_186)])
+def test_a_tiny_model_of_images_learns_with_all_its_parameters_and_the_same_from_a_batch_again(
+    name, parameters, tmp_path
+):
+    task, _ = tiny(name, tmp_path)
+    assert count(task.model) == parameters
+    first, again = (task.forward_and_loss(next(task.train(3, 2)))[0].item() for _ in range(2))
+    loss, sums = task.forward_and_loss(next(task.train(0)))
+    loss.backward()
+    assert first == again and 0 < loss.item() < 10 and sums[0] == 17  # 1437 images in 89 steps
+    for name, parameter in task.model.named_parameters():  # softmax takes no notice of a key's bias
+        assert parameter.grad.isfinite().all() and (parameter.grad.any() or "k_proj.bias" in name), name
+
+
+@pytest.mark.parametrize("make", [lambda: ViT("micro"), lambda: tiny("gpt2", "nowhere")], ids=["vit", "gpt2"])
+def test_without_transformers_the_remedy_is_said(make, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match="pip install '?transformers"):
+        make()
+
+
+@needs_transformers
+def test_options_go_before_a_size_and_a_size_before_the_defaults():
+    given = ["--tiny", "--size", "small", "--layers", "1", "--width", "24", "--vocabulary", "300", "--block", "32"]
+    config = gpt2.PROGRAM.make(gpt2.PROGRAM.parse(given), NullComm()).model.model.config
+    assert (config.n_layer, config.n_embd, config.n_head, config.n_positions) == (1, 24, 12, 32)
+    assert config.vocab_size == 300
+
+
+@pytest.mark.parametrize(
+    ("options", "task"),
+    [
+        ("", "speech"),
+        ("--data an4", "speech"),
+        ("--data=asterisk --lr 0.1", "speech"),
+        ("--data ptb", "text"),
+        ("--task text", "text"),
+        ("--task text --data wikitext-2", "text"),
+        ("--task speech --tiny", "speech"),
+        ("--task neither", "speech"),
+    ],
+)
+def test_the_task_of_an_lstm_is_that_of_the_data(options, task):
+    assert LSTM.chosen(options.split()) is LSTM.programs[task]
+
+
+@pytest.mark.parametrize(("task", "data", "meant"), [("text", "an4", "speech"), ("speech", "ptb", "text")])
+def test_data_of_the_other_task_are_refused(capsys, task, data, meant):
+    with pytest.raises(SystemExit) as stop:
+        LSTM.chosen(["--task", task, "--data", data])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.count("\n") == 1
+    assert f"{data} is for --task {meant}, not {task}" in error
+
+
+def test_options_of_the_transformer_that_do_not_fit_are_refused():
+    transformer = import_module("transformer").PROGRAM
+    with pytest.raises(SystemExit, match="--vocabulary: 300 has no effect with --tiny"):
+        transformer.parse(["--tiny", "--vocabulary", "300"])
+    with pytest.raises(ValueError, match="width must be a multiple of the 5 heads, got 201; 200 is"):
+        transformer.make(transformer.parse(["--width", "201"]), NullComm())
