@@ -160,6 +160,7 @@ def test_a_flush_leaves_no_votes(ranks):
         assert len(np.setxor1d(flushed, fresh)) <= 0.2 * K
 
 
+@pytest.mark.thin(0)
 @pytest.mark.parametrize("kind", gradients.KINDS)
 def test_bytes_are_few_and_spread_evenly_from_the_first_step_on(kind):
     found = measure(Elect(wire=BitPacked()), gradients.make(kind, 20_000, ranks=8), 8, 1000, 12)

@@ -36,7 +36,7 @@ def bytes_of(steps) -> list:
 
 @pytest.mark.parametrize("case", ["random", "elsewhere", "skewed", "k=1", "k=n", "n<P", "n-indivisible", "layers"])
 @pytest.mark.parametrize("per_node", [1, 2, 3])
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)  # the conformance suite has pairs
 def test_laws_form_economy_and_count(ranks, per_node, case):
     """Nodes that are full and, at the end, some that are not."""
     case, algorithm = CASES[case.replace("skewed", "layer-skewed")], TwoLevel(per_node)

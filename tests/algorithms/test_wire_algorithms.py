@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # Inf - Inf
 @pytest.mark.ranks(1, 2, 3, 5, 8)
 @pytest.mark.parametrize("wire", PACKED)
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 def test_laws_form_economy_and_count(ranks, variant, wire):
     name, options = VARIANTS[variant]
     algorithm = make_algorithm(name, options | {"wire": wire})
