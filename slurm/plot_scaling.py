@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from sparse_mpi.tools.cli import values
 from sparse_mpi.tools.cli.parsing import Parser
-from sparse_mpi.tools.figures.labels import name_lines
-from sparse_mpi.tools.figures.style import MOST, Look, batches, numbers, panels, write
+from sparse_mpi.tools.figures.style import MOST, Look, batches, name_lines, numbers, panels, write
 
 
 class Point(NamedTuple):

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from sparse_mpi.comm.world import World
 from sparse_mpi.network import networks
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.command_line import (
     Parser,
     checked,
@@ -51,9 +51,8 @@ from sparse_mpi.tools.command_line import (
     turns,
 )
 from sparse_mpi.tools.emulation import hosts, schedule
-from sparse_mpi.tools.figures.race import losses
-from sparse_mpi.tools.figures.study import curves, gaps
 from sparse_mpi.tools.figures.style import write
+from sparse_mpi.tools.figures.training import curves, gaps, losses
 from sparse_train.options.arguments import file_name
 from sparse_train.records import comparison, live
 from sparse_train.records.comparison import LOWER_IS_BETTER, paired_table

@@ -28,7 +28,7 @@ from sparse_mpi.optim import broadcast_parameters
 from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
 from sparse_mpi.tools import command_line
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.command_line import Parser, integer, positive, record, share
 from sparse_mpi.tools.plan.base import Part, Profile
 from sparse_mpi.tools.plan.execute import algorithm_of

@@ -24,7 +24,7 @@ from typing import Any
 
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.cli import values
 from sparse_mpi.tools.cli.parsing import Parser
 

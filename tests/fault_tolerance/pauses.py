@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli.benchmark import save
 from sparse_mpi.tools.cli.parsing import Parser
 from sparse_mpi.tools.figures.style import Look, panels
 

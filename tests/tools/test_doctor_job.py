@@ -6,7 +6,7 @@ import pytest
 
 from sparse_mpi.__main__ import main
 from sparse_mpi.comm.job.call_log import CallSite
-from sparse_mpi.tools.doctor import findings, job
+from sparse_mpi.tools.doctor import findings
 
 FROZEN = [
     "sparse_mpi: rank 0 of 3 has been in allreduce of reduction 7 for 10 s, longer than 10 s, and waits for others: "
@@ -18,7 +18,7 @@ FROZEN = [
 
 
 def explained(*lines):
-    return {finding.about: finding for finding in job.explain(lines)}
+    return {finding.about: finding for finding in findings.explain(lines)}
 
 
 def test_a_frozen_rank_is_named_with_those_that_waited():
@@ -50,7 +50,7 @@ def test_a_rank_that_ended_before_the_others():
 
 
 def test_losses_that_a_team_survived_break_nothing():
-    found = job.explain(
+    found = findings.explain(
         [
             "sparse_mpi: rank 3 of 8 does not come to a call, for it is stopped: it is killed",
             "sparse_mpi: ranks 3, 5 lost before step 12; 6 ranks go on after 0.03 s",

@@ -9,7 +9,7 @@ import pytest
 
 import study
 from sparse_mpi.tools.emulation import hosts
-from sparse_mpi.tools.figures.race import short
+from sparse_mpi.tools.figures.training import short
 from sparse_train.records import comparison, live
 from study import Run
 

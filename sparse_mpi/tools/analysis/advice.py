@@ -11,8 +11,7 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.network.cluster import Cluster
 from sparse_mpi.network.simulator import Outcome, simulate
 from sparse_mpi.tools.analysis import steps
-from sparse_mpi.tools.analysis.calibration import Fit, Prediction
-from sparse_mpi.tools.analysis.exchanges import predictable
+from sparse_mpi.tools.analysis.calibration import Fit, Prediction, predictable
 from sparse_mpi.tools.bench.comparison import BASELINE, OWN, accepts, candidates
 
 DENSITIES = (0.03, 0.01, 0.003, 0.001)  # from which one is advised, the largest that is fast enough

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparse_mpi.tools.bench.provenance import program, versions
+from sparse_mpi.tools.bench.records import program, versions
 from sparse_mpi.tools.cli import bench, doctor, draw, gpu_check, plan, run, tables
 from sparse_mpi.tools.cli.parsing import Parser, Refused
 from sparse_mpi.tools.cli.predict import PREDICT

@@ -14,14 +14,13 @@ from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.tools.bench.models import MODELS
 from sparse_mpi.tools.cli import options, values
-from sparse_mpi.tools.cli.figures import save as save_figure
+from sparse_mpi.tools.cli.benchmark import save as save_figure
 from sparse_mpi.tools.cli.options import option
 from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.tools.figures.draw_plan import figure
+from sparse_mpi.tools.figures.draw_timeline import plan_figure as figure
 from sparse_mpi.tools.plan.base import Plan, Profile, Tensor
-from sparse_mpi.tools.plan.explain import explain
-from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
+from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best, explain
 from sparse_mpi.tools.plan.store import load_profile, save, save_profile
 from sparse_mpi.tools.plan.timeline import simulate
 

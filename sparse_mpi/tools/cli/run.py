@@ -13,7 +13,7 @@ from sparse_mpi.comm.elastic.ulfm import REMEDY
 from sparse_mpi.tools.cli import values
 from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.launch.command import build
-from sparse_mpi.tools.launch.cores import cores
+from sparse_mpi.tools.launch.environment import cores
 from sparse_mpi.tools.launch.find import LaunchError
 from sparse_mpi.tools.launch.start import run as run_job
 

@@ -19,7 +19,7 @@ from sparse_mpi.rows import RULES, quotas
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.tools.bench.models import MODELS
-from sparse_mpi.tools.cli import markdown, values
+from sparse_mpi.tools.cli import table, values
 from sparse_mpi.tools.cli.parsing import Parser, Refused
 from sparse_mpi.wire import WIRES, Wire, pack_whole
 
@@ -61,21 +61,21 @@ def algorithms() -> str:
     rows = [heads, ["---"] * 3 + ["---:"] * len(RANKS)]
     for name, cls in ALGORITHMS.items():
         module = inspect.getmodule(cls)
-        cost = re.search(r"Costs (.*?)\.(?: |$)", markdown.document(module))
+        cost = re.search(r"Costs (.*?)\.(?: |$)", table.document(module))
         most = [f"{cls().bound(layout, k, p).words / (k * (p - 1) / p):.1f}" for p in RANKS]
-        rows.append([f"`{name}`", markdown.first_sentence(module), cost[1] if cost else "", *most])
-    return markdown.table(rows)
+        rows.append([f"`{name}`", table.first_sentence(module), cost[1] if cost else "", *most])
+    return table.markdown(rows)
 
 
 def selectors() -> str:
     """Return the table of selectors."""
     rows = [["selector", "rule", "entries"], ["---"] * 3]
     for name, cls in SELECTORS.items():
-        rule = markdown.first_sentence(cls)
+        rule = table.first_sentence(cls)
         fewest, most = (f"{round(times, 2):g}k".replace("1k", "k") for times in cls().band)
         entries = fewest if fewest == most else f"{fewest} to {most}"
         rows.append([f"`{name}`", rule, entries + (", or the floor" if cls().floor(ROWS) > 1 else "")])
-    return markdown.table(rows)
+    return table.markdown(rows)
 
 
 def model_rows(layout: Layout, densities: list[float]) -> str:
@@ -97,7 +97,7 @@ def model_rows(layout: Layout, densities: list[float]) -> str:
             dense = layout.size - sum(t.size for t in matrices)
             lines = sum(t.rows for t in matrices)
             rows.append([f"{density:g}", f"`{rule}`", f"{true:.5f}", f"{lines:,}", f"{dense:,}", f"{width:.2f}"])
-    return markdown.table(rows)
+    return table.markdown(rows)
 
 
 def wires() -> str:
@@ -105,13 +105,13 @@ def wires() -> str:
     heads = ["wire", "what it is", "lossless", *(f"bytes a pair at {100 * density:g} %" for density in DENSITIES)]
     rows = [heads, ["---"] * 3 + ["---:"] * len(DENSITIES)]
     for name, each in WIRES.items():
-        what = markdown.first_sentence(type(each))
+        what = table.first_sentence(type(each))
         if each.codec is not None:
-            coded = markdown.first_sentence(type(each.codec))
+            coded = table.first_sentence(type(each.codec))
             what += f"; {coded[0].lower()}{coded[1:]}"
         lossless = "yes" if each.lossless else "no"
         rows.append([f"`{name}`", what, lossless, *(f"{_bytes(each, d):.2f}" for d in DENSITIES)])
-    return markdown.table(rows)
+    return table.markdown(rows)
 
 
 def _selectors(args: argparse.Namespace) -> int:

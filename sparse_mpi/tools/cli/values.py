@@ -14,8 +14,8 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.network import networks
 from sparse_mpi.reduction.arguments import spelled
 from sparse_mpi.tools.analysis.gradients import KINDS
-from sparse_mpi.tools.emulation import rate as rates
 from sparse_mpi.tools.emulation import schedule
+from sparse_mpi.tools.emulation import schedule as rates
 
 T = TypeVar("T")
 SPELLINGS = f"{', '.join(ALGORITHMS)}, with options if need be, as in oktopk:wire=packed:radix=32"

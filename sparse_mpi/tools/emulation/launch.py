@@ -13,8 +13,7 @@ from typing import IO, NamedTuple
 
 from sparse_mpi.tools.emulation.hosts import BRIDGE, NETWORK, SWITCH, Hosts
 from sparse_mpi.tools.launch.environment import outside_of_jobs
-from sparse_mpi.tools.launch.find import find_mpiexec, survival
-from sparse_mpi.tools.launch.flavours import MPICH, OPEN_MPI, Flavour
+from sparse_mpi.tools.launch.find import MPICH, OPEN_MPI, Flavour, find_mpiexec, survival
 
 SUBNET = f"{NETWORK}.0/24"
 GRACE = 5.0  # seconds that a job has to end when told to, before it is killed

@@ -1,4 +1,7 @@
-"""Rates of links that change with time, as a function of time: in turns, or as a trace says."""
+"""Rates of links: ``1gbit`` as tc has it, ``25 Gbit/s`` or ``25Gb/s`` as people write it.
+
+Rates of links that change with time, as a function of time: in turns, or as a trace says.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,44 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from sparse_mpi.tools.emulation import rate
+PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+PREFIXES |= {f"{prefix}i": 1024**power for power, prefix in enumerate("kmgt", 1)}
+GRAMMAR = re.compile(r"(\d+\.?\d*)\s*((?:[kmgt]i?)?)(bits?(?:/s)?|b/s|bps)", re.IGNORECASE)
+LEAST, MOST = 1_000_000, 100_000_000_000
+
+
+def parse(text: str) -> int | None:
+    """Return the bits a second of a rate such as ``1gbit``, ``25Gb/s`` or ``12.5MB/s``; None for ``none``, no limit.
+
+    Raises:
+        ValueError: no such rate, or one that cannot be emulated.
+    """
+    if text == "none":
+        return None
+    match = GRAMMAR.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"rate must be a number with a unit such as 1gbit, 25Gb/s or 12.5MB/s, or none, got {text!r}")
+    number, prefix, unit = match.groups()
+    if unit.lower() == "bps":
+        raise ValueError(
+            f"rate must say bits or bytes, as in {number}{prefix}bit or {number}{prefix}B/s, got {text!r}: bps are "
+            "bytes for tc, and bits elsewhere"
+        )
+    bits = float(number) * PREFIXES[prefix.lower()] * (8 if unit.startswith("B/") else 1)
+    if not LEAST <= bits <= MOST:
+        raise ValueError(f"rate must be between 1mbit and 100gbit, got {text}; none sets no limit")
+    return round(bits)
+
+
+def show(bits: int | None) -> str:
+    """Return the shortest text of which `parse` makes ``bits`` a second, in powers of 1000."""
+    if bits is None:
+        return "none"
+    prefix = next(prefix for prefix in ("g", "m", "k", "") if bits >= PREFIXES[prefix])
+    whole, rest = divmod(bits, PREFIXES[prefix])
+    digits = f"{rest:0{len(str(PREFIXES[prefix])) - 1}}".rstrip("0") if rest else ""
+    return f"{whole}{'.' if digits else ''}{digits}{prefix}bit"
+
 
 DOWN = 0  # the rate of a link without traffic
 SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60)}
@@ -106,7 +146,7 @@ def describe(rates: Rates) -> str:
 
 
 def _show(bits: int | None) -> str:
-    return {DOWN: "down", None: "no limit"}.get(bits) or rate.show(bits)
+    return {DOWN: "down", None: "no limit"}.get(bits) or show(bits)
 
 
 def _startable(schedule: Schedule, name: str) -> Schedule:
@@ -120,7 +160,7 @@ def link(text: str) -> int | None:
     if text == "down":
         return DOWN
     try:
-        return rate.parse(text)
+        return parse(text)
     except ValueError as error:
         raise ValueError(f"{error}; down stops a link") from None
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparse_mpi.tools.bench.comparison import BASELINE
-from sparse_mpi.tools.figures.labels import name_lines
-from sparse_mpi.tools.figures.style import MOST, Look, batches, matplotlib, numbers, panels
+from sparse_mpi.tools.figures.style import MOST, Look, batches, matplotlib, name_lines, numbers, panels
 
 KINDS = {"dense": "dense", "": "plain", "packed": "packed", "packed+bf16": "packed+bf16"}  # of dots, by wire format
 COLUMNS = 3

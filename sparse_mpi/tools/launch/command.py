@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.tools.launch import environment as surroundings
-from sparse_mpi.tools.launch.find import LIMIT, LaunchError, Library, find_library, find_mpiexec, survival
-from sparse_mpi.tools.launch.flavours import Flavour, Job
+from sparse_mpi.tools.launch.find import LIMIT, Flavour, Job, LaunchError, Library, find_library, find_mpiexec, survival
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,166 @@
-"""Files of plans and profiles: readable JSON with the version of the format and a hash of the content."""
+"""Convert frozen dataclasses and named tuples to JSON and back by their type hints, strictly, with clear errors.
+
+Check what a plan or a profile must fulfil beyond the types of its fields.
+
+Files of plans and profiles: readable JSON with the version of the format and a hash of the content.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from hashlib import blake2b
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from sparse_mpi.tools.plan.base import Plan, Profile, Tensor
-from sparse_mpi.tools.plan.plan_records import decode, encode, render
-from sparse_mpi.tools.plan.soundness import wrong_with_plan, wrong_with_profile
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.tools.plan.base import Part, Plan, Profile, Tensor
+
+WIDTH = 120
+EXPECTED: dict[Any, str] = {  # the words for a type in errors
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+}
+
+
+def encode(kind: Any, value: Any) -> Any:
+    """Turn ``value``, of type ``kind``, into dicts, lists, strings and numbers; equal values give equal text."""
+    if names := _names(kind):
+        hints = get_type_hints(kind)
+        return {name: encode(hints[name], getattr(value, name)) for name in names}
+    if get_origin(kind) is tuple:
+        return [encode(each, item) for each, item in zip(_kinds(kind, len(value)), value, strict=True)]
+    return kind(value)
+
+
+def decode(kind: Any, data: Any, where: str) -> Any:
+    """Invert `encode`: return the value of type ``kind`` that ``data`` was made of.
+
+    Args:
+        kind: a dataclass, a named tuple, a tuple of these, str, bool, int or float.
+        data: what JSON gave.
+        where: name of ``data`` in errors.
+
+    Raises:
+        ValueError: a field is missing, unknown or of another type; the message says where.
+    """
+    if names := _names(kind):
+        hints = get_type_hints(kind)
+        data = _expect(dict, data, where)
+        if missing := [name for name in names if name not in data]:
+            raise ValueError(f"{where} lacks {', '.join(missing)}")
+        if unknown := sorted(set(data) - set(names)):
+            raise ValueError(f"{where} has unknown {', '.join(unknown)}")
+        return kind(**{name: decode(hints[name], data[name], f"{where}.{name}") for name in names})
+    if get_origin(kind) is tuple:
+        data = _expect(list, data, where)
+        kinds = _kinds(kind, len(data))
+        if len(kinds) != len(data):
+            raise ValueError(f"{where} must have {len(kinds)} items, got {len(data)}")
+        return tuple(decode(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(kinds, data, strict=True)))
+    return _expect(kind, data, where)
+
+
+def written(data: Any, indent: int = 0, before: int = 0) -> str:
+    """Return JSON for human readers, in which whatever fits into a line stays in it.
+
+    Args:
+        data: dicts, lists, strings and numbers.
+        indent: spaces at the beginning of the line that ``data`` is in.
+        before: characters of that line that are taken already.
+    """
+    line = json.dumps(data, allow_nan=False)
+    if indent + before + len(line) <= WIDTH or not isinstance(data, (dict, list)):
+        return line
+    inner, close = "\n" + " " * (indent + 1), "\n" + " " * indent
+    if isinstance(data, dict):
+        items = [f"{json.dumps(name)}: {written(item, indent + 1, len(name) + 5)}" for name, item in data.items()]
+        return "{" + inner + f",{inner}".join(items) + close + "}"
+    return "[" + inner + f",{inner}".join(written(item, indent + 1, 1) for item in data) + close + "]"
+
+
+def _kinds(kind: Any, length: int) -> tuple[Any, ...]:
+    """Return the types of the items of a tuple; ``tuple[int, ...]`` has ``length`` items."""
+    kinds = get_args(kind)
+    return kinds[:1] * length if kinds[1:] == (...,) else kinds
+
+
+def _names(kind: Any) -> tuple[str, ...]:
+    """Return the field names of a dataclass or a named tuple, none for any other type."""
+    if is_dataclass(kind):
+        return tuple(field.name for field in fields(kind))
+    return getattr(kind, "_fields", ())
+
+
+def _expect(kind: Any, data: Any, where: str) -> Any:
+    """Return ``data`` if it is of that type; whole numbers count as numbers, true and false do not."""
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(data, accepted) or (isinstance(data, bool) and kind is not bool):
+        raise ValueError(f"{where} must be {EXPECTED[kind]}, got {json.dumps(data)[:40]}")
+    if kind is not float:
+        return data
+    try:
+        number = float(data)
+    except OverflowError:  # a whole number of hundreds of digits
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{where} must be finite, got {str(data)[:40]}")
+    return number
+
+
+def wrong_with_plan(plan: Plan) -> str | None:
+    """Return what is wrong with the plan, or None."""
+    if plan.ranks < 1 or not 0 < plan.density <= 1:
+        return f"ranks must be at least 1 and density in (0, 1], got {plan.ranks} and {plan.density}"
+    placed = Counter(number for part in plan.parts for number in part.tensors)
+    if strange := sorted(set(placed) - set(range(len(plan.tensors)))):
+        return f"tensor {strange[0]} is in a part, but there are only {len(plan.tensors)}"
+    for number, (name, _) in enumerate(plan.tensors):
+        if placed[number] != 1:
+            return f"every tensor must be in one part, but {name} is in {placed[number] or 'none'}"
+    problems = (_wrong_with_part(plan, part) for part in plan.parts)
+    return next((f"part {number}: {problem}" for number, problem in enumerate(problems) if problem), None)
+
+
+def wrong_with_profile(profile: Profile) -> str | None:
+    """Return what is wrong with the profile, or None."""
+    if profile.ranks < 1 or not 0 < profile.density <= 1:
+        return f"ranks must be at least 1 and density in (0, 1], got {profile.ranks} and {profile.density}"
+    if not profile.tensors:
+        return "there must be a tensor"
+    times = [profile.before, profile.backward, profile.update, profile.network.alpha, profile.network.beta]
+    times += [tensor.ready for tensor in profile.tensors]
+    for option in profile.options:
+        times += [cost for phase in (option.select, option.exchange, option.merge) for cost in vars(phase).values()]
+    if min(times) < 0:
+        return f"times and costs must not be negative, got {min(times)}"
+    for tensor in profile.tensors:
+        if tensor.size < 1:
+            return f"{tensor.name} must have elements, got the shape {list(tensor.shape)}"
+    return None
+
+
+def _wrong_with_part(plan: Plan, part: Part) -> str | None:
+    """Return what is wrong with a part, whose tensors are known to exist, or None."""
+    elements = sum(Tensor(*plan.tensors[number]).size for number in part.tensors)
+    if part.option not in ALGORITHMS:
+        return f"algorithm must be one of {', '.join(ALGORITHMS)}, got {part.option}"
+    if not part.tensors or list(part.tensors) != sorted(part.tensors):
+        return f"tensors must be some, in ascending order, got {list(part.tensors)}"
+    if not 1 <= part.k <= elements:
+        return f"k must be in [1, {elements}], the number of its elements, got {part.k}"
+    if not 1 <= part.partitions <= part.k:
+        return f"partitions must be in [1, {part.k}], its k, got {part.partitions}"
+    return None
+
 
 VERSION = 1
 WHAT: dict[type, str] = {Plan: "plan", Profile: "profile"}
@@ -116,7 +265,7 @@ def _dump(record: Plan | Profile) -> str:
     """Return the text of a file that holds ``record``."""
     content = encode(type(record), record)
     what = WHAT[type(record)]
-    return render({"format": f"sparse_mpi {what}", "version": VERSION, "hash": _hash(content), what: content}) + "\n"
+    return written({"format": f"sparse_mpi {what}", "version": VERSION, "hash": _hash(content), what: content}) + "\n"
 
 
 def _hash(content: Any) -> str:

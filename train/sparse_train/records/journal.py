@@ -18,8 +18,7 @@ from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
 from sparse_mpi.budget import Decision
 from sparse_mpi.comm import Comm
 from sparse_mpi.reduction.watch import Quality
-from sparse_mpi.tools.bench.kernel_cache import COMPILING, cold
-from sparse_mpi.tools.bench.progress import Bar
+from sparse_mpi.tools.bench.progress import COMPILING, Bar, cold
 from sparse_train.ranks.job import JobError
 from sparse_train.records.meter import PARTS, WORK, Meter
 from sparse_train.records.metrics import BUDGET, Metrics, plot

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.figures import training
 from sparse_mpi.tools.figures.style import matplotlib, write
 

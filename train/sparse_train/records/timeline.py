@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sparse_mpi.comm.background import Span
 from sparse_mpi.comm.streams import seconds_between
-from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.figures.draw_timeline import figure
 from sparse_mpi.tools.figures.style import write
 from sparse_mpi.training.reduction import GradientReduction

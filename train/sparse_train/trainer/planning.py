@@ -24,9 +24,8 @@ from sparse_mpi.tools.plan import store
 from sparse_mpi.tools.plan.base import Plan, Profile
 from sparse_mpi.tools.plan.base import Tensor as Planned
 from sparse_mpi.tools.plan.execute import algorithm_of
-from sparse_mpi.tools.plan.explain import explain
 from sparse_mpi.tools.plan.measure import measure
-from sparse_mpi.tools.plan.planners import PLANNERS, best
+from sparse_mpi.tools.plan.planners import PLANNERS, best, explain
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.wire import WIRES
 from sparse_train.options.reduction import AUTO, algorithm_and_options, budgeted, feedback_options, momentum_line
