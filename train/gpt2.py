@@ -52,8 +52,7 @@ class GPT2(nn.Module):
         shape: of the model.
         dropout: share of the activations.
 
-    Raises:
-        ImportError: transformers is not installed.
+    Raises ImportError: transformers is not installed.
     """
 
     def __init__(self, tokens: int, shape: Shape, dropout: float = 0.1) -> None:

@@ -96,13 +96,11 @@ def record(args: Namespace, comm: Comm) -> None:
 
 
 def _batches(task: Task, last: int) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each step, from 1, and its batch, epoch after epoch."""
     batches = (batch for epoch in count() for batch in task.train(epoch))
     return zip(range(1, last + 1), batches, strict=False)
 
 
 def _flat(parameters: Sequence[Tensor]) -> np.ndarray:
-    """Return the gradient ``(n,)`` float32, with zeros for parameters that took no part."""
     parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     return torch.cat([part.flatten() for part in parts]).float().cpu().numpy()
 

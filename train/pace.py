@@ -29,10 +29,6 @@ from sparse_train.records.live import arguments, check_program, check_way, step_
 def step_seconds_by_way(args: Namespace, comm: Comm) -> dict[str, list[float]]:
     """Train each way in each round, and return the mean seconds of its steps, one number a round.
 
-    Args:
-        args: of this program; ``options`` are those of all ways.
-        comm: of the ranks that train together.
-
     Returns:
         Seconds by way on rank 0; on the others nothing that means anything.
     """

@@ -130,15 +130,7 @@ def study(runs: Sequence[Run], folder: Path, jobs: int) -> list[dict[str, Any]]:
 def tune(
     runs: Sequence[Run], values: Sequence[str], seeds: Sequence[int], folder: Path, jobs: int
 ) -> dict[tuple[str, str], str]:
-    """Return the value with the best mean score for each way and kind of shards of ``runs``, in as many runs for each.
-
-    Args:
-        runs: those that are to be tuned, of any seeds.
-        values: options of ways, such as ``"lr=0.05"``.
-        seeds: those of the runs that tune, apart from those of ``runs``.
-        folder: for the records of these.
-        jobs: processes.
-    """
+    """Return the value (``"lr=0.05"``) with the best mean score for each way and kind of shards of ``runs``."""
     ways = dict.fromkeys(run._replace(seed=0) for run in runs)
     tries = [run._replace(seed=seed, tuned=value) for run in ways for value in values for seed in seeds]
     records = study(tries, folder, jobs)
@@ -153,7 +145,6 @@ def tune(
 
 
 def _check_tune(text: str) -> None:
-    """Raise ValueError unless the text is an option and some values."""
     if not re.fullmatch(r"[a-z][a-z0-9-]*=[^=,]+(,[^=,]+)*", text):
         raise ValueError(f"must be OPTION=VALUE,VALUE,.., got {text}")
 

@@ -62,8 +62,7 @@ class Exchange(NamedTuple):
 def read(file: str | Path) -> list[Exchange]:
     """Read the steps that one of `BENCHES` recorded in ``file``.
 
-    Raises:
-        ValueError: the file is not of that kind, or of one rank, which exchanges nothing.
+    Raises ValueError: the file is not of that kind, or of one rank, which exchanges nothing.
     """
     try:
         record = json.loads(Path(file).read_text())
@@ -120,15 +119,13 @@ def predictable(name: str) -> bool:
 
 
 def _length(model: str) -> int:
-    """Return the elements of a model's gradient."""
     return Layout.of([shape for _, shape in MODELS[model]()]).size
 
 
 def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[Exchange], list[Exchange]]:
     """Divide exchanges into those to fit to and those held out, which are the ones on ``ranks`` ranks.
 
-    Raises:
-        ValueError: no exchange was measured on one of ``ranks``, or none on others.
+    Raises ValueError: no exchange was measured on one of ``ranks``, or none on others.
     """
     measured = list(measured)
     had = sorted({exchange.ranks for exchange in measured})
@@ -172,11 +169,7 @@ class Fit(NamedTuple):
     predictions: list[Prediction]
 
     def longer(self, way: str) -> float:
-        """Return how many times as long as the cluster explains the steps of a way were, in the median; 1 if unknown.
-
-        Args:
-            way: an algorithm as a command line spells it: oktopk:wire=packed.
-        """
+        """Return how many times as long as explained the steps of a way (oktopk:wire=packed) were; 1 if unknown."""
         of_way = [of.measured.step / of.step for of in self.predictions if of.measured.spelled == way]
         return statistics.median(of_way) if of_way else 1.0
 
@@ -210,10 +203,8 @@ def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
     """Return the cluster that explains the measured steps best.
 
     No more numbers are fitted than there are steps: the first of `FITTED`, and what a byte takes where records do not
-    tell the rate of the links. The others are left as ``start`` has them.
-
-    Raises:
-        ValueError: there are fewer measured steps than `FEWEST`, or than one more where the rate is to be found.
+    tell the rate of the links. The others are left as ``start`` has them. Raises ValueError: there are fewer measured
+    steps than `FEWEST`, or than one more where the rate is to be found.
     """
     unknown = () if all(exchange.gbit for exchange in measured) else ("beta",)
     fewest = FEWEST + len(unknown)
@@ -247,7 +238,6 @@ def nearest(start: Cluster, names: Iterable[str], loss: Callable[[Cluster], floa
 
 
 def _off(prediction: Prediction) -> float:
-    """Return how far a prediction is off: mean absolute logarithm of exchange and step."""
     ratios = (prediction.seconds / prediction.measured.seconds, prediction.step / prediction.measured.step)
     return statistics.fmean(min(abs(math.log(ratio)), math.log(FAR)) for ratio in ratios)
 

@@ -56,10 +56,8 @@ CASES: dict[str, Case] = {case.__name__: case for case in (uniform, zipf, cluste
 def filled(fill_in: float) -> Case:
     """Return the case in which the result has ``fill_in`` times the entries of a rank: 1 to P.
 
-    Every rank has some keys that all have, and some that nobody else has.
-
-    Raises:
-        ValueError: ``fill_in`` is not in [1, P], or there are too few keys (both when the case is asked for keys).
+    Every rank has some keys that all have, and some that nobody else has. Raises ValueError: ``fill_in`` is not in [1,
+    P], or there are too few keys (both when the case is asked for keys).
     """
 
     def case(rank: int, ranks: int, n: int, m: int) -> np.ndarray:
@@ -79,10 +77,8 @@ def filled(fill_in: float) -> Case:
 def stored(folder: Path, rank: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the keys ``(m,)`` and values ``(m,)`` of one rank, of what the ranks of another job have stored.
 
-    Their files, ``rank-0.npz`` and so on, are dealt to the ranks in turns, and added up.
-
-    Raises:
-        ValueError: they are not of numbers by integers that are not negative.
+    Their files, ``rank-0.npz`` and so on, are dealt to the ranks in turns, and added up. Raises ValueError: they are
+    not of numbers by integers that are not negative.
     """
     files = sorted(folder.glob("rank-*.npz"), key=lambda file: int(file.stem.removeprefix("rank-")))
     parts = []
@@ -132,19 +128,7 @@ class KeyedVolume:
 
 
 def count(name: str, case: Case, algorithm: str, ranks: int, n: int, entries: int) -> KeyedVolume:
-    """Sum up what the ranks have in a case, and count.
-
-    Args:
-        name: of the case, for the result.
-        case: makes the keys of a rank.
-        algorithm: as `sparse_mpi.allreduce` takes it.
-        ranks: P.
-        n: keys that there are.
-        entries: that a rank has, at most.
-
-    Raises:
-        ValueError: the algorithm refuses such data.
-    """
+    """Sum up what the ranks have in a case, and count. Raises ValueError: the algorithm refuses such data."""
     chosen: list[Choice] = []
 
     def run(comm: Comm) -> tuple[Traffic, int, int]:

@@ -86,7 +86,6 @@ def _announcement(calls: Sequence[Call]) -> list[Planned]:
 
 
 def _allgather(calls: Sequence[Call]) -> list[Planned]:
-    """Return the messages that gather what every rank sends."""
     return [message._replace(control=calls[0].control) for message in bruck([call.bytes for call in calls])]
 
 
@@ -100,18 +99,15 @@ def _allreduce(calls: Sequence[Call]) -> list[Planned]:
 
 
 def _bcast(calls: Sequence[Call]) -> list[Planned]:
-    """Return the messages of a broadcast from the root."""
     messages = binomial(calls[0].bytes, len(calls), _root(calls))
     return [message._replace(control=calls[0].control) for message in messages]
 
 
 def _root(calls: Sequence[Call]) -> int:
-    """Return the position of the root among the members."""
     return calls[0].members.index(calls[0].root)
 
 
 def _barrier(calls: Sequence[Call]) -> list[Planned]:
-    """Return empty messages along the paths of an allgather."""
     return bruck([0] * len(calls))
 
 
@@ -156,15 +152,11 @@ Members = tuple[int, ...]  # the ranks of a communicator
 def compiled(
     records: Sequence[Sequence[Call]], tails: Sequence[float] | None = None, *, textbook: bool = False
 ) -> Program:
-    """Return the program of a step in which rank i made the calls ``records[i]``.
+    """Return the program of a step in which rank i made the calls ``records[i]`` and then computed ``tails[i]`` s.
 
-    Args:
-        records: of all ranks.
-        tails: seconds of processor time of each rank after its last call; None: none.
-        textbook: by the schedules of `schedule`, without computing; ranks wait for what they send, too.
+    A ``textbook`` one is by the schedules of `scheduled`, without computing, and ranks wait for what they send, too.
 
-    Raises:
-        ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sends.
+    Raises ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sends.
     """
     program = _Compiler(records, textbook).compiled()
     for rounds, tail in zip(program.rounds, tails or (), strict=bool(tails)):
@@ -289,7 +281,6 @@ class _Compiler:
 
 
 def _meets(call: Call, members: Members) -> bool:
-    """Return whether a call is a collective one of these ranks."""
     return call.name != "sendrecv" and tuple(call.members) == members
 
 
@@ -361,8 +352,7 @@ class Trace(NamedTuple):
 def replay(records: Sequence[Sequence[Call]], network: Network) -> list[Transfer]:
     """Return the messages of a step of which rank i recorded ``records[i]``.
 
-    Raises:
-        ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sent.
+    Raises ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sent.
     """
     program = compiled(records, textbook=True)
     spans = simulate(program, network).messages

@@ -39,15 +39,7 @@ Recorded = list[tuple[list[Call], float]]  # of one step: the calls of each rank
 def program(name: str, n: int, density: float, ranks: int, most_elements: int = MOST_ELEMENTS) -> Program:
     """Return a step of an algorithm, with error feedback, on independent normal gradients.
 
-    Args:
-        name: of the algorithm, as a command line spells it.
-        n: elements of the gradient.
-        density: share of them that is sent.
-        ranks: number of ranks.
-        most_elements: of all ranks together; a longer gradient is scaled up from a shorter one.
-
-    Raises:
-        ValueError: there is no such algorithm.
+    Raises ValueError: there is no such algorithm.
     """
     algorithm = algorithm_spelled(name)
     length = min(n, max(short_length(n, density, ranks), most_elements // ranks))
@@ -90,14 +82,7 @@ def computing(step: Recorded) -> float:
 
 
 def scaled(step: Recorded, ratio: float, whole: float, shorter: float) -> Recorded:
-    """Return a step of a gradient ``ratio`` times as long.
-
-    Args:
-        step: recorded.
-        ratio: of the lengths.
-        whole: seconds that all ranks compute in ``step``.
-        shorter: and in a step of a gradient `SHORTER` times shorter.
-    """
+    """Return a step of a gradient ``ratio`` times as long."""
     slope = min(max(whole - shorter, 0.0) / (1 - 1 / SHORTER), whole)  # seconds that grow with the length
     factor = (whole + (ratio - 1) * slope) / whole if whole else 1.0
     return [([_longer(call, ratio, factor) for call in made], tail * factor) for made, tail in step]
@@ -128,8 +113,7 @@ class Run(NamedTuple):
     def steps_to(self, target: float) -> int:
         """Return the number of steps to the end of the first epoch whose score is at least as good as ``target``.
 
-        Raises:
-            ValueError: no epoch is.
+        Raises ValueError: no epoch is.
         """
         lower = self.score in LOWER_IS_BETTER
         for step, score in self.epochs:
@@ -142,8 +126,7 @@ class Run(NamedTuple):
 def read_run(file: str | Path) -> Run:
     """Return the run that a training program recorded in ``file``.
 
-    Raises:
-        ValueError: it is no such file, its algorithm is not known in advance, or no epoch has ended.
+    Raises ValueError: it is no such file, its algorithm is not known in advance, or no epoch has ended.
     """
     try:
         lines = [json.loads(line) for line in Path(file).read_text().splitlines()]
@@ -166,8 +149,7 @@ def read_run(file: str | Path) -> Run:
 def _way(config: dict[str, Any]) -> str:
     """Return the algorithm of a run as a command line spells it.
 
-    Raises:
-        ValueError: the length of the gradient alone does not tell what it sends.
+    Raises ValueError: the length of the gradient alone does not tell what it sends.
     """
     name = config["algo"]
     wire = config.get("wire")
@@ -179,14 +161,9 @@ def _way(config: dict[str, Any]) -> str:
 def run_seconds(run: Run, target: float, cluster: Cluster, batch: float | None = None) -> float:
     """Return the run_seconds until the run reaches ``target`` on a cluster; those of tests are not in it.
 
-    Args:
-        run: recorded.
-        target: score of a test.
-        cluster: where it is to run.
-        batch: run_seconds that a rank computes in a step there, reducing apart; None: as recorded.
+    A rank computes ``batch`` seconds in a step there, reducing apart; None: as recorded.
 
-    Raises:
-        ValueError: the run does not reach it.
+    Raises ValueError: the run does not reach it.
     """
     count = run.steps_to(target)
     reducing = simulate(program(run.way, run.n, run.density, run.ranks), cluster).step

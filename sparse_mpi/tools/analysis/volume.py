@@ -145,19 +145,7 @@ def count(
     progress: Callable[[], None] = lambda: None,
     ranks_per_node: int = 1,
 ) -> Volume:
-    """Run ``warmup + steps`` steps with error feedback on the ranks of a `World`, and count all but the warm-up.
-
-    Args:
-        algorithm: to count.
-        name: of the algorithm, for the result.
-        gradients: of all steps and ranks.
-        ranks: number of ranks.
-        k: entries that a rank selects.
-        steps: number of steps to count.
-        warmup: steps before these.
-        progress: is called after each step.
-        ranks_per_node: so many consecutive ranks are taken to be a node.
-    """
+    """Run ``warmup + steps`` steps with error feedback on the ranks of a `World`, and count all but the warm-up."""
     union, observed = instrumented(algorithm, gradients.size, ranks)
 
     def run(comm: Comm) -> _RankRecord:

@@ -120,8 +120,7 @@ def accepts(algorithm: str, wire: str) -> bool:
 def candidates(algorithms: Iterable[str], wires: Iterable[str]) -> list[Candidate]:
     """Every algorithm in every wire format that it accepts, none twice, led by the dense sum they are compared with.
 
-    Raises:
-        ValueError: a wire format that none of them accepts.
+    Raises ValueError: a wire format that none of them accepts.
     """
     names = [BASELINE, *(name for name in algorithms if name != BASELINE)]
     wires = list(wires)

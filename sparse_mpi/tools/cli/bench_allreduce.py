@@ -75,8 +75,7 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
 def on_gpu(base: np.ndarray, comm: Comm) -> Array:
     """Return ``base`` on a GPU of this rank: those of a node take its GPUs in turn. Collective.
 
-    Raises:
-        SystemExit: on all ranks, where one has no GPU that CuPy can use.
+    Raises SystemExit: on all ranks, where one has no GPU that CuPy can use.
     """
     place, _ = local_rank(comm)
     try:
@@ -264,7 +263,6 @@ def _compared(name: str, layout: Layout, args: argparse.Namespace, comm: Comm) -
 
 
 def _dense(total: SparseVector | Array) -> np.ndarray:
-    """Return a result as ``(n,)`` on the host."""
     return np.asarray(to_host(total.to_dense() if isinstance(total, SparseVector) else total))
 
 

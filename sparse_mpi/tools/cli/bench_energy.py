@@ -110,16 +110,7 @@ def energy_of(
     steps: int,
     progress: Callable[[], None] = lambda: None,
 ) -> EnergyCount:
-    """Run ``steps`` steps with error feedback from a cold start, and count all of them.
-
-    Args:
-        algorithm: to measure.
-        gradients: of all steps and ranks.
-        ranks: number of ranks P.
-        k: entries wanted.
-        steps: number of steps.
-        progress: is called after each step.
-    """
+    """Run ``steps`` steps with error feedback from a cold start, and count all of them."""
     energy = _Energy(gradients.size)
 
     def run(comm: Comm) -> np.ndarray:
@@ -161,7 +152,6 @@ def energy_of(
 
 
 def _peak(numbers: np.ndarray) -> float:
-    """Return the largest number over the mean, 1 where all are zero."""
     return float(numbers.max() / numbers.mean()) if numbers.any() else 1.0
 
 

@@ -161,14 +161,7 @@ def jobs(
 ) -> Iterator[dict[str, Any]]:
     """Yield the record of each job, with the ``rate`` of its network and what was ``measured`` of it, as they end.
 
-    Args:
-        kind: the benchmark's name, for messages.
-        args: with the options of `networks`.
-        command: makes the command line of a job, after ``python -m sparse_mpi``; the job must write the record.
-        done: ranks and rates that are left out.
-
-    Raises:
-        SystemExit: there can be no emulated hosts here, or a job failed: with its exit code.
+    Raises SystemExit: there can be no emulated hosts here, or a job failed: with its exit code.
     """
     wanted = [(ranks, text) for ranks in dict.fromkeys(args.ranks) for text in dict.fromkeys(args.rate)]
     wanted = [job for job in wanted if job not in done]

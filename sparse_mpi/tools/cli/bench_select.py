@@ -296,7 +296,6 @@ def _formats(density: float, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _error(rounded: SparseVector, vector: SparseVector) -> float:
-    """Return what rounding took, over the values: both by their Euclidean norm."""
     return float(np.linalg.norm(rounded.values - vector.values) / np.linalg.norm(vector.values))
 
 

@@ -57,15 +57,7 @@ class Candidate(NamedTuple):
 def candidates(
     keys: np.ndarray, values: np.ndarray, n: int, comm: Comm, no_gloo: str
 ) -> tuple[dict[str, Candidate], dict[str, str]]:
-    """Return what is compared, by name, and the reasons why others are not, the same on all ranks.
-
-    Args:
-        keys: ``(m,)`` int64, ascending and distinct, in [0, n).
-        values: ``(m,)``.
-        n: how many keys there are.
-        comm: of all ranks of MPI.
-        no_gloo: why torch's gloo was not started (see `gloo`), empty if it was.
-    """
+    """Return what is compared of keys ``(m,)`` in [0, n), by name, and why others are not, the same on all ranks."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -177,8 +169,7 @@ def _missing() -> str:
 def _address() -> str:
     """Return the address of this host at which gloo listens, too.
 
-    Raises:
-        OSError: there is no such interface, or nobody knows the host's name.
+    Raises OSError: there is no such interface, or nobody knows the host's name.
     """
     name = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     if not name:
@@ -189,12 +180,10 @@ def _address() -> str:
 
 
 def _line(problem: Exception) -> str:
-    """Return the first line of what went wrong."""
     return f"gloo does not start: {str(problem).strip().partition(chr(10))[0]}"
 
 
 def _first(reasons: list[str]) -> str:
-    """Return the first reason that is not empty."""
     return next(filter(None, reasons), "")
 
 
@@ -330,7 +319,6 @@ def _peak(work: Callable[[], Any]) -> float:
 
 
 def _once(work: Callable[[], Any]) -> float:
-    """Do ``work``, whose memory is not known."""
     work()
     return math.nan
 

@@ -71,11 +71,7 @@ def job_command(args: argparse.Namespace, ranks: int, file: Path) -> list[str]:
 
 
 def _earlier(file: str | None, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the jobs that a file has.
-
-    Raises:
-        Refused: they are of something else.
-    """
+    """Return the jobs that a file has. Raises Refused: they are of something else."""
     if file is None or not Path(file).exists():
         return []
     record = json.loads(Path(file).read_text())

@@ -97,8 +97,7 @@ class Benchmark:
 def save(make: Callable[[Look], Any], file: Path) -> None:
     """Write the figure that ``make`` draws, as `sparse_mpi.tools.figures.style.write` does.
 
-    Raises:
-        Refused: matplotlib is not installed or does not know the format, or the file cannot be written.
+    Raises Refused: matplotlib is not installed or does not know the format, or the file cannot be written.
     """
     try:
         write(make, file)

@@ -32,7 +32,6 @@ class Kind(NamedTuple):
 
 
 def _within(name: str, field: str) -> Callable[[Record], bool]:
-    """Return whether a record has a list ``name`` whose first item has a ``field``."""
     return lambda record: isinstance(record.get(name), list) and record[name][:1] != [] and field in record[name][0]
 
 
@@ -58,15 +57,13 @@ KINDS = {
 
 
 def _first(of: Any) -> Any:
-    """Return the first value of a dict, if there is one."""
     return next(iter(of.values()), {}) if isinstance(of, dict) else {}
 
 
 def read(files: Sequence[Path]) -> list[Record]:
     """Return the records. A file may hold several as ``"records"``, beside what these have in common.
 
-    Raises:
-        ValueError: a file cannot be read, or holds none.
+    Raises ValueError: a file cannot be read, or holds none.
     """
     found: list[Record] = []
     for file in files:
@@ -85,8 +82,7 @@ def read(files: Sequence[Path]) -> list[Record]:
 def kind_of(records: Sequence[Record], wanted: str | None = None) -> Kind:
     """Return what shows all of ``records``: the kind of that name, or the first that does.
 
-    Raises:
-        ValueError: there is none.
+    Raises ValueError: there is none.
     """
     fitting = {name: kind for name, kind in KINDS.items() if all(kind.of(record) for record in records)}
     if not fitting:

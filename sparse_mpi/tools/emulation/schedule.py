@@ -20,8 +20,7 @@ LEAST, MOST = 1_000_000, 100_000_000_000
 def parse(text: str) -> int | None:
     """Return the bits a second of a rate such as ``1gbit``, ``25Gb/s`` or ``12.5MB/s``; None for ``none``, no limit.
 
-    Raises:
-        ValueError: no such rate, or one that cannot be emulated.
+    Raises ValueError: no such rate, or one that cannot be emulated.
     """
     if text == "none":
         return None
@@ -83,8 +82,7 @@ class Schedule:
 def turns(rates: str, every: str | None, hosts: int) -> Schedule:
     """Return the schedule of ``1gbit,50mbit`` every ``30s``, or ``30s,2s`` where the rates last differently long.
 
-    Raises:
-        ValueError: one of them does not parse, or they do not fit each other.
+    Raises ValueError: one of them does not parse, or they do not fit each other.
     """
     parsed = [link(text) for text in rates.split(",")]
     if len(parsed) == 1 and every is not None:
@@ -104,11 +102,9 @@ def turns(rates: str, every: str | None, hosts: int) -> Schedule:
 def trace(file: Path, before: str, hosts: int) -> Schedule:
     """Return the schedule of a file with lines ``seconds rate`` or ``seconds rate host``, with blanks or commas.
 
-    From that second on the link of that host, or of all, has that rate. A heading, empty lines and what follows a #
-    are left out. ``before`` is the rate of links that no line has named yet.
-
-    Raises:
-        ValueError: the file is empty or cannot be read, or a line is wrong; the message has its number.
+    From that second on the link of that host, or of all, has that rate. A heading, empty lines and what follows a # are
+    left out. ``before`` is the rate of links that no line has named yet. Raises ValueError: the file is empty or cannot
+    be read, or a line is wrong; the message has its number.
     """
     try:
         lines = file.read_text().splitlines()

@@ -117,7 +117,6 @@ def _figure(jobs: Sequence[dict[str, Any]], shown: Sequence[Group], look: Look) 
 
 
 def _shown(every: Sequence[Line], group: Group) -> list[Line]:
-    """Return the lines of a panel, dense before the others."""
     names = [BASELINE, *group.names]
     return sorted((line for line in every if line.name in names), key=lambda line: names.index(line.name))
 
@@ -205,7 +204,6 @@ def sparse(records: Sequence[dict[str, Any]], look: Look) -> Any:
 
 
 def _line(row: Row, name: str, quantity: str, scale: float) -> list[tuple[float, float]]:
-    """Return the points of a candidate where the quantity was measured."""
     there = [(x, case["candidates"][name][quantity]) for x, case in row.points if name in case["candidates"]]
     return [(x, scale * y) for x, y in there if y is not None]
 

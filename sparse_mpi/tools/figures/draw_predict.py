@@ -81,13 +81,11 @@ def _colours(look: Look) -> dict[str, str]:
 
 
 def _kind(candidate: str) -> str:
-    """Return what the dot of a candidate stands for."""
     algorithm, _, wire = candidate.partition(" ")
     return KINDS.get("dense" if algorithm.startswith("dense") else wire, "plain")
 
 
 def _pair(case: dict[str, Any], what: str) -> tuple[float, float]:
-    """Return measured and predicted milliseconds, of the exchange or the step."""
     measured, predicted = ("seconds", "predicted") if what == "exchange" else ("step", "predicted step")
     return 1e3 * case[measured], 1e3 * case[predicted]
 

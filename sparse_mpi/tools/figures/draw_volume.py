@@ -46,7 +46,6 @@ def figure(records: Sequence[dict[str, Any]], look: Look) -> Any:
 
 
 def _bytes(volume: dict[str, Any], of: str) -> float:
-    """Return bytes over k: those counted, or those that the formula allows."""
     return (volume[f"{of}words"] * WORD + volume[f"{of}control"]) / volume["k"]
 
 

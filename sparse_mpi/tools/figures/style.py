@@ -149,11 +149,7 @@ DARK = Look(
 
 
 def matplotlib(part: str = "") -> Any:
-    """Return matplotlib, or a ``part`` of it.
-
-    Raises:
-        ImportError: it is not installed.
-    """
+    """Return matplotlib, or a ``part`` of it. Raises ImportError: it is not installed."""
     try:
         return import_module(f"matplotlib.{part}".rstrip("."))
     except ImportError:
@@ -169,10 +165,8 @@ def variants(file: str | Path) -> dict[Path, Look]:
 def write(make: Callable[[Look], Any], file: str | Path) -> None:
     """Write the figure that ``make`` draws for light and dark pages, in the format that the name of ``file`` says.
 
-    Raises:
-        ImportError: matplotlib is not installed.
-        ValueError: it does not know the format.
-        OSError: a file cannot be written.
+    Raises ImportError: matplotlib is not installed; ValueError: it does not know the format; OSError: a file cannot be
+    written.
     """
     for name, look in variants(file).items():
         figure = drawn(make, look)
@@ -191,7 +185,6 @@ def drawn(make: Callable[[Look], Any], look: Look) -> Any:
 
 
 def _undated(file: Path) -> dict[str, None]:
-    """Return metadata without the date of today."""
     return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(file.suffix.lower(), {})
 
 

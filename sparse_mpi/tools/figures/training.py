@@ -104,7 +104,6 @@ def losses(races: Sequence[Race], look: Look) -> Any:
 
 
 def _clock(seconds: float | list[float], steps: Sequence[int]) -> list[float]:
-    """Return when each of ``steps`` was over: ``seconds`` are those of a step, or these times themselves."""
     return seconds if isinstance(seconds, list) else [step * seconds for step in steps]
 
 
@@ -182,7 +181,6 @@ def _rows(records: Records) -> list[tuple[str, list[str]]]:
 
 
 def _values(records: Records, way: str, kind: str, field: str) -> list[list[float]]:
-    """Return the values of all epochs, a list for each seed."""
     return [[e[field] for e in r["epochs"]] for r in records if r["way"] == way and r["shards"] == kind]
 
 

@@ -91,10 +91,8 @@ def build(
 
     Inside a Slurm allocation it is an srun if that fits the MPI, elsewhere the mpiexec that belongs to it. Values that
     the user has set win. The ranks of an ``elastic`` job survive the failure of others, for which mpiexec is needed.
-
-    Raises:
-        LaunchError: there is no MPI, or nothing that starts its processes, or its ranks cannot survive the failure of
-            others.
+    Raises LaunchError: there is no MPI, or nothing that starts its processes, or its ranks cannot survive the failure
+    of others.
     """
     allocation = Allocation.of(environment)
     clean = surroundings.outside_of_jobs(environment)

@@ -55,7 +55,6 @@ def home() -> str:
 
 
 def _installed() -> bool:
-    """Return True if every Python of this installation finds the package, whatever its current folder."""
     places = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     return str(ROOT) in places or "site-packages" in ROOT.parts
 

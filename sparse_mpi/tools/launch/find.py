@@ -138,7 +138,6 @@ def _intel(job: Job) -> dict[str, str]:
 
 
 def _confine_nothing(folders: Folders) -> dict[str, str]:
-    """Return no variables, because these MPIs have none: their segments are found by name after the job."""
     return {}
 
 
@@ -238,8 +237,7 @@ class Mpiexec(NamedTuple):
 def find_library(environment: Mapping[str, str]) -> Library:
     """Return the MPI library that mpi4py loads.
 
-    Raises:
-        LaunchError: mpi4py or an MPI is missing, or is of an implementation that is not known here.
+    Raises LaunchError: mpi4py or an MPI is missing, or is of an implementation that is not known here.
     """
     done = call([sys.executable, "-c", ASK], environment)
     if done.returncode:
@@ -266,10 +264,8 @@ def find_mpiexec(environment: Mapping[str, str]) -> Mpiexec:
     """Return the mpiexec of the MPI that mpi4py loads.
 
     It is looked for in the library's own prefix, beside this Python, beside the compiler that mpi4py was built with and
-    on the path, and is taken only if its ``--version`` says that it is of the same implementation.
-
-    Raises:
-        LaunchError: there is no MPI, or no mpiexec that belongs to it.
+    on the path, and is taken only if its ``--version`` says that it is of the same implementation. Raises LaunchError:
+    there is no MPI, or no mpiexec that belongs to it.
     """
     library = find_library(environment)
     others = []
@@ -313,8 +309,7 @@ def call(
 def survival(flavour: Flavour) -> tuple[str, ...]:
     """Return the options of mpiexec with which ranks survive the failure of others.
 
-    Raises:
-        LaunchError: this MPI has none.
+    Raises LaunchError: this MPI has none.
     """
     if flavour.elastic is None:
         raise LaunchError(

@@ -257,7 +257,6 @@ def _terminal() -> str:
 
 
 def _before_exec() -> None:
-    """Prepare the child: it ends with its parent and takes signals again."""
     die_with_parent()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED | {signal.SIGCHLD})
 

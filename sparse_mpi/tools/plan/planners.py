@@ -46,8 +46,7 @@ class Forecast:
         sparse: the other options. Of either kind, options are left out that another one undercuts in every phase.
         choices: options and numbers of pieces worth trying; only one piece without overlap, as nothing is pipelined.
 
-    Raises:
-        ValueError: the profile lacks the option dense, or has no sparse one.
+    Raises ValueError: the profile lacks the option dense, or has no sparse one.
     """
 
     def __init__(self, profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> None:
@@ -147,7 +146,6 @@ def secopa(profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> P
 
 
 def _alone(forecast: Forecast, number: int, choice: Choice) -> float:
-    """Return the seconds that reducing one tensor by itself takes."""
     _, pieces, *phases = forecast.load(forecast.part([number], choice))
     return sum(phases) + (pieces - 1) * max(phases)
 
@@ -202,7 +200,6 @@ def greedy(profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> P
 
 
 def _at_full_density(forecast: Forecast, parts: Parts) -> Parts:
-    """Return the same parts without the budget of `partial`, which cannot be kept when tensors change sides."""
     return [forecast.part(part.tensors, Choice(part.option, part.partitions)) for part in parts]
 
 
@@ -293,14 +290,7 @@ def brute(
 ) -> Plan:
     """Return the best of all ways to fuse the tensors, with all choices for every part.
 
-    Args:
-        profile: of the job.
-        overlap: whether reductions begin during the backward pass.
-        cpu_lane: whether selections and merges run beside the compute stream.
-        partitions: the numbers of pieces to try; without overlap one piece is best.
-
-    Raises:
-        ValueError: there are more than `MAX_TENSORS` tensors or `MAX_PLANS` plans.
+    Raises ValueError: there are more than `MAX_TENSORS` tensors or `MAX_PLANS` plans.
     """
     forecast, tensors = Forecast(profile, overlap, cpu_lane), len(profile.tensors)
     remedy = "take greedy, or give brute fewer tensors, options or partitions"
@@ -359,12 +349,7 @@ def best(profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> Pla
 
 
 def explain(profile: Profile, plan: Plan) -> str:
-    """Say what ``plan`` does and gains over all dense and all sparse, or "leave it dense" where that is as fast.
-
-    Args:
-        profile: from which the plan was made.
-        plan: with overlap or without.
-    """
+    """Say what ``plan`` does and gains over all dense and all sparse, or "leave it dense" where that is as fast."""
     all_dense = dense(profile, plan.overlap, plan.cpu_lane)
     all_sparse = sparse(profile, plan.overlap, plan.cpu_lane)
     kinds = {option.name: option.dense for option in profile.options}

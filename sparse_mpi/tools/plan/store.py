@@ -44,13 +44,7 @@ def encode(kind: Any, value: Any) -> Any:
 def decode(kind: Any, data: Any, where: str) -> Any:
     """Invert `encode`: return the value of type ``kind`` that ``data`` was made of.
 
-    Args:
-        kind: a dataclass, a named tuple, a tuple of these, str, bool, int or float.
-        data: what JSON gave.
-        where: name of ``data`` in errors.
-
-    Raises:
-        ValueError: a field is missing, unknown or of another type; the message says where.
+    Raises ValueError: a field is missing, unknown or of another type; the message says where.
     """
     if names := _names(kind):
         hints = get_type_hints(kind)
@@ -70,13 +64,7 @@ def decode(kind: Any, data: Any, where: str) -> Any:
 
 
 def written(data: Any, indent: int = 0, before: int = 0) -> str:
-    """Return JSON for human readers, in which whatever fits into a line stays in it.
-
-    Args:
-        data: dicts, lists, strings and numbers.
-        indent: spaces at the beginning of the line that ``data`` is in.
-        before: characters of that line that are taken already.
-    """
+    """Return JSON for human readers, in which whatever fits into a line stays in it."""
     line = json.dumps(data, allow_nan=False)
     if indent + before + len(line) <= WIDTH or not isinstance(data, (dict, list)):
         return line
@@ -88,7 +76,6 @@ def written(data: Any, indent: int = 0, before: int = 0) -> str:
 
 
 def _kinds(kind: Any, length: int) -> tuple[Any, ...]:
-    """Return the types of the items of a tuple; ``tuple[int, ...]`` has ``length`` items."""
     kinds = get_args(kind)
     return kinds[:1] * length if kinds[1:] == (...,) else kinds
 
@@ -177,12 +164,7 @@ def dumps(plan: Plan) -> str:
 def loads(text: str, name: str = "the text") -> Plan:
     """Return the plan that the text of a plan file holds.
 
-    Args:
-        text: content of the file.
-        name: name of the file, for errors.
-
-    Raises:
-        ValueError: ``text`` is no JSON, another kind of file, of a newer version, altered, or an impossible plan.
+    Raises ValueError: ``text`` is no JSON, another kind of file, of a newer version, altered, or an impossible plan.
     """
     plan = _load(Plan, text, name)
     if problem := wrong_with_plan(plan):
@@ -231,13 +213,7 @@ def digest(record: Plan | Profile) -> str:
 def check(plan: Plan, tensors: Sequence[Tensor | tuple[str, tuple[int, ...]]], ranks: int) -> None:
     """Raise unless ``plan`` was made for this job.
 
-    Args:
-        plan: is to be carried out.
-        tensors: of the job, in the order of the flat gradient; names and shapes are compared.
-        ranks: of the job.
-
-    Raises:
-        ValueError: the plan is for other tensors, of which the message names the first, or another number of ranks.
+    Raises ValueError: the plan is for other tensors, of which the message names the first, or another number of ranks.
     """
     job = [(tensor[0], tuple(tensor[1])) for tensor in tensors]
     for number in range(max(len(job), len(plan.tensors))):
@@ -269,7 +245,6 @@ def _dump(record: Plan | Profile) -> str:
 
 
 def _hash(content: Any) -> str:
-    """Return the hash of encoded content, whatever the order of its keys."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return blake2b(canonical.encode(), digest_size=8).hexdigest()
 

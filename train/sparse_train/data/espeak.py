@@ -124,7 +124,6 @@ def _speakers(rng: np.random.Generator, count: int, voices: tuple[str, ...]) -> 
 
 
 def _prompt(rng: np.random.Generator) -> str:
-    """Draw what a caller of AN4's census says: a name, a number, a date or an order, equally often."""
     kinds = (_name, _number, _date, _order)
     return kinds[rng.integers(len(kinds))](rng)
 

@@ -71,17 +71,10 @@ STRIDES = 100  # a second
 
 
 def log_spectrogram(samples: np.ndarray, rate: int) -> np.ndarray:
-    """Return the log magnitudes of a clip's short-time Fourier transform, with mean 0 and deviation 1.
+    """Return ``(BINS, frames)`` float32, log magnitudes of the short-time Fourier transform of ``(N,)`` int16 samples.
 
-    Windows of 20 ms make bins 50 Hz apart at any ``rate``, so that sounds need no resampling: below 16 kHz
-    the upper bins are silent, above it those over 8 kHz are left out.
-
-    Args:
-        samples: ``(N,)`` int16, N > 0; fewer than a window are filled up with silence.
-        rate: samples a second.
-
-    Returns:
-        ``(BINS, frames)`` float32.
+    They have mean 0 and deviation 1. Windows of 20 ms make bins 50 Hz apart at any ``rate`` in Hz, so that sounds need
+    no resampling: below 16 kHz the upper bins are silent, above it those over 8 kHz are left out.
     """
     window, stride = round(rate / WINDOWS), round(rate / STRIDES)
     sound = np.pad(samples.astype(np.float32) / 2**15, (0, max(0, window - len(samples))))

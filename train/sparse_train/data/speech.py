@@ -95,7 +95,6 @@ def _distributed(root: Path, part: str) -> tuple[Clip, ...]:
 
 
 def _transcription(line: str) -> tuple[str, str] | None:
-    """Return name and text of a line such as ``<s> ENTER SIX </s> (an251-fash-b)``, or None without a name."""
     parts = re.fullmatch(r"(.*)\(([^()]+)\)\s*", line)
     return (parts[2], written(re.sub(r"<[^>]*>", " ", parts[1]))) if parts else None
 

@@ -100,7 +100,6 @@ def running_words(line: str) -> list[str]:
 
 
 def _wikitext(name: str) -> list[tuple[str, str]]:
-    """Return the pairs of paths where ``name`` may be: in the folder itself, or in that of either archive."""
     places = (("", "tokens"), (f"{name}/", "tokens"), ("", "raw"), (f"{name}-raw/", "raw"))
     return [(f"{folder}wiki.train.{kind}", f"{folder}wiki.test.{kind}") for folder, kind in places]
 

@@ -56,14 +56,10 @@ class SpeechLSTM(nn.Module):
         self.linear = nn.Linear(hidden, characters, bias=False)
 
     def forward(self, spectrograms: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits of characters for every frame of 20 ms.
+        """Return logits ``(B, T', characters)`` for frames of 20 ms, and how many of each are no padding.
 
-        Args:
-            spectrograms: ``(B, bins, T)``, a frame for 10 ms.
-            frames: ``(B,)`` int64 on the CPU, how many of each are no padding.
-
-        Returns:
-            ``(B, T', characters)`` logits, T' the half of T, rounded up; and how many of each are no padding.
+        Spectrograms are ``(B, bins, T)``, a frame for 10 ms, of which ``frames`` ``(B,)`` int64 on the CPU are no
+        padding; T' is the half of T, rounded up.
         """
         x, frames = self._convolve(spectrograms[:, None], frames)
         packed = pack_padded_sequence(x.flatten(1, 2).transpose(1, 2), frames, batch_first=True, enforce_sorted=False)
@@ -86,7 +82,6 @@ class SpeechLSTM(nn.Module):
 
 
 def _strided(length: Length, stride: int) -> Length:
-    """Return the length of the output of a convolution with an odd kernel, padded by half of it."""
     return (length - 1) // stride + 1
 
 

@@ -73,18 +73,7 @@ def parse(
     check: Callable[[Namespace], None],
     argv: Sequence[str] | None = None,
 ) -> Namespace:
-    """Return the options of a training program, those of `Settings` filled in for the chosen data set.
-
-    Args:
-        program: its name, for the folder of results.
-        description: what it does, for --help.
-        settings: its settings for each data set it can train on; the first is the default.
-        folders: where each data set is looked for.
-        tiny: in place of all settings with --tiny.
-        extend: adds the program's own options.
-        check: raises ValueError for those that do not go together.
-        argv: the command line; None takes the process's own.
-    """
+    """Return the options of a training program, those of `Settings` filled in for the chosen data set."""
     parser = Parser(description=description)
     reduction.extend(parser, lambda field: _defaults(settings, field))
     local.extend(parser)

@@ -89,7 +89,6 @@ def resolve(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _spelled(option: str) -> str:
-    """Return the name of an option as a command line has it."""
     return option.replace("_", "-")
 
 

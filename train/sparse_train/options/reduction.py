@@ -98,7 +98,6 @@ def _algorithm(text: str) -> str:
 
 
 def _plan(text: str) -> str | Path:
-    """Convert the value of --plan: `AUTO`, or the path of a file."""
     return AUTO if text == AUTO else command_line.file("plan.json")(text)
 
 
@@ -211,7 +210,6 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _prepares(algo: str) -> bool:
-    """Return True if a step of this --algo can be prepared before its gradient is there."""
     return algo not in (AUTO, PLAN) and algorithm_spelled(algo).traits.prepares
 
 

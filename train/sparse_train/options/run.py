@@ -50,13 +50,7 @@ def extend_checkpoints(parser: ArgumentParser) -> None:
 
 
 def resolve_checkpoints(parser: ArgumentParser, args: Namespace, new: Path) -> None:
-    """Resolve where a run is resumed from, and where its results and checkpoints go.
-
-    Args:
-        parser: reports options that contradict each other.
-        args: gets ``resume``, ``out``, ``checkpoint_dir`` and ``keep``.
-        new: folder for the results of a run that names none and resumes none.
-    """
+    """Resolve where a run is resumed from, and where its results and checkpoints go."""
     if args.keep and not args.checkpoint_every:
         parser.error("argument --keep: no checkpoints are written without --checkpoint-every; add it")
     if args.checkpoint_dir and not args.checkpoint_every and args.resume is None:

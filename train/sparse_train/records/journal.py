@@ -53,7 +53,6 @@ class Journal:
         self.bar = self._bar(0)
 
     def _bar(self, step: int) -> Bar:
-        """Return a bar that stands at a step, for rank 0 to show."""
         return Bar(self._steps, "first step", self._comm.rank == 0 and self._args.progress, step, stay=True)
 
     def close(self) -> None:
@@ -79,14 +78,7 @@ class Journal:
             self.coverages.append(coverage(totals, reducers))
 
     def step(self, now: Mapping[str, Any], step: Meter, epoch: Meter, seconds: float) -> None:
-        """Move the bar on, and write the record if it is the step's turn.
-
-        Args:
-            now: the ``"step"`` that is over, its ``"epoch"``, its ``"lr"``.
-            step: what this rank did in it.
-            epoch: what this rank did in its epoch so far.
-            seconds: what that took.
-        """
+        """Move the bar on, and write the record if it is the step's turn."""
         due = (now["step"] - 1) % self._args.log_every == 0  # to fetch sums from the device, which are needed below
         if due:
             scores = known(self._task.scores(step.sums))
@@ -132,17 +124,7 @@ class Journal:
             self.bar.write(f"flush after step {now['step']}: {sent / 1e6:.2f} MB, {seconds:.2f} s")
 
     def epoch(self, now: Mapping[str, Any], meter: Meter, seconds: float, test: Mapping[str, float]) -> None:
-        """Write and print what all ranks did in an epoch.
-
-        Args:
-            now: as for `step`.
-            meter: what this rank did.
-            seconds: what that took.
-            test: scores on the test data, the same on all ranks.
-
-        Raises:
-            JobError: the loss is no finite number any more.
-        """
+        """Write and print what all ranks did in an epoch. Raises JobError: the loss is no finite number any more."""
         everybody = meter.summed(self._comm)
         train = known(self._task.scores(everybody.sums))
         if not math.isfinite(train["loss"] + test["loss"]):
@@ -158,12 +140,7 @@ class Journal:
     def check(self, step: int, meter: Meter) -> None:
         """Check that loss and weights are finite, before a checkpoint is written; collective.
 
-        Args:
-            step: the number of the step that is over.
-            meter: what this rank did in its epoch so far.
-
-        Raises:
-            JobError: they are not, on any rank; raised on all.
+        Raises JobError: they are not, on any rank; raised on all.
         """
         everybody = meter.summed(self._comm)
         loss = self._task.scores(everybody.sums)["loss"] if everybody.steps else 0.0
@@ -192,7 +169,6 @@ class Journal:
         )
 
     def _shown(self, scores: Mapping[str, float], prefix: str, digits: int) -> str:
-        """Return ``scores`` as text, the headline first."""
         names = sorted(scores, key=lambda name: name != self._task.headline)
         return ", ".join(f"{prefix}{name} {scores[name]:.{digits}f}" for name in names)
 

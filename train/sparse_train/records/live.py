@@ -40,7 +40,6 @@ def dealing(shards: str) -> list[str]:
 
 
 def _words(options: Iterable[str]) -> list[str]:
-    """Return options, each NAME or NAME=VALUE, as words of a command line."""
     return [word for option in options for word in f"--{option}".split("=", 1)]
 
 

@@ -44,8 +44,7 @@ class Metrics:
         comm: between the ranks, of which the first records. Another one goes on with the file where that is lost.
         resumed: where a run is resumed, whose records stay up to there; None starts new ones.
 
-    Raises:
-        OSError: the folder cannot be made or written to.
+    Raises OSError: the folder cannot be made or written to.
     """
 
     def __init__(self, folder: Path | None, comm: Comm, resumed: Resumed | None = None) -> None:

@@ -76,13 +76,7 @@ class ImageTask:
 def image_task(args: Namespace, comm: Comm, build: Callable[[ImageBatches], nn.Module]) -> ImageTask:
     """Make the task of this rank on the images that ``args`` asks for.
 
-    Args:
-        args: see `arguments.parse` and `extend`.
-        comm: tells which share of the images is this rank's; nothing is communicated.
-        build: the model for batches of such classes, channels and size.
-
-    Raises:
-        OSError, ValueError, ImportError: the images cannot be read, or are too few.
+    Raises OSError, ValueError, ImportError: the images cannot be read, or are too few.
     """
     batches = DATASETS[args.data].batches(args, comm)
     return ImageTask(build(batches), batches)

@@ -55,8 +55,7 @@ class LanguageTask:
         block: tokens that the model sees at a time, and those it predicts from them.
         args: see `program.Program.parse`; of which batch_size, in blocks a step on each rank, and seed.
 
-    Raises:
-        ValueError: too few blocks.
+    Raises ValueError: too few blocks.
     """
 
     items = "tokens"

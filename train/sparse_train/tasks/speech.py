@@ -157,17 +157,8 @@ def buckets(seconds: np.ndarray, batch_size: int, size: int, seed: int, epoch: i
     A step has clips of similar length, so that little is padding and no rank waits for another: clips are sorted and
     cut into equal steps. The first epoch goes from short to long (SortaGrad of DeepSpeech 2); later ones shuffle the
     steps, and the clips within each. All ranks draw the same and see each clip once, in the same number of steps. A
-    batch has ``batch_size`` clips, or a few more where their number is no multiple.
-
-    Args:
-        seconds: ``(N,)`` lengths of the clips.
-        batch_size: clips a step on each rank.
-        size: how many ranks there are.
-        seed: with ``epoch``, what the order depends on.
-        epoch: from 0.
-
-    Raises:
-        ValueError: fewer clips than ranks.
+    batch has ``batch_size`` clips, or a few more where their number is no multiple. Raises ValueError: fewer clips than
+    ranks.
     """
     if len(seconds) < size:
         raise ValueError(f"{len(seconds)} training clips are too few for {size} ranks: each needs at least 1")
@@ -191,12 +182,7 @@ def collate(clips: Sequence[Clip]) -> Batch:
 
 
 def recognise(logits: Tensor, frames: Tensor) -> list[str]:
-    """Return texts by greedy decoding: the likeliest character of every frame, without repetitions and blanks.
-
-    Args:
-        logits: ``(B, T, characters)``.
-        frames: ``(B,)`` int64, how many of each are no padding.
-    """
+    """Return texts of logits ``(B, T, characters)``: the likeliest of every frame, without repetitions and blanks."""
     best = logits.argmax(2).cpu().numpy()
     texts = []
     for codes, length in zip(best, frames.tolist(), strict=True):

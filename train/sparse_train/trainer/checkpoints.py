@@ -137,10 +137,6 @@ class Checkpoints:
         """Write a checkpoint and return its path; collective.
 
         A failure is reported and returns None, so that training goes on: older checkpoints are intact.
-
-        Args:
-            step: after which the run is.
-            state: returns what it needs to go on. It is called again if ranks are lost meanwhile.
         """
         began = time.perf_counter()
         path = together(self._comm, lambda: self._saved(step, state()))

@@ -89,5 +89,4 @@ class Survivors:
         return f"{left} ranks are left, fewer than --min-ranks {self._least}" if left < self._least else ""
 
     def _lost(self, team: Team) -> dict[int, int]:
-        """Return the ranks that were lost since samples were dealt, and the first transaction that each was not in."""
         return {rank: d.step for d in team.settled for rank in d.ranks if rank in self._ranks}
