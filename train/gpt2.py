@@ -16,7 +16,7 @@ from importlib import import_module
 from torch import Tensor, nn
 
 from sparse_mpi.comm import Comm
-from sparse_train.data.text import FOLDERS
+from sparse_train.data.corpus import FOLDERS
 from sparse_train.tasks.language import LanguageTask, Shape, byte_pairs, language_task, shape_of, shape_options
 from sparse_train.trainer.program import Program, Settings, Tiny
 

@@ -32,8 +32,8 @@ from sparse_train.options.optimization import OPTIMIZERS
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
 from sparse_train.ranks.job import agreed, run, threads_per_rank
 from sparse_train.tasks.task import Task
-from sparse_train.trainer.evaluation import average_buffers, identical
 from sparse_train.trainer.planning import spelling
+from sparse_train.trainer.survivors import average_buffers, identical
 
 PROGRAMS = ("vgg", "resnet", "vit", "lstm", "transformer", "bert", "gpt2")
 

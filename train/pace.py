@@ -23,7 +23,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.command_line import Parser, checked, integer, new_folder
 from sparse_train.ranks import job
-from sparse_train.records.live import arguments, check_program, check_way, step_seconds
+from sparse_train.records.comparison import arguments, check_program, check_way, step_seconds
 
 
 def step_seconds_by_way(args: Namespace, comm: Comm) -> dict[str, list[float]]:

@@ -54,9 +54,16 @@ from sparse_mpi.tools.emulation import hosts, schedule
 from sparse_mpi.tools.figures.style import write
 from sparse_mpi.tools.figures.training import curves, gaps, losses
 from sparse_train.options.arguments import file_name
-from sparse_train.records import comparison, live
-from sparse_train.records.comparison import LOWER_IS_BETTER, paired_table
-from sparse_train.records.live import arguments, check_program, check_shards, check_way, dealing
+from sparse_train.records import comparison
+from sparse_train.records.comparison import (
+    LOWER_IS_BETTER,
+    arguments,
+    check_program,
+    check_shards,
+    check_way,
+    dealing,
+    paired_table,
+)
 
 
 class Run(NamedTuple):
@@ -91,7 +98,7 @@ def train(run: Run) -> dict[str, Any]:
         argv += ["--seed", str(run.seed), "--threads", "1", "--no-progress"]
         argv += ["--checkpoint-every", "0", "--out", folder]
         if run.links:
-            live.start(run.program, run.ranks, run.links, [*argv, "--log-every", "1"], Path(folder) / "log")
+            comparison.start(run.program, run.ranks, run.links, [*argv, "--log-every", "1"], Path(folder) / "log")
         else:
             args = program.parse(argv)
             with redirect_stdout(StringIO()):
@@ -105,7 +112,7 @@ def train(run: Run) -> dict[str, Any]:
         "mb_sent": total / epochs[-1]["step"],
         "mb_total": total,  # with all that a warm-up and a flush sent
         "epochs": epochs,
-        **(live.measured(events) if run.links else {}),
+        **(comparison.measured(events) if run.links else {}),
         **provenance(),
     }
 

@@ -36,10 +36,10 @@ from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
 from sparse_mpi.tools.plan.timeline import simulate
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_train.models.vision import VGG16
-from sparse_train.options.run import DEVICES
+from sparse_train.options.arguments import DEVICES
 from sparse_train.ranks.device import choose, finish
 from sparse_train.ranks.job import agreed, run, threads_per_rank
-from sparse_train.records.meter import Stamps
+from sparse_train.records.metrics import Stamps
 from sparse_train.trainer.planning import Profiler
 
 CLASSES = 10

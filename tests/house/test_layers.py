@@ -76,7 +76,7 @@ OUTSIDE = {
         "kernels.cuda.*": ANYWHERE,
     },
     "cupyx": {"arrays": INSIDE},
-    "scipy": {"tools.cli.sparse_rivals": INSIDE, "tools.analysis.interval": INSIDE},
+    "scipy": {"tools.cli.bench_sparse": INSIDE, "tools.analysis.interval": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE, "kernels.lanes": ANYWHERE},
     "llvmlite": {"kernels.lanes": ANYWHERE},
     "tqdm": {"tools.bench.progress": INSIDE, "tools.cli.*": INSIDE},

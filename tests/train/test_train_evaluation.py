@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_train.trainer.evaluation import evaluate
+from sparse_train.trainer.survivors import evaluate
 
 from .small_training import Slope, network, task
 

@@ -19,7 +19,7 @@ from sparse_mpi.tools.plan.base import Part, Plan
 from sparse_train.options.reduction import OPTIONS
 from sparse_train.ranks.job import JobError
 from sparse_train.records.journal import coverage
-from sparse_train.records.meter import Stamps
+from sparse_train.records.metrics import Stamps
 from sparse_train.trainer.planning import Planning, Profiler
 
 from ..launch import launch, needs_mpi

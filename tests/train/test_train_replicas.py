@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparse_train.trainer.evaluation import average_buffers, identical
+from sparse_train.trainer.survivors import average_buffers, identical
 
 from .small_training import network
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from sparse_train.data import small_images
-from sparse_train.data.batches import Images, Split
-from sparse_train.data.source import InMemory, OnDisk, Source
+from sparse_train.data.share import Images, InMemory, OnDisk, Source, Split
 
 __all__ = ["DATASETS", "Images", "Source", "Split"]
 

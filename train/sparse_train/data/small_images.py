@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_train.data.batches import Images, Split
+from sparse_train.data.share import Images, Split
 
 TEST = 360  # images held out: one in five
 

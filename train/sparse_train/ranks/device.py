@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def choose(wanted: str, comm: Comm) -> torch.device:
-    """Return the device of this rank, torch's current one from now on; "auto" is "cuda" where all ranks can. Collective.
+    """Return the device of this rank, torch's current one; "auto" is "cuda" where all ranks can. Collective.
 
     Raises JobError: on all ranks, where ``"cuda"`` is wanted and some rank cannot; it says what is missing.
     """

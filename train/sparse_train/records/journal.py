@@ -20,8 +20,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.reduction.watch import Quality
 from sparse_mpi.tools.bench.progress import COMPILING, Bar, cold
 from sparse_train.ranks.job import JobError
-from sparse_train.records.meter import PARTS, WORK, Meter
-from sparse_train.records.metrics import BUDGET, Metrics, plot
+from sparse_train.records.metrics import BUDGET, PARTS, WORK, Meter, Metrics, plot
 from sparse_train.tasks.task import Task
 
 

@@ -20,7 +20,7 @@ from sparse_mpi.tools.figures.draw_timeline import figure
 from sparse_mpi.tools.figures.style import write
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.training.tracer import BucketTrace, Interval
-from sparse_train.records.meter import Stamps
+from sparse_train.records.metrics import Stamps
 
 RECENT = 21  # steps, of which the one of median length is drawn
 

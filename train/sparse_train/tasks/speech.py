@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import ctc_loss, log_softmax
 
 from sparse_mpi.comm import Comm
-from sparse_train.data import espeak, speech
+from sparse_train.data import speech
 from sparse_train.data.share import Epochs, Parts, Share, fingerprint, share_of
-from sparse_train.data.sound import BINS, log_spectrogram
-from sparse_train.data.speech import Clip, Speech, decode, encode
-from sparse_train.models.speech_lstm import SpeechLSTM
+from sparse_train.data.speech import BINS, Clip, Speech, decode, encode, log_spectrogram
+from sparse_train.models.language import SpeechLSTM
 from sparse_train.options.arguments import Settings, Tiny
 from sparse_train.tasks.task import Sums, sums
 
@@ -51,10 +50,10 @@ def distance(first: Sequence[str], second: Sequence[str]) -> int:
 TEST_BATCH = 16  # clips evaluated at once; bounds memory only
 
 LOADERS: dict[str, Callable[[Path], Speech]] = {
-    "espeak": espeak.load,
+    "espeak": speech.load,
     "an4": speech.load_an4,
     "asterisk": speech.load_asterisk,
-    "espeak-tiny": espeak.load_few,
+    "espeak-tiny": speech.load_few,
 }
 SYNTHETIC = "(synthetic, made by eSpeak NG)"
 FOLDERS = {"espeak": SYNTHETIC, "an4": "data", "asterisk": "/usr/share", "espeak-tiny": SYNTHETIC}

@@ -28,10 +28,10 @@ from sparse_mpi.tools.plan.measure import measure
 from sparse_mpi.tools.plan.planners import PLANNERS, best, explain
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.wire import WIRES
+from sparse_train.options.arguments import reducing_ranks
 from sparse_train.options.reduction import AUTO, algorithm_and_options, budgeted, feedback_options, momentum_line
-from sparse_train.options.run import reducing_ranks
 from sparse_train.ranks.job import agreed
-from sparse_train.records.meter import Stamps
+from sparse_train.records.metrics import Stamps
 
 
 def choices_of(reduction: GradientReduction) -> list[str]:
