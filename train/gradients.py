@@ -26,7 +26,7 @@ from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
 from sparse_mpi.tools.analysis.gradients import write
 from sparse_mpi.tools.bench.progress import progress
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.command_line import Parser, integer
+from sparse_mpi.tools.values import Parser, integer
 from sparse_train.options.arguments import new_file
 from sparse_train.options.optimization import OPTIMIZERS
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options

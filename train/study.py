@@ -38,21 +38,10 @@ from sparse_mpi.comm.world import World
 from sparse_mpi.network import networks
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.command_line import (
-    Parser,
-    checked,
-    every,
-    finite,
-    integer,
-    network,
-    new_folder,
-    number,
-    rate,
-    turns,
-)
 from sparse_mpi.tools.emulation import hosts, schedule
 from sparse_mpi.tools.figures.style import write
 from sparse_mpi.tools.figures.training import curves, gaps, losses
+from sparse_mpi.tools.values import Parser, checked, every, finite, integer, network, new_folder, number, rate, turns
 from sparse_train.options.arguments import file_name
 from sparse_train.records import comparison
 from sparse_train.records.comparison import (

@@ -29,13 +29,13 @@ from unittest.mock import patch
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm.world import World
 from sparse_mpi.sparse import Layout
+from sparse_mpi.tools import values
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.parsing import Parser
 from sparse_mpi.tools.emulation import hosts, launch, schedule
 from sparse_mpi.tools.launch.find import find_library
+from sparse_mpi.tools.values import Parser
 
 from . import prefork
 from .victim import KINDS, SIZE, Options

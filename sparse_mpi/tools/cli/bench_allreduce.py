@@ -32,14 +32,15 @@ from sparse_mpi.reduction.laws import LawError
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.tools import values
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import COMPILING, Bar, cold
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.cli import options, values
+from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
+from sparse_mpi.tools.values import Refused
 from sparse_mpi.wire import WIRES
 
 OPTIONS = ("selector", "wire", "rank")  # of the algorithms that have them

@@ -24,15 +24,16 @@ from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.reduction.watch import attainable
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import gradients
 from sparse_mpi.tools.analysis.gradients import Gradients
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.cli import options, values
+from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import markdown as table
+from sparse_mpi.tools.values import Refused
 
 SETTLED = 10  # steps before the first whose energy counts
 

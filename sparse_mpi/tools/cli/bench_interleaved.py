@@ -15,6 +15,7 @@ import numpy as np
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.network.break_even import FAIR, break_even, ring_bound
+from sparse_mpi.tools import values
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.comparison import (
     BASELINE,
@@ -32,13 +33,13 @@ from sparse_mpi.tools.bench.comparison import (
 )
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.cli import bench_network, options, values
+from sparse_mpi.tools.cli import bench_network, options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.emulation.probe import Link
 from sparse_mpi.tools.figures.compare import all_of
+from sparse_mpi.tools.values import Refused
 
 WIRES = (OWN, "packed", "packed+bf16")
 DESCRIPTION = """\

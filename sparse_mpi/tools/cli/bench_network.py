@@ -13,13 +13,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from sparse_mpi.tools.cli import values
+from sparse_mpi.tools import values
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import Option, option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.emulation import hosts, launch, schedule
 from sparse_mpi.tools.emulation.links import Links, RatePlayer
 from sparse_mpi.tools.emulation.probe import Link, probe
+from sparse_mpi.tools.values import Refused
 
 RANKS = range(2, 17)
 DESCRIPTION = """\

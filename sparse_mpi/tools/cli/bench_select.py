@@ -33,13 +33,14 @@ from sparse_mpi.arrays import Array, like, namespace, synchronize
 from sparse_mpi.kernels import threads
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import SparseVector, equal_boundaries, split_counts
+from sparse_mpi.tools import values
 from sparse_mpi.tools.bench.progress import progress
-from sparse_mpi.tools.cli import options, values
+from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.draw_volume import select as figure
+from sparse_mpi.tools.values import Refused
 from sparse_mpi.wire import WIRES, BitPacked, encode, regions_of
 
 SIZES = (1_000_000, 14_728_266, 27_600_000, 133_500_000)  # ..., VGG-16, LSTM, BERT

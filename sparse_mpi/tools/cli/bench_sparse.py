@@ -29,14 +29,15 @@ from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.choice import Choice
 from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.comm import Comm
+from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis.keyed_volume import CASES, filled, stored
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.cli import options, values
+from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
+from sparse_mpi.tools.values import Refused
 
 GLOO = "gloo"
 RIVALS = ("pickled allreduce", "pickled allgather", "dense", GLOO)

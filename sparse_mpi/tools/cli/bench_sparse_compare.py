@@ -21,10 +21,10 @@ from sparse_mpi.tools.cli import bench_network, bench_sparse, options, table
 from sparse_mpi.tools.cli.bench_sparse import RIVALS, best_of_others
 from sparse_mpi.tools.cli.benchmark import Benchmark, OnFile, Output
 from sparse_mpi.tools.cli.options import count, several
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.compare import sparse as figure
 from sparse_mpi.tools.figures.draw_volume import keyed
+from sparse_mpi.tools.values import Refused
 
 FACTS = ("n", "entries", "cases", "fill_in", "data", "steps")  # what all jobs of a record have in common
 DESCRIPTION = """\

@@ -17,8 +17,8 @@ from sparse_mpi.comm import as_comm
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.cli.options import Option, declare
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.figures.style import Look, write
+from sparse_mpi.tools.values import Refused
 
 Output = str | dict[str, Any] | int  # a text to print, a record, an exit status
 

@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+from sparse_mpi.tools import values
 from sparse_mpi.tools.bench.records import versions
-from sparse_mpi.tools.cli import values
 from sparse_mpi.tools.doctor import Finding, examine, findings, probes
 
 PATIENCE = 900.0  # seconds that compiling all kernels may take, on a slow and busy machine

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.tools.cli import values
+from sparse_mpi.tools import values
 from sparse_mpi.tools.cli.benchmark import save
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.figures import compare, draw_predict, draw_timeline, draw_volume, training
 from sparse_mpi.tools.figures.style import Look
+from sparse_mpi.tools.values import Refused
 
 Record = dict[str, Any]
 Figure = Callable[[Sequence[Record], Look], Any]

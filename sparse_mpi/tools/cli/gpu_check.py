@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.tools import values
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.cli import values
 from sparse_mpi.tools.emulation.launch import stop
 from sparse_mpi.tools.launch.command import build
 from sparse_mpi.tools.launch.environment import outside_of_jobs

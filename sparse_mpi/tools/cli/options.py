@@ -9,9 +9,9 @@ from typing import Any
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.sparse import Layout
+from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis.gradients import KINDS
 from sparse_mpi.tools.bench.models import MODELS
-from sparse_mpi.tools.cli import values
 
 POWERS = tuple(2**i for i in range(1, 11))
 USUAL_MODEL = "vgg16"

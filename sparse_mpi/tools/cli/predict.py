@@ -11,16 +11,17 @@ from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.network import networks
 from sparse_mpi.network.model import Network
 from sparse_mpi.reduction.arguments import algorithm_spelled
+from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import calibration, gradients, volume
 from sparse_mpi.tools.analysis.volume import Predicted, allowed, scaled, short_length
 from sparse_mpi.tools.bench.progress import progress
-from sparse_mpi.tools.cli import options, predict_advise, values
+from sparse_mpi.tools.cli import options, predict_advise
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.figures.draw_predict import check as draw_check
 from sparse_mpi.tools.figures.draw_predict import exchanges as draw_exchanges
 from sparse_mpi.tools.figures.style import Look
+from sparse_mpi.tools.values import Refused
 
 # Low-rank ones need shapes, which n does not tell; of those with nodes, most messages do not go over the network
 FLAT = [name for name in ALGORITHMS if calibration.predictable(name)]

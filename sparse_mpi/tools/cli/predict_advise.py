@@ -13,6 +13,7 @@ from sparse_mpi.comm import as_comm
 from sparse_mpi.network import fit as network_fit
 from sparse_mpi.network.cluster import TYPICAL, Cluster
 from sparse_mpi.sparse import Layout
+from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import advice, calibration, steps
 from sparse_mpi.tools.analysis.advice import Advice, Job, Verdict
 from sparse_mpi.tools.analysis.calibration import Check, Fit
@@ -20,12 +21,11 @@ from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.models import MODELS
 from sparse_mpi.tools.bench.progress import Bar, progress
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.cli import values
 from sparse_mpi.tools.cli.benchmark import Output
 from sparse_mpi.tools.cli.options import count, option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.emulation import schedule
+from sparse_mpi.tools.values import Refused
 
 SIZES = tuple(4**power for power in range(12))  # bytes, to 4 MiB
 RIGHT = 0.1  # advice whose step is at most so much longer than the fastest is right

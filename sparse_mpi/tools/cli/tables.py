@@ -18,9 +18,10 @@ from sparse_mpi.reduction.arguments import resolve_k
 from sparse_mpi.rows import RULES, quotas
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.tools import values
 from sparse_mpi.tools.bench.models import MODELS
-from sparse_mpi.tools.cli import table, values
-from sparse_mpi.tools.cli.parsing import Parser, Refused
+from sparse_mpi.tools.cli import table
+from sparse_mpi.tools.values import Parser, Refused
 from sparse_mpi.wire import WIRES, Wire, pack_whole
 
 DENSITY, RANKS = 0.01, (4, 64)  # of the bounds of algorithms

@@ -13,7 +13,7 @@ from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.network.break_even import Cost, break_even
 from sparse_mpi.tools.bench.comparison import BASELINE, cost
-from sparse_mpi.tools.figures.style import MOST, Look, batches, name_lines, numbers, panels
+from sparse_mpi.tools.figures.style import MOST, Look, batches, finish, panels
 
 COLUMNS = 4
 POINTS = 40  # of a modelled line
@@ -101,15 +101,15 @@ def _figure(jobs: Sequence[dict[str, Any]], shown: Sequence[Group], look: Look) 
     cells = [(ranks, group) for ranks in sorted({job["ranks"] for job in jobs}) for group in shown]
     columns = min(COLUMNS if len(shown) > 1 else 2, len(cells))
     rows = -(-len(cells) // columns)
-    figure, axes = panels(rows, columns, 1.75 if columns > 2 else 3.0, HEADING, sharex=True, sharey=True)
+    figure, axes = panels(
+        rows, columns, 1.75 if columns > 2 else 3.0, HEADING, "", "step, ms", sharex=True, sharey=True
+    )
     for panel in axes.flat[len(cells) :]:
         panel.set_visible(False)
     bandwidths = _range(jobs)
     for panel, (ranks, group) in zip(axes.flat, cells, strict=False):
         _panel(panel, _shown(lines(jobs, ranks), group), group, bandwidths, latency(jobs, ranks), look)
         panel.set_title(f"{group.title}, P = {ranks}".lstrip(", "))
-    for row in axes:
-        row[0].set_ylabel("step, ms")
     for panel in axes.flat[max(0, len(cells) - columns) : len(cells)]:
         panel.set_xlabel("Gbit/s of a rank")
         panel.tick_params(labelbottom=True)
@@ -131,10 +131,8 @@ def _panel(axes: Any, shown: Sequence[Line], group: Group, bandwidths: np.ndarra
         if bandwidths[0] <= crossing <= bandwidths[-1]:
             axes.plot(crossing / 1e9, 1e3 * dense.seconds(crossing, alpha), "x", ms=6, color=colour)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.minorticks_off()
     axes.margins(x=0.01)
-    name_lines(axes)
+    finish(axes)
 
 
 def _range(jobs: Sequence[dict[str, Any]]) -> np.ndarray:
@@ -195,11 +193,8 @@ def sparse(records: Sequence[dict[str, Any]], look: Look) -> Any:
                 line = _line(row, name, quantity, scale)
                 if line:
                     panel.plot(*zip(*line, strict=True), "o-", label=name, color=colour)
-            panel.set(xscale="log", yscale="log", title=f"{row.title}: {unit}")
-            panel.set_xlabel(row.label if row.label != next_label else "")
-            numbers(panel, [round(x, 3) for x, _ in row.points])
-            panel.yaxis.set_major_formatter("{x:g}")
-            name_lines(panel)
+            settings = {"title": f"{row.title}: {unit}", "xlabel": row.label if row.label != next_label else ""}
+            finish(panel, [round(x, 3) for x, _ in row.points], xscale="log", yscale="log", **settings)
     return drawn
 
 

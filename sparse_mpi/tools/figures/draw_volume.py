@@ -10,7 +10,7 @@ from typing import Any
 from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.tools.analysis.keyed_volume import KeyedVolume
 from sparse_mpi.tools.analysis.volume import WORD
-from sparse_mpi.tools.figures.style import MOST, Look, batches, name_lines, numbers, panels
+from sparse_mpi.tools.figures.style import MOST, Look, batches, finish, panels
 
 LEAST = "8(P-1)/P"
 HEADING = "of the busiest rank in a step; thin: what the formulas of the papers allow"
@@ -21,7 +21,7 @@ def figure(records: Sequence[dict[str, Any]], look: Look) -> Any:
     volumes = [volume for record in records for volume in record["volumes"]]
     names = list(dict.fromkeys(volume["algorithm"] for volume in volumes))
     rows = batches(names, MOST - 1)
-    shown, axes = panels(len(rows), 2, 2.6, HEADING, sharex=True, sharey="col")
+    shown, axes = panels(len(rows), 2, 2.6, HEADING, "P", sharex=True, sharey="col")
     lowest = {volume["ranks"]: volume["lowest"] / volume["k"] for volume in volumes}
     ticks = sorted(lowest)
     for (size, number), row in zip(axes, rows, strict=True):
@@ -36,12 +36,7 @@ def figure(records: Sequence[dict[str, Any]], look: Look) -> Any:
                 axis.plot(ranks, counted, "o-", color=colour, label=name)
                 axis.plot(ranks, allowed, color=colour, linewidth=0.6)
         for axis, title in ((size, "bytes over k"), (number, "messages")):
-            axis.set(title=title, xscale="log", yscale="log")
-            numbers(axis, ticks)
-            axis.yaxis.set_major_formatter("{x:g}")
-            name_lines(axis)
-    for axis in axes[-1]:
-        axis.set_xlabel("P")
+            finish(axis, ticks, title=title, xscale="log", yscale="log")
     return shown
 
 
@@ -55,7 +50,7 @@ def keyed(records: Sequence[dict[str, Any]], look: Look) -> Any:
     cases = list(dict.fromkeys(volume.case for volume in volumes))
     names = list(dict.fromkeys(volume.algorithm for volume in volumes))
     names.sort(key=lambda name: name != AUTO)
-    shown, axes = panels(len(cases), 3, 2.0, "of the busiest rank, over P", sharex=True, sharey="col")
+    shown, axes = panels(len(cases), 3, 2.0, "of the busiest rank, over P", "P", sharex=True, sharey="col")
     for row, case in zip(axes, cases, strict=True):
         mine = [volume for volume in volumes if volume.case == case and volume.ranks > 1]
         ticks = sorted({volume.ranks for volume in mine})
@@ -66,12 +61,7 @@ def keyed(records: Sequence[dict[str, Any]], look: Look) -> Any:
             row[1].plot(ranks, [_kilobytes(volume) for volume in there], "o-", color=colour, label=name)
             row[2].plot(ranks, [volume.messages for volume in there], "o-", color=colour, label=name)
         for panel, what in zip(row, ("kB, beside others", "kB", "messages"), strict=True):
-            panel.set(title=f"{case}: {what}", xscale="log", yscale="log")
-            numbers(panel, ticks[:: 1 + len(ticks) // 5])
-            panel.yaxis.set_major_formatter("{x:g}")
-            name_lines(panel)
-    for panel in axes[-1]:
-        panel.set_xlabel("P")
+            finish(panel, ticks[:: 1 + len(ticks) // 5], title=f"{case}: {what}", xscale="log", yscale="log")
     return shown
 
 
@@ -108,14 +98,11 @@ def select(records: Sequence[dict[str, Any]], look: Look) -> Any:
     densities = sorted({case["density"] for case in cases})
     rows = _rows(list(dict.fromkeys(name for case in cases for name in case["methods"])))
     heading = f"selection on {most} threads; {FLOOR}: the maximum, one pass over the vector"
-    shown, axes = panels(len(rows), len(densities), 2.1, heading, sharex=True, sharey=True)
+    shown, axes = panels(len(rows), len(densities), 2.1, heading, "n", "ns an element", sharex=True, sharey=True)
     for row, (purpose, names) in zip(axes, rows.items(), strict=True):
-        row[0].set_ylabel("ns an element")
         for panel, density in zip(row, densities, strict=True):
             _times(panel, [case for case in cases if case["density"] == density], names, look)
-            panel.set_title(f"{purpose}, density {density:g}")
-    for panel in axes[-1]:
-        panel.set_xlabel("n")
+            finish(panel, title=f"{purpose}, density {density:g}")
     return shown
 
 
@@ -133,6 +120,3 @@ def _times(axes: Any, cases: Sequence[dict[str, Any]], names: Sequence[str], loo
         if there:
             per_element = [1e9 * statistics.median(seconds) / n for n, seconds in there]
             axes.loglog([n for n, _ in there], per_element, "o-", color=colour, label=name)
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.minorticks_off()
-    name_lines(axes)

@@ -195,19 +195,29 @@ def paper(width: float, height: float) -> Any:
     return figure
 
 
-def panels(rows: int, columns: int, height: float, heading: str = "", **options: Any) -> tuple[Any, Any]:
-    """Return a figure and its panels (rows, columns), each row ``height`` inches high."""
-    size = (WIDTH, height * rows + 0.3 * bool(heading))
-    figure = paper(*size)
+def panels(
+    rows: int, columns: int, height: float, heading: str = "", xlabel: str = "", ylabel: str = "", **options: Any
+) -> tuple[Any, Any]:
+    """Return a figure and its panels (rows, columns), each row ``height`` inches high, with labels below and left."""
+    figure = paper(WIDTH, height * rows + 0.3 * bool(heading))
     if heading:
         figure.suptitle(heading, x=0.01, ha="left")
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    for panel in axes[-1]:
+        panel.set_xlabel(xlabel)
+    for panel in axes[:, 0]:
+        panel.set_ylabel(ylabel)
+    return figure, axes
 
 
-def numbers(axes: Any, ticks: Sequence[float]) -> None:
-    """Write ``ticks`` at a horizontal axis, which may be logarithmic, and nothing between."""
-    axes.set_xticks(ticks, [f"{tick:.4g}" if tick % 1 else f"{tick:g}" for tick in ticks])
+def finish(axes: Any, ticks: Sequence[float] | None = None, **settings: Any) -> None:
+    """Set up a panel whose lines are drawn: with names at their ends, plain numbers, and ``ticks`` at the x axis."""
+    axes.set(**settings)
+    if ticks is not None:
+        axes.set_xticks(ticks, [f"{tick:.4g}" if tick % 1 else f"{tick:g}" for tick in ticks])
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
+    name_lines(axes)
 
 
 def batches(names: Sequence[Drawn], most: int) -> list[list[Drawn]]:

@@ -42,7 +42,7 @@ def budget(records: Records, look: Look) -> Any:
     """Draw k, the time of a step and the rate over time, with what was wanted, from all decisions of a budget."""
     config, decisions = records[0]["config"], records[0]["decisions"]
     elapsed = [decision["elapsed"] for decision in decisions]
-    shown, axes = panels(3, 1, 1.7, sharex=True)
+    shown, axes = panels(3, 1, 1.7, "", "seconds since the beginning", sharex=True)
     entries, times, rates = axes[:, 0]
     entries.step(elapsed, [decision["k"] for decision in decisions], where="post", color=look.colours[0], linewidth=1)
     entries.set(yscale="log", title="k")
@@ -59,7 +59,6 @@ def budget(records: Records, look: Look) -> Any:
     rates.plot(elapsed[RATE_STEPS:], mean, linewidth=1, color=look.colours[0])
     given = f", budget {config['budget']}" if config.get("budget") else ""
     rates.set(title=f"MB/s sent, mean of {RATE_STEPS} steps{given}", ylim=(0, None))
-    rates.set_xlabel("seconds since the beginning")
     name_lines(times)
     return shown
 
@@ -153,7 +152,7 @@ def gaps(records: Records, look: Look) -> Any:
     """
     rows = _rows(records)
     heading = f"{records[0]['headline']} minus that of {rows[0][1][0]}, paired by seed; bars: 95 %"
-    shown, axes = panels(len(rows), 1, 2.4, heading, sharex=True)
+    shown, axes = panels(len(rows), 1, 2.4, heading, "MB sent by a rank in the run", sharex=True)
     for panel, (kind, ways) in zip(axes[:, 0], rows, strict=True):
         of = {way: {r["seed"]: r for r in records if (r["way"], r["shards"]) == (way, kind)} for way in ways}
         first = of[ways[0]]
@@ -169,7 +168,6 @@ def gaps(records: Records, look: Look) -> Any:
         panel.xaxis.set_major_formatter("{x:g}")
         panel.minorticks_off()
         panel.margins(x=0.1, y=0.15)
-    axes[-1, 0].set_xlabel("MB sent by a rank in the run")
     return shown
 
 

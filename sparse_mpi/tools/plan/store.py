@@ -1,9 +1,4 @@
-"""Convert frozen dataclasses and named tuples to JSON and back by their type hints, strictly, with clear errors.
-
-Check what a plan or a profile must fulfil beyond the types of its fields.
-
-Files of plans and profiles: readable JSON with the version of the format and a hash of the content.
-"""
+"""Files of plans and profiles, readable JSON with a version and a hash of the content, and plans as algorithms."""
 
 from __future__ import annotations
 
@@ -18,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.tools.plan.base import Part, Plan, Profile, Tensor
 
 WIDTH = 120
@@ -156,53 +152,36 @@ MAKE = {Plan: "make it anew with `python -m sparse_mpi plan --out`", Profile: "m
 T = TypeVar("T", Plan, Profile)
 
 
-def dumps(plan: Plan) -> str:
-    """Return the text of a plan file."""
-    return _dump(plan)
+def dumps(record: Plan | Profile) -> str:
+    """Return the text of a file that holds ``record``."""
+    content = encode(type(record), record)
+    what = WHAT[type(record)]
+    return written({"format": f"sparse_mpi {what}", "version": VERSION, "hash": _hash(content), what: content}) + "\n"
 
 
-def loads(text: str, name: str = "the text") -> Plan:
-    """Return the plan that the text of a plan file holds.
+def loads(text: str, name: str = "the text", kind: type[T] = Plan) -> T:  # type: ignore[assignment]
+    """Return the plan, or the profile, that the text of the file ``name`` holds.
 
     Raises ValueError: ``text`` is no JSON, another kind of file, of a newer version, altered, or an impossible plan.
     """
-    plan = _load(Plan, text, name)
-    if problem := wrong_with_plan(plan):
-        raise ValueError(f"{name}: {problem}; {MAKE[Plan]}")
-    return plan
+    record = _load(kind, text, name)
+    if problem := wrong_with_plan(record) if isinstance(record, Plan) else wrong_with_profile(record):
+        raise ValueError(f"{name}: {problem}; {MAKE[kind]}")
+    return record
 
 
-def save(plan: Plan, path: str | PathLike[str]) -> None:
-    """Write a plan file."""
-    Path(path).write_text(dumps(plan), encoding="utf-8")
+def save(record: Plan | Profile, path: str | PathLike[str]) -> None:
+    """Write a file of a plan or a profile."""
+    Path(path).write_text(dumps(record), encoding="utf-8")
 
 
-def load(path: str | PathLike[str]) -> Plan:
-    """Read a plan file; errors are those of `loads`, and OSError."""
-    return loads(_read(path), str(path))
-
-
-def dumps_profile(profile: Profile) -> str:
-    """Return the text of a profile file."""
-    return _dump(profile)
-
-
-def loads_profile(text: str, name: str = "the text") -> Profile:
-    """Return the profile that the text of a profile file holds; arguments and errors are those of `loads`."""
-    profile = _load(Profile, text, name)
-    if problem := wrong_with_profile(profile):
-        raise ValueError(f"{name}: {problem}; {MAKE[Profile]}")
-    return profile
-
-
-def save_profile(profile: Profile, path: str | PathLike[str]) -> None:
-    """Write a profile file."""
-    Path(path).write_text(dumps_profile(profile), encoding="utf-8")
-
-
-def load_profile(path: str | PathLike[str]) -> Profile:
-    """Read a profile file; errors are those of `loads`, and OSError."""
-    return loads_profile(_read(path), str(path))
+def load(path: str | PathLike[str], kind: type[T] = Plan) -> T:  # type: ignore[assignment]
+    """Read a file of a plan, or of a profile; errors are those of `loads`, and OSError."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} must be JSON, got a file that is no text") from None
+    return loads(text, str(path), kind)
 
 
 def digest(record: Plan | Profile) -> str:
@@ -217,7 +196,10 @@ def check(plan: Plan, tensors: Sequence[Tensor | tuple[str, tuple[int, ...]]], r
     """
     job = [(tensor[0], tuple(tensor[1])) for tensor in tensors]
     for number in range(max(len(job), len(plan.tensors))):
-        planned, here = (_show(each, number) for each in (plan.tensors, job))
+        planned, here = (
+            f"{each[number][0]} {'x'.join(map(str, each[number][1])) or 'scalar'}" if number < len(each) else "absent"
+            for each in (plan.tensors, job)
+        )
         if planned != here:
             raise ValueError(
                 f"plan must be for the tensors of this model, but tensor {number} is {planned} in the plan and {here} "
@@ -229,32 +211,9 @@ def check(plan: Plan, tensors: Sequence[Tensor | tuple[str, tuple[int, ...]]], r
         )
 
 
-def _show(tensors: Sequence[tuple[str, tuple[int, ...]]], number: int) -> str:
-    """Return name and shape of a tensor, for errors."""
-    if number >= len(tensors):
-        return "absent"
-    name, shape = tensors[number]
-    return f"{name} {'x'.join(map(str, shape)) or 'scalar'}"
-
-
-def _dump(record: Plan | Profile) -> str:
-    """Return the text of a file that holds ``record``."""
-    content = encode(type(record), record)
-    what = WHAT[type(record)]
-    return written({"format": f"sparse_mpi {what}", "version": VERSION, "hash": _hash(content), what: content}) + "\n"
-
-
 def _hash(content: Any) -> str:
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return blake2b(canonical.encode(), digest_size=8).hexdigest()
-
-
-def _read(path: str | PathLike[str]) -> str:
-    """Return the text of a file."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} must be JSON, got a file that is no text") from None
 
 
 def _load(kind: type[T], text: str, name: str) -> T:
@@ -281,3 +240,18 @@ def _load(kind: type[T], text: str, name: str) -> T:
     if data["hash"] != _hash(encode(type(record), record)):
         raise ValueError(f"{name} was altered: its content does not have the hash {data['hash']}; {anew}")
     return record
+
+
+def algorithm_of(plan: Plan) -> Hybrid:
+    """Return the algorithm that carries out ``plan``.
+
+    Its ``repr`` names every tensor, so that ranks with different plans refuse to start. A part gets its share of the
+    step's k entries, which is exactly the plan's number where k is the plan's too.
+    """
+    size = sum(math.prod(shape) for _, shape in plan.tensors)
+    k = max(1, round(plan.density * size))
+    return Hybrid(
+        tuple(
+            Fused(ALGORITHMS[part.option](), part.tensors, min(part.k / k, 1.0), part.partitions) for part in plan.parts
+        )
+    )

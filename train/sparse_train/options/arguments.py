@@ -18,7 +18,7 @@ from sparse_mpi.checkpoint.manifest import NAME
 from sparse_mpi.comm import Comm, conversion
 from sparse_mpi.fault_tolerance import team_of
 from sparse_mpi.reduction.arguments import usual_density
-from sparse_mpi.tools.command_line import FIGURES, Parser, Value, folder, integer, new_folder, number
+from sparse_mpi.tools.values import FIGURES, Parser, Value, folder, integer, new_folder, number
 from sparse_train.options import optimization, reduction
 from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES
 
