@@ -15,7 +15,7 @@ from torch import nn
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.tools.values import integer
-from sparse_train.data.share import ImageBatches
+from sparse_train.data import ImageBatches
 from sparse_train.models.vision import FORMS, ResNet
 from sparse_train.tasks import images
 from sparse_train.tasks.task import Task

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +18,6 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from sparse_mpi.comm import Comm
-from sparse_train.data.imagenet import SIZE, FolderBatches
 
 Parts = Sequence[np.ndarray]  # of a step: the positions of its samples, one array for each rank of the start
 
@@ -180,7 +177,7 @@ class Batches:
         images: the whole data set, the same on all ranks.
         seed: what the order and the variations depend on; the same on all ranks.
         image_size: height and width that images are resized to; None leaves them as they are.
-        padding, flip: see `data.source.InMemory`; 0 and False vary nothing.
+        padding, flip: see `data.InMemory`; 0 and False vary nothing.
         by_label: whether shards are sorted, see `shard`.
     """
 
@@ -251,65 +248,3 @@ def mirror(images: Tensor, rng: np.random.Generator) -> Tensor:
     """Mirror each of ``(B, C, H, W)`` images left to right with probability 1/2."""
     chosen = torch.from_numpy(rng.random(len(images)) < 0.5)
     return torch.where(chosen[:, None, None, None], images.flip(3), images)
-
-
-Batch = tuple[Tensor, Tensor]  # (B, channels, height, width) float32, (B,) int64
-
-
-class ImageBatches(Protocol):
-    """A rank's share of labelled images."""
-
-    classes: int
-    channels: int
-    image_size: int  # height and width
-    steps: int  # of a training epoch, the same on all ranks
-    share: Share  # of the samples, this rank's
-
-    def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield this rank's training batches of ``epoch``, from step ``first`` on."""
-
-    def test(self) -> Iterator[Batch]:
-        """Yield this rank's share of the test batches, which may be empty."""
-
-
-class Source(Protocol):
-    """An entry of `data.DATASETS`."""
-
-    @property
-    def folder(self) -> str:
-        """Return the folder that is read unless --data-dir names another."""
-
-    def batches(self, args: Namespace, comm: Comm) -> ImageBatches:
-        """Return the share of rank ``comm.rank``, by the options in ``args``; nothing is communicated.
-
-        Raises OSError, ValueError, ImportError: the images cannot be read, or are too few.
-        """
-
-
-@dataclass(frozen=True)
-class InMemory:
-    """A data set that every rank holds: how to read it, and how its training images may be varied."""
-
-    load: Callable[[Path], Images]  # raises FileNotFoundError or ValueError, saying what was expected where
-    folder: str
-    padding: int  # pixels of zeros around an image before one of its size is cut out at random
-    flip: bool  # whether an image may be mirrored left to right
-
-    def batches(self, args: Namespace, comm: Comm) -> Batches:
-        """Return this rank's share, see `Source.batches`."""
-        padding, flip = (self.padding, self.flip) if args.augment else (0, False)
-        images = self.load(args.data_dir)
-        varied = (args.image_size, padding, flip, args.shards == "sorted")
-        return Batches(images, args.batch_size, share_of(args, comm), args.seed, *varied)
-
-
-@dataclass(frozen=True)
-class OnDisk:
-    """A tree of class folders, see `data.imagenet`."""
-
-    folder: str
-
-    def batches(self, args: Namespace, comm: Comm) -> FolderBatches:
-        """Return this rank's share, see `Source.batches`."""
-        how = (args.image_size or SIZE, args.augment, args.threads, args.shards == "sorted")
-        return FolderBatches(args.data_dir, args.batch_size, share_of(args, comm), args.seed, *how)

@@ -19,7 +19,7 @@ from sparse_mpi.comm import Comm, conversion
 from sparse_mpi.fault_tolerance import team_of
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.tools.values import FIGURES, Parser, Value, folder, integer, new_folder, number
-from sparse_train.options import optimization, reduction
+from sparse_train.options import local, reduction
 from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES
 
 TRANSPORTS = ("auto", *conversion.TRANSPORTS)
@@ -182,7 +182,7 @@ def parse(
     """Return the options of a training program, those of `Settings` filled in for the chosen data set."""
     parser = Parser(description=description)
     reduction.extend(parser, lambda field: _defaults(settings, field))
-    optimization.extend(parser)
+    local.extend(parser)
     reduction.extend_budget(parser)
     _add_data(parser, settings, folders, tiny)
     extend(parser)
@@ -193,7 +193,7 @@ def parse(
     extend_elastic(parser)
     args = parser.parse_args(argv)
     reduction.resolve_names(parser, args)
-    optimization.resolve(parser, args)
+    local.resolve(parser, args)
     reduction.resolve_budget(parser, args)
     reduction.resolve_algorithm(parser, args)
     _fill_in(parser, args, settings, tiny)

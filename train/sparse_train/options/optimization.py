@@ -1,11 +1,8 @@
-"""Optimizers, and learning rate and density over a training run.
-
-The options of training by local steps, after which ranks exchange what their models have moved.
-"""
+"""Optimizers, and learning rate and density over a training run."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,11 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from sparse_mpi.comm import Comm
-from sparse_mpi.tools.values import Value, integer, number, share
-from sparse_mpi.training.diloco import DiLoCo
-from sparse_mpi.training.diloco_arguments import check_schedule
-from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
+from sparse_mpi.tools.values import Value, share
 
 Parameters = Iterable[nn.Parameter]
 
@@ -109,109 +102,3 @@ def density(epoch: float, final: float, warmup: int | Sequence[float] | Ramp = 0
     if isinstance(warmup, int):
         return final ** ((number + 1) / (warmup + 1)) if number < warmup else final
     return warmup[number] if number < len(warmup) else final
-
-
-KEEP = "keep"  # --fragment-alpha keep: the steps of the delay are kept
-DEFAULTS = {"outer_lr": 0.7, "outer_momentum": 0.9, "fragments": 1, "fragment_delay": 0, "fragment_alpha": KEEP}
-RULES = ("residual", "leaky", "none")  # of --feedback: the others are for gradients of each step
-# Options for gradients that are reduced in every step
-EXCLUDED = (
-    *("plan", "planner", "profile_steps", "dense_warmup", "watch_every", "timeline"),
-    *("elastic", "arrival", "overlap", "bucket_mb", "zero_copy", "budget", "step_seconds"),
-)
-
-
-def extend(parser: ArgumentParser) -> None:
-    """Add the options."""
-    add = parser.add_argument_group("local steps").add_argument
-    text = "let each rank take H steps of its own, without reducing gradients, and then reduce what its parameters "
-    text += "have moved (DiLoCo): --algo, --density, --wire and --feedback are for that; evaluation and checkpoints "
-    text += "have the parameters that all ranks agree on, and after the last step all are brought together (default: "
-    text += "reduce the gradients of every step); a learning rate that is a default is then that of one rank"
-    add("--local-steps", type=integer(1), metavar="H", help=text)
-    text = f"learning rate of the outer optimizer, sgd, along the mean of that (default: {DEFAULTS['outer_lr']})"
-    add("--outer-lr", type=number, metavar="LR", help=text)
-    text = f"Nesterov's momentum of the outer optimizer; 0: none (default: {DEFAULTS['outer_momentum']})"
-    add("--outer-momentum", type=number, metavar="M", help=text)
-    text = "parts of the model that take turns, each every H steps, a divisor of H (default: 1)"
-    add("--fragments", type=integer(1), metavar="N", help=text)
-    text = "steps that go on while a part is on its way, below H / fragments (default: 0, all wait for it)"
-    add("--fragment-delay", type=integer(0), metavar="N", help=text)
-    text = "share of its own parameters that a rank keeps when those of all come in, in [0, 1]: with 0 the steps of "
-    text += "the delay have no effect, above 0 is for --algo dense; keep: they are kept, on top of those of all "
-    text += "(default: keep)"
-    add("--fragment-alpha", type=Value(_alpha, f"in [0, 1], or {KEEP}", KEEP), metavar="A | keep", help=text)
-
-
-def _alpha(text: str) -> float | str:
-    """Convert the value of --fragment-alpha."""
-    if text == KEEP:
-        return KEEP
-    if not 0 <= float(text) <= 1:
-        raise ValueError
-    return float(text)
-
-
-def resolve(parser: ArgumentParser, args: Namespace) -> None:
-    """Fill in defaults, and reject what has no effect, or does not go together; before all other options."""
-    if not args.local_steps:
-        for option in DEFAULTS:
-            if getattr(args, option) is not None:
-                parser.error(f"argument --{_spelled(option)}: needs local steps; add --local-steps H, or leave it out")
-        return
-    for option in EXCLUDED:
-        if getattr(args, option):
-            parser.error(
-                f"argument --local-steps: --{_spelled(option)} is for gradients that are reduced in every step; leave "
-                "out one of them"
-            )
-    if args.algo == AUTO:
-        parser.error("argument --local-steps: --algo auto chooses for gradients of every step; name the algorithm")
-    if args.feedback not in (None, *RULES):
-        parser.error(
-            f"argument --local-steps: --feedback {args.feedback} is for gradients of every step; take "
-            f"{', '.join(RULES)}: momentum is --outer-momentum"
-        )
-    for option, value in DEFAULTS.items():
-        if getattr(args, option) is None:
-            setattr(args, option, value)
-    try:
-        check_schedule(args.local_steps, args.fragments, args.fragment_delay, alpha_of(args))
-    except ValueError as error:
-        parser.error(f"argument --local-steps: {error}")
-    # Nothing is reduced in inner steps, so that there are no buckets, and all that late gradients need is not needed.
-    args.feedback = args.feedback or RULES[0]
-    args.arrival = args.overlap = args.zero_copy = False
-    args.bucket_mb = 0.0
-
-
-def _spelled(option: str) -> str:
-    return option.replace("_", "-")
-
-
-def alpha_of(args: Namespace) -> float | None:
-    """Return the share of its own parameters that a rank keeps, None for the steps of the delay."""
-    return None if args.fragment_alpha == KEEP else args.fragment_alpha
-
-
-def local_steps(model: nn.Module, inner: torch.optim.Optimizer, args: Namespace, comm: Comm) -> DiLoCo:
-    """Return what follows the steps of ``inner``, and exchanges what ``model`` has moved; collective.
-
-    Raises TypeError, ValueError: bad options, or ranks that differ in them; on every rank alike.
-    """
-    momentum = args.outer_momentum
-    outer = torch.optim.SGD(model.parameters(), args.outer_lr, momentum, nesterov=momentum > 0)
-    how: dict[str, Any] = algorithm_and_options(args) | {"feedback": feedback_options(args)["feedback"]}
-    return DiLoCo(
-        model,
-        inner,
-        outer,
-        args.local_steps,
-        k=args.k,
-        density=args.density,
-        fragments=args.fragments,
-        fragment_sync_delay=args.fragment_delay,
-        fragment_update_alpha=alpha_of(args),
-        comm=comm,
-        **how,
-    )

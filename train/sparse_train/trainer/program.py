@@ -16,7 +16,8 @@ from sparse_mpi.fault_tolerance import Team, comm_of, team_of
 from sparse_mpi.tools.values import Parser
 from sparse_train.options import arguments
 from sparse_train.options.arguments import Settings, Tiny
-from sparse_train.options.optimization import OPTIMIZERS, local_steps
+from sparse_train.options.local import local_steps
+from sparse_train.options.optimization import OPTIMIZERS
 from sparse_train.ranks import job
 from sparse_train.ranks.device import choose, compute_deterministically, transport
 from sparse_train.ranks.job import JobError
