@@ -249,11 +249,11 @@ def new_file(example: str, suffixes: Sequence[str] = ()) -> Value[Path]:
 
 def new_folder(example: str) -> Value[Path]:
     """Return a converter to the path of a folder that is there or can be made."""
-    return _path(_can_be_made, "a folder that is there or can be made", example)
 
+    def can_be_made(folder: Path) -> bool:
+        return all(place.is_dir() for place in (folder, *folder.parents) if place.exists())
 
-def _can_be_made(folder: Path) -> bool:
-    return all(place.is_dir() for place in (folder, *folder.parents) if place.exists())
+    return _path(can_be_made, "a folder that is there or can be made", example)
 
 
 record = new_file("record.json")

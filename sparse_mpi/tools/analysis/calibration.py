@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 from sparse_mpi.network.cluster import TYPICAL, Cluster
 from sparse_mpi.network.simulator import simulate
 from sparse_mpi.reduction.arguments import spelled, takes
-from sparse_mpi.sparse import Layout
 from sparse_mpi.tools.analysis import steps
-from sparse_mpi.tools.bench.models import MODELS
+from sparse_mpi.tools.bench.models import layout
 
 BENCHES = "bench allreduce, bench interleaved or bench compare"
 
@@ -82,7 +81,7 @@ def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[Exchange]:
     together = "algorithms" in job  # of bench allreduce, where algorithms share one message format
     wire = options.get("wire") if together else None
     candidates = job["algorithms"] if together else job["results"]
-    n = job.get("n") or options["n"] or _length(options["model"])
+    n = job.get("n") or options["n"] or layout(options["model"]).size
     gbit = None if together or options.get("gbit") is None else float(options["gbit"])
     return [
         Exchange(
@@ -116,10 +115,6 @@ def predictable(name: str) -> bool:
     """Tell if the length of the gradient alone tells the traffic of an algorithm, and all of it uses the network."""
     name = spelled(name)[0]
     return not (takes(name, "rank") or takes(name, "ranks_per_node"))
-
-
-def _length(model: str) -> int:
-    return Layout.of([shape for _, shape in MODELS[model]()]).size
 
 
 def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[Exchange], list[Exchange]]:

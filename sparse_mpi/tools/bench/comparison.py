@@ -152,7 +152,8 @@ def take_turns(
     samples: dict[str, list[list[float]]] = {name: [] for name in reducers}
     spent = dict.fromkeys(reducers, 0.0)
     for number, gradient in enumerate(_gradients(layout.size, rules, comm.rank)):
-        running = [name for name in reducers if _goes_on(number - rules.warmup, spent[name], rules)]
+        few = number - rules.warmup < min(MIN_STEPS, rules.steps)
+        running = [name for name in reducers if few or spent[name] < rules.seconds]
         if not running:
             break
         what = f"step {number + 1 - rules.warmup} of {rules.steps}" if number >= rules.warmup else "warm-up"
@@ -174,10 +175,6 @@ def _enter(candidate: Candidate, layout: Layout, rules: Rules, comm: Any) -> Spa
     """
     feedback = "none" if candidate.is_baseline else "residual"
     return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=candidate.make(), feedback=feedback)
-
-
-def _goes_on(counted: int, spent: float, rules: Rules) -> bool:
-    return counted < min(MIN_STEPS, rules.steps) or spent < rules.seconds
 
 
 def _gradients(size: int, rules: Rules, rank: int) -> Iterator[np.ndarray]:

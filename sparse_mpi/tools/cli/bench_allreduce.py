@@ -104,7 +104,7 @@ def _time_topk(base: Array, density: float, comm: Comm) -> float | None:
         torch.topk(magnitudes, k)
         synchronize_device(base)
         seconds.append(perf_counter() - start)
-    return _slowest(statistics.median(seconds), comm)
+    return float(comm.allreduce(np.array([statistics.median(seconds)], np.float64), "max", control=True)[0])
 
 
 def _measure(name: str, base: Array, layout: Layout, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
@@ -144,10 +144,6 @@ def _measure(name: str, base: Array, layout: Layout, args: argparse.Namespace, c
     }
     most = comm.allreduce(np.array([*own.values()], np.float64), "max", control=True)
     return dict(zip(own, most.tolist(), strict=True))
-
-
-def _slowest(value: float, comm: Comm) -> float:
-    return float(comm.allreduce(np.array([value], np.float64), "max", control=True)[0])
 
 
 def _render(measured: dict[str, dict[str, Any]], baseline: float | None, args: argparse.Namespace, ranks: int) -> str:
@@ -327,9 +323,12 @@ def measure_elastic(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
             gradient = np.roll(base, 7919 * step)
             turns = [("plain", plain), ("elastic", team)]
             for name, reducer in turns if step % 2 else reversed(turns):
-                spent = _step(reducer, gradient, comm)
+                comm.barrier()
+                start = perf_counter()
+                reducer.step(gradient)
+                spent = comm.allreduce(np.array([perf_counter() - start]), "max")[0]  # by the slowest rank
                 if step >= args.warmup:
-                    seconds[name].append(spent)
+                    seconds[name].append(float(spent))
                     assert reducer.report is not None, "a step was made"
                     sent[name] += reducer.report.traffic.sent + reducer.report.traffic.control
             bar.update()
@@ -339,14 +338,6 @@ def measure_elastic(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
     ratio = statistics.median(b / a for a, b in zip(seconds["plain"], seconds["elastic"], strict=True))
     yield f"ratio of a step to the other of its turn: {ratio:.3f} (median)"
     yield records.options(args) | {"seconds": seconds, "sent": sent, "ratio": ratio, "ranks": comm.size}
-
-
-def _step(reducer: SparseAllreduce, gradient: np.ndarray, comm: Comm) -> float:
-    """Return the seconds that a step takes the slowest rank."""
-    comm.barrier()
-    start = perf_counter()
-    reducer.step(gradient)
-    return float(comm.allreduce(np.array([perf_counter() - start]), "max")[0])
 
 
 ELASTIC = Benchmark(

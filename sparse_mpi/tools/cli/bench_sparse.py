@@ -273,7 +273,8 @@ def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Com
     memory = {}
     for name, candidate in list(compared.items()):  # which also compiles and connects
         try:
-            memory[name] = _peak(candidate.work) if candidate.traced else _once(candidate.work)
+            peak = _peak(candidate.work)
+            memory[name] = peak if candidate.traced else math.nan
         except ValueError as refusal:
             if not candidate.ours:
                 raise
@@ -317,11 +318,6 @@ def _peak(work: Callable[[], Any]) -> float:
         tracemalloc.stop()
     del result
     return peak
-
-
-def _once(work: Callable[[], Any]) -> float:
-    work()
-    return math.nan
 
 
 def _check(result: Any, expected: tuple[np.ndarray, np.ndarray], name: str) -> None:

@@ -11,7 +11,7 @@ from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.sparse import Layout
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis.gradients import KINDS
-from sparse_mpi.tools.bench.models import MODELS
+from sparse_mpi.tools.bench.models import MODELS, layout
 
 POWERS = tuple(2**i for i in range(1, 11))
 USUAL_MODEL = "vgg16"
@@ -87,7 +87,7 @@ def layout_of(args: argparse.Namespace) -> Layout:
     """Return the gradient's layout; ``args.model`` becomes the model that is taken, None if there is none."""
     if args.n is None:
         args.model = args.model or USUAL_MODEL
-    return Layout.of(args.n or [shape for _, shape in MODELS[args.model]()])
+    return Layout.of(args.n) if args.n else layout(args.model)
 
 
 def powers_of_ranks(most: int = MAX_RANKS) -> Option:

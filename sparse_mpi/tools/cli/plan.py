@@ -73,9 +73,11 @@ def run(args: argparse.Namespace) -> int:
     """Measure or read, plan, and print on rank 0."""
     _check(args)
     try:
-        profile = _read(args) if args.profile else _measure(args)
+        profile = load(args.profile, Profile) if args.profile else _measure(args)
         if profile is None:
             return 0
+        if args.profile and args.density:
+            profile = replace(profile, density=args.density)
         plan = {"best": best, **PLANNERS}[args.planner](profile, args.overlap, args.cpu_lane)
         print(_render(profile, plan))
         if args.compare:
@@ -100,11 +102,6 @@ def _check(args: argparse.Namespace) -> None:
     launched = [name for name in LAUNCHERS if os.environ.get(name, "1") not in ("", "0", "1")]
     if args.profile and launched:
         raise Refused(f"--profile plans in one process, got several ({launched[0]}); leave the launcher out")
-
-
-def _read(args: argparse.Namespace) -> Profile:
-    profile = load(args.profile, Profile)
-    return replace(profile, density=args.density) if args.density else profile
 
 
 def _measure(args: argparse.Namespace) -> Profile | None:

@@ -12,13 +12,12 @@ from typing import Any
 from sparse_mpi.comm import as_comm
 from sparse_mpi.network import fit as network_fit
 from sparse_mpi.network.cluster import TYPICAL, Cluster
-from sparse_mpi.sparse import Layout
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import advice, calibration, steps
 from sparse_mpi.tools.analysis.advice import Advice, Job, Verdict
 from sparse_mpi.tools.analysis.calibration import Check, Fit
 from sparse_mpi.tools.bench import records
-from sparse_mpi.tools.bench.models import MODELS
+from sparse_mpi.tools.bench.models import MODELS, layout
 from sparse_mpi.tools.bench.progress import Bar, progress
 from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.cli.benchmark import Output
@@ -216,11 +215,12 @@ OPTIONS = (
 
 def advise(args: argparse.Namespace) -> Iterator[Output]:
     """Yield what to use on one cluster."""
-    (ranks,) = _sizes(args)
-    _check(args)
+    if len(args.ranks) != 1 or not 1 <= args.ranks[0] <= MOST_RANKS:
+        asked = " ".join(map(str, args.ranks))
+        raise Refused(f"--advise needs --ranks P, one number from 1 to {MOST_RANKS}, got {asked}")
     fit, cluster = _cluster(args)
-    n = Layout.of([shape for _, shape in MODELS[args.model]()]).size if args.model else args.n
-    job = Job(n, ranks, args.batch_seconds, args.overlap, args.utilisation)
+    n = layout(args.model).size if args.model else args.n
+    job = Job(n, args.ranks[0], args.batch_seconds, args.overlap, args.utilisation)
     densities = sorted(set(args.densities), reverse=True)
     with Bar(0, "simulating", True) as bar:
         found = advice.advise(job, cluster, fit, densities, args.algorithms, bar.say)
@@ -233,7 +233,6 @@ def run(args: argparse.Namespace) -> Iterator[Output]:
     """Yield how long a recorded run takes on one cluster until a score."""
     if args.score is None:
         raise Refused("--run goes with --score, of a test that is to be reached, such as --score 0.95")
-    _check(args)
     fit, cluster = _cluster(args)
     try:
         run = steps.read_run(args.trained)
@@ -250,21 +249,10 @@ def run(args: argparse.Namespace) -> Iterator[Output]:
     yield {"seconds": seconds, "steps": needed, "error": error, "cluster": vars(cluster)}
 
 
-def _sizes(args: argparse.Namespace) -> list[int]:
-    """Return the one number of ranks to advise for; raises Refused unless there is one."""
-    if len(args.ranks) != 1 or not 1 <= args.ranks[0] <= MOST_RANKS:
-        asked = " ".join(map(str, args.ranks))
-        raise Refused(f"--advise needs --ranks P, one number from 1 to {MOST_RANKS}, got {asked}")
-    return list(args.ranks)
-
-
-def _check(args: argparse.Namespace) -> None:
-    if args.rate is None:
-        raise Refused("--advise and --run need --rate, of a rank's link, such as --rate 1gbit")
-
-
 def _cluster(args: argparse.Namespace) -> tuple[Fit | None, Cluster]:
     """Return the fit to --from, if there are records, and the cluster that the options describe."""
+    if args.rate is None:
+        raise Refused("--advise and --run need --rate, of a rank's link, such as --rate 1gbit")
     try:
         bits = schedule.parse(args.rate)
         if bits is None:

@@ -19,7 +19,7 @@ from sparse_mpi.rows import RULES, quotas
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.tools import values
-from sparse_mpi.tools.bench.models import MODELS
+from sparse_mpi.tools.bench.models import MODELS, layout
 from sparse_mpi.tools.cli import table
 from sparse_mpi.tools.values import Parser, Refused
 from sparse_mpi.wire import WIRES, Wire, pack_whole
@@ -56,14 +56,14 @@ def algorithms() -> str:
     The declared bounds are for VGG-16's gradient, in units of k(P-1)/P words, which are comparable between numbers of
     ranks.
     """
-    layout = _layout("vgg16")
-    k = round(layout.size * DENSITY)
+    gradient = layout("vgg16")
+    k = round(gradient.size * DENSITY)
     heads = ["algorithm", "what it is", "costs a rank", *(f"at most, P = {p}" for p in RANKS)]
     rows = [heads, ["---"] * 3 + ["---:"] * len(RANKS)]
     for name, cls in ALGORITHMS.items():
         module = inspect.getmodule(cls)
         cost = re.search(r"Costs (.*?)\.(?: |$)", table.document(module))
-        most = [f"{cls().bound(layout, k, p).words / (k * (p - 1) / p):.1f}" for p in RANKS]
+        most = [f"{cls().bound(gradient, k, p).words / (k * (p - 1) / p):.1f}" for p in RANKS]
         rows.append([f"`{name}`", table.first_sentence(module), cost[1] if cost else "", *most])
     return table.markdown(rows)
 
@@ -120,14 +120,10 @@ def _selectors(args: argparse.Namespace) -> int:
     if args.density and not args.model:
         raise Refused("--density must come with --model, the table of one model; add for example --model vgg16")
     try:
-        print(model_rows(_layout(args.model), args.density or [0.001, 0.01, 0.02]) if args.model else selectors())
+        print(model_rows(layout(args.model), args.density or [0.001, 0.01, 0.02]) if args.model else selectors())
     except ValueError as error:
         raise Refused(f"--{error}") from None
     return 0
-
-
-def _layout(model: str) -> Layout:
-    return Layout.of([shape for _, shape in MODELS[model]()])
 
 
 def _bytes(wire: Wire, density: float) -> float:

@@ -110,7 +110,11 @@ def trace(file: Path, before: str, hosts: int) -> Schedule:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"trace {file} cannot be read: {error}") from None
-    rows = [(number, words) for number, line in enumerate(lines, 1) if (words := _words(line))]
+    rows = [
+        (number, words)
+        for number, line in enumerate(lines, 1)
+        if (words := line.partition("#")[0].replace(",", " ").split())
+    ]
     if rows and rows[0][1][0].lower() == "seconds":
         rows = rows[1:]
     if not rows:
@@ -170,10 +174,6 @@ def length(text: str) -> Fraction:
     if seconds < SHORTEST:
         raise ValueError(f"every must be at least {float(SHORTEST):g}s, got {text}")
     return seconds
-
-
-def _words(line: str) -> list[str]:
-    return line.partition("#")[0].replace(",", " ").split()
 
 
 def _row(words: list[str], hosts: int) -> tuple[Fraction, int | None, int | None]:

@@ -108,17 +108,14 @@ def _figure(jobs: Sequence[dict[str, Any]], shown: Sequence[Group], look: Look) 
         panel.set_visible(False)
     bandwidths = _range(jobs)
     for panel, (ranks, group) in zip(axes.flat, cells, strict=False):
-        _panel(panel, _shown(lines(jobs, ranks), group), group, bandwidths, latency(jobs, ranks), look)
+        every = {line.name: line for line in lines(jobs, ranks)}
+        named = [every[name] for name in (BASELINE, *group.names) if name in every]
+        _panel(panel, named, group, bandwidths, latency(jobs, ranks), look)
         panel.set_title(f"{group.title}, P = {ranks}".lstrip(", "))
     for panel in axes.flat[max(0, len(cells) - columns) : len(cells)]:
         panel.set_xlabel("Gbit/s of a rank")
         panel.tick_params(labelbottom=True)
     return figure
-
-
-def _shown(every: Sequence[Line], group: Group) -> list[Line]:
-    names = [BASELINE, *group.names]
-    return sorted((line for line in every if line.name in names), key=lambda line: names.index(line.name))
 
 
 def _panel(axes: Any, shown: Sequence[Line], group: Group, bandwidths: np.ndarray, alpha: float, look: Look) -> None:

@@ -171,7 +171,8 @@ def write(make: Callable[[Look], Any], file: str | Path) -> None:
     for name, look in variants(file).items():
         figure = drawn(make, look)
         with matplotlib().rc_context(look.settings):
-            figure.savefig(name, dpi=DPI, metadata=_undated(name))
+            undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(name.suffix.lower(), {})
+            figure.savefig(name, dpi=DPI, metadata=undated)
         if name.suffix.lower() == ".svg":
             shorten(name)
 
@@ -182,10 +183,6 @@ def drawn(make: Callable[[Look], Any], look: Look) -> Any:
         figure = make(look)
         spread(figure)
     return figure
-
-
-def _undated(file: Path) -> dict[str, None]:
-    return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(file.suffix.lower(), {})
 
 
 def paper(width: float, height: float) -> Any:

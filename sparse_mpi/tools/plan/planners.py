@@ -195,12 +195,10 @@ def greedy(profile: Profile, overlap: bool = False, cpu_lane: bool = False) -> P
     plans += _buckets(forecast) if overlap else []
     plans.sort(key=forecast.step)
     tried = max(MIN_PLANS, MAX_VISITS // len(profile.tensors))
-    plans += [_improved(forecast, _at_full_density(forecast, parts)) for parts in plans[:tried]]
+    for parts in plans[:tried]:  # without the budget of `partial`, which cannot be kept when tensors change sides
+        full = [forecast.part(part.tensors, Choice(part.option, part.partitions)) for part in parts]
+        plans.append(_improved(forecast, full))
     return forecast.plan("greedy", min(plans, key=forecast.step))
-
-
-def _at_full_density(forecast: Forecast, parts: Parts) -> Parts:
-    return [forecast.part(part.tensors, Choice(part.option, part.partitions)) for part in parts]
 
 
 def _buckets(forecast: Forecast) -> Iterator[Parts]:

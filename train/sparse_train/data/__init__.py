@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
-import numpy as np
-import torch
 from torch import Tensor
-from torch.nn.functional import interpolate, pad
 
 from sparse_mpi.comm import Comm
 from sparse_train.data import small_images
