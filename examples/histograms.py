@@ -19,10 +19,9 @@ from sklearn.datasets import load_breast_cancer
 
 import sparse_mpi
 from sparse_mpi.comm import as_comm
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.parsing import Parser
-from sparse_mpi.tools.figures.labels import name_lines
-from sparse_mpi.tools.figures.style import Look, panels, write
+from sparse_mpi.tools import values
+from sparse_mpi.tools.figures.style import Look, name_lines, panels, write
+from sparse_mpi.tools.values import Parser
 
 KEPT = 5  # bits of the mantissa
 DROPPED = 52 - KEPT

@@ -17,9 +17,9 @@ from mpi4py import MPI
 
 import sparse_mpi
 from sparse_mpi.comm import as_comm
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools import values
 from sparse_mpi.tools.figures.style import Look, panels, write
+from sparse_mpi.tools.values import Parser
 
 READS = Path("/usr/share/doc/bowtie2/examples/reads")
 FILES = ("reads_1.fq.gz", "reads_2.fq.gz", "longreads.fq.gz")

@@ -21,9 +21,9 @@ from mpi4py import MPI
 
 import sparse_mpi
 from sparse_mpi.comm import as_comm
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools import values
 from sparse_mpi.tools.figures.style import Look, panels, write
+from sparse_mpi.tools.values import Parser
 
 parser = Parser(description=__doc__.partition("\n")[0])
 parser.add_argument("--iterations", type=values.integer(1), default=40, help="how many (default: 40)")

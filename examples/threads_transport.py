@@ -17,8 +17,8 @@ import numpy as np
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools import values
+from sparse_mpi.tools.values import Parser
 
 
 class Board:

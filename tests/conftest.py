@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from sparse_mpi import kernels
 from sparse_mpi.comm.world import World
-from sparse_mpi.tools.cli.values import Value
+from sparse_mpi.tools.values import Value
 
 from .tiers import COMPARED, CORE, TIERS, TRANSPORT, Tiers, parameters
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
-from sparse_mpi.tools.command_line import file, integer
-from sparse_train.data import corpus, questions, reference
-from sparse_train.data.reference import Document
+from sparse_mpi.tools.values import file, integer
+from sparse_train.data import corpus, questions
+from sparse_train.data.corpus import Document
 from sparse_train.data.vocabulary import WordPiece, read_pieces, train_pieces
-from sparse_train.models import bert
-from sparse_train.models.bert import Shape
+from sparse_train.models import language
+from sparse_train.models.language import Shape
 from sparse_train.ranks.job import agreed
 from sparse_train.tasks import masked
 from sparse_train.tasks.masked import Examples, Pretraining
@@ -35,7 +35,7 @@ VOCABULARY_TEXT = 200_000_000  # characters that a vocabulary is trained with at
 MAX_QUESTION_PIECES = 64
 TEXTS: dict[str, Callable[[Path], Iterable[Document]]] = {
     "wikipedia": corpus.wikipedia,
-    "python-reference": lambda folder: reference.documents(),
+    "python-reference": lambda folder: corpus.documents(),
 }
 QUESTIONS: dict[str, Callable[[Path], questions.Questions]] = {
     "squad": questions.load_squad,
@@ -69,7 +69,7 @@ def pretraining(args: Namespace, comm: Comm) -> Pretraining:
     length = args.sequence or (48 if args.tiny else 128)
     pieces, lengths = agreed(comm, lambda: corpus.encoded(documents(), special, comm))
     runs = corpus.gathered(pieces, lengths, length - masked.FRAME, comm)
-    model = bert.for_pretraining(shape(args), len(special.vocabulary))
+    model = language.for_pretraining(shape(args), len(special.vocabulary))
     return Pretraining(model, Examples(runs, special, length), args, comm)
 
 
@@ -80,9 +80,9 @@ def answering(args: Namespace, comm: Comm) -> Answering:
     length = args.sequence or (96 if args.tiny else 384)
     stride, asked = args.stride or length // 3, min(MAX_QUESTION_PIECES, length // 3)
     train, test = (Windows(part, special, length, stride, asked) for part in questions)
-    model = bert.for_answering(shape(args), len(special.vocabulary))
+    model = language.for_answering(shape(args), len(special.vocabulary))
     if args.model_from:
-        bert.load_encoder(model, args.model_from)
+        language.load_encoder(model, args.model_from)
     return Answering(model, train, test, args, comm)
 
 
@@ -127,8 +127,8 @@ def _extend(parser: ArgumentParser, sequence: int) -> None:
     add = parser.add_argument_group("BERT").add_argument
     for name, size in BASE._asdict().items():
         add(f"--{name}", type=integer(1), metavar="N", help=f"of the encoder (default: {size})")
-    text = f"pieces of a sequence, at most {bert.POSITIONS} (default: {sequence})"
-    add("--sequence", type=integer(16, bert.POSITIONS), metavar="S", help=text)
+    text = f"pieces of a sequence, at most {language.POSITIONS} (default: {sequence})"
+    add("--sequence", type=integer(16, language.POSITIONS), metavar="S", help=text)
     text = f"pieces of the vocabulary that is trained on the training text (default: {PIECES})"
     add("--vocabulary", type=integer(1), metavar="V", help=text)
     text = "a vocabulary to take instead: a piece of WordPiece a line"

@@ -16,7 +16,7 @@ from importlib import import_module
 from torch import Tensor, nn
 
 from sparse_mpi.comm import Comm
-from sparse_train.data.text import FOLDERS
+from sparse_train.data.corpus import FOLDERS
 from sparse_train.tasks.language import LanguageTask, Shape, byte_pairs, language_task, shape_of, shape_options
 from sparse_train.trainer.program import Program, Settings, Tiny
 
@@ -52,8 +52,7 @@ class GPT2(nn.Module):
         shape: of the model.
         dropout: share of the activations.
 
-    Raises:
-        ImportError: transformers is not installed.
+    Raises ImportError: transformers is not installed.
     """
 
     def __init__(self, tokens: int, shape: Shape, dropout: float = 0.1) -> None:

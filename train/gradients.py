@@ -25,15 +25,15 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
 from sparse_mpi.tools.analysis.gradients import write
 from sparse_mpi.tools.bench.progress import progress
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.command_line import Parser, integer
+from sparse_mpi.tools.bench.records import provenance
+from sparse_mpi.tools.values import Parser, integer
 from sparse_train.options.arguments import new_file
 from sparse_train.options.optimization import OPTIMIZERS
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
 from sparse_train.ranks.job import agreed, run, threads_per_rank
 from sparse_train.tasks.task import Task
-from sparse_train.trainer.evaluation import average_buffers, identical
 from sparse_train.trainer.planning import spelling
+from sparse_train.trainer.survivors import average_buffers, identical
 
 PROGRAMS = ("vgg", "resnet", "vit", "lstm", "transformer", "bert", "gpt2")
 
@@ -96,13 +96,11 @@ def record(args: Namespace, comm: Comm) -> None:
 
 
 def _batches(task: Task, last: int) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each step, from 1, and its batch, epoch after epoch."""
     batches = (batch for epoch in count() for batch in task.train(epoch))
     return zip(range(1, last + 1), batches, strict=False)
 
 
 def _flat(parameters: Sequence[Tensor]) -> np.ndarray:
-    """Return the gradient ``(n,)`` float32, with zeros for parameters that took no part."""
     parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     return torch.cat([part.flatten() for part in parts]).float().cpu().numpy()
 

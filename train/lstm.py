@@ -11,7 +11,7 @@ Options differ with the task: --task text --help tells those of text.
 
 from __future__ import annotations
 
-from sparse_train.data import text
+from sparse_train.data import corpus
 from sparse_train.tasks import speech
 from sparse_train.tasks.language import LSTM_SETTINGS, check_vocabulary, extend_lstm, lstm_language_task
 from sparse_train.trainer.program import ByTask, Program, Settings, Tiny
@@ -26,7 +26,7 @@ PROGRAM = ByTask(
             __doc__ or "",
             lstm_language_task,
             LSTM_SETTINGS,
-            text.FOLDERS,
+            corpus.FOLDERS,
             Tiny("python-reference", TINY_TEXT),
             extend_lstm,
             check_vocabulary,

@@ -20,18 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.command_line import Parser, checked, integer, new_folder
+from sparse_mpi.tools.bench.records import provenance
+from sparse_mpi.tools.values import Parser, checked, integer, new_folder
 from sparse_train.ranks import job
-from sparse_train.records.live import arguments, check_program, check_way, step_seconds
+from sparse_train.records.comparison import arguments, check_program, check_way, step_seconds
 
 
 def step_seconds_by_way(args: Namespace, comm: Comm) -> dict[str, list[float]]:
     """Train each way in each round, and return the mean seconds of its steps, one number a round.
-
-    Args:
-        args: of this program; ``options`` are those of all ways.
-        comm: of the ranks that train together.
 
     Returns:
         Seconds by way on rank 0; on the others nothing that means anything.

@@ -37,27 +37,22 @@ from typing import Any, NamedTuple
 from sparse_mpi.comm.world import World
 from sparse_mpi.network import networks
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.command_line import (
-    Parser,
-    checked,
-    every,
-    finite,
-    integer,
-    network,
-    new_folder,
-    number,
-    rate,
-    turns,
-)
+from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.emulation import hosts, schedule
-from sparse_mpi.tools.figures.race import losses
-from sparse_mpi.tools.figures.study import curves, gaps
 from sparse_mpi.tools.figures.style import write
+from sparse_mpi.tools.figures.training import curves, gaps, losses
+from sparse_mpi.tools.values import Parser, checked, every, finite, integer, network, new_folder, number, rate, turns
 from sparse_train.options.arguments import file_name
-from sparse_train.records import comparison, live
-from sparse_train.records.comparison import LOWER_IS_BETTER, paired_table
-from sparse_train.records.live import arguments, check_program, check_shards, check_way, dealing
+from sparse_train.records import comparison
+from sparse_train.records.comparison import (
+    LOWER_IS_BETTER,
+    arguments,
+    check_program,
+    check_shards,
+    check_way,
+    dealing,
+    paired_table,
+)
 
 
 class Run(NamedTuple):
@@ -92,7 +87,7 @@ def train(run: Run) -> dict[str, Any]:
         argv += ["--seed", str(run.seed), "--threads", "1", "--no-progress"]
         argv += ["--checkpoint-every", "0", "--out", folder]
         if run.links:
-            live.start(run.program, run.ranks, run.links, [*argv, "--log-every", "1"], Path(folder) / "log")
+            comparison.start(run.program, run.ranks, run.links, [*argv, "--log-every", "1"], Path(folder) / "log")
         else:
             args = program.parse(argv)
             with redirect_stdout(StringIO()):
@@ -106,7 +101,7 @@ def train(run: Run) -> dict[str, Any]:
         "mb_sent": total / epochs[-1]["step"],
         "mb_total": total,  # with all that a warm-up and a flush sent
         "epochs": epochs,
-        **(live.measured(events) if run.links else {}),
+        **(comparison.measured(events) if run.links else {}),
         **provenance(),
     }
 
@@ -131,15 +126,7 @@ def study(runs: Sequence[Run], folder: Path, jobs: int) -> list[dict[str, Any]]:
 def tune(
     runs: Sequence[Run], values: Sequence[str], seeds: Sequence[int], folder: Path, jobs: int
 ) -> dict[tuple[str, str], str]:
-    """Return the value with the best mean score for each way and kind of shards of ``runs``, in as many runs for each.
-
-    Args:
-        runs: those that are to be tuned, of any seeds.
-        values: options of ways, such as ``"lr=0.05"``.
-        seeds: those of the runs that tune, apart from those of ``runs``.
-        folder: for the records of these.
-        jobs: processes.
-    """
+    """Return the value (``"lr=0.05"``) with the best mean score for each way and kind of shards of ``runs``."""
     ways = dict.fromkeys(run._replace(seed=0) for run in runs)
     tries = [run._replace(seed=seed, tuned=value) for run in ways for value in values for seed in seeds]
     records = study(tries, folder, jobs)
@@ -154,7 +141,6 @@ def tune(
 
 
 def _check_tune(text: str) -> None:
-    """Raise ValueError unless the text is an option and some values."""
     if not re.fullmatch(r"[a-z][a-z0-9-]*=[^=,]+(,[^=,]+)*", text):
         raise ValueError(f"must be OPTION=VALUE,VALUE,.., got {text}")
 

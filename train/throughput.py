@@ -26,20 +26,20 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
 from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
-from sparse_mpi.tools import command_line
+from sparse_mpi.tools import values
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.command_line import Parser, integer, positive, record, share
+from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.plan.base import Part, Profile
-from sparse_mpi.tools.plan.execute import algorithm_of
 from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
+from sparse_mpi.tools.plan.store import algorithm_of
 from sparse_mpi.tools.plan.timeline import simulate
+from sparse_mpi.tools.values import Parser, integer, positive, record, share
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_train.models.vision import VGG16
-from sparse_train.options.run import DEVICES
+from sparse_train.options.arguments import DEVICES
 from sparse_train.ranks.device import choose, finish
 from sparse_train.ranks.job import agreed, run, threads_per_rank
-from sparse_train.records.meter import Stamps
+from sparse_train.records.metrics import Stamps
 from sparse_train.trainer.planning import Profiler
 
 CLASSES = 10
@@ -254,9 +254,9 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
         parser.add_argument(option, type=integer(1), default=default, metavar=metavar, help=shown)
 
     parser.add_argument("--model", choices=list(MODELS), default="vgg16", help="what is trained (default: vgg16)")
-    text = f"the first is what the others are compared with; {command_line.SPELLINGS} (default: dense powersgd acpsgd)"
+    text = f"the first is what the others are compared with; {values.SPELLINGS} (default: dense powersgd acpsgd)"
     algos = ["dense", "powersgd", "acpsgd"]
-    parser.add_argument("--algos", nargs="+", type=command_line.algorithm, default=algos, metavar="NAME", help=text)
+    parser.add_argument("--algos", nargs="+", type=values.algorithm, default=algos, metavar="NAME", help=text)
     text = "planners, whose plans take part too; the profile is of the first algorithm's warm-up (default: none)"
     parser.add_argument("--plans", nargs="+", choices=list(NAMED), default=[], metavar="NAME", help=text)
     text = "each algorithm takes part twice, in buckets: reducing after the backward pass, and while it runs"

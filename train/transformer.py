@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
 from sparse_mpi.comm import Comm
-from sparse_train.data.text import FOLDERS
+from sparse_train.data.corpus import FOLDERS
 from sparse_train.models.language import Transformer
 from sparse_train.tasks.language import (
     LanguageTask,

@@ -13,7 +13,7 @@ from sparse_mpi.algorithms.global_threshold import ThresholdPredictor
 from sparse_mpi.reduction.snapshot import restore
 from sparse_mpi.sparse import NoState, SparseVector
 from sparse_mpi.tools.analysis import gradients
-from sparse_mpi.tools.analysis.energy import measure
+from sparse_mpi.tools.cli.bench_energy import energy_of
 from sparse_mpi.wire import WIRES, BitPacked
 
 N, K = 2000, 100
@@ -163,7 +163,7 @@ def test_a_flush_leaves_no_votes(ranks):
 @pytest.mark.thin(0)
 @pytest.mark.parametrize("kind", gradients.KINDS)
 def test_bytes_are_few_and_spread_evenly_from_the_first_step_on(kind):
-    found = measure(Elect(wire=BitPacked()), gradients.make(kind, 20_000, ranks=8), 8, 1000, 12)
+    found = energy_of(Elect(wire=BitPacked()), gradients.make(kind, 20_000, ranks=8), 8, 1000, 12)
     assert found.volume <= BYTES["packed"]
     # Votes that cancel elect nobody: ranks send more of them from step to step where they oppose each other.
     assert found.largest_step <= (1.35 if kind == "opposed" else 1.25)
@@ -173,7 +173,7 @@ def test_bytes_are_few_and_spread_evenly_from_the_first_step_on(kind):
 @pytest.mark.thin(0)  # a long training
 @pytest.mark.parametrize("wire", ["packed+bf16", "packed+int8", "packed+int4", "packed+int2"])
 def test_rounded_values_take_fewer_bytes(wire):
-    found = measure(Elect(wire=WIRES[wire]), gradients.make("independent", 100_000, ranks=8), 8, 1000, 40)
+    found = energy_of(Elect(wire=WIRES[wire]), gradients.make("independent", 100_000, ranks=8), 8, 1000, 40)
     assert found.volume <= BYTES[wire]
 
 
@@ -183,7 +183,7 @@ def test_more_energy_than_oktopk_has(kind, times):
     from sparse_mpi.algorithms.oktopk import OkTopk
 
     made = gradients.make(kind, 20_000, ranks=8)
-    ours, theirs = (measure(algorithm, made, 8, 200, 30).energy for algorithm in (Elect(), OkTopk()))
+    ours, theirs = (energy_of(algorithm, made, 8, 200, 30).energy for algorithm in (Elect(), OkTopk()))
     assert ours > times * theirs
 
 

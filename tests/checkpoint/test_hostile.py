@@ -13,7 +13,7 @@ import pytest
 from sparse_mpi import World, checkpoint
 from sparse_mpi.checkpoint import manifest
 from sparse_mpi.tools.analysis.gradients import Recorded
-from sparse_mpi.tools.bench.sparse_cases import stored
+from sparse_mpi.tools.analysis.keyed_volume import stored
 from sparse_mpi.tools.plan import store
 
 

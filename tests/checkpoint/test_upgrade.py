@@ -15,7 +15,7 @@ import pytest
 
 from sparse_mpi import SparseAllreduce, World, checkpoint
 from sparse_mpi.tools.plan import store
-from sparse_mpi.tools.plan.execute import algorithm_of
+from sparse_mpi.tools.plan.store import algorithm_of
 
 OLD = Path(__file__).with_name("written_by_0.1.0")
 SHAPES = [(12, 30), (30,), (7, 5, 3, 3), (7,)]
@@ -84,7 +84,7 @@ def test_a_training_run_goes_on(tmp_path, no_signals):
 
 
 def test_plans_and_profiles_are_read():
-    plan, profile = store.load(OLD / "plan.json"), store.load_profile(OLD / "profile.json")
+    plan, profile = store.load(OLD / "plan.json"), store.load(OLD / "profile.json", store.Profile)
     assert plan.ranks == 4 and len(plan.parts) == 2
     assert len(profile.tensors) == 2
 

@@ -29,13 +29,13 @@ from unittest.mock import patch
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm.world import World
 from sparse_mpi.sparse import Layout
+from sparse_mpi.tools import values
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.parsing import Parser
-from sparse_mpi.tools.emulation import hosts, launch, rate
+from sparse_mpi.tools.bench.records import provenance
+from sparse_mpi.tools.emulation import hosts, launch, schedule
 from sparse_mpi.tools.launch.find import find_library
+from sparse_mpi.tools.values import Parser
 
 from . import prefork
 from .victim import KINDS, SIZE, Options
@@ -192,7 +192,7 @@ def main() -> int:
         start: Start = here
         per_node = 1 if args.hosts else None
         if args.hosts:
-            start = emulated(stack.enter_context(hosts.emulate(args.hosts, rate.parse(args.rate))))
+            start = emulated(stack.enter_context(hosts.emulate(args.hosts, schedule.parse(args.rate))))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         rank = stack.enter_context(prefork.started(folder))
         made = provenance()

@@ -22,11 +22,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sparse_mpi.tools import values
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools.bench.records import provenance
+from sparse_mpi.tools.values import Parser
 
 from .chaos import LAUNCH
 

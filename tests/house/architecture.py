@@ -11,10 +11,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.figures import save
-from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools import values
+from sparse_mpi.tools.cli.benchmark import save
 from sparse_mpi.tools.figures.style import WIDTH, Look, matplotlib, paper
+from sparse_mpi.tools.values import Parser
 
 from .test_layers import LIBRARY, PACKAGE, imports, room
 

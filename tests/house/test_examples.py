@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi.tools.bench.sparse_cases import stored
+from sparse_mpi.tools.analysis.keyed_volume import stored
 
 from ..launch import launch, needs_mpi
 

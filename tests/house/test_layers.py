@@ -77,7 +77,7 @@ OUTSIDE = {
         "kernels.cuda.*": ANYWHERE,
     },
     "cupyx": {"arrays": INSIDE},
-    "scipy": {"tools.cli.sparse_rivals": INSIDE, "tools.analysis.interval": INSIDE},
+    "scipy": {"tools.cli.bench_sparse": INSIDE, "tools.analysis.interval": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE},
     "llvmlite": {"kernels.cpu.lanes": ANYWHERE},
     "tqdm": {"tools.bench.progress": INSIDE, "tools.cli.*": INSIDE},
@@ -199,7 +199,7 @@ def test_a_file_of_the_programs_imports_only_from_lower_layers_and_its_own_folde
 
 
 def test_the_programs_import_nothing_private_of_the_library():
-    """What they share with the command line is in `sparse_mpi.tools.command_line`."""
+    """What they share with the command line is in `sparse_mpi.tools.values`."""
     for name, file in PROGRAMS.items():
         for imported in imports(name, file, LIBRARY):
             where = f"{shown(file)}:{imported.line} imports {imported.target}"

@@ -16,7 +16,7 @@ from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.comm.staging import Staging
 from sparse_mpi.kernels import array, of
 from sparse_mpi.select.interleaved import Interleaved
-from sparse_mpi.tools.doctor import child, probes
+from sparse_mpi.tools.doctor import probes
 
 N, K = 200_000, 2000
 MANY = 3_000_000  # pairs: a share for every block of `truncate`
@@ -194,6 +194,6 @@ def test_staging_waits_for_the_stream():
 
 def test_the_doctor_survives_a_device_message():
     """Whatever MPI makes of a device pointer; where it says that it takes them, it must."""
-    outcome = child.run(probes.DEVICE_MESSAGE, 120)
+    outcome = probes.run(probes.DEVICE_MESSAGE, 120)
     assert outcome.ended in ("well", "crashed", "failed", "hung")
     assert probes.judge_device_message(outcome, False, "").grade != "broken"

@@ -24,7 +24,7 @@ def test_a_numba_that_cannot_be_imported_is_done_without(tmp_path):
         "import numpy, sparse_mpi\n"
         "for _ in range(2):\n"
         "    print(sparse_mpi.sparse_allreduce(numpy.arange(9.0), k=2, comm=sparse_mpi.comm.NullComm())[0].indices)\n"
-        "from sparse_mpi.tools.bench.kernel_cache import cold\n"
+        "from sparse_mpi.tools.bench.progress import cold\n"
         "print(cold())"
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])

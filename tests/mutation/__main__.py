@@ -28,8 +28,8 @@ from queue import Queue
 
 from tqdm import tqdm
 
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.parsing import Parser
+from sparse_mpi.tools import values
+from sparse_mpi.tools.values import Parser
 
 from .mutants import ROOT, Mutant, draw
 

@@ -10,10 +10,9 @@ import pytest
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.network.cluster import TYPICAL, Cluster
 from sparse_mpi.network.simulator import Outcome, simulate
-from sparse_mpi.tools.analysis import advice, calibration, run_time, steps
+from sparse_mpi.tools.analysis import advice, calibration, steps
 from sparse_mpi.tools.analysis.advice import Job, Offer
-from sparse_mpi.tools.analysis.calibration import Fit, Prediction
-from sparse_mpi.tools.analysis.exchanges import Exchange
+from sparse_mpi.tools.analysis.calibration import Exchange, Fit, Prediction
 from sparse_mpi.tools.cli import main
 
 NAMES = ["oktopk:wire=packed", "topka"]
@@ -152,12 +151,12 @@ def metrics(tmp_path, **changed):
 
 
 def test_a_recorded_run_takes_its_steps_each_as_long_as_predicted(tmp_path, capsys):
-    run = run_time.read(metrics(tmp_path))
+    run = steps.read_run(metrics(tmp_path))
     assert (run.way, run.density, run.batch, run.steps_to(0.4)) == ("topka:wire=packed", 0.01, 0.75, 20)
     on = replace(TYPICAL.on(0.01), alpha=0.01)
     reducing = simulate(steps.program(run.way, 20_000, 0.01, 4), on).step
-    assert run_time.seconds(run, 0.4, on) == pytest.approx(20 * (0.75 + reducing))
-    assert run_time.seconds(run, 0.4, on, batch=0.0) == pytest.approx(20 * reducing)
+    assert steps.run_seconds(run, 0.4, on) == pytest.approx(20 * (0.75 + reducing))
+    assert steps.run_seconds(run, 0.4, on, batch=0.0) == pytest.approx(20 * reducing)
     assert main(["predict", "--run", str(tmp_path / "metrics.jsonl"), "--score", "0.4", "--rate", "10mbit"]) == 0
     assert "accuracy 0.4 after 20 steps" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"target must be one that the run reaches, accuracy 0.6 at best, got 0.9"):
@@ -168,7 +167,7 @@ def test_a_recorded_run_takes_its_steps_each_as_long_as_predicted(tmp_path, caps
 @pytest.mark.parametrize("changed", [{"parameters": None}, {"algo": "auto", "wire": None}, {"event": "resume"}])
 def test_what_is_no_run_is_refused(tmp_path, changed):
     with pytest.raises(ValueError, match=r"metrics.jsonl must be metrics.jsonl of a training program"):
-        run_time.read(metrics(tmp_path, **changed))
+        steps.read_run(metrics(tmp_path, **changed))
 
 
 def test_everything_is_offered_that_needs_neither_shapes_nor_nodes():

@@ -16,7 +16,7 @@ from sparse_mpi.comm import NullComm
 from sparse_mpi.network.break_even import Cost, break_even, ring_bound
 from sparse_mpi.sparse import Layout
 from sparse_mpi.tools.bench import comparison
-from sparse_mpi.tools.bench import cpu_time as processor
+from sparse_mpi.tools.bench import comparison as processor
 from sparse_mpi.tools.bench.comparison import (
     FIELDS,
     MIN_STEPS,
@@ -28,7 +28,7 @@ from sparse_mpi.tools.bench.comparison import (
     take_turns,
 )
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.cli import bench_compare, benchmark, emulated_grid, main, parser
+from sparse_mpi.tools.cli import bench_interleaved, bench_network, benchmark, main, parser
 from sparse_mpi.tools.cli.bench_interleaved import render, results
 from sparse_mpi.tools.figures import compare
 from sparse_mpi.tools.figures.style import write
@@ -199,8 +199,8 @@ def test_the_figure_has_a_line_and_a_point_for_everyone(tmp_path):
     write(partial(compare.all_of, [{"jobs": jobs}]), tmp_path / "figure.svg")
     drawn = (tmp_path / "figure.svg").read_text()
     assert all(f"<!-- {name} -->" in drawn for name in ("light", "never", "dense", "P = 2"))
-    assert "*" not in bench_compare.summary(jobs)
-    assert [line.split()[:3] for line in bench_compare.summary(jobs).splitlines()[2:4]] == [
+    assert "*" not in bench_interleaved.summary(jobs)
+    assert [line.split()[:3] for line in bench_interleaved.summary(jobs).splitlines()[2:4]] == [
         ["light", "2.00", "2.00"],
         ["never", "2.67", "2.67"],
     ]
@@ -208,9 +208,9 @@ def test_the_figure_has_a_line_and_a_point_for_everyone(tmp_path):
 
 def test_a_link_below_its_rate_is_marked():
     """Of 1 Gbit/s at least 900 Mbit/s are expected."""
-    lines = bench_compare.summary([record(0.1, 1.1), record(1.0, 1.1, measured_gbit=0.7)]).splitlines()
+    lines = bench_interleaved.summary([record(0.1, 1.1), record(1.0, 1.1, measured_gbit=0.7)]).splitlines()
     assert lines[1].split() == ["P=2", "0.1gbit", "P=2", "1.0gbit*"] and lines[-1].startswith("* measured below 90%")
-    assert emulated_grid.slower("1gbit", 0.7) == ", 70% of its rate" and not emulated_grid.slower("none", 3)
+    assert bench_network.slower("1gbit", 0.7) == ", 70% of its rate" and not bench_network.slower("none", 3)
 
 
 def test_processor_time_is_that_between_calls(monkeypatch):
@@ -242,9 +242,9 @@ def test_the_job_gets_all_options():
     given = ["--n", "50", "--density", "0.1", "--steps", "4", "--warmup", "0", "--seconds", "2", "--batch", "3"]
     given += ["--algorithms", "topka", "gtopk", "--wires", "own", "--seed", "7"]
     args = known.parse_args(["bench", "compare", *given])
-    parsed = known.parse_args(bench_compare.interleaved_command(args, 0.95, 12.5, Path("file")))
-    assert {name: getattr(parsed, name) for name in bench_compare.PASSED} == {
-        name: getattr(args, name) for name in bench_compare.PASSED
+    parsed = known.parse_args(bench_interleaved.interleaved_command(args, 0.95, 12.5, Path("file")))
+    assert {name: getattr(parsed, name) for name in bench_interleaved.PASSED} == {
+        name: getattr(args, name) for name in bench_interleaved.PASSED
     }
     assert (parsed.gbit, parsed.latency, parsed.json) == (0.95, 12.5, Path("file"))
 

@@ -12,9 +12,9 @@ import pytest
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.choice import INLINE
 from sparse_mpi.tools.analysis import keyed_volume
-from sparse_mpi.tools.bench.sparse_cases import CASES, filled, stored
-from sparse_mpi.tools.cli import bench_sparse_compare, emulated_grid, main, parser
-from sparse_mpi.tools.figures.sparse_compare import rows
+from sparse_mpi.tools.analysis.keyed_volume import CASES, filled, stored
+from sparse_mpi.tools.cli import bench_network, bench_sparse_compare, main, parser
+from sparse_mpi.tools.figures.compare import rows
 
 from ..launch import launch, needs_mpi
 
@@ -159,7 +159,7 @@ def test_jobs_that_a_file_has_are_told_and_drawn_again(tmp_path, capsys, monkeyp
     options = ["--steps", "5", "--cases", "uniform", "--fill-in", "1", "3"]
     facts = {"n": 10**7, "entries": 10**5, "cases": ["uniform"], "fill_in": [1, 3], "data": [], "steps": 5}
     file.write_text(json.dumps({"options": facts, "jobs": jobs}))
-    monkeypatch.setattr(emulated_grid.hosts, "emulate", None)
+    monkeypatch.setattr(bench_network.hosts, "emulate", None)
     command = ["bench", "sparse-compare", "--ranks", "2", "4", *options, "--json", str(file), "--plot", str(figure)]
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()

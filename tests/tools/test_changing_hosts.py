@@ -11,9 +11,8 @@ import pytest
 
 from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.emulation.hosts import emulate
-from sparse_mpi.tools.emulation.links import Links
+from sparse_mpi.tools.emulation.links import Links, RatePlayer
 from sparse_mpi.tools.emulation.probe import probe
-from sparse_mpi.tools.emulation.rate_player import RatePlayer
 from sparse_mpi.tools.emulation.schedule import DOWN, Schedule
 
 from ..launch import needs_mpi

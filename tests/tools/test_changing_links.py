@@ -10,22 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.emulation import rate
-from sparse_mpi.tools.emulation.schedule import DOWN, describe, trace, turns
+from sparse_mpi.tools.emulation.schedule import DOWN, LEAST, MOST, describe, parse, show, trace, turns
 
 GBIT, SLOW = 10**9, 50_000_000
-BITS = st.one_of(st.none(), st.integers(rate.LEAST, rate.MOST))
+BITS = st.one_of(st.none(), st.integers(LEAST, MOST))
 TIMES = st.fractions(0, 10_000, max_denominator=1000)
 
 
 @given(BITS)
 def test_a_rate_is_shown_as_it_is_written(bits):
-    assert rate.parse(rate.show(bits)) == bits
+    assert parse(show(bits)) == bits
 
 
 @pytest.mark.parametrize(("bits", "text"), [(GBIT, "1gbit"), (SLOW, "50mbit"), (2_500_000, "2.5mbit"), (None, "none")])
 def test_rates_are_shown_shortly(bits, text):
-    assert rate.show(bits) == text
+    assert show(bits) == text
 
 
 def test_rates_of_hosts_are_described_by_what_most_of_them_have():
@@ -48,7 +47,7 @@ def test_rates_take_turns():
 
 @given(st.lists(st.tuples(BITS, st.integers(100, 99_999)), min_size=2, max_size=6), TIMES)
 def test_turns_repeat_and_change_when_they_are_due(phases, second):
-    schedule = turns(",".join(rate.show(bits) for bits, _ in phases), ",".join(f"{ms}ms" for _, ms in phases), 1)
+    schedule = turns(",".join(show(bits) for bits, _ in phases), ",".join(f"{ms}ms" for _, ms in phases), 1)
     period = Fraction(sum(ms for _, ms in phases), 1000)
     assert schedule.at(second) == schedule.at(second + 7 * period)
     due = schedule.after(second)
@@ -72,7 +71,7 @@ def test_turns_repeat_and_change_when_they_are_due(phases, second):
 def test_a_trace_is_what_its_lines_say(tmp_path_factory, by_ms, separator, heading, second):
     lines = [(Fraction(ms, 1000), *by_ms[ms]) for ms in sorted(by_ms)]
     file = tmp_path_factory.getbasetemp() / "trace"
-    rows = [[f"{float(when):.3f}", rate.show(bits), *([str(host)] if host else [])] for when, bits, host in lines]
+    rows = [[f"{float(when):.3f}", show(bits), *([str(host)] if host else [])] for when, bits, host in lines]
     file.write_text("\n".join(separator.join(row) for row in [*[["seconds", "rate", "host"]] * heading, *rows]))
     schedule, expected = trace(file, "7mbit", 3), [7_000_000] * 3
     for when, bits, host in lines:

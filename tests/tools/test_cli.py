@@ -15,7 +15,7 @@ import sparse_mpi
 from sparse_mpi import ALGORITHMS, SELECTORS
 from sparse_mpi.comm import NullComm
 from sparse_mpi.reduction.arguments import spelled
-from sparse_mpi.tools.bench import provenance
+from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.models import MODELS
 from sparse_mpi.tools.cli import benchmark, main
 from sparse_mpi.tools.cli.bench_select import interval
@@ -49,7 +49,7 @@ def test_help_names_the_program_as_it_was_called(called, name, monkeypatch, caps
         with pytest.raises(SystemExit):
             main([*arguments, "--help"])
         assert capsys.readouterr().out.startswith(" ".join([f"usage: {name}", *arguments]))
-    assert provenance.command().startswith("sparse-mpi --help" if called == name else "python ")
+    assert records.command().startswith("sparse-mpi --help" if called == name else "python ")
 
 
 def test_without_a_command_there_is_help(capsys):

@@ -10,10 +10,10 @@ import pytest
 from sparse_mpi.tools import doctor
 from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.cli.doctor import render
-from sparse_mpi.tools.doctor import child, findings, first_step, probes
-from sparse_mpi.tools.doctor.base import Finding
-from sparse_mpi.tools.doctor.child import Outcome
+from sparse_mpi.tools.doctor import findings, first_step, probes
 from sparse_mpi.tools.doctor.facts import facts
+from sparse_mpi.tools.doctor.findings import Finding
+from sparse_mpi.tools.doctor.probes import Outcome
 
 from ..launch import launch, needs_mpi
 
@@ -61,7 +61,7 @@ def about(found: list[Finding], subject: str) -> Finding:
     ],
 )
 def test_how_a_child_ends(program, ended, says):
-    outcome = child.run(["-c", program], 0.5 if ended == "hung" else 60)
+    outcome = probes.run(["-c", program], 0.5 if ended == "hung" else 60)
     assert outcome.ended == ended and outcome.says.startswith(says)
     assert outcome.result == ({"a": 1} if ended == "well" else {})
 
@@ -69,7 +69,7 @@ def test_how_a_child_ends(program, ended, says):
 def test_a_child_is_no_rank_of_the_parents_job(monkeypatch):
     for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_MCA_btl"):
         monkeypatch.setenv(name, "7")
-    outcome = child.run(["-c", "import json, os; print(json.dumps(dict(os.environ)))"], 60, {"MORE": "1"})
+    outcome = probes.run(["-c", "import json, os; print(json.dumps(dict(os.environ)))"], 60, {"MORE": "1"})
     inherited = {name for name, value in outcome.result.items() if value == "7"}
     assert inherited == {"OMPI_MCA_btl"} and outcome.result["MORE"] == "1"
 

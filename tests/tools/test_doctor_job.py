@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from sparse_mpi.comm.job.call_log import CallSite
-from sparse_mpi.tools.bench import kernel_cache
 from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.doctor import findings, job
+from sparse_mpi.tools.doctor import findings
 
 from ..launch import launch
 
@@ -25,7 +24,7 @@ FROZEN = [
 
 
 def explained(*lines):
-    return {finding.about: finding for finding in job.explain(lines)}
+    return {finding.about: finding for finding in findings.explain(lines)}
 
 
 def test_a_frozen_rank_is_named_with_those_that_waited():
@@ -57,7 +56,7 @@ def test_a_rank_that_ended_before_the_others():
 
 
 def test_losses_that_a_team_survived_break_nothing():
-    found = job.explain(
+    found = findings.explain(
         [
             "sparse_mpi: rank 3 of 8 does not come to a call, for it is stopped: it is killed",
             "sparse_mpi: ranks 3, 5 lost before step 12; 6 ranks go on after 0.03 s",
@@ -110,23 +109,23 @@ def some_kernel(x):
 
 def test_an_index_must_be_there_and_no_older_than_the_source(tmp_path):
     function = SimpleNamespace(py_func=some_kernel, stats=SimpleNamespace(cache_path=str(tmp_path)))
-    assert kernel_cache.lacks_kernels([function])
+    assert progress.lacks_kernels([function])
     index = tmp_path / "test_doctor_job.some_kernel-16.py311.nbi"
     index.touch()
-    assert not kernel_cache.lacks_kernels([function])
+    assert not progress.lacks_kernels([function])
     os.utime(index, (0, time.time() - 10**9))
-    assert kernel_cache.lacks_kernels([function])
+    assert progress.lacks_kernels([function])
 
 
 def test_without_numba_nothing_is_compiled(monkeypatch):
-    monkeypatch.setattr(kernel_cache, "find_spec", lambda name: None)
-    assert kernel_cache.cold() is False
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    assert progress.cold() is False
 
 
 @pytest.mark.full("compiles all kernels")
 def test_doctor_compiles_into_an_empty_cache(tmp_path):
     pytest.importorskip("numba")
-    ask = ("-c", "from sparse_mpi.tools.bench.kernel_cache import cold; print(cold())")
+    ask = ("-c", "from sparse_mpi.tools.bench.progress import cold; print(cold())")
     folder = {"NUMBA_CACHE_DIR": str(tmp_path)}
     assert launch(None, *ask, **folder).stdout.strip() == "True"
     done = launch(None, "-m", "sparse_mpi", "doctor", "--compile", seconds=250, **folder)
@@ -135,9 +134,9 @@ def test_doctor_compiles_into_an_empty_cache(tmp_path):
 
 
 def test_kernels_that_do_not_compile_are_status_1(monkeypatch, capsys):
-    from sparse_mpi.tools.doctor import child, probes
+    from sparse_mpi.tools.doctor import probes
 
-    monkeypatch.setattr(probes.child, "run", lambda *_: child.Outcome("failed", "cannot cache: no locator", {}))
+    monkeypatch.setattr(probes, "run", lambda *_: probes.Outcome("failed", "cannot cache: no locator", {}))
     monkeypatch.setattr("sparse_mpi.tools.cli.doctor.versions", lambda: {"numba": "1"})
     assert main(["doctor", "--compile"]) == 1
     assert "NUMBA_CACHE_DIR" in capsys.readouterr().out

@@ -11,9 +11,9 @@ import pytest
 
 from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.emulation import hosts as emulation
-from sparse_mpi.tools.emulation import launch, rate
+from sparse_mpi.tools.emulation import launch, schedule
 from sparse_mpi.tools.emulation.hosts import Hosts
-from sparse_mpi.tools.launch.flavours import INTEL_MPI
+from sparse_mpi.tools.launch.find import INTEL_MPI
 
 from ..launch import ROOT
 
@@ -29,17 +29,17 @@ FILES = launch.Files(Path("folder/agent"), Path("folder/rules"))
     ],
 )
 def test_rates_are_read_as_tc_and_people_write_them(text, bits):
-    assert rate.parse(text) == bits
+    assert schedule.parse(text) == bits
 
 
 def test_no_rate_is_no_limit():
-    assert rate.parse("none") is None
+    assert schedule.parse("none") is None
 
 
 @pytest.mark.parametrize("text", ["1", "gbit", "fast", "-1gbit", "1ibit", "10Gbps", "10gb", "999kbit", "1000gbit"])
 def test_a_wrong_rate_is_named(text):
     with pytest.raises(ValueError, match=re.escape(text)):
-        rate.parse(text)
+        schedule.parse(text)
 
 
 @pytest.mark.parametrize(

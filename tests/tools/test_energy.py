@@ -9,8 +9,8 @@ import pytest
 
 from sparse_mpi.reduction.arguments import make_algorithm
 from sparse_mpi.tools.analysis import gradients
-from sparse_mpi.tools.analysis.energy import measure
 from sparse_mpi.tools.cli import main
+from sparse_mpi.tools.cli.bench_energy import energy_of
 
 FEW = ["bench", "energy", "--n", "500", "--steps", "3", "--gradients", "independent", "disjoint"]
 
@@ -18,12 +18,12 @@ FEW = ["bench", "energy", "--n", "500", "--steps", "3", "--gradients", "independ
 @pytest.mark.parametrize("name", ["dense", "topka"])
 def test_what_takes_everything_takes_all_the_energy(name):
     """Of topka's result, all that any rank selected of its own part are the largest sums."""
-    found = measure(make_algorithm(name, {}), gradients.make("disjoint", 400, 0, 4), 4, 400, 3)
+    found = energy_of(make_algorithm(name, {}), gradients.make("disjoint", 400, 0, 4), 4, 400, 3)
     assert found.energy == pytest.approx(1, abs=1e-6) and found.messages > 0
 
 
 def test_bytes_of_topka_are_known():
-    found = measure(make_algorithm("topka", {}), gradients.make("independent", 1000, 0, 4), 4, 50, 4)
+    found = energy_of(make_algorithm("topka", {}), gradients.make("independent", 1000, 0, 4), 4, 50, 4)
     assert found.volume == pytest.approx((8 * 50 * 3 + 12 + 24) / found.lowest) and found.control == 12 + 24
     assert found.lowest == 8 * 50 * 3 / 4 and found.selected == 1 < found.total
     peaks = found.largest_step, found.busiest_sender, found.busiest_receiver, found.worst
@@ -43,7 +43,7 @@ def test_opposed_pulls_cancel_and_mislead_who_selects_by_them():
     made = gradients.make("opposed", 20_000, ranks=8)
     left = sum(made.at(3, rank) for rank in range(8))
     assert np.linalg.norm(left) < 0.2 * np.linalg.norm(made.at(3, 0)) * 8
-    energies = [measure(make_algorithm(name, {}), made, 8, 200, 20).energy for name in ("topka", "elect")]
+    energies = [energy_of(make_algorithm(name, {}), made, 8, 200, 20).energy for name in ("topka", "elect")]
     assert energies[0] < 0 < energies[1]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparse_mpi.network.cluster import Cluster
 from sparse_mpi.network.simulator import Message, Program, Round, simulate
-from sparse_mpi.tools.analysis import calibration, exchanges, steps
+from sparse_mpi.tools.analysis import calibration, steps
 from sparse_mpi.tools.cli import main
 
 TRUTH = Cluster(alpha=1e-4, beta=8e-9, others=0.5, message=3e-5, byte=1e-9, polling=0.25, speed=1.5)
@@ -64,7 +64,7 @@ def compared(tmp_path):
 
 
 def test_a_fit_explains_what_it_was_made_of_and_finds_what_dominates(compared):
-    known, others = exchanges.held_out(exchanges.read(compared), [8])
+    known, others = calibration.held_out(calibration.read(compared), [8])
     found = calibration.fit(known)
     assert found.ranks == [2, 4] and found.cluster.speed * (1 + found.cluster.others / 2) > 1
     assert max(abs(of.step_error) for of in found.predictions) < 0.05
@@ -75,7 +75,7 @@ def test_a_fit_explains_what_it_was_made_of_and_finds_what_dominates(compared):
 
 @pytest.mark.parametrize("name", ["speed", "message", "alpha", "others"])
 def test_one_unknown_number_is_recovered(compared, name):
-    known = [e for e in exchanges.read(compared) if e.ranks < 8]
+    known = [e for e in calibration.read(compared) if e.ranks < 8]
     start = replace(TRUTH, **{name: getattr(TRUTH, name) * 5})
 
     def loss(cluster):
@@ -109,14 +109,14 @@ def test_a_record_a_number_of_ranks(tmp_path, capsys, candidates):
         files.append(write(tmp_path / f"p{ranks}.json", record))
     assert main(["predict", "--from", *files[:2], files[0], "--check", files[2]]) == 0
     assert "fitted to P = 2, 3" in capsys.readouterr().out
-    assert all(e.longest == (candidates == "algorithms") for e in exchanges.read(files[0]))
+    assert all(e.longest == (candidates == "algorithms") for e in calibration.read(files[0]))
 
 
 def test_the_length_of_a_model_and_the_format_of_all_are_read(tmp_path):
     of = {"exchange": 1.0, "step": 2.0, "bytes": 3.0}
     options = {"density": 0.01, "model": "vgg16", "n": None, "wire": "packed"}
     record = {"ranks": 2, "cpus": 2, "options": options, "algorithms": {"topka": of, "dense": of, "powersgd": of}}
-    found = exchanges.read(write(tmp_path / "a.json", record))
+    found = calibration.read(write(tmp_path / "a.json", record))
     assert [e.spelled for e in found] == ["topka:wire=packed", "dense"] and found[0].n == 14_728_266
 
 
@@ -133,22 +133,22 @@ def test_the_length_of_a_model_and_the_format_of_all_are_read(tmp_path):
 )
 def test_a_file_of_another_kind_is_named(tmp_path, record):
     with pytest.raises(ValueError, match="bad.json must be a record that bench allreduce, bench interleaved"):
-        exchanges.read(write(tmp_path / "bad.json", record))
+        calibration.read(write(tmp_path / "bad.json", record))
 
 
 def test_exchanges_that_took_no_time_and_those_of_one_rank_are_refused(tmp_path):
     base = {"cpus": 2, "options": {"density": 0.01, "n": 9}}
     nothing = {"dense": {"bytes": 8, "exchange": 0.0, "step": 1.0}}
     with pytest.raises(ValueError, match="must have exchanges of more than 0 seconds, got .*dense"):
-        exchanges.read(write(tmp_path / "zero.json", {"ranks": 2, "results": nothing} | base))
+        calibration.read(write(tmp_path / "zero.json", {"ranks": 2, "results": nothing} | base))
     with pytest.raises(ValueError, match="must be of 2 ranks or more, got 1; run it under mpiexec"):
-        exchanges.read(write(tmp_path / "one.json", {"ranks": 1, "results": nothing} | base))
+        calibration.read(write(tmp_path / "one.json", {"ranks": 1, "results": nothing} | base))
 
 
 def test_six_numbers_need_six_exchanges(compared):
     with pytest.raises(ValueError, match="exchanges to fit to must be 6 or more, got 5"):
-        calibration.fit(exchanges.read(compared)[:5])
-    rateless = [exchange._replace(gbit=None) for exchange in exchanges.read(compared)[:6]]
+        calibration.fit(calibration.read(compared)[:5])
+    rateless = [exchange._replace(gbit=None) for exchange in calibration.read(compared)[:6]]
     with pytest.raises(ValueError, match="exchanges to fit to must be 7 or more, got 6"):
         calibration.fit(rateless)
 
@@ -157,7 +157,7 @@ def test_six_numbers_need_six_exchanges(compared):
 def test_no_more_numbers_are_fitted_than_there_are_exchanges(compared, monkeypatch, known, left):
     asked = []
     monkeypatch.setattr(calibration, "nearest", lambda start, names, loss: asked.extend(names) or start)
-    found = calibration.fit(exchanges.read(compared)[:known]).cluster
+    found = calibration.fit(calibration.read(compared)[:known]).cluster
     assert len(asked) == known and [name for name in calibration.FITTED if name not in asked] == left
     assert found == calibration.START
 
@@ -165,7 +165,7 @@ def test_no_more_numbers_are_fitted_than_there_are_exchanges(compared, monkeypat
 def test_what_a_byte_takes_is_fitted_where_no_rate_is_known(compared, monkeypatch):
     asked = []
     monkeypatch.setattr(calibration, "nearest", lambda start, names, loss: asked.extend(names) or start)
-    calibration.fit([exchange._replace(gbit=None) for exchange in exchanges.read(compared)[:7]])
+    calibration.fit([exchange._replace(gbit=None) for exchange in calibration.read(compared)[:7]])
     assert asked == [*calibration.FITTED[:6], "beta"]
 
 
@@ -187,6 +187,6 @@ def test_bursts_are_those_of_the_record(tmp_path):
     old = job(2, "100mbit") | {"measured": {"gbit": 0.1}}
     fast = {**old, "options": old["options"] | {"gbit": 9.0}}
     for of, expected in ((job(2, "100mbit"), 12_500), (old, 128 << 10), (fast, 1_125_000)):
-        assert {exchange.burst for exchange in exchanges.read(write(tmp_path / "jobs.json", {"jobs": [of]}))} == {
+        assert {exchange.burst for exchange in calibration.read(write(tmp_path / "jobs.json", {"jobs": [of]}))} == {
             expected
         }

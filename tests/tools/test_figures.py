@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.figures.labels import NAME, apart
-from sparse_mpi.tools.figures.redraw import KINDS, kind_of, read
-from sparse_mpi.tools.figures.style import DARK, DPI, LIGHT, MOST, batches, drawn, variants, write
+from sparse_mpi.tools.cli.draw import KINDS, kind_of, read
+from sparse_mpi.tools.figures.style import DARK, DPI, LIGHT, MOST, NAME, apart, batches, drawn, variants, write
 
 pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex, to_rgb

@@ -13,9 +13,8 @@ import pytest
 from sparse_mpi import Layout, World, kernels
 from sparse_mpi.kernels import array
 from sparse_mpi.tools.cli import gpu_check, main
-from sparse_mpi.tools.cli.bench_agree import _compared
-from sparse_mpi.tools.cli.gpu_check import Outcome, Stage, page, stages, tried
-from sparse_mpi.tools.cli.gpu_verdicts import verdicts
+from sparse_mpi.tools.cli.bench_allreduce import _compared
+from sparse_mpi.tools.cli.gpu_check import Outcome, Stage, page, stages, tried, verdicts
 
 from ..launch import needs_mpi
 

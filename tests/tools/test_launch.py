@@ -11,11 +11,10 @@ import pytest
 
 from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.cli import run as cli_run
-from sparse_mpi.tools.launch import command, environment, find, processes
+from sparse_mpi.tools.launch import command, environment, find, start
 from sparse_mpi.tools.launch.command import Allocation, Line, build
-from sparse_mpi.tools.launch.cores import cores
-from sparse_mpi.tools.launch.find import LaunchError, Library
-from sparse_mpi.tools.launch.flavours import FLAVOURS, INTEL_MPI, MPICH, OPEN_MPI, Folders, Job
+from sparse_mpi.tools.launch.environment import cores
+from sparse_mpi.tools.launch.find import FLAVOURS, INTEL_MPI, MPICH, OPEN_MPI, Folders, Job, LaunchError, Library
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "8", "SLURM_NTASKS": "4"}
 
@@ -238,7 +237,7 @@ def test_only_segments_that_nobody_has_open_are_removed(tmp_path):
     for name in ("mpich_shm_1", "mpich_shm_2", "other"):
         (tmp_path / name).touch()
     with open(tmp_path / "mpich_shm_2"):
-        processes.remove_segments(MPICH.leftovers, 0, tmp_path)
+        start.remove_segments(MPICH.leftovers, 0, tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["mpich_shm_2", "other"]
-    processes.remove_segments(MPICH.leftovers, 2e10, tmp_path)  # younger than the job, which began in the future
+    start.remove_segments(MPICH.leftovers, 2e10, tmp_path)  # younger than the job, which began in the future
     assert (tmp_path / "mpich_shm_2").exists()

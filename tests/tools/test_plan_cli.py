@@ -24,14 +24,14 @@ def profile(tmp_path, monkeypatch):
     for name in LAUNCHERS:
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "profile.json"
-    store.save_profile(worked(), path)
+    store.save(worked(), path)
     return str(path)
 
 
 def test_plans_and_writes(profile, tmp_path, capsys):
     out, copy = tmp_path / "plan.json", tmp_path / "copy.json"
     assert main(["plan", "--profile", profile, "--overlap", "--out", str(out), "--save-profile", str(copy)]) == 0
-    assert store.load(out) == best(worked(), overlap=True) and store.load_profile(copy) == worked()
+    assert store.load(out) == best(worked(), overlap=True) and store.load(copy, store.Profile) == worked()
     printed = capsys.readouterr().out
     assert "2 tensors, 150 elements, density 0.1, P = 4, with overlap\n" in printed
     assert "   1  dense              1           100           100          1\n" in printed
@@ -96,7 +96,7 @@ def test_wrong_calls_say_what_is_right(argv, says, profile, capsys, tmp_path, mo
 def test_an_altered_profile_and_too_large_a_search_are_refused(profile, tmp_path):
     with pytest.raises(SystemExit, match="brute tries at most 200,000 plans"):
         large = tmp_path / "large.json"
-        store.save_profile(replace(worked(), tensors=worked().tensors * 5), large)
+        store.save(replace(worked(), tensors=worked().tensors * 5), large)
         main(["plan", "--profile", str(large), "--planner", "brute"])
     altered = tmp_path / "altered.json"
     altered.write_text(open(profile).read().replace('"ranks": 4', '"ranks": 5'))

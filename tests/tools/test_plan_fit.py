@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi.tools.plan.fit_costs import fit
+from sparse_mpi.tools.plan.measure import fit
 
 ELEMENTS, ENTRIES = (4096, 1_000_000, 1_000_000, 8_000_000), (40, 10_000, 2_500, 80_000)
 coefficients = st.sampled_from([0.0, 1e-4, 1e-3]), st.sampled_from([0.0, 1e-10, 1e-8]), st.sampled_from([0.0, 1e-8])

@@ -10,10 +10,9 @@ import pytest
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.hybrid import Hybrid
 from sparse_mpi.tools.plan.base import Part, Plan, Profile, Tensor
-from sparse_mpi.tools.plan.execute import algorithm_of
 from sparse_mpi.tools.plan.measure import OPTIONS, measure
 from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
-from sparse_mpi.tools.plan.store import digest, dumps_profile, loads_profile
+from sparse_mpi.tools.plan.store import algorithm_of, digest, dumps, loads
 
 TENSORS = (Tensor("a.weight", (30, 50), 0.03), Tensor("a.bias", (30,), 0.03), Tensor("b.weight", (4, 30), 0.01))
 SIZE = sum(tensor.size for tensor in TENSORS)
@@ -33,9 +32,9 @@ def test_every_rank_has_the_same_profile_and_so_the_same_plans(ranks):
         profile = measure(TENSORS, 0.05, comm, before=0.01, backward=0.03, update=0.002)
         assert isinstance(profile, Profile) and profile.tensors == TENSORS and profile.ranks == comm.size
         assert (profile.before, profile.backward, profile.update) == (0.01, 0.03, 0.002)
-        assert loads_profile(dumps_profile(profile)) == profile
+        assert loads(dumps(profile), kind=Profile) == profile
         planners = [planner for name, planner in PLANNERS.items() if name not in ORACLES]
-        return dumps_profile(profile), [digest(planner(profile, False, False)) for planner in (best, *planners)]
+        return dumps(profile), [digest(planner(profile, False, False)) for planner in (best, *planners)]
 
     seen = ranks.run(body)
     assert all(other == seen[0] for other in seen)

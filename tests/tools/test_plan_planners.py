@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from sparse_mpi.tools.plan.base import Cost, Option, Part, Tensor
-from sparse_mpi.tools.plan.explain import explain
-from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
-from sparse_mpi.tools.plan.planners.brute import brute
+from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best, brute, explain
 from sparse_mpi.tools.plan.timeline import simulate
 
 from .plan_profiles import FREE, MODES, profiles, worked

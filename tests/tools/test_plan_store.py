@@ -23,14 +23,16 @@ PLAN = replace(best(PROFILE, overlap=True), parts=(Part("dense", (1,), 100), Par
 @given(profile=profiles())
 def test_what_is_written_is_read(profile):
     plan = best(profile, cpu_lane=True)
-    assert store.loads(store.dumps(plan)) == plan and store.loads_profile(store.dumps_profile(profile)) == profile
+    assert store.loads(store.dumps(plan)) == plan and store.loads(store.dumps(profile), kind=store.Profile) == profile
     assert store.dumps(store.loads(store.dumps(plan))) == store.dumps(plan)
 
 
 def test_files_are_for_people_too(tmp_path):
     store.save(PLAN, tmp_path / "plan.json")
-    store.save_profile(PROFILE, tmp_path / "profile.json")
-    assert store.load(tmp_path / "plan.json") == PLAN and store.load_profile(tmp_path / "profile.json") == PROFILE
+    store.save(PROFILE, tmp_path / "profile.json")
+    assert (
+        store.load(tmp_path / "plan.json") == PLAN and store.load(tmp_path / "profile.json", store.Profile) == PROFILE
+    )
     lines = (tmp_path / "plan.json").read_text().splitlines()
     assert '   {"option": "topka", "tensors": [0], "k": 5, "partitions": 2}' in "\n".join(lines)
     assert max(map(len, lines)) <= 120 and json.loads("\n".join(lines))["hash"] == store.digest(PLAN)
@@ -73,7 +75,7 @@ def put(value, *keys):
     [
         ("{", "p.json must be JSON, but"),
         ("[1]", "p.json must be a sparse_mpi plan, but is none"),
-        (store.dumps_profile(PROFILE), "p.json must be a sparse_mpi plan, but is none"),
+        (store.dumps(PROFILE), "p.json must be a sparse_mpi plan, but is none"),
         (edited(put(2, "version")), "p.json has format 2, newer than 1, .* update sparse_mpi"),
         (edited(put("1", "version")), "p.json has format '1', which is none; make it anew"),
         (edited(drop("hash")), "p.json lacks hash; make it anew"),
@@ -128,7 +130,7 @@ def test_a_plan_that_cannot_be_is_refused(changes, says, tmp_path):
 )
 def test_a_profile_that_cannot_be_is_refused(changes, says):
     with pytest.raises(ValueError, match=f"p.json: {says}.*; measure it anew"):
-        store.loads_profile(store.dumps_profile(replace(PROFILE, **changes)), "p.json")
+        store.loads(store.dumps(replace(PROFILE, **changes)), "p.json", store.Profile)
 
 
 def test_no_text_is_refused(tmp_path):

@@ -12,8 +12,8 @@ from sparse_mpi.network import fit as network_fit
 from sparse_mpi.network import networks
 from sparse_mpi.network.model import Network
 from sparse_mpi.reduction.arguments import make_algorithm
-from sparse_mpi.tools.analysis import gradients, prediction, volume
-from sparse_mpi.tools.cli import main, predict_fit
+from sparse_mpi.tools.analysis import gradients, volume
+from sparse_mpi.tools.cli import main, predict_advise
 
 
 def counted(name, n, ranks, density=0.05):
@@ -26,7 +26,7 @@ def test_traffic_of_a_short_gradient_scales_to_a_long_one(name):
     """What is counted with 1/8 of the elements, times 8, is what is counted with all of them."""
     ranks, n = 8, 1 << 20
     short, long = counted(name, n // 8, ranks), counted(name, n, ranks)
-    told = prediction.scaled(short, n)
+    told = volume.scaled(short, n)
     assert told.sent == pytest.approx(long.slowest.sent, rel=0.05)
     assert told.received == pytest.approx(long.slowest.received, rel=0.05)
     assert told.messages <= long.formula_messages and told.messages == pytest.approx(long.slowest.messages, abs=12)
@@ -34,14 +34,14 @@ def test_traffic_of_a_short_gradient_scales_to_a_long_one(name):
 
 
 def test_a_short_gradient_leaves_every_pair_of_ranks_something_to_say():
-    assert prediction.short_length(14_728_266, 0.02, 2) == 204_800
-    assert prediction.short_length(14_728_266, 0.02, 1024) == 16 * 1024 / 0.02
-    assert prediction.short_length(1000, 0.02, 64) == 1000
-    assert prediction.short_length(10**7, 0.5, 2) == 1 << 17
+    assert volume.short_length(14_728_266, 0.02, 2) == 204_800
+    assert volume.short_length(14_728_266, 0.02, 1024) == 16 * 1024 / 0.02
+    assert volume.short_length(1000, 0.02, 64) == 1000
+    assert volume.short_length(10**7, 0.5, 2) == 1 << 17
 
 
 def test_the_formula_stands_in():
-    told = prediction.allowed(make_algorithm("topka", {}), 10_000, 100, 4)
+    told = volume.allowed(make_algorithm("topka", {}), 10_000, 100, 4)
     assert told == Traffic(8 * 100 * 3, 8 * 100 * 3, messages=8, control=24 + 12)
 
 
@@ -59,7 +59,7 @@ def test_networks_by_name_numbers_and_file(tmp_path):
 def test_fit_writes_what_network_reads(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(network_fit, "measure", lambda comm, sizes: [1e-5 + 1e-9 * size for size in sizes])
     file = str(tmp_path / "n.json")
-    World(1).run(lambda comm: monkeypatch.setattr(predict_fit, "as_comm", lambda _: comm))
+    World(1).run(lambda comm: monkeypatch.setattr(predict_advise, "as_comm", lambda _: comm))
     assert main(["predict", "--fit", file]) == 0
     assert "10 us a message, 1 GB/s" in capsys.readouterr().out
     assert networks.named(file)[0].alpha == pytest.approx(1e-5)

@@ -16,7 +16,7 @@ from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.tools.analysis import gradients, volume
 from sparse_mpi.tools.analysis.recording import Call
 from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli.benchmark import save
 from sparse_mpi.tools.figures.draw_volume import figure
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from sparse_mpi.tools.cli import gpu_check, main
-from sparse_mpi.tools.cli.gpu_check import Stage
+from sparse_mpi.tools.cli.gpu_check import VARIABLE, Stage
 from sparse_mpi.tools.launch import environment
-from sparse_mpi.tools.launch.wheels import VARIABLE
 
 LIBRARY = """
 import mmap, os

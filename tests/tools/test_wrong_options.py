@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from sparse_mpi.tools.cli import main, values
-from sparse_mpi.tools.cli.parsing import PATIENCE
-from sparse_mpi.tools.cli.values import Value
+from sparse_mpi.tools import values
+from sparse_mpi.tools.cli import main
+from sparse_mpi.tools.values import PATIENCE, Value
 
 from ..launch import launch, needs_mpi
 from .parsers import ROOT, parsers, programs

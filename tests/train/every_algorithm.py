@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.bench.records import provenance
 from sparse_train.ranks import job
 
 HALF, STEPS = 2, 4

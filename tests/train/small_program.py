@@ -16,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
 from sparse_mpi import World
 from sparse_train.data import Images
-from sparse_train.data.batches import Batches
-from sparse_train.data.share import share_of
+from sparse_train.data.share import Batches, share_of
 from sparse_train.records.journal import Outcome
 from sparse_train.records.metrics import FILE
 from sparse_train.tasks.images import ImageTask

@@ -15,8 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_train.data import Images, Split
-from sparse_train.data.batches import Batches
-from sparse_train.data.share import Share
+from sparse_train.data.share import Batches, Share
 from sparse_train.records.metrics import Metrics
 from sparse_train.tasks.images import ImageTask
 from sparse_train.tasks.task import sums

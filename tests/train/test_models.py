@@ -17,9 +17,7 @@ from gpt2 import GPT2
 from lstm import PROGRAM as LSTM
 from sparse_mpi.comm import NullComm
 from sparse_mpi.tools.bench.models import vgg16
-from sparse_train.models.bert import for_answering, for_pretraining
-from sparse_train.models.language import Transformer, WordLSTM
-from sparse_train.models.speech_lstm import SpeechLSTM
+from sparse_train.models.language import SpeechLSTM, Transformer, WordLSTM, for_answering, for_pretraining
 from sparse_train.models.vision import VGG16, ResNet, ViT
 from sparse_train.tasks.language import LSTM_SETTINGS, Shape
 

@@ -13,8 +13,7 @@ import study
 from sparse_mpi.network.model import Network
 from sparse_mpi.tools.analysis.interval import Interval
 from sparse_train.records import comparison
-from sparse_train.records.comparison import modelled_seconds
-from sparse_train.records.live import arguments, dealing
+from sparse_train.records.comparison import arguments, dealing, modelled_seconds
 from study import Run
 
 from ..launch import ROOT

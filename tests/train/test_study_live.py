@@ -9,8 +9,8 @@ import pytest
 
 import study
 from sparse_mpi.tools.emulation import hosts
-from sparse_mpi.tools.figures.race import short
-from sparse_train.records import comparison, live
+from sparse_mpi.tools.figures.training import short
+from sparse_train.records import comparison
 from study import Run
 
 LINKS = ("--rate", "1gbit,50mbit", "--every", "30s")
@@ -50,10 +50,10 @@ def test_what_a_budget_counted_begins_with_its_second_decision():
         return {"event": "budget", "elapsed": elapsed, "mb_sent": mb, "mb_credit": credit, "dense": dense}
 
     step = {"event": "step", "compute_seconds": 0.1, "exposed_seconds": 0.2, "update_seconds": 0.1}
-    found = live.measured([step, decision(1.0, 9.0, 1.0, False), decision(3.0, 2.0, 1.5, True)])
+    found = comparison.measured([step, decision(1.0, 9.0, 1.0, False), decision(3.0, 2.0, 1.5, True)])
     assert found["step_seconds"] == pytest.approx(0.4)
     assert found["spent"] == {"mb": 2.0, "mb_credit": 0.5, "seconds": 2.0, "steps": 1, "dense": 0.5}
-    assert live.measured([step]).keys() == {"step_seconds"}
+    assert comparison.measured([step]).keys() == {"step_seconds"}
 
 
 def test_records_on_different_links_have_different_names():
@@ -83,11 +83,11 @@ def test_wrong_links_are_refused_before_any_run(given, says, tmp_path, capsys):
 
 
 def test_a_job_that_fails_ends_the_study_with_what_it_said(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(live.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(comparison.sys, "executable", str(tmp_path / "python"))
     (tmp_path / "python").write_text("#!/bin/sh\necho no such luck\nexit 3\n")
     (tmp_path / "python").chmod(0o755)
     with pytest.raises(SystemExit) as ended:
-        live.start("broken", 2, ["--rate", "none"], [], tmp_path / "log")
+        comparison.start("broken", 2, ["--rate", "none"], [], tmp_path / "log")
     assert ended.value.code == 3 and "no such luck" in capfd.readouterr().err
 
 

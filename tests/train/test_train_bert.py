@@ -10,10 +10,9 @@ import torch
 
 import bert
 from sparse_mpi.comm import NullComm
-from sparse_train.data.corpus import encoded, gathered
-from sparse_train.data.reference import documents
+from sparse_train.data.corpus import documents, encoded, gathered
 from sparse_train.data.vocabulary import WordPiece, train_pieces
-from sparse_train.models.bert import Shape, for_answering, for_pretraining, load_encoder
+from sparse_train.models.language import Shape, for_answering, for_pretraining, load_encoder
 from sparse_train.ranks.job import JobError
 from sparse_train.tasks.masked import Examples, Pretraining
 

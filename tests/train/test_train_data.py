@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_train.data import DATASETS, Images, Split
-from sparse_train.data.batches import Batches, crop, mirror
-from sparse_train.data.share import Share, shard
+from sparse_train.data.share import Batches, Share, crop, mirror, shard
 from sparse_train.data.small_images import load_cifar10, load_cifar100, load_fashion_mnist, load_scikit_digits, read_idx
 
 

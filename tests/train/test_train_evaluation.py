@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_train.trainer.evaluation import average_buffers, evaluate, identical
+from sparse_train.trainer.survivors import average_buffers, evaluate, identical
 
 from .small_training import Slope, network, task
 

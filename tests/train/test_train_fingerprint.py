@@ -11,9 +11,8 @@ from torch import nn
 
 from sparse_mpi import World
 from sparse_mpi.comm import NullComm
-from sparse_train.data.corpus import encoded, gathered
+from sparse_train.data.corpus import documents, encoded, gathered
 from sparse_train.data.questions import Answer, Question
-from sparse_train.data.reference import documents
 from sparse_train.data.share import Share, fingerprint
 from sparse_train.data.speech import Clip, Speech
 from sparse_train.data.vocabulary import WordPiece, train_pieces

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sparse_mpi.comm import NullComm
-from sparse_train.data.text import TEXTS, Text
+from sparse_train.data.corpus import TEXTS, Text
 from sparse_train.ranks.job import JobError
 from sparse_train.tasks.language import (
     LSTM_SETTINGS,

@@ -9,7 +9,7 @@ import torch
 
 from lstm import PROGRAM
 from sparse_mpi.comm.world import World
-from sparse_train.models.speech_lstm import LOOKAHEAD, SpeechLSTM
+from sparse_train.models.language import LOOKAHEAD, SpeechLSTM
 
 from ..launch import launch, needs_mpi
 

@@ -19,7 +19,7 @@ from sparse_mpi.tools.plan.base import Part, Plan
 from sparse_train.options.reduction import OPTIONS
 from sparse_train.ranks.job import JobError
 from sparse_train.records.journal import coverage
-from sparse_train.records.meter import Stamps
+from sparse_train.records.metrics import Stamps
 from sparse_train.trainer.planning import Planning, Profiler
 
 from ..launch import launch, needs_mpi
@@ -75,7 +75,7 @@ def test_the_plan_takes_over_with_what_the_first_steps_remember(ranks, tmp_path)
             assert planning.after(stamps, optimizer.reduction) == (step == 2)
             assert bucket.reducer is first and isinstance(first.algorithm, Hybrid) == (step >= 2)
         if comm.rank == 0:
-            profile = store.load_profile(tmp_path / "profile.json")
+            profile = store.load(tmp_path / "profile.json", store.Profile)
             assert store.load(tmp_path / "plan.json") == planning.plan and planning.plan.tensors == TENSORS
             assert (profile.before, profile.backward) == (pytest.approx(0.1), pytest.approx(0.2))
             assert profile.update == pytest.approx(0.1) and profile.ranks == comm.size

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from sparse_train.data import questions
-from sparse_train.data.corpus import is_test, training
-from sparse_train.data.reference import SENTENCES, documents, parts
-from sparse_train.data.text import TEXTS
+from sparse_train.data.corpus import SENTENCES, TEXTS, documents, is_test, parts, training
 
 TOPICS = documents()
 RUN = 100  # characters

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_train.data.share import Share
-from sparse_train.data.sound import log_spectrogram
-from sparse_train.data.speech import Clip, Speech, decode, encode
-from sparse_train.models.speech_lstm import SpeechLSTM
+from sparse_train.data.speech import Clip, Speech, decode, encode, log_spectrogram
+from sparse_train.models.language import SpeechLSTM
 from sparse_train.tasks.speech import Errors, SpeechTask, buckets, collate, distance, errors, recognise
 
 

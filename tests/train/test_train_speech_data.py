@@ -9,9 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparse_train.data import espeak
-from sparse_train.data.sound import BINS, log_spectrogram, read_sound
-from sparse_train.data.speech import ALPHABET, decode, encode, load_an4, load_asterisk, written
+from sparse_train.data import speech
+from sparse_train.data.speech import (
+    ALPHABET,
+    BINS,
+    decode,
+    encode,
+    load_an4,
+    load_asterisk,
+    log_spectrogram,
+    read_sound,
+    written,
+)
 
 SPHERE = b"NIST_1A\n   1024\nsample_rate -i 16000\nchannel_count -i 1\nsample_byte_format -s2 %s\nend_head\n"
 
@@ -133,36 +142,36 @@ def test_missing_speech_is_named_with_the_remedy(tmp_path, load):
 
 def test_synthetic_speech_is_the_same_every_time():
     pytest.importorskip("espeakng_loader")
-    first, again = (espeak.load_few(Path()) for _ in range(2))
+    first, again = (speech.load_few(Path()) for _ in range(2))
     assert len(first.train) == 32 and len(first.test) == 8
     for a, b in zip(first.train + first.test, again.train + again.test, strict=True):
         assert a.text == b.text and a.rate == b.rate == 22_050 and np.array_equal(a.samples, b.samples)
         assert 0.4 < len(a.samples) / a.rate < 2 and np.abs(a.samples.astype(int)).max() > 2000
     with pytest.raises(ValueError, match="no voice 'xx'"):
-        espeak.say("A", espeak.Speaker("xx", 150, 50))
+        speech.say("A", speech.Speaker("xx", 150, 50))
 
 
 def test_prompts_are_in_the_alphabet_and_voices_of_tests_are_others():
     rng = np.random.default_rng(0)
-    for prompt in (espeak._prompt(rng) for _ in range(300)):
+    for prompt in (speech._prompt(rng) for _ in range(300)):
         assert prompt and written(prompt) == prompt and decode(encode(prompt)) == prompt
-    assert not set(espeak.VOICES) & set(espeak.TEST_VOICES)
+    assert not set(speech.VOICES) & set(speech.TEST_VOICES)
 
 
 @pytest.mark.thin(1)
-@pytest.mark.parametrize("voice", [*espeak.VOICES, *espeak.TEST_VOICES])
-@pytest.mark.parametrize("accent", espeak.ACCENTS)
+@pytest.mark.parametrize("voice", [*speech.VOICES, *speech.TEST_VOICES])
+@pytest.mark.parametrize("accent", speech.ACCENTS)
 def test_a_voice_says_the_same_thing_the_same_way_whatever_it_said_before(voice, accent):
     pytest.importorskip("espeakng_loader")
-    speaker, other = espeak.Speaker(f"{accent}+{voice}", 150, 40), espeak.Speaker("en", 170, 60)
-    first = espeak.say("B A THREE", speaker)
-    espeak.say("ENTER", other)
-    assert np.array_equal(espeak.say("B A THREE", speaker).samples, first.samples)
+    speaker, other = speech.Speaker(f"{accent}+{voice}", 150, 40), speech.Speaker("en", 170, 60)
+    first = speech.say("B A THREE", speaker)
+    speech.say("ENTER", other)
+    assert np.array_equal(speech.say("B A THREE", speaker).samples, first.samples)
 
 
 def test_the_letter_a_is_not_taken_for_the_article():
     pytest.importorskip("espeakng_loader")
-    a, e = (len(espeak.say(letters, espeak.Speaker("en-us+Denis", 150, 50)).samples) for letters in ("A A A", "E E E"))
+    a, e = (len(speech.say(letters, speech.Speaker("en-us+Denis", 150, 50)).samples) for letters in ("A A A", "E E E"))
     assert a > 1.2 * e  # a diphthong
 
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from sparse_train.data.text import TEXTS, parted, running_words
+from sparse_train.data.corpus import TEXTS, parted, running_words
 from sparse_train.data.vocabulary import BytePairs, Bytes, Words, train_byte_pairs
 
 ARTICLE = " \n = Valkyria = \n \n A game @-@ like <unk> game , 2 @.@ 5 hours of a game . \n"

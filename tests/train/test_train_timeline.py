@@ -12,8 +12,7 @@ from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.background import Span
 from sparse_mpi.comm.streams import Marks
 from sparse_mpi.training.tracer import BucketTrace, Tracer
-from sparse_train.records.meter import Stamps
-from sparse_train.records.metrics import record
+from sparse_train.records.metrics import Stamps, record
 from sparse_train.records.timeline import Recorder, StepTrace, draw, on_device
 
 from ..fakes.fake_array import to_torch

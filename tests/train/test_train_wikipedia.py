@@ -9,9 +9,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from sparse_train.data.corpus import encoded, gathered, is_test, training
+from sparse_train.data.corpus import Document, documents, encoded, gathered, is_test, training
 from sparse_train.data.corpus import wikipedia as read
-from sparse_train.data.reference import Document, documents
 from sparse_train.data.vocabulary import WordPiece, train_pieces
 
 ARTICLES = [

@@ -11,8 +11,7 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.network.cluster import Cluster
 from sparse_mpi.network.simulator import Outcome, simulate
 from sparse_mpi.tools.analysis import steps
-from sparse_mpi.tools.analysis.calibration import Fit, Prediction
-from sparse_mpi.tools.analysis.exchanges import predictable
+from sparse_mpi.tools.analysis.calibration import Fit, Prediction, predictable
 from sparse_mpi.tools.bench.comparison import BASELINE, OWN, accepts, candidates
 
 DENSITIES = (0.03, 0.01, 0.003, 0.001)  # from which one is advised, the largest that is fast enough
@@ -71,17 +70,8 @@ def advise(
 
     Dense is left where it is fast enough, or where no sparse step is `GAIN` times faster. Otherwise the largest density
     is advised at which a step is fast enough, with the fastest algorithm; and where none is, as many local steps as it
-    takes at the usual density.
-
-    Args:
-        job: what is trained.
-        cluster: on what.
-        fit: of the cluster to measured steps, whose errors are told. What these took longer than it explains, others of
-            the same way take longer too.
-        densities: to choose from, in descending order.
-        names: ways to compare, as a command line spells them; none: every algorithm that needs neither shapes nor
-            nodes, in the usual message formats.
-        tell: is told what is being simulated.
+    takes at the usual density. ``names`` are the ways to compare, as a command line spells them: by default all that
+    need neither shapes nor nodes. What the steps of ``fit`` took longer than it explains, others of their way take too.
     """
     ways = list(names) or everything()
 
@@ -186,8 +176,7 @@ class Verdict(NamedTuple):
 def judged(predictions: Sequence[Prediction]) -> list[Verdict]:
     """Return how good the advice is for each job among measured steps, of the candidates that were measured there.
 
-    Raises:
-        ValueError: a job has no dense sum.
+    Raises ValueError: a job has no dense sum.
     """
     verdicts = []
     for job in dict.fromkeys(of.measured.job for of in predictions):

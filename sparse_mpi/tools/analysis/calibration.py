@@ -1,4 +1,6 @@
-"""Fit a cluster to measured steps, and predict others by simulation: with waiting, cores that are shared, and bursts.
+"""Steps that benchmarks measured, read from their records, and divided into those to fit to and those to predict.
+
+Fit a cluster to measured steps, and predict others by simulation: with waiting, cores that are shared, and bursts.
 
 Fitted are how long a message takes and what it costs, what a byte costs, how much of a core a waiting rank takes and
 other programs take, how fast ranks compute, how much more slowly in a crowd, and in slices of what length. These are
@@ -10,17 +12,124 @@ held up decide nothing.
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparse_mpi.network.cluster import TYPICAL, Cluster
 from sparse_mpi.network.simulator import simulate
+from sparse_mpi.reduction.arguments import spelled, takes
 from sparse_mpi.tools.analysis import steps
-from sparse_mpi.tools.analysis.exchanges import Exchange
+from sparse_mpi.tools.bench.models import layout
+
+BENCHES = "bench allreduce, bench interleaved or bench compare"
+
+
+class Exchange(NamedTuple):
+    """A measured step of one candidate. Times are seconds."""
+
+    candidate: str  # as tables have it: oktopk packed
+    ranks: int
+    n: int
+    density: float
+    seconds: float  # of the exchange: of the rank that spends least in it, unless ``longest``
+    step: float  # of the slowest rank
+    cores: int  # of the machine
+    bytes: float = 0.0  # of the busiest rank
+    rate: str = ""  # of the links, where they are emulated
+    gbit: float | None = None  # what a link of them was measured to give
+    burst: float = 0.0  # bytes that it lets pass at once
+    longest: bool = False  # whether `seconds` is that of the rank that spends most in it
+
+    @property
+    def spelled(self) -> str:
+        """Return the candidate as a command line spells it: oktopk:wire=packed."""
+        name, _, wire = self.candidate.partition(" ")
+        return f"{name}:wire={wire}" if wire else name
+
+    @property
+    def job(self) -> tuple[str, int, int, float]:
+        """Return what candidates of the same turns have in common."""
+        return self.rate, self.ranks, self.n, self.density
+
+
+def read(file: str | Path) -> list[Exchange]:
+    """Read the steps that one of `BENCHES` recorded in ``file``.
+
+    Raises ValueError: the file is not of that kind, or of one rank, which exchanges nothing.
+    """
+    try:
+        record = json.loads(Path(file).read_text())
+        found = [exchange for job in record.get("jobs", [record]) for exchange in _of_job(job, record)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} must be a record that {BENCHES} wrote with --json: {error!r}") from None
+    if alone := [exchange for exchange in found if exchange.ranks < 2]:
+        raise ValueError(f"{file} must be of 2 ranks or more, got {alone[0].ranks}; run it under mpiexec")
+    if wrong := [exchange for exchange in found if not exchange.seconds > 0]:
+        raise ValueError(f"{file} must have exchanges of more than 0 seconds, got {wrong[0]}")
+    return found
+
+
+def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[Exchange]:
+    """Return the steps of one job of a record, without algorithms that need shapes or nodes."""
+    options: dict[str, Any] = job["options"]
+    together = "algorithms" in job  # of bench allreduce, where algorithms share one message format
+    wire = options.get("wire") if together else None
+    candidates = job["algorithms"] if together else job["results"]
+    n = job.get("n") or options["n"] or layout(options["model"]).size
+    gbit = None if together or options.get("gbit") is None else float(options["gbit"])
+    return [
+        Exchange(
+            f"{name} {wire}" if wire and takes(name, "wire", wire) else name,
+            int(job["ranks"]),
+            int(n),
+            float(options["density"]),
+            float(of["exchange"]),
+            float(of["step"]),
+            int(job.get("cpus") or record["cpus"]),
+            float(of["bytes"]),
+            str(job.get("rate", "")),
+            gbit,
+            _burst(job, gbit),
+            together,
+        )
+        for name, of in candidates.items()
+        if predictable(name.split()[0])
+    ]
+
+
+def _burst(job: dict[str, Any], gbit: float | None) -> float:
+    """Return the bytes that the links of a job let pass at once."""
+    if not job.get("rate") or gbit is None:
+        return 0.0
+    old = max(128 << 10, gbit * 1e9 / 8 * 1e-3)  # of all emulated links, before records told it
+    return float(job["measured"].get("burst", old)) if "measured" in job else old
+
+
+def predictable(name: str) -> bool:
+    """Tell if the length of the gradient alone tells the traffic of an algorithm, and all of it uses the network."""
+    name = spelled(name)[0]
+    return not (takes(name, "rank") or takes(name, "ranks_per_node"))
+
+
+def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[Exchange], list[Exchange]]:
+    """Divide exchanges into those to fit to and those held out, which are the ones on ``ranks`` ranks.
+
+    Raises ValueError: no exchange was measured on one of ``ranks``, or none on others.
+    """
+    measured = list(measured)
+    had = sorted({exchange.ranks for exchange in measured})
+    if lacking := sorted(set(ranks) - set(had)):
+        raise ValueError(f"ranks must be some of those measured, {', '.join(map(str, had))}, got {lacking[0]}")
+    if set(had) <= set(ranks):
+        raise ValueError(f"ranks must leave some to fit to, got all that were measured, {', '.join(map(str, had))}")
+    return [e for e in measured if e.ranks not in ranks], [e for e in measured if e.ranks in ranks]
+
 
 FEWEST = 6  # numbers that a fit has
 FITTED = ("speed", "others", "polling", "message", "byte", "alpha", "crowding", "slice")
@@ -55,11 +164,7 @@ class Fit(NamedTuple):
     predictions: list[Prediction]
 
     def longer(self, way: str) -> float:
-        """Return how many times as long as the cluster explains the steps of a way were, in the median; 1 if unknown.
-
-        Args:
-            way: an algorithm as a command line spells it: oktopk:wire=packed.
-        """
+        """Return how many times as long as explained the steps of a way (oktopk:wire=packed) were; 1 if unknown."""
         of_way = [of.measured.step / of.step for of in self.predictions if of.measured.spelled == way]
         return statistics.median(of_way) if of_way else 1.0
 
@@ -93,10 +198,8 @@ def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
     """Return the cluster that explains the measured steps best.
 
     No more numbers are fitted than there are steps: the first of `FITTED`, and what a byte takes where records do not
-    tell the rate of the links. The others are left as ``start`` has them.
-
-    Raises:
-        ValueError: there are fewer measured steps than `FEWEST`, or than one more where the rate is to be found.
+    tell the rate of the links. The others are left as ``start`` has them. Raises ValueError: there are fewer measured
+    steps than `FEWEST`, or than one more where the rate is to be found.
     """
     unknown = () if all(exchange.gbit for exchange in measured) else ("beta",)
     fewest = FEWEST + len(unknown)
@@ -130,7 +233,6 @@ def nearest(start: Cluster, names: Iterable[str], loss: Callable[[Cluster], floa
 
 
 def _off(prediction: Prediction) -> float:
-    """Return how far a prediction is off: mean absolute logarithm of exchange and step."""
     ratios = (prediction.seconds / prediction.measured.seconds, prediction.step / prediction.measured.step)
     return statistics.fmean(min(abs(math.log(ratio)), math.log(FAR)) for ratio in ratios)
 

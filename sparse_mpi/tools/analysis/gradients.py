@@ -141,10 +141,7 @@ class Recorded:
     """Gradients of a training run, from a file that `write` made.
 
     There are as many as were recorded: ranks beyond those that trained get gradients of other steps, and after the last
-    recorded step comes the first one again.
-
-    Raises:
-        ValueError: the file is not of this kind.
+    recorded step comes the first one again. Raises ValueError: the file is not of this kind.
     """
 
     shared = True
@@ -176,8 +173,7 @@ def write(file: str | Path, steps: dict[int, np.ndarray], about: dict[str, Any])
 def make(kind: str, size: int | None, seed: int = 0, ranks: int = 1) -> Gradients:
     """Return the gradients of ``ranks`` ranks, of a kind of `KINDS` and ``size`` entries long, or those of a file.
 
-    Raises:
-        ValueError: there is no such kind or file, or ``size`` is not the length of the file's gradients.
+    Raises ValueError: there is no such kind or file, or ``size`` is not the length of the file's gradients.
     """
     if kind in KINDS:
         if size is None or size < 1:

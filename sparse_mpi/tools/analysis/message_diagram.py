@@ -107,8 +107,7 @@ def _parts(rank: int, call: Call, ranks: int) -> list[Message]:
 def _pairs(pending: Sequence[deque[Call]]) -> Iterator[Exchange]:
     """Yield what goes from rank to rank before the next call of all ranks, and remove it from what is pending.
 
-    Raises:
-        ValueError: ranks wait for each other.
+    Raises ValueError: ranks wait for each other.
     """
     sent: set[int] = set()  # ranks whose message has gone
     came: set[int] = set()  # ranks whose message has come

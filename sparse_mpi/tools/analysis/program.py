@@ -1,22 +1,147 @@
-"""What every rank does in a step, in order: compute, send, wait for messages. Made of recorded calls.
+"""Textbook schedules of all calls: which rank sends how many bytes to which other rank in which round.
+
+`comm.counting` counts by the same schedules, so that bytes and messages, summed over all ranks, equal the counted ones:
+
+- alltoallv: pairwise. In round i = 1 .. P - 1 every rank sends to the rank i above it.
+- allgather(v): Bruck's. In round j every rank sends what it has to the rank 2^j below it: ceil(log2 P) rounds.
+- allreduce: recursive halving and doubling, for any P: a reduce-scatter of P nearly equal blocks, which is Bruck's
+  allgather run backwards, and then that allgather.
+- bcast: down a binomial tree; the count goes first, in messages of its own.
+- barrier: dissemination of empty messages.
+
+MPI libraries choose other schedules for some lengths, such as rings for long allgathers: these have as many bytes, but
+more messages and rounds.
+
+What every rank does in a step, in order: compute, send, wait for messages. Made of recorded calls.
 
 Calls become messages by the textbook schedules of `schedule`, or as they really go, because it matters here who waits
 for whom: an alltoallv posts all its messages at once, as `MPIComm` does, and then waits for all that come; the root of
 a broadcast sends to all others itself, as Open MPI was measured to do over TCP between 4 and 8 hosts; long allgathers
 and allreduces go round a ring.
+
+Replay recorded calls on a network of given alpha and beta: a timeline of messages, in which computing takes no time.
+
+A message leaves when the sender has completed its round before, and takes alpha + beta x bytes. A rank has completed a
+round when all that it sent in it has left and all that it is to receive has arrived. Ranks send and receive at once.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
-from sparse_mpi.network.simulator import Message, Program, Round
-from sparse_mpi.tools.analysis.message_schedule import Message as Planned
-from sparse_mpi.tools.analysis.message_schedule import scheduled
+import numpy as np
+
+from sparse_mpi.network.model import Network
+from sparse_mpi.network.simulator import Message, Program, Round, simulate
 from sparse_mpi.tools.analysis.recording import Call
+
+
+class Planned(NamedTuple):
+    """One message of a collective call."""
+
+    round: int  # within the call, from 0; counts that go first have negative rounds
+    source: int
+    dest: int
+    bytes: int
+    control: bool = False
+
+
+def scheduled(calls: Sequence[Call]) -> list[Planned]:
+    """Return the messages of a collective call that member i made as ``calls[i]``, in ascending order of rounds."""
+    name, members = calls[0].name, calls[0].members
+    if any(call.name != name for call in calls):
+        raise ValueError(f"calls must be of one collective, got {', '.join(sorted({call.name for call in calls}))}")
+    if len(calls) == 1:
+        return []
+    if name == "alltoallv":
+        return _alltoallv(calls)
+    messages = _announcement(calls) + _BY_NAME[name](calls)
+    return [message._replace(source=members[message.source], dest=members[message.dest]) for message in messages]
+
+
+def _alltoallv(calls: Sequence[Call]) -> list[Planned]:
+    """Return the messages of a pairwise exchange: in round i each rank sends to the rank i + 1 above it, or not."""
+    size, members = len(calls), calls[0].members
+    return [
+        Planned(gap - 1, members[rank], dest, call.to[dest])
+        for gap in range(1, size)
+        for rank, call in enumerate(calls)
+        if (dest := members[(rank + gap) % size]) in call.to
+    ]
+
+
+def _announcement(calls: Sequence[Call]) -> list[Planned]:
+    """Return the messages of counts that receivers do not know: 8 bytes down a tree, or 4 gathered from each."""
+    if not calls[0].announced:
+        return []
+    if calls[0].name == "bcast":
+        messages = binomial(8, len(calls), _root(calls))
+    else:
+        messages = bruck([4] * len(calls))
+    rounds = messages[-1].round + 1
+    return [message._replace(round=message.round - rounds, control=True) for message in messages]
+
+
+def _allgather(calls: Sequence[Call]) -> list[Planned]:
+    return [message._replace(control=calls[0].control) for message in bruck([call.bytes for call in calls])]
+
+
+def _allreduce(calls: Sequence[Call]) -> list[Planned]:
+    """Return the messages that reduce blocks, an allgather run backwards, and of the allgather of the sums."""
+    size, length, control = len(calls), calls[0].bytes, calls[0].control
+    gathering = bruck([length * (rank + 1) // size - length * rank // size for rank in range(size)])
+    rounds = gathering[-1].round + 1
+    scattering = [Planned(rounds - 1 - m.round, m.dest, m.source, m.bytes, control) for m in reversed(gathering)]
+    return scattering + [m._replace(round=rounds + m.round, control=control) for m in gathering]
+
+
+def _bcast(calls: Sequence[Call]) -> list[Planned]:
+    messages = binomial(calls[0].bytes, len(calls), _root(calls))
+    return [message._replace(control=calls[0].control) for message in messages]
+
+
+def _root(calls: Sequence[Call]) -> int:
+    return calls[0].members.index(calls[0].root)
+
+
+def _barrier(calls: Sequence[Call]) -> list[Planned]:
+    return bruck([0] * len(calls))
+
+
+_BY_NAME: dict[str, Callable[[Sequence[Call]], list[Planned]]] = {
+    "allgather": _allgather,
+    "allgatherv": _allgather,
+    "allreduce": _allreduce,
+    "bcast": _bcast,
+    "barrier": _barrier,
+}
+
+
+def bruck(sizes: Sequence[int]) -> list[Planned]:
+    """Return the messages of an allgather of blocks of ``sizes`` ``(P,)`` bytes, for any P."""
+    size, messages, gap = len(sizes), [], 1
+    while gap < size:
+        held = min(gap, size - gap)
+        for rank in range(size):
+            length = sum(sizes[(rank + block) % size] for block in range(held))
+            messages.append(Planned(gap.bit_length() - 1, rank, (rank - gap) % size, length))
+        gap *= 2
+    return messages
+
+
+def binomial(length: int, size: int, root: int) -> list[Planned]:
+    """Return the messages of a broadcast of ``length`` bytes from ``root`` to ``size`` ranks."""
+    rounds = (size - 1).bit_length()
+    return [
+        Planned(number, (above + root) % size, (above + gap + root) % size, length)
+        for number in range(rounds)
+        for gap in [1 << (rounds - 1 - number)]
+        for above in range(0, size - gap, 2 * gap)
+    ]
+
 
 RING = 64 << 10  # bytes of a result from which it goes round a ring
 RECORDS = "records must be of one step of all ranks"
@@ -27,15 +152,11 @@ Members = tuple[int, ...]  # the ranks of a communicator
 def compiled(
     records: Sequence[Sequence[Call]], tails: Sequence[float] | None = None, *, textbook: bool = False
 ) -> Program:
-    """Return the program of a step in which rank i made the calls ``records[i]``.
+    """Return the program of a step in which rank i made the calls ``records[i]`` and then computed ``tails[i]`` s.
 
-    Args:
-        records: of all ranks.
-        tails: seconds of processor time of each rank after its last call; None: none.
-        textbook: by the schedules of `schedule`, without computing; ranks wait for what they send, too.
+    A ``textbook`` one is by the schedules of `scheduled`, without computing, and ranks wait for what they send, too.
 
-    Raises:
-        ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sends.
+    Raises ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sends.
     """
     program = _Compiler(records, textbook).compiled()
     for rounds, tail in zip(program.rounds, tails or (), strict=bool(tails)):
@@ -160,7 +281,6 @@ class _Compiler:
 
 
 def _meets(call: Call, members: Members) -> bool:
-    """Return whether a call is a collective one of these ranks."""
     return call.name != "sendrecv" and tuple(call.members) == members
 
 
@@ -186,4 +306,57 @@ def _ring(lengths: Sequence[int], members: Sequence[int], laps: int = 1) -> list
         Planned(turn, members[rank], members[(rank + 1) % size], lengths[(rank - turn) % size])
         for turn in range(laps * (size - 1))
         for rank in range(size)
+    ]
+
+
+class Transfer(NamedTuple):
+    """A message on the timeline; times are seconds from the beginning of the step."""
+
+    phase: str
+    round: int  # within the step: all messages that this one waits for are in earlier rounds
+    source: int
+    dest: int
+    bytes: int
+    control: bool
+    start: float
+    end: float
+
+
+class Trace(NamedTuple):
+    """The messages of one step of one algorithm."""
+
+    algorithm: str
+    ranks: int
+    transfers: list[Transfer]
+    ranks_per_node: int = 1
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds until the last message has arrived."""
+        return max((transfer.end for transfer in self.transfers), default=0.0)
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """Return the bytes ``(P, P)`` int64 that the rank of the row sends to the rank of the column."""
+        sent = np.zeros((self.ranks, self.ranks), np.int64)
+        for transfer in self.transfers:
+            sent[transfer.source, transfer.dest] += transfer.bytes
+        return sent
+
+    @property
+    def between(self) -> list[Transfer]:
+        """Return the messages from one node to another; ``ranks_per_node`` consecutive ranks are a node."""
+        return [t for t in self.transfers if t.source // self.ranks_per_node != t.dest // self.ranks_per_node]
+
+
+def replay(records: Sequence[Sequence[Call]], network: Network) -> list[Transfer]:
+    """Return the messages of a step of which rank i recorded ``records[i]``.
+
+    Raises ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sent.
+    """
+    program = compiled(records, textbook=True)
+    spans = simulate(program, network).messages
+    return [
+        Transfer(m.phase, m.round, m.source, m.dest, int(m.bytes), m.control, start, end)
+        for m, (start, end) in zip(program.messages, spans, strict=True)
     ]

@@ -148,7 +148,6 @@ class RecordingComm(forwarding.ForwardingComm):
         return process_time() - self._since[0]
 
     def _begin(self) -> tuple[Traffic, float]:
-        """Return the traffic, and what was computed, before a call."""
         return self.traffic.copy(), self.computed()
 
     def _note(self, name: str, before: tuple[Traffic, float], message: Array | None, **details: Any) -> None:

@@ -1,4 +1,15 @@
-"""Count what an algorithm sends on the P ranks of a `World`, and compare it with what its formula allows."""
+"""The number of different entries that the ranks of a `World` select together.
+
+Count what an algorithm sends on the P ranks of a `World`, and compare it with what its formula allows.
+
+Predict the traffic of a large gradient on many ranks from that of a short one, which is counted.
+
+Gradients of n elements of 1024 ranks do not fit one process. But at a given density an algorithm sends pairs, whose
+number grows linearly with k, and messages and control, whose numbers depend on P alone (except for a round of the
+threshold search now and then). So traffic is counted for a gradient that is short, yet long enough for every rank to
+have several entries for every other, and its payload is multiplied by the ratio of the lengths. Where even that is too
+much to run, the algorithm's formula takes its place, which is an upper bound.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +21,51 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.algorithms.base import with_selectors
+from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, Traffic
 from sparse_mpi.comm.world import World
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.report import StepReport
-from sparse_mpi.sparse import Layout
+from sparse_mpi.select import Selector
+from sparse_mpi.select.base import Wrapper
+from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.tools.analysis.gradients import Gradients
 from sparse_mpi.tools.analysis.recording import Call, RecordingComm
-from sparse_mpi.tools.analysis.selections import instrumented
 from sparse_mpi.wire import Coo
+
+
+class Union(Wrapper):
+    """Wraps the selector that all ranks of a `World` share, and counts in ``counts`` what each step's selections cover.
+
+    Steps are told apart by the number of selections: in a step every rank makes one, and none is a step ahead of
+    another that has yet to make its own, because every step begins with an agreement.
+    """
+
+    def __init__(self, selector: Selector, size: int, ranks: int) -> None:
+        super().__init__(selector)
+        self.counts: list[int] = []
+        self._covered = np.zeros(size, bool)
+        self._ranks, self._made = ranks, 0
+
+    def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
+        """Return the wrapped selector's selection."""
+        selected, state = self.selector.select(x, k, state, add)
+        self._covered[selected.indices] = True
+        self._made += 1
+        if self._made % self._ranks == 0:
+            self.counts.append(int(np.count_nonzero(self._covered)))
+            self._covered[:] = False
+        return selected, state
+
+
+def instrumented(algorithm: Algorithm, size: int, ranks: int) -> tuple[Union | None, Algorithm]:
+    """Return the algorithm with its selector wrapped, and the `Union` that wraps it; None where it has no selector."""
+    if algorithm.selector is None:
+        return None, algorithm
+    union = Union(algorithm.selector, size, ranks)
+    return union, with_selectors(algorithm, lambda _: union)
+
 
 WORD = 4  # bytes: the papers' unit
 PAIR, VALUE = 8, 4  # bytes of an entry and of a value of fewer than 2^31 float32, as `Algorithm.bound` counts them
@@ -98,19 +145,7 @@ def count(
     progress: Callable[[], None] = lambda: None,
     ranks_per_node: int = 1,
 ) -> Volume:
-    """Run ``warmup + steps`` steps with error feedback on the ranks of a `World`, and count all but the warm-up.
-
-    Args:
-        algorithm: to count.
-        name: of the algorithm, for the result.
-        gradients: of all steps and ranks.
-        ranks: number of ranks.
-        k: entries that a rank selects.
-        steps: number of steps to count.
-        warmup: steps before these.
-        progress: is called after each step.
-        ranks_per_node: so many consecutive ranks are taken to be a node.
-    """
+    """Run ``warmup + steps`` steps with error feedback on the ranks of a `World`, and count all but the warm-up."""
     union, observed = instrumented(algorithm, gradients.size, ranks)
 
     def run(comm: Comm) -> _RankRecord:
@@ -235,3 +270,33 @@ def _phases(records: list[_RankRecord]) -> dict[str, Phase]:
             max(t.messages for t in sent),
         )
     return found
+
+
+K_PER_RANK = 16  # entries that a rank selects for each other one, on average, where traffic is counted
+MIN_K, MIN_N = 4096, 1 << 17  # below these, rounding and short indices would show
+
+
+class Predicted(NamedTuple):
+    """The predicted traffic of one algorithm on one number of ranks."""
+
+    algorithm: str
+    ranks: int
+    traffic: Traffic  # of the rank that sends most
+    counted: bool  # if not, it is the bound of the formula
+
+
+def short_length(n: int, density: float, ranks: int) -> int:
+    """Return the length of the gradient to count with in place of one of n elements."""
+    return min(n, max(round(max(K_PER_RANK * ranks, MIN_K) / density), MIN_N))
+
+
+def scaled(volume: Volume, n: int) -> Traffic:
+    """Scale the traffic of the rank that sends most in a step to n elements at the same density."""
+    ratio, counted = n / volume.n, volume.slowest
+    return Traffic(round(counted.sent * ratio), round(counted.received * ratio), counted.messages, counted.control)
+
+
+def allowed(algorithm: Algorithm, n: int, k: int, ranks: int) -> Traffic:
+    """Return the traffic that the formula allows one rank in a step."""
+    words, control, messages = formula(algorithm, n, k, ranks)
+    return Traffic(round(words * WORD), round(words * WORD), round(messages), round(control))

@@ -1,4 +1,6 @@
-"""The interleaved benchmark: algorithms in several wire formats take turns, step by step on the same gradients.
+"""How much processor time a rank computes between its calls of a communicator.
+
+The interleaved benchmark: algorithms in several wire formats take turns, step by step on the same gradients.
 
 A machine that is busy with something else is so for all of them.
 """
@@ -7,21 +9,62 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Any
+from time import perf_counter, process_time
+from typing import Any, TypeVar
 
 import numpy as np
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.forwarding import ForwardingComm
 from sparse_mpi.network.break_even import Cost
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import make_algorithm, takes
 from sparse_mpi.sparse import Layout
-from sparse_mpi.tools.bench.cpu_time import ProcessorTime
 from sparse_mpi.tools.bench.progress import Bar
+
+T = TypeVar("T")
+
+
+class _Meter:
+    """Processor time outside calls: ``computing`` seconds up to the last one, which ended at ``since``."""
+
+    def __init__(self) -> None:
+        self.computing, self.since = 0.0, process_time()
+
+    def outside(self, call: Callable[[], T]) -> T:
+        """Return what ``call`` returns; its time does not count."""
+        self.computing += process_time() - self.since
+        try:
+            return call()
+        finally:
+            self.since = process_time()
+
+
+class ProcessorTime(ForwardingComm):
+    """A `Comm` that counts the processor time of this process outside its calls.
+
+    Ranks that share cores wait for one; their processor time does not. It is what they would need on cores of their
+    own, if memory were as fast for all at once. With several threads it is the sum over them.
+    """
+
+    def __init__(self, comm: Comm, meter: _Meter | None = None) -> None:
+        super().__init__(comm)
+        self._meter = meter or _Meter()
+
+    def _around(self, call: Callable[[], T]) -> T:
+        return self._meter.outside(call)
+
+    def split(self, color: int) -> ProcessorTime:
+        """As of any `Comm`; what is computed between calls of the part counts here."""
+        return ProcessorTime(super().split(color), self._meter)
+
+    def elapsed(self) -> float:
+        """Seconds of processor time outside calls so far."""
+        return self._meter.computing + process_time() - self._meter.since
+
 
 BASELINE = "dense"
 OWN = "own"  # the wire format that an algorithm has if none is asked for
@@ -77,8 +120,7 @@ def accepts(algorithm: str, wire: str) -> bool:
 def candidates(algorithms: Iterable[str], wires: Iterable[str]) -> list[Candidate]:
     """Every algorithm in every wire format that it accepts, none twice, led by the dense sum they are compared with.
 
-    Raises:
-        ValueError: a wire format that none of them accepts.
+    Raises ValueError: a wire format that none of them accepts.
     """
     names = [BASELINE, *(name for name in algorithms if name != BASELINE)]
     wires = list(wires)
@@ -110,7 +152,8 @@ def take_turns(
     samples: dict[str, list[list[float]]] = {name: [] for name in reducers}
     spent = dict.fromkeys(reducers, 0.0)
     for number, gradient in enumerate(_gradients(layout.size, rules, comm.rank)):
-        running = [name for name in reducers if _goes_on(number - rules.warmup, spent[name], rules)]
+        few = number - rules.warmup < min(MIN_STEPS, rules.steps)
+        running = [name for name in reducers if few or spent[name] < rules.seconds]
         if not running:
             break
         what = f"step {number + 1 - rules.warmup} of {rules.steps}" if number >= rules.warmup else "warm-up"
@@ -132,10 +175,6 @@ def _enter(candidate: Candidate, layout: Layout, rules: Rules, comm: Any) -> Spa
     """
     feedback = "none" if candidate.is_baseline else "residual"
     return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=candidate.make(), feedback=feedback)
-
-
-def _goes_on(counted: int, spent: float, rules: Rules) -> bool:
-    return counted < min(MIN_STEPS, rules.steps) or spent < rules.seconds
 
 
 def _gradients(size: int, rules: Rules, rank: int) -> Iterator[np.ndarray]:

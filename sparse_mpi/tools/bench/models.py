@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from sparse_mpi.sparse import Layout
+
 Tensors = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes, in the order of the flat gradient
 
 VGG16_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
@@ -72,6 +74,11 @@ def bert_base() -> Tensors:
 
 
 MODELS: dict[str, Callable[[], Tensors]] = {"vgg16": vgg16, "resnet50": resnet50, "bert-base": bert_base}
+
+
+def layout(model: str) -> Layout:
+    """Return the layout of a model's gradient."""
+    return Layout.of([shape for _, shape in MODELS[model]()])
 
 
 def _convolution(

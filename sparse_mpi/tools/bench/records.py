@@ -1,11 +1,72 @@
-"""Records of measurements: JSON files with the numbers, what was asked for, and what they were measured on."""
+"""Where a number comes from: every record of a measurement or a training run carries this.
+
+Records of measurements: JSON files with the numbers, what was asked for, and what they were measured on.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
+import shlex
+import sys
 from argparse import Namespace
+from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+PACKAGES = ("sparse_mpi", "numpy", "numba", "mpi4py", "torch", "cupy")
+SCRIPT = "sparse-mpi"  # what an installation has beside `python -m sparse_mpi`
+WHEELS = {"cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x")}  # one package under several names
+
+
+def provenance() -> dict[str, Any]:
+    """With what, when and how this process was run; under MPI, with which MPI."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return {
+        "command": command(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "cpu": _cpu(),
+        "cpus": os.cpu_count(),
+        "versions": versions() | {"mpi": mpi.Get_library_version().split(",")[0] if mpi else None},
+    }
+
+
+def command() -> str:
+    """Return the command line of this process, without the folder that Python is installed in."""
+    if program() == SCRIPT:
+        return shlex.join([SCRIPT, *sys.argv[1:]])
+    return shlex.join(["python", *sys.orig_argv[1:]])
+
+
+def program() -> str:
+    """Return how the command line of this package is called: by its script, or as a module."""
+    return SCRIPT if Path(sys.argv[0]).name == SCRIPT else "python -m sparse_mpi"
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of those packages that matter here and are installed; none of them is imported."""
+    found = {name: _version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
+
+
+def _version(package: str) -> str | None:
+    for wheel in WHEELS.get(package, (package,)):
+        try:
+            return metadata.version(wheel)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
 
 NOT_RECORDED = ("run", "json", "plot")  # of a command line: its function, and where output goes
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparse_mpi.tools.bench.provenance import program, versions
+from sparse_mpi.tools.bench.records import program, versions
 from sparse_mpi.tools.cli import bench, doctor, draw, gpu_check, plan, run, tables
-from sparse_mpi.tools.cli.parsing import Parser, Refused
 from sparse_mpi.tools.cli.predict import PREDICT
 from sparse_mpi.tools.cli.trace import TRACE
+from sparse_mpi.tools.values import Parser, Refused
 
 
 def main(argv: Sequence[str] | None = None) -> int:

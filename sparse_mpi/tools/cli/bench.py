@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from sparse_mpi.tools.cli.bench_agree import AGREE
-from sparse_mpi.tools.cli.bench_allreduce import ALLREDUCE
-from sparse_mpi.tools.cli.bench_compare import COMPARE
-from sparse_mpi.tools.cli.bench_elastic import ELASTIC
+from sparse_mpi.tools.cli.bench_allreduce import AGREE, ALLREDUCE, ELASTIC
 from sparse_mpi.tools.cli.bench_energy import ENERGY
-from sparse_mpi.tools.cli.bench_interleaved import INTERLEAVED
+from sparse_mpi.tools.cli.bench_interleaved import COMPARE, INTERLEAVED
 from sparse_mpi.tools.cli.bench_network import NETWORK
-from sparse_mpi.tools.cli.bench_select import SELECT
+from sparse_mpi.tools.cli.bench_select import SELECT, WIRE_FORMATS
 from sparse_mpi.tools.cli.bench_sparse import SPARSE
-from sparse_mpi.tools.cli.bench_sparse_compare import SPARSE_COMPARE
-from sparse_mpi.tools.cli.bench_sparse_volume import SPARSE_VOLUME
+from sparse_mpi.tools.cli.bench_sparse_compare import SPARSE_COMPARE, SPARSE_VOLUME
 from sparse_mpi.tools.cli.bench_volume import VOLUME
-from sparse_mpi.tools.cli.bench_wire import WIRE
 
 BENCHMARKS = (
     *(ALLREDUCE, INTERLEAVED, COMPARE, SELECT, SPARSE, SPARSE_COMPARE, SPARSE_VOLUME),
-    *(WIRE, VOLUME, ENERGY, ELASTIC, AGREE, NETWORK),
+    *(WIRE_FORMATS, VOLUME, ENERGY, ELASTIC, AGREE, NETWORK),
 )
 
 

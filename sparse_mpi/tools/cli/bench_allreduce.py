@@ -2,6 +2,12 @@
 
 Times are medians over the steps of the slowest rank. All ranks measure ``torch.topk`` on the same vector at the same
 time, on one thread each, so that the ratio holds on a shared machine.
+
+``python -m sparse_mpi bench agree``: does a GPU give the results of the CPU, and do both laws hold there?
+
+``python -m sparse_mpi bench elastic``: what it costs to be able to lose a rank, as long as none is lost.
+
+A plain reducer and one of a team take turns on the same gradients, in one run: the ratio holds on a shared machine.
 """
 
 from __future__ import annotations
@@ -14,24 +20,27 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, leave, namespace, synchronize_device
+from sparse_mpi.arrays import Array, leave, namespace, synchronize_device, to_host
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.local_rank import local_rank
+from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.network.model import Network
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.arguments import takes
+from sparse_mpi.reduction.arguments import algorithm_spelled, takes
+from sparse_mpi.reduction.laws import LawError
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.select import SELECTORS
-from sparse_mpi.sparse import Layout
-from sparse_mpi.tools.bench.kernel_cache import COMPILING, cold
-from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import options, values
+from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.tools import values
+from sparse_mpi.tools.bench import records
+from sparse_mpi.tools.bench.progress import COMPILING, Bar, cold
+from sparse_mpi.tools.bench.records import provenance
+from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
+from sparse_mpi.tools.values import Refused
 from sparse_mpi.wire import WIRES
 
 OPTIONS = ("selector", "wire", "rank")  # of the algorithms that have them
@@ -67,8 +76,7 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
 def on_gpu(base: np.ndarray, comm: Comm) -> Array:
     """Return ``base`` on a GPU of this rank: those of a node take its GPUs in turn. Collective.
 
-    Raises:
-        SystemExit: on all ranks, where one has no GPU that CuPy can use.
+    Raises SystemExit: on all ranks, where one has no GPU that CuPy can use.
     """
     place, _ = local_rank(comm)
     try:
@@ -96,7 +104,7 @@ def _time_topk(base: Array, density: float, comm: Comm) -> float | None:
         torch.topk(magnitudes, k)
         synchronize_device(base)
         seconds.append(perf_counter() - start)
-    return _slowest(statistics.median(seconds), comm)
+    return float(comm.allreduce(np.array([statistics.median(seconds)], np.float64), "max", control=True)[0])
 
 
 def _measure(name: str, base: Array, layout: Layout, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
@@ -136,10 +144,6 @@ def _measure(name: str, base: Array, layout: Layout, args: argparse.Namespace, c
     }
     most = comm.allreduce(np.array([*own.values()], np.float64), "max", control=True)
     return dict(zip(own, most.tolist(), strict=True))
-
-
-def _slowest(value: float, comm: Comm) -> float:
-    return float(comm.allreduce(np.array([value], np.float64), "max", control=True)[0])
 
 
 def _render(measured: dict[str, dict[str, Any]], baseline: float | None, args: argparse.Namespace, ranks: int) -> str:
@@ -204,5 +208,152 @@ ALLREDUCE = Benchmark(
     ),
     measure=measure,
     check=check,
+    collective=True,
+)
+
+
+SAME = "to the bit"
+AGREEMENT = Table(
+    Column("algorithm", -16, "name"),
+    Column("difference", 12, lambda row: format(row["apart"], ".1e") if row["apart"] else SAME),
+    Column(" laws", -5, lambda row: f" {row['laws']}"),
+)
+
+
+def agree(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
+    """Yield the table, the record, and 1 if any differ too much."""
+    layout = options.layout_of(args)
+    on_gpu(np.zeros(1, np.float32), comm)  # or say what is missing
+    found = {}
+    with Bar(len(args.algorithms), "algorithms", comm.rank == 0) as bar:
+        for name in args.algorithms:
+            bar.say(name)
+            found[name] = _compared(name, layout, args, comm)
+            bar.update()
+    same = sum(row["apart"] == 0 and row["laws"] == "hold" for row in found.values())
+    yield (
+        f"{args.model or 'flat'}, n = {layout.size:,}, density {args.density:g}, "
+        f"P = {comm.size}, {args.steps} steps: results and residuals of the GPU against the CPU's"
+    )
+    yield "\n".join(AGREEMENT.lines({"name": name, **row} for name, row in found.items()))
+    yield f"{same} of {len(found)} {SAME}, with both laws"
+    yield {"ranks": comm.size, "n": layout.size, "results": found}
+    yield int(any(row["laws"] != "hold" or row["apart"] > args.tolerance for row in found.values()))
+
+
+def _compared(name: str, layout: Layout, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
+    """Return whether the laws hold on the GPU, and how far its results are from the CPU's at most, on any rank."""
+    here, there = (SparseAllreduce(layout, density=args.density, comm=comm, algorithm=name) for _ in range(2))
+    rng, apart, laws = np.random.default_rng([args.seed, comm.rank]), 0.0, "hold"
+    for _ in range(args.steps):
+        gradient = rng.standard_normal(layout.size, np.float32)
+        expected = here.step(gradient)
+        try:
+            total = there.step(on_gpu(gradient, comm), check=True)
+        except LawError as error:  # on all ranks
+            laws = str(error)
+            break
+        pairs = [(_dense(total), _dense(expected)), (to_host(there.residual), here.residual)]
+        apart = max(apart, *(_distance(a, b) for a, b in pairs))
+    most = comm.allreduce(np.array([apart]), "max", control=True)
+    return {"laws": laws, "apart": float(most[0])}
+
+
+def _dense(total: SparseVector | Array) -> np.ndarray:
+    return np.asarray(to_host(total.to_dense() if isinstance(total, SparseVector) else total))
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the norm of ``a - b`` over that of ``b``; 0 if they have the same bytes."""
+    if a.tobytes() == b.tobytes():
+        return 0.0
+    return float(np.linalg.norm(a - b) / max(np.linalg.norm(b), np.finfo(np.float32).tiny))
+
+
+AGREE = Benchmark(
+    "agree",
+    help="results of a GPU against those of the CPU, and both laws",
+    description="Every algorithm takes the same steps on the CPU and on a GPU, with error feedback, on Gaussian "
+    "gradients of a model's shapes. Both laws are asserted on the GPU, and results and residuals compared. Exits "
+    "with 1 if any differ by more than --tolerance. Example: mpiexec -n 2 python -m sparse_mpi bench agree",
+    options=(
+        options.gradient,
+        options.algorithms(),
+        options.share("share of the elements that is sent"),
+        count("--steps", 2, "of each algorithm"),
+        option(
+            "--tolerance",
+            "norm of a difference over that of the CPU's result; algorithms of matrix products or moments add in "
+            "an order of their own on each device",
+            values.number,
+            0.01,
+        ),
+        options.seed("of the gradients"),
+        options.json(),
+    ),
+    measure=agree,
+    collective=True,
+)
+
+
+SURVIVING = """\
+Time a step of a reducer that survives the loss of ranks over one that does not, and count what it sends more. Both take
+turns on the same Gaussian gradients. Needs Open MPI 5 with its failure mitigation.
+
+  python -m sparse_mpi run --elastic -n 4 -m sparse_mpi bench elastic --n 1000000
+  python -m sparse_mpi bench network --elastic --ranks 8 --rate 1gbit -- bench elastic --copy-every 200
+"""
+
+
+def measure_elastic(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
+    """Yield the times of both, and the record."""
+    density, algorithm = args.density, algorithm_spelled(args.algorithm)
+    plain = SparseAllreduce(args.n, density=density, comm=comm, algorithm=algorithm)
+    try:
+        team = ElasticAllreduce(
+            args.n, density=density, comm=comm.duplicate(), algorithm=algorithm, copy_every=args.copy_every
+        )
+    except ValueError as error:
+        raise SystemExit(f"bench elastic cannot run here: {error}") from None
+    base = np.random.default_rng([args.seed, comm.rank]).standard_normal(args.n, np.float32)
+    seconds: dict[str, list[float]] = {"plain": [], "elastic": []}
+    sent = dict.fromkeys(seconds, 0)
+    with Bar(args.warmup + args.steps, "steps", comm.rank == 0) as bar:
+        for step in range(args.warmup + args.steps):
+            gradient = np.roll(base, 7919 * step)
+            turns = [("plain", plain), ("elastic", team)]
+            for name, reducer in turns if step % 2 else reversed(turns):
+                comm.barrier()
+                start = perf_counter()
+                reducer.step(gradient)
+                spent = comm.allreduce(np.array([perf_counter() - start]), "max")[0]  # by the slowest rank
+                if step >= args.warmup:
+                    seconds[name].append(float(spent))
+                    assert reducer.report is not None, "a step was made"
+                    sent[name] += reducer.report.traffic.sent + reducer.report.traffic.control
+            bar.update()
+    for name, times in seconds.items():
+        usual, megabytes = 1e3 * statistics.median(times), sent[name] / args.steps / 1e6
+        yield f"{name:8}{usual:9.2f} ms a step (median), {megabytes:8.3f} MB sent by rank 0"
+    ratio = statistics.median(b / a for a, b in zip(seconds["plain"], seconds["elastic"], strict=True))
+    yield f"ratio of a step to the other of its turn: {ratio:.3f} (median)"
+    yield records.options(args) | {"seconds": seconds, "sent": sent, "ratio": ratio, "ranks": comm.size}
+
+
+ELASTIC = Benchmark(
+    "elastic",
+    help="what it costs to be able to lose a rank",
+    description=SURVIVING,
+    options=(
+        option("--algorithm NAME", f"default: elect; {values.SPELLINGS}", values.algorithm, "elect"),
+        count("--n", 14_728_266, "elements of the gradient (default: 14728266, those of VGG-16)"),
+        options.share("k over n (default: 0.01)"),
+        count("--copy-every T", 200, "steps in which residuals are copied (default: 200)", 0),
+        count("--steps", 20, "steps of each that count, after --warmup more (default: 20)"),
+        count("--warmup", 5, "steps of each that do not count (default: 5)", 0),
+        options.seed(),
+        options.json(),
+    ),
+    measure=measure_elastic,
     collective=True,
 )

@@ -1,20 +1,30 @@
-"""``python -m sparse_mpi bench sparse-compare``: `bench sparse` on emulated networks of several sizes and speeds."""
+"""``python -m sparse_mpi bench sparse-compare``: `bench sparse` on emulated networks of several sizes and speeds.
+
+``python -m sparse_mpi bench sparse-volume``: what each algorithm of `sparse_mpi.allreduce` sends, over ranks.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.inputs import AUTO
-from sparse_mpi.tools.cli import bench_sparse, emulated_grid, markdown, options
+from sparse_mpi.tools.analysis import keyed_volume
+from sparse_mpi.tools.analysis.keyed_volume import CASES, KeyedVolume
+from sparse_mpi.tools.cli import bench_network, bench_sparse, options, table
+from sparse_mpi.tools.cli.bench_sparse import RIVALS, best_of_others
 from sparse_mpi.tools.cli.benchmark import Benchmark, OnFile, Output
-from sparse_mpi.tools.cli.parsing import Refused
-from sparse_mpi.tools.cli.sparse_rivals import RIVALS, best_of_others
-from sparse_mpi.tools.figures.sparse_compare import figure
+from sparse_mpi.tools.cli.options import count, several
+from sparse_mpi.tools.cli.table import Column, Table
+from sparse_mpi.tools.figures.compare import sparse as figure
+from sparse_mpi.tools.figures.draw_volume import keyed
+from sparse_mpi.tools.values import Refused
 
 FACTS = ("n", "entries", "cases", "fill_in", "data", "steps")  # what all jobs of a record have in common
 DESCRIPTION = """\
@@ -39,11 +49,11 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
         return job_command(args, ranks, file)
 
     done = [(job["ranks"], job["rate"]) for job in jobs]
-    for job in emulated_grid.jobs("bench sparse-compare", args, command, done):
+    for job in bench_network.jobs("bench sparse-compare", args, command, done):
         jobs.append(job)
         yield {"options": facts, "jobs": jobs}
     jobs.sort(key=lambda job: (job["rate"], job["ranks"]))
-    yield table(jobs)
+    yield as_markdown(jobs)
     yield OnFile(jobs=jobs)
 
 
@@ -61,11 +71,7 @@ def job_command(args: argparse.Namespace, ranks: int, file: Path) -> list[str]:
 
 
 def _earlier(file: str | None, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the jobs that a file has.
-
-    Raises:
-        Refused: they are of something else.
-    """
+    """Return the jobs that a file has. Raises Refused: they are of something else."""
     if file is None or not Path(file).exists():
         return []
     record = json.loads(Path(file).read_text())
@@ -78,7 +84,7 @@ def _earlier(file: str | None, facts: dict[str, Any]) -> list[dict[str, Any]]:
     return record["jobs"]
 
 
-def table(jobs: Sequence[dict[str, Any]]) -> str:
+def as_markdown(jobs: Sequence[dict[str, Any]]) -> str:
     """Return rows of cases and ranks in Markdown, and what was not compared and why."""
     head = ["keys", "P", "rate", "fill-in", "auto took", AUTO, *RIVALS, "best rival / auto"]
     rows = [head, ["---", *["---:"] * 3, "---", *["---:"] * (len(head) - 5)]]
@@ -102,7 +108,7 @@ def table(jobs: Sequence[dict[str, Any]]) -> str:
                 ]
             )
             reasons |= dict.fromkeys(f"{name}: no {each}: {why}" for each, why in case["skipped"].items())
-    return "\n".join([markdown.table(rows), "", LEGEND, *reasons])
+    return "\n".join([table.markdown(rows), "", LEGEND, *reasons])
 
 
 def cell(row: dict[str, Any] | None) -> str:
@@ -118,7 +124,7 @@ SPARSE_COMPARE = Benchmark(
     help="sums of data that is sparse already, on networks emulated on this machine",
     description=DESCRIPTION,
     options=(
-        *emulated_grid.networks([2, 4, 8, 16], ["1gbit"], 1800),
+        *bench_network.networks([2, 4, 8, 16], ["1gbit"], 1800),
         *bench_sparse.MEASURED,
         options.json("write all numbers after each job; jobs that the file has are not repeated"),
         options.plot("draw time, bytes and memory over P, and over fill-in (needs matplotlib)"),
@@ -126,4 +132,89 @@ SPARSE_COMPARE = Benchmark(
     measure=measure,
     check=bench_sparse.check,
     figure=figure,
+)
+
+
+PILOT = 8  # so many times fewer ranks tell what memory will be needed, if none were counted before
+COUNTING = """\
+Count what every algorithm of sparse_mpi.allreduce sends in a sum of float64 values, among ranks that all are in this
+one process. Beside it stands what a ring of dense buffers sends at least, and what it takes to give all pairs of 16
+bytes to all ranks, as pickled allgather and gloo's sum of sparse tensors do.
+
+  python -m sparse_mpi bench sparse-volume --ranks 2 16 128 --cases uniform zipf --plot volume.png
+"""
+COUNTED = """\
+kB of payload that a rank sends: mean over ranks, and most; control: what is told before, at most; messages at most;
+dense, pairs: payload and control of the busiest rank over what a ring of dense buffers sends, and pairs to all"""
+TABLE = Table(
+    Column("case", -10, "case"),
+    Column("algorithm", -16, lambda v: v.algorithm + f": {v.chosen}" * (v.chosen != v.algorithm)),
+    Column("P", 5, "ranks"),
+    Column("entries", 9, "entries"),
+    Column("result", 8, "result"),
+    Column("mean", 9, lambda v: v.sent / 1e3, ".2f"),
+    Column("most", 9, lambda v: v.most / 1e3, ".2f"),
+    Column("control", 9, lambda v: v.control / 1e3, ".2f"),
+    Column("msgs", 5, "messages"),
+    Column("dense", 7, lambda v: (v.most + v.control) / v.dense if v.dense else None, ".3f"),
+    Column("pairs", 7, lambda v: (v.most + v.control) / v.pairs if v.pairs else None, ".3f"),
+)
+
+
+def count_all(args: argparse.Namespace) -> Iterator[Output]:
+    """Yield a line for every count, and the record."""
+    counted: list[KeyedVolume] = []
+    skipped = []
+    yield TABLE.head
+    for case in args.cases:
+        for algorithm in args.algorithms:
+            before: KeyedVolume | None = None
+            for ranks in sorted(set(args.ranks)):
+                found = _counted(case, algorithm, ranks, before, args)
+                if isinstance(found, str):
+                    skipped.append({"case": case, "algorithm": algorithm, "ranks": ranks, "reason": found})
+                    yield f"{case:<10} {algorithm:<16} {ranks:>5}  skipped: {found}"
+                else:
+                    before = found
+                    counted.append(found)
+                    yield TABLE.row(found)
+    yield f"\n{COUNTED}"
+    yield {"volumes": [asdict(v) for v in counted], "skipped": skipped}
+
+
+def _counted(
+    case: str, algorithm: str, ranks: int, before: KeyedVolume | None, args: argparse.Namespace
+) -> KeyedVolume | str:
+    """Return what is counted, or why not; ``before`` was counted on fewer ranks."""
+
+    def of(number: int) -> KeyedVolume:
+        return keyed_volume.count(case, CASES[case], algorithm, number, args.n, args.entries)
+
+    try:
+        if before is None and ranks >= PILOT**2:
+            before = of(ranks // PILOT)
+        needed = before.gigabytes(ranks) if before else 0.0
+        if needed > args.most_gigabytes:
+            return f"may need {needed:.0f} GB, more than --most-gigabytes {args.most_gigabytes:g}"
+        return of(ranks)
+    except ValueError as refusal:
+        return str(refusal)
+
+
+SPARSE_VOLUME = Benchmark(
+    "sparse-volume",
+    help="bytes and messages of sums of data that is sparse already, for 2 to 1024 ranks",
+    description=COUNTING,
+    options=(
+        options.powers_of_ranks(),
+        count("--n", 10_000, "keys that there are (default: 10000)"),
+        count("--entries", 100, "that a rank has, at most (default: 100)"),
+        several("--cases", CASES, "of data (default: all)"),
+        several("--algorithms", [AUTO, *ALGORITHMS]),
+        options.most_gigabytes(),
+        options.json("also write all numbers, with what they were counted on"),
+        options.plot("draw bytes and messages over P (needs matplotlib)"),
+    ),
+    measure=count_all,
+    figure=keyed,
 )

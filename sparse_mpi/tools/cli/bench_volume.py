@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
+from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import gradients, volume
 from sparse_mpi.tools.analysis.volume import WORD, Volume
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.cli import options, values
+from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.draw_volume import figure
+from sparse_mpi.tools.values import Refused
 from sparse_mpi.wire import WIRES
 
 OPTIONS = ("wire",)  # of the algorithms that have them

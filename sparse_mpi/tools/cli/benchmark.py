@@ -1,4 +1,7 @@
-"""Benchmarks by description: a `Benchmark` says what it measures; what all of them have in common is done here."""
+"""Benchmarks by description: a `Benchmark` says what it measures; what all of them have in common is done here.
+
+``--plot`` of the commands.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sparse_mpi.comm import as_comm
 from sparse_mpi.tools.bench import records
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.cli.options import Option, declare
-from sparse_mpi.tools.figures.style import Look
+from sparse_mpi.tools.figures.style import Look, write
+from sparse_mpi.tools.values import Refused
 
 Output = str | dict[str, Any] | int  # a text to print, a record, an exit status
 
@@ -73,3 +77,16 @@ class Benchmark:
         if record is not None and self.figure is not None and args.plot:
             save(partial(self.figure, [record]), args.plot)
         return status
+
+
+def save(make: Callable[[Look], Any], file: Path) -> None:
+    """Write the figure that ``make`` draws, as `sparse_mpi.tools.figures.style.write` does.
+
+    Raises Refused: matplotlib is not installed or does not know the format, or the file cannot be written.
+    """
+    try:
+        write(make, file)
+    except (ImportError, ValueError) as problem:
+        raise Refused(f"--plot: {problem}") from None
+    except OSError as problem:
+        raise Refused(f"--plot {file} cannot be written: {problem.strerror}; name another file") from None

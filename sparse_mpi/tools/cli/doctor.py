@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from sparse_mpi.tools.bench.provenance import versions
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.doctor import Finding, examine, job, probes
+from sparse_mpi.tools import values
+from sparse_mpi.tools.bench.records import versions
+from sparse_mpi.tools.doctor import Finding, examine, findings, probes
 
 PATIENCE = 900.0  # seconds that compiling all kernels may take, on a slow and busy machine
 MARKS = {"fine": " ", "advice": "*", "broken": "!"}
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 def explain_job(file: str) -> int:
     """Print what became of the ranks of a job whose output is in ``file``; return 1 if it ended because of them."""
     text = sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace")
-    found = job.explain(text.splitlines())
+    found = findings.explain(text.splitlines())
     print(render(found))
     return int(any(finding.grade == "broken" for finding in found))
 

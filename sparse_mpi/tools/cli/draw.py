@@ -1,14 +1,100 @@
-"""``python -m sparse_mpi draw``: the figure of records, drawn anew."""
+"""Which figure belongs to which record: what ``python -m sparse_mpi draw`` draws.
+
+``python -m sparse_mpi draw``: the figure of records, drawn anew.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.figures import save
-from sparse_mpi.tools.cli.parsing import Refused
-from sparse_mpi.tools.figures.redraw import KINDS, kind_of, read
+from sparse_mpi.tools import values
+from sparse_mpi.tools.cli.benchmark import save
+from sparse_mpi.tools.figures import compare, draw_predict, draw_timeline, draw_volume, training
+from sparse_mpi.tools.figures.style import Look
+from sparse_mpi.tools.values import Refused
+
+Record = dict[str, Any]
+Figure = Callable[[Sequence[Record], Look], Any]
+
+
+class Kind(NamedTuple):
+    """A kind of figure."""
+
+    of: Callable[[Record], bool]  # whether it shows such a record
+    figure: Figure
+    maker: str  # of such records
+    several: bool = True  # whether it shows several of them together
+
+
+def _within(name: str, field: str) -> Callable[[Record], bool]:
+    return lambda record: isinstance(record.get(name), list) and record[name][:1] != [] and field in record[name][0]
+
+
+# Of several kinds that show a record, the first is the one that it gets unasked
+KINDS = {
+    "compare": Kind(_within("jobs", "results"), compare.all_of, "bench compare"),
+    "best": Kind(_within("jobs", "results"), compare.best_of, "bench compare"),
+    "sparse-compare": Kind(_within("jobs", "cases"), compare.sparse, "bench sparse-compare"),
+    "select": Kind(_within("cases", "methods"), draw_volume.select, "bench select"),
+    "sparse-volume": Kind(_within("volumes", "case"), draw_volume.keyed, "bench sparse-volume"),
+    "volume": Kind(_within("volumes", "lowest"), draw_volume.figure, "bench volume"),
+    "check": Kind(
+        lambda record: "rates" in record and "advice" in record, draw_predict.check, "predict --check", False
+    ),
+    "predict": Kind(lambda record: "networks" in record, draw_predict.exchanges, "predict", False),
+    "trace": Kind(lambda record: "matrix" in _first(record.get("algorithms")), draw_timeline.trace, "trace", False),
+    "timeline": Kind(lambda record: "timeline" in record, draw_timeline.figure, "train/*.py --timeline", False),
+    "budget": Kind(lambda record: "decisions" in record, training.budget, "train/*.py --budget", False),
+    "race": Kind(lambda record: "courses" in record, training.losses, "train/study.py --emulate"),
+    "gaps": Kind(lambda record: "epochs" in record and "mb_total" in record, training.gaps, "train/study.py"),
+    "curves": Kind(lambda record: "epochs" in record and "way" in record, training.curves, "train/study.py"),
+}
+
+
+def _first(of: Any) -> Any:
+    return next(iter(of.values()), {}) if isinstance(of, dict) else {}
+
+
+def read(files: Sequence[Path]) -> list[Record]:
+    """Return the records. A file may hold several as ``"records"``, beside what these have in common.
+
+    Raises ValueError: a file cannot be read, or holds none.
+    """
+    found: list[Record] = []
+    for file in files:
+        try:
+            record = json.loads(file.read_text())
+        except OSError as error:
+            raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            raise ValueError(f"{file} must be a record that a command wrote with --json, and is no JSON object")
+        found += [record | each for each in record.pop("records", [{}])]
+    return found
+
+
+def kind_of(records: Sequence[Record], wanted: str | None = None) -> Kind:
+    """Return what shows all of ``records``: the kind of that name, or the first that does.
+
+    Raises ValueError: there is none.
+    """
+    fitting = {name: kind for name, kind in KINDS.items() if all(kind.of(record) for record in records)}
+    if not fitting:
+        makers = ", ".join(dict.fromkeys(kind.maker for kind in KINDS.values()))
+        raise ValueError(f"records must be of one kind that has a figure, those of {makers}")
+    if wanted is not None and wanted not in fitting:
+        raise ValueError(f"of such records there is {' and '.join(fitting)}, got {wanted}")
+    kind = fitting[wanted] if wanted is not None else next(iter(fitting.values()))
+    if len(records) > 1 and not kind.several:
+        raise ValueError(f"a figure of {kind.maker} shows one record, got {len(records)}")
+    return kind
+
 
 DESCRIPTION = """\
 Draw the figure of records that commands wrote with --json: the one that their --plot draws. Each figure is written

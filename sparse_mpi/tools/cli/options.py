@@ -9,9 +9,9 @@ from typing import Any
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.sparse import Layout
+from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis.gradients import KINDS
-from sparse_mpi.tools.bench.models import MODELS
-from sparse_mpi.tools.cli import values
+from sparse_mpi.tools.bench.models import MODELS, layout
 
 POWERS = tuple(2**i for i in range(1, 11))
 USUAL_MODEL = "vgg16"
@@ -20,15 +20,7 @@ Option = Callable[[argparse.ArgumentParser], object]  # declares itself
 
 
 def option(name: str, text: str, kind: Callable[[str], Any] | None = None, default: Any = None, **more: Any) -> Option:
-    """Return an option, or an argument.
-
-    Args:
-        name: as in ``"--n"``, or with what stands for its value, as in ``"--file FILE"``.
-        text: what ``--help`` says of it.
-        kind: converts its value.
-        default: its value if it is not given.
-        more: other arguments of ``add_argument``.
-    """
+    """Return an option, whose ``name`` may end in what stands for its value (``"--file FILE"``), or an argument."""
     name, _, metavar = name.partition(" ") if name.startswith("--") else (name, "", "")
     given = {"help": text, "type": kind, "default": default, "metavar": metavar, **more}
     given = {each: value for each, value in given.items() if value not in (None, "")}
@@ -95,7 +87,7 @@ def layout_of(args: argparse.Namespace) -> Layout:
     """Return the gradient's layout; ``args.model`` becomes the model that is taken, None if there is none."""
     if args.n is None:
         args.model = args.model or USUAL_MODEL
-    return Layout.of(args.n or [shape for _, shape in MODELS[args.model]()])
+    return Layout.of(args.n) if args.n else layout(args.model)
 
 
 def powers_of_ranks(most: int = MAX_RANKS) -> Option:

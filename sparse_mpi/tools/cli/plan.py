@@ -12,18 +12,18 @@ from itertools import accumulate
 from sparse_mpi.algorithms.base import DENSITY
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.runtime import LAUNCHERS
+from sparse_mpi.tools import values
 from sparse_mpi.tools.bench.models import MODELS
-from sparse_mpi.tools.cli import options, values
-from sparse_mpi.tools.cli.figures import save as save_figure
+from sparse_mpi.tools.cli import options
+from sparse_mpi.tools.cli.benchmark import save as save_figure
 from sparse_mpi.tools.cli.options import option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.tools.figures.draw_plan import figure
+from sparse_mpi.tools.figures.draw_timeline import plan_figure as figure
 from sparse_mpi.tools.plan.base import Plan, Profile, Tensor
-from sparse_mpi.tools.plan.explain import explain
-from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
-from sparse_mpi.tools.plan.store import load_profile, save, save_profile
+from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best, explain
+from sparse_mpi.tools.plan.store import load, save
 from sparse_mpi.tools.plan.timeline import simulate
+from sparse_mpi.tools.values import Refused
 
 EXAMPLES = """examples:
   mpiexec -n 4 python -m sparse_mpi plan --model vgg16 --backward 0.4 --out plan.json --save-profile profile.json
@@ -73,15 +73,17 @@ def run(args: argparse.Namespace) -> int:
     """Measure or read, plan, and print on rank 0."""
     _check(args)
     try:
-        profile = _read(args) if args.profile else _measure(args)
+        profile = load(args.profile, Profile) if args.profile else _measure(args)
         if profile is None:
             return 0
+        if args.profile and args.density:
+            profile = replace(profile, density=args.density)
         plan = {"best": best, **PLANNERS}[args.planner](profile, args.overlap, args.cpu_lane)
         print(_render(profile, plan))
         if args.compare:
             print("\n" + _compare(profile, args.overlap, args.cpu_lane))
         if args.save_profile:
-            save_profile(profile, args.save_profile)
+            save(profile, args.save_profile)
         if args.out:
             save(plan, args.out)
     except (ValueError, OSError) as problem:
@@ -100,11 +102,6 @@ def _check(args: argparse.Namespace) -> None:
     launched = [name for name in LAUNCHERS if os.environ.get(name, "1") not in ("", "0", "1")]
     if args.profile and launched:
         raise Refused(f"--profile plans in one process, got several ({launched[0]}); leave the launcher out")
-
-
-def _read(args: argparse.Namespace) -> Profile:
-    profile = load_profile(args.profile)
-    return replace(profile, density=args.density) if args.density else profile
 
 
 def _measure(args: argparse.Namespace) -> Profile | None:

@@ -11,19 +11,20 @@ from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.network import networks
 from sparse_mpi.network.model import Network
 from sparse_mpi.reduction.arguments import algorithm_spelled
-from sparse_mpi.tools.analysis import exchanges, gradients, volume
-from sparse_mpi.tools.analysis.prediction import Predicted, allowed, scaled, short_length
+from sparse_mpi.tools import values
+from sparse_mpi.tools.analysis import calibration, gradients, volume
+from sparse_mpi.tools.analysis.volume import Predicted, allowed, scaled, short_length
 from sparse_mpi.tools.bench.progress import progress
-from sparse_mpi.tools.cli import options, predict_advise, predict_fit, values
+from sparse_mpi.tools.cli import options, predict_advise
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.figures.draw_predict import check as draw_check
 from sparse_mpi.tools.figures.draw_predict import exchanges as draw_exchanges
 from sparse_mpi.tools.figures.style import Look
+from sparse_mpi.tools.values import Refused
 
 # Low-rank ones need shapes, which n does not tell; of those with nodes, most messages do not go over the network
-FLAT = [name for name in ALGORITHMS if exchanges.predictable(name)]
+FLAT = [name for name in ALGORITHMS if calibration.predictable(name)]
 DESCRIPTION = """\
 Predict how long the exchange of a step takes: alpha a message plus beta a byte, for the traffic of the rank that sends
 most. Traffic is counted among ranks in this one process for a shorter gradient of the same density; payload is then
@@ -50,7 +51,7 @@ How good that is: fit to what was measured on few ranks, predict what was measur
 
 def _flat(text: str) -> str:
     """Return an algorithm whose traffic n alone tells; for argparse."""
-    if not exchanges.predictable(values.algorithm(text)):
+    if not calibration.predictable(values.algorithm(text)):
         raise argparse.ArgumentTypeError(f"{text} needs shapes or nodes, which n does not tell; of {', '.join(FLAT)}")
     return text
 
@@ -64,15 +65,15 @@ def check(args: argparse.Namespace) -> None:
 def measure(args: argparse.Namespace) -> Iterator[Output]:
     """Predict, or fit, check or advise; yield tables and records."""
     if args.fit:
-        yield from predict_fit.fit(args.fit)
+        yield from predict_advise.fit(args.fit)
     elif args.check or args.check_ranks:
-        yield from predict_fit.check(args)
+        yield from predict_advise.check(args)
     elif args.trained:
         yield from predict_advise.run(args)
     elif args.advise:
         yield from predict_advise.advise(args)
     elif args.records:
-        yield from predict_fit.check(args)
+        yield from predict_advise.check(args)
     else:
         yield from _exchanges(args)
 
@@ -173,7 +174,7 @@ PREDICT = Benchmark(
         ),
         option(
             "--from FILE",
-            f"records of {exchanges.BENCHES}, to fit to what messages cost and how fast ranks compute",
+            f"records of {calibration.BENCHES}, to fit to what messages cost and how fast ranks compute",
             values.file("compare.json"),
             [],
             dest="records",

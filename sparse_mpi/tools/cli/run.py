@@ -10,12 +10,12 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from sparse_mpi.comm.elastic.ulfm import REMEDY
-from sparse_mpi.tools.cli import values
-from sparse_mpi.tools.cli.parsing import Refused
+from sparse_mpi.tools import values
 from sparse_mpi.tools.launch.command import build
-from sparse_mpi.tools.launch.cores import cores
+from sparse_mpi.tools.launch.environment import cores
 from sparse_mpi.tools.launch.find import LaunchError
 from sparse_mpi.tools.launch.start import run as run_job
+from sparse_mpi.tools.values import Refused
 
 DESCRIPTION = """\
 Start a Python program on several MPI ranks, with the mpiexec that belongs to this Python's MPI, or with srun inside a

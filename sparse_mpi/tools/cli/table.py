@@ -1,8 +1,13 @@
-"""Tables of text: `Column` and `Table`; tables in Markdown are those of `markdown`."""
+"""Tables of text: `Column` and `Table`; tables in Markdown are those of `markdown`.
+
+Tables in Markdown, from docstrings and numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -54,3 +59,18 @@ class Table:
     def lines(self, rows: Iterable[Any]) -> list[str]:
         """Return the line of titles, and a line for each row."""
         return [self.head, *map(self.row, rows)]
+
+
+def document(thing: object) -> str:
+    """Return the docstring of a module or class, in one line."""
+    return " ".join((inspect.getdoc(thing) or "").split())
+
+
+def first_sentence(thing: object) -> str:
+    """Return the first sentence of its docstring, without the full stop."""
+    return re.split(r"\.(?: |$)", document(thing), maxsplit=1)[0]
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return a markdown of ``rows``, of which the second says how columns are aligned."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

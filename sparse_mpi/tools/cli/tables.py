@@ -18,9 +18,10 @@ from sparse_mpi.reduction.arguments import resolve_k
 from sparse_mpi.rows import RULES, quotas
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
-from sparse_mpi.tools.bench.models import MODELS
-from sparse_mpi.tools.cli import markdown, values
-from sparse_mpi.tools.cli.parsing import Parser, Refused
+from sparse_mpi.tools import values
+from sparse_mpi.tools.bench.models import MODELS, layout
+from sparse_mpi.tools.cli import table
+from sparse_mpi.tools.values import Parser, Refused
 from sparse_mpi.wire import WIRES, Wire, pack_whole
 
 DENSITY, RANKS = 0.01, (4, 64)  # of the bounds of algorithms
@@ -55,27 +56,27 @@ def algorithms() -> str:
     The declared bounds are for VGG-16's gradient, in units of k(P-1)/P words, which are comparable between numbers of
     ranks.
     """
-    layout = _layout("vgg16")
-    k = round(layout.size * DENSITY)
+    gradient = layout("vgg16")
+    k = round(gradient.size * DENSITY)
     heads = ["algorithm", "what it is", "costs a rank", *(f"at most, P = {p}" for p in RANKS)]
     rows = [heads, ["---"] * 3 + ["---:"] * len(RANKS)]
     for name, cls in ALGORITHMS.items():
         module = inspect.getmodule(cls)
-        cost = re.search(r"Costs (.*?)\.(?: |$)", markdown.document(module))
-        most = [f"{cls().bound(layout, k, p).words / (k * (p - 1) / p):.1f}" for p in RANKS]
-        rows.append([f"`{name}`", markdown.first_sentence(module), cost[1] if cost else "", *most])
-    return markdown.table(rows)
+        cost = re.search(r"Costs (.*?)\.(?: |$)", table.document(module))
+        most = [f"{cls().bound(gradient, k, p).words / (k * (p - 1) / p):.1f}" for p in RANKS]
+        rows.append([f"`{name}`", table.first_sentence(module), cost[1] if cost else "", *most])
+    return table.markdown(rows)
 
 
 def selectors() -> str:
     """Return the table of selectors."""
     rows = [["selector", "rule", "entries"], ["---"] * 3]
     for name, cls in SELECTORS.items():
-        rule = markdown.first_sentence(cls)
+        rule = table.first_sentence(cls)
         fewest, most = (f"{round(times, 2):g}k".replace("1k", "k") for times in cls().band)
         entries = fewest if fewest == most else f"{fewest} to {most}"
         rows.append([f"`{name}`", rule, entries + (", or the floor" if cls().floor(ROWS) > 1 else "")])
-    return markdown.table(rows)
+    return table.markdown(rows)
 
 
 def model_rows(layout: Layout, densities: list[float]) -> str:
@@ -97,7 +98,7 @@ def model_rows(layout: Layout, densities: list[float]) -> str:
             dense = layout.size - sum(t.size for t in matrices)
             lines = sum(t.rows for t in matrices)
             rows.append([f"{density:g}", f"`{rule}`", f"{true:.5f}", f"{lines:,}", f"{dense:,}", f"{width:.2f}"])
-    return markdown.table(rows)
+    return table.markdown(rows)
 
 
 def wires() -> str:
@@ -105,13 +106,13 @@ def wires() -> str:
     heads = ["wire", "what it is", "lossless", *(f"bytes a pair at {100 * density:g} %" for density in DENSITIES)]
     rows = [heads, ["---"] * 3 + ["---:"] * len(DENSITIES)]
     for name, each in WIRES.items():
-        what = markdown.first_sentence(type(each))
+        what = table.first_sentence(type(each))
         if each.codec is not None:
-            coded = markdown.first_sentence(type(each.codec))
+            coded = table.first_sentence(type(each.codec))
             what += f"; {coded[0].lower()}{coded[1:]}"
         lossless = "yes" if each.lossless else "no"
         rows.append([f"`{name}`", what, lossless, *(f"{_bytes(each, d):.2f}" for d in DENSITIES)])
-    return markdown.table(rows)
+    return table.markdown(rows)
 
 
 def _selectors(args: argparse.Namespace) -> int:
@@ -119,15 +120,10 @@ def _selectors(args: argparse.Namespace) -> int:
     if args.density and not args.model:
         raise Refused("--density must come with --model, the table of one model; add for example --model vgg16")
     try:
-        print(model_rows(_layout(args.model), args.density or [0.001, 0.01, 0.02]) if args.model else selectors())
+        print(model_rows(layout(args.model), args.density or [0.001, 0.01, 0.02]) if args.model else selectors())
     except ValueError as error:
         raise Refused(f"--{error}") from None
     return 0
-
-
-def _layout(model: str) -> Layout:
-    """Return the layout of a model's gradient."""
-    return Layout.of([shape for _, shape in MODELS[model]()])
 
 
 def _bytes(wire: Wire, density: float) -> float:

@@ -12,17 +12,17 @@ from sparse_mpi.comm.world import World
 from sparse_mpi.network import networks
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
+from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import gradients, message_diagram
+from sparse_mpi.tools.analysis.program import Trace, Transfer, replay
 from sparse_mpi.tools.analysis.recording import Call, RecordingComm
-from sparse_mpi.tools.analysis.replay import Trace, Transfer, replay
-from sparse_mpi.tools.cli import options, values
-from sparse_mpi.tools.cli.benchmark import Benchmark, Output
-from sparse_mpi.tools.cli.figures import save
+from sparse_mpi.tools.cli import options
+from sparse_mpi.tools.cli.benchmark import Benchmark, Output, save
 from sparse_mpi.tools.cli.options import count, option
-from sparse_mpi.tools.cli.parsing import Refused
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.draw_message_diagram import figure as draw_diagram
-from sparse_mpi.tools.figures.draw_trace import figure
+from sparse_mpi.tools.figures.draw_timeline import trace as figure
+from sparse_mpi.tools.values import Refused
 
 RANKS = range(2, 65)
 STRIP_RANKS, STRIP_N = 5, 24  # at most, of a strip that can be read

@@ -9,8 +9,8 @@ from typing import Any
 
 from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.tools.doctor import findings, probes
-from sparse_mpi.tools.doctor.base import Finding
 from sparse_mpi.tools.doctor.facts import facts
+from sparse_mpi.tools.doctor.findings import Finding
 
 __all__ = ["Finding", "examine"]
 

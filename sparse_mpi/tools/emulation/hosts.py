@@ -72,18 +72,11 @@ def missing() -> list[str]:
 
 @contextmanager
 def emulate(count: int, rate: int | None) -> Iterator[Hosts]:
-    """Hosts for the length of a ``with`` block, for use in the main thread.
+    """Yield 2 to 64 hosts, with links of ``rate`` bit/s (None: no limit), for a ``with`` block in the main thread.
 
     SIGINT, SIGTERM and SIGHUP (but not those that were ignored) end the block by SystemExit. However it ends, even
-    half-way through the set-up, all processes on the hosts are killed and the hosts removed.
-
-    Args:
-        count: 2 to 64 hosts.
-        rate: bits a second of a link, in each direction; None for no limit.
-
-    Raises:
-        ValueError: ``count`` is out of range.
-        RuntimeError: the system refuses; the message has its reason.
+    half-way through the set-up, all processes on the hosts are killed and the hosts removed. Raises ValueError:
+    ``count`` is out of range; RuntimeError: the system refuses; the message has its reason.
     """
     if not 2 <= count <= MOST_HOSTS:
         raise ValueError(f"count must be 2 to {MOST_HOSTS} hosts, got {count}")

@@ -13,8 +13,7 @@ from typing import IO, NamedTuple
 
 from sparse_mpi.tools.emulation.hosts import BRIDGE, NETWORK, SWITCH, Hosts
 from sparse_mpi.tools.launch.environment import outside_of_jobs
-from sparse_mpi.tools.launch.find import find_mpiexec, survival
-from sparse_mpi.tools.launch.flavours import MPICH, OPEN_MPI, Flavour
+from sparse_mpi.tools.launch.find import MPICH, OPEN_MPI, Flavour, find_mpiexec, survival
 
 SUBNET = f"{NETWORK}.0/24"
 GRACE = 5.0  # seconds that a job has to end when told to, before it is killed
@@ -103,8 +102,7 @@ class Launcher(NamedTuple):
 def find_launcher() -> Launcher:
     """Return the mpiexec of the MPI that mpi4py loads.
 
-    Raises:
-        RuntimeError: there is none, or it is of an MPI that cannot be held to the links.
+    Raises RuntimeError: there is none, or it is of an MPI that cannot be held to the links.
     """
     found = find_mpiexec(environment())
     return Launcher(found.file, options_for(found.library.flavour), found.library.flavour)
@@ -113,8 +111,7 @@ def find_launcher() -> Launcher:
 def options_for(flavour: Flavour) -> Options:
     """Return what makes the options of an MPI's mpiexec.
 
-    Raises:
-        RuntimeError: it is not known how to hold this MPI to the links.
+    Raises RuntimeError: it is not known how to hold this MPI to the links.
     """
     if flavour not in MPIS:
         known = " or ".join(one.name for one in MPIS)
@@ -148,12 +145,10 @@ def run(
 ) -> int:
     """Run ``command`` (see `program`) with a rank on every host, for at most ``seconds``; returns its exit code.
 
-    However this ends, the launcher and its ranks have ended, too. Temporary files go to the hosts' folder. The ranks
-    of an ``elastic`` job survive the failure of others. What is printed goes to ``output``, if there is one. While the
-    command runs, ``meanwhile`` is iterated: it is asked for its next item at each of the seconds that it yields.
-
-    Raises:
-        RuntimeError: they cannot.
+    However this ends, the launcher and its ranks have ended, too. Temporary files go to the hosts' folder. The ranks of
+    an ``elastic`` job survive the failure of others. What is printed goes to ``output``, if there is one. While the
+    command runs, ``meanwhile`` is iterated: it is asked for its next item at each of the seconds that it yields. Raises
+    RuntimeError: they cannot.
     """
     survive = survival(launcher.flavour) if elastic else ()
     files = Files(hosts.folder / "agent", hosts.folder / "allreduce-rules")

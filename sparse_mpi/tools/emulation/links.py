@@ -1,15 +1,27 @@
-"""The links of emulated hosts: other rates while connections stay open, and the bytes that they have carried."""
+"""The links of emulated hosts: other rates while connections stay open, and the bytes that they have carried.
+
+Play a schedule of rates on emulated links while a command runs: `RatePlayer` sets, tells and records them.
+
+A record is a file of JSON lines, one when the command starts, one after each change, and one when it has ended:
+
+    {"event": "start", "change" or "end", "seconds": since the start, "time": since 1970, in seconds, "rates":
+     [bits a second of each host's link from now on, null for no limit, 0 for down], "sent": [bytes that have left each
+     host since the start], "received": [bytes that have come to each]}
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
+import time
 from collections import defaultdict
-from typing import NamedTuple
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import IO, NamedTuple
 
 from sparse_mpi.tools.emulation.hosts import SWITCH, Hosts, port, shaping
-from sparse_mpi.tools.emulation.rate import MOST
-from sparse_mpi.tools.emulation.schedule import DOWN, Rates
+from sparse_mpi.tools.emulation.schedule import DOWN, MOST, Rates, Schedule, describe
 
 
 class Carried(NamedTuple):
@@ -34,10 +46,8 @@ class Links:
     def change(self, rates: Rates) -> None:
         """Give each link its rate, both ways; what waits in its queues goes on waiting, and connections stay open.
 
-        A link goes down as if its cable was pulled at the switch: TCP sends again what was in its queues.
-
-        Raises:
-            RuntimeError: the system refuses; the message has its reason.
+        A link goes down as if its cable was pulled at the switch: TCP sends again what was in its queues. Raises
+        RuntimeError: the system refuses; the message has its reason.
         """
         todo: dict[tuple[str, int], list[str]] = defaultdict(list)  # by program and host
         for host, (old, new) in enumerate(zip(self.rates, rates, strict=True), 1):
@@ -68,8 +78,7 @@ class Links:
     def carried(self) -> Carried:
         """Return the bytes since the hosts were set up, counted at the switch: what it got from hosts, and gave them.
 
-        Raises:
-            RuntimeError: the system refuses; the message has its reason.
+        Raises RuntimeError: the system refuses; the message has its reason.
         """
         command = ["ip", "-n", self.hosts.name(SWITCH), "-s", "-json", "link", "show"]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -78,3 +87,67 @@ class Links:
         counts = {each["ifname"]: each["stats64"] for each in json.loads(done.stdout)}
         ports = [counts[port(host)] for host in range(1, self.hosts.count + 1)]
         return Carried([each["rx"]["bytes"] for each in ports], [each["tx"]["bytes"] for each in ports])
+
+
+class RatePlayer:
+    """The changes of links while a command runs, for `launch.run` to make ``meanwhile``."""
+
+    def __init__(self, links: Links, schedule: Schedule, record: IO[str] | None = None) -> None:
+        """Take links with the rates of second 0, and perhaps a file that is open for writing."""
+        self._links = links
+        self._schedule = schedule
+        self._record = record
+
+    def play(self) -> Iterator[float]:
+        """Yield the seconds at which changes are due; each is made when it is asked for what comes next.
+
+        Where this machine is late, rates that have been replaced already are left out. Raises RuntimeError: the system
+        refuses; the message has its reason.
+        """
+        self._began, self._phase = time.monotonic(), 0.0
+        self._first = self._last = self._links.carried()
+        self._note("start", 0.0)
+        due = self._schedule.after(Fraction(0))
+        while due is not None:
+            yield float(due)
+            due = max(due, Fraction(self._second()))
+            old, rates = self._links.rates, self._schedule.at(due)
+            self._links.change(rates)
+            self._end_phase("change", f"links go from {describe(old)} to {describe(rates)}")
+            due = self._schedule.after(due)
+
+    def end(self) -> None:
+        """Tell what was sent since the last change and in all.
+
+        Raises RuntimeError: the system refuses; the message has its reason.
+        """
+        several = self._phase > 0
+        self._end_phase("end", "the command has ended")
+        if several:
+            _tell(f"hosts have sent {_megabytes(self._last.since(self._first))} in all")
+
+    def _end_phase(self, event: str, news: str) -> None:
+        second, before = self._second(), self._last
+        self._last = self._links.carried()
+        _tell(
+            f"{second:.1f} s: {news}; hosts have sent {_megabytes(self._last.since(before))} since {self._phase:.1f} s"
+        )
+        self._note(event, second)
+        self._phase = second
+
+    def _note(self, event: str, second: float) -> None:
+        if self._record is not None:
+            line = {"event": event, "seconds": round(second, 6), "time": time.time(), "rates": self._links.rates}
+            line |= self._last.since(self._first)._asdict()
+            print(json.dumps(line), file=self._record, flush=True)
+
+    def _second(self) -> float:
+        return time.monotonic() - self._began
+
+
+def _tell(text: str) -> None:
+    print(f"bench network: {text}", file=sys.stderr, flush=True)
+
+
+def _megabytes(carried: Carried) -> str:
+    return f"{' + '.join(f'{each / 1e6:.2f}' for each in carried.sent)} MB"

@@ -31,8 +31,7 @@ class Link(NamedTuple):
 def probe(hosts: Hosts, seconds: float = 0.5) -> Link:
     """Measure from host 1 to host 2 for about so many seconds.
 
-    Raises:
-        RuntimeError: no connection, or none that ends in a minute.
+    Raises RuntimeError: no connection, or none that ends in a minute.
     """
     program = [sys.executable, "-m", "sparse_mpi.tools.emulation.probe"]
     asking = hosts.inside(1, *program, "ask", hosts.address(2), str(seconds))

@@ -1,4 +1,7 @@
-"""Rates of links that change with time, as a function of time: in turns, or as a trace says."""
+"""Rates of links: ``1gbit`` as tc has it, ``25 Gbit/s`` or ``25Gb/s`` as people write it.
+
+Rates of links that change with time, as a function of time: in turns, or as a trace says.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,43 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from sparse_mpi.tools.emulation import rate
+PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+PREFIXES |= {f"{prefix}i": 1024**power for power, prefix in enumerate("kmgt", 1)}
+GRAMMAR = re.compile(r"(\d+\.?\d*)\s*((?:[kmgt]i?)?)(bits?(?:/s)?|b/s|bps)", re.IGNORECASE)
+LEAST, MOST = 1_000_000, 100_000_000_000
+
+
+def parse(text: str) -> int | None:
+    """Return the bits a second of a rate such as ``1gbit``, ``25Gb/s`` or ``12.5MB/s``; None for ``none``, no limit.
+
+    Raises ValueError: no such rate, or one that cannot be emulated.
+    """
+    if text == "none":
+        return None
+    match = GRAMMAR.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"rate must be a number with a unit such as 1gbit, 25Gb/s or 12.5MB/s, or none, got {text!r}")
+    number, prefix, unit = match.groups()
+    if unit.lower() == "bps":
+        raise ValueError(
+            f"rate must say bits or bytes, as in {number}{prefix}bit or {number}{prefix}B/s, got {text!r}: bps are "
+            "bytes for tc, and bits elsewhere"
+        )
+    bits = float(number) * PREFIXES[prefix.lower()] * (8 if unit.startswith("B/") else 1)
+    if not LEAST <= bits <= MOST:
+        raise ValueError(f"rate must be between 1mbit and 100gbit, got {text}; none sets no limit")
+    return round(bits)
+
+
+def show(bits: int | None) -> str:
+    """Return the shortest text of which `parse` makes ``bits`` a second, in powers of 1000."""
+    if bits is None:
+        return "none"
+    prefix = next(prefix for prefix in ("g", "m", "k", "") if bits >= PREFIXES[prefix])
+    whole, rest = divmod(bits, PREFIXES[prefix])
+    digits = f"{rest:0{len(str(PREFIXES[prefix])) - 1}}".rstrip("0") if rest else ""
+    return f"{whole}{'.' if digits else ''}{digits}{prefix}bit"
+
 
 DOWN = 0  # the rate of a link without traffic
 SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60)}
@@ -43,8 +82,7 @@ class Schedule:
 def turns(rates: str, every: str | None, hosts: int) -> Schedule:
     """Return the schedule of ``1gbit,50mbit`` every ``30s``, or ``30s,2s`` where the rates last differently long.
 
-    Raises:
-        ValueError: one of them does not parse, or they do not fit each other.
+    Raises ValueError: one of them does not parse, or they do not fit each other.
     """
     parsed = [link(text) for text in rates.split(",")]
     if len(parsed) == 1 and every is not None:
@@ -64,17 +102,19 @@ def turns(rates: str, every: str | None, hosts: int) -> Schedule:
 def trace(file: Path, before: str, hosts: int) -> Schedule:
     """Return the schedule of a file with lines ``seconds rate`` or ``seconds rate host``, with blanks or commas.
 
-    From that second on the link of that host, or of all, has that rate. A heading, empty lines and what follows a #
-    are left out. ``before`` is the rate of links that no line has named yet.
-
-    Raises:
-        ValueError: the file is empty or cannot be read, or a line is wrong; the message has its number.
+    From that second on the link of that host, or of all, has that rate. A heading, empty lines and what follows a # are
+    left out. ``before`` is the rate of links that no line has named yet. Raises ValueError: the file is empty or cannot
+    be read, or a line is wrong; the message has its number.
     """
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"trace {file} cannot be read: {error}") from None
-    rows = [(number, words) for number, line in enumerate(lines, 1) if (words := _words(line))]
+    rows = [
+        (number, words)
+        for number, line in enumerate(lines, 1)
+        if (words := line.partition("#")[0].replace(",", " ").split())
+    ]
     if rows and rows[0][1][0].lower() == "seconds":
         rows = rows[1:]
     if not rows:
@@ -106,7 +146,7 @@ def describe(rates: Rates) -> str:
 
 
 def _show(bits: int | None) -> str:
-    return {DOWN: "down", None: "no limit"}.get(bits) or rate.show(bits)
+    return {DOWN: "down", None: "no limit"}.get(bits) or show(bits)
 
 
 def _startable(schedule: Schedule, name: str) -> Schedule:
@@ -120,7 +160,7 @@ def link(text: str) -> int | None:
     if text == "down":
         return DOWN
     try:
-        return rate.parse(text)
+        return parse(text)
     except ValueError as error:
         raise ValueError(f"{error}; down stops a link") from None
 
@@ -134,10 +174,6 @@ def length(text: str) -> Fraction:
     if seconds < SHORTEST:
         raise ValueError(f"every must be at least {float(SHORTEST):g}s, got {text}")
     return seconds
-
-
-def _words(line: str) -> list[str]:
-    return line.partition("#")[0].replace(",", " ").split()
 
 
 def _row(words: list[str], hosts: int) -> tuple[Fraction, int | None, int | None]:

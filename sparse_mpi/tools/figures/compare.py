@@ -1,4 +1,4 @@
-"""Figures of ``bench compare``: step over bandwidth."""
+"""Figures of ``bench compare``, step over bandwidth, and ``bench sparse-compare``, time, bytes and memory of sums."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparse_mpi.collectives.algorithms import ALGORITHMS
+from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.network.break_even import Cost, break_even
 from sparse_mpi.tools.bench.comparison import BASELINE, cost
-from sparse_mpi.tools.figures.labels import name_lines
-from sparse_mpi.tools.figures.style import MOST, Look, batches, panels
+from sparse_mpi.tools.figures.style import MOST, Look, batches, finish, panels
 
 COLUMNS = 4
 POINTS = 40  # of a modelled line
@@ -100,25 +101,21 @@ def _figure(jobs: Sequence[dict[str, Any]], shown: Sequence[Group], look: Look) 
     cells = [(ranks, group) for ranks in sorted({job["ranks"] for job in jobs}) for group in shown]
     columns = min(COLUMNS if len(shown) > 1 else 2, len(cells))
     rows = -(-len(cells) // columns)
-    figure, axes = panels(rows, columns, 1.75 if columns > 2 else 3.0, HEADING, sharex=True, sharey=True)
+    figure, axes = panels(
+        rows, columns, 1.75 if columns > 2 else 3.0, HEADING, "", "step, ms", sharex=True, sharey=True
+    )
     for panel in axes.flat[len(cells) :]:
         panel.set_visible(False)
     bandwidths = _range(jobs)
     for panel, (ranks, group) in zip(axes.flat, cells, strict=False):
-        _panel(panel, _shown(lines(jobs, ranks), group), group, bandwidths, latency(jobs, ranks), look)
+        every = {line.name: line for line in lines(jobs, ranks)}
+        named = [every[name] for name in (BASELINE, *group.names) if name in every]
+        _panel(panel, named, group, bandwidths, latency(jobs, ranks), look)
         panel.set_title(f"{group.title}, P = {ranks}".lstrip(", "))
-    for row in axes:
-        row[0].set_ylabel("step, ms")
     for panel in axes.flat[max(0, len(cells) - columns) : len(cells)]:
         panel.set_xlabel("Gbit/s of a rank")
         panel.tick_params(labelbottom=True)
     return figure
-
-
-def _shown(every: Sequence[Line], group: Group) -> list[Line]:
-    """Return the lines of a panel, dense before the others."""
-    names = [BASELINE, *group.names]
-    return sorted((line for line in every if line.name in names), key=lambda line: names.index(line.name))
 
 
 def _panel(axes: Any, shown: Sequence[Line], group: Group, bandwidths: np.ndarray, alpha: float, look: Look) -> None:
@@ -131,10 +128,8 @@ def _panel(axes: Any, shown: Sequence[Line], group: Group, bandwidths: np.ndarra
         if bandwidths[0] <= crossing <= bandwidths[-1]:
             axes.plot(crossing / 1e9, 1e3 * dense.seconds(crossing, alpha), "x", ms=6, color=colour)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.minorticks_off()
     axes.margins(x=0.01)
-    name_lines(axes)
+    finish(axes)
 
 
 def _range(jobs: Sequence[dict[str, Any]]) -> np.ndarray:
@@ -147,3 +142,70 @@ def _range(jobs: Sequence[dict[str, Any]]) -> np.ndarray:
         crossings += [break_even(line.cost, dense, latency(jobs, ranks)) for line in every if line.name != BASELINE]
     reached = [crossing for crossing in crossings if crossing < FARTHEST * max(measured)]
     return np.geomspace(min(measured) / 2, 1.5 * max([*measured, *reached]), POINTS)
+
+
+QUANTITIES = {"seconds": ("ms", 1e3), "bytes": ("MB of the busiest host", 1e-6), "memory": ("memory / data", 1.0)}
+OVER_FILL_IN = "fill-in "  # with which the names of cases begin that are drawn over their fill-in
+
+
+class Row(NamedTuple):
+    """What one row of panels shows."""
+
+    title: str
+    label: str  # of the horizontal axis
+    points: list[tuple[float, dict[str, Any]]]  # where, and the case that was measured there
+
+
+def rows(jobs: Sequence[dict[str, Any]]) -> list[Row]:
+    """Return a row for each case and rate over P, and one for each rate over the fill-in, of the most ranks."""
+    found = []
+    for rate in dict.fromkeys(job["rate"] for job in jobs):
+        mine = sorted((job for job in jobs if job["rate"] == rate), key=lambda job: job["ranks"])
+        names = dict.fromkeys(name for job in mine for name in job["cases"])
+        for name in names:
+            if not name.startswith(OVER_FILL_IN):
+                points = [(job["ranks"], job["cases"][name]) for job in mine if name in job["cases"]]
+                found.append(Row(f"{name}, {rate}", "P", points))
+        most = mine[-1]
+        filled = [case for name, case in most["cases"].items() if name.startswith(OVER_FILL_IN)]
+        if filled:
+            points = sorted(((case["fill-in"], case) for case in filled), key=lambda point: point[0])
+            found.append(Row(f"P = {most['ranks']}, {rate}", "fill-in", points))
+    return found
+
+
+def sparse(records: Sequence[dict[str, Any]], look: Look) -> Any:
+    """Draw ``auto`` beside what others offer, and a band from the best to the worst of what it chooses from."""
+    shown = rows([job for record in records for job in record["jobs"]])
+    drawn, axes = panels(
+        len(shown), len(QUANTITIES), 1.75, f"band: {', '.join(ALGORITHMS)}, of which {AUTO} chooses", sharey="col"
+    )
+    names = list(dict.fromkeys(name for row in shown for _, case in row.points for name in case["candidates"]))
+    named = [AUTO, *(name for name in names if name not in (AUTO, *ALGORITHMS))][:MOST]
+    below = [row.label for row in shown[1:]] + [""]
+    for panels_of, row, next_label in zip(axes, shown, below, strict=True):
+        for panel, (quantity, (unit, scale)) in zip(panels_of, QUANTITIES.items(), strict=True):
+            _band(panel, row, quantity, scale, look)
+            for name, colour in zip(named, look.lines, strict=False):
+                line = _line(row, name, quantity, scale)
+                if line:
+                    panel.plot(*zip(*line, strict=True), "o-", label=name, color=colour)
+            settings = {"title": f"{row.title}: {unit}", "xlabel": row.label if row.label != next_label else ""}
+            finish(panel, [round(x, 3) for x, _ in row.points], xscale="log", yscale="log", **settings)
+    return drawn
+
+
+def _line(row: Row, name: str, quantity: str, scale: float) -> list[tuple[float, float]]:
+    there = [(x, case["candidates"][name][quantity]) for x, case in row.points if name in case["candidates"]]
+    return [(x, scale * y) for x, y in there if y is not None]
+
+
+def _band(axes: Any, row: Row, quantity: str, scale: float, look: Look) -> None:
+    """Fill what lies between the best and the worst algorithm."""
+    found: dict[float, list[float]] = {}
+    for name in ALGORITHMS:
+        for x, y in _line(row, name, quantity, scale):
+            found.setdefault(x, []).append(y)
+    at = sorted(found)
+    low, high = [min(found[x]) for x in at], [max(found[x]) for x in at]
+    axes.fill_between(at, low, high, color=look.shades[1], linewidth=0, alpha=0.6)

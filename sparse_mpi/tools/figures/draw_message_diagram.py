@@ -151,5 +151,4 @@ class _Drawing:
 
 
 def _function(exchange: Exchange) -> str:
-    """Return the function that makes the exchange, without its file."""
     return exchange.where.partition(".")[2] or exchange.where

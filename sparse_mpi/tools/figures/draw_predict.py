@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparse_mpi.tools.bench.comparison import BASELINE
-from sparse_mpi.tools.figures.labels import name_lines
-from sparse_mpi.tools.figures.style import MOST, Look, batches, matplotlib, numbers, panels
+from sparse_mpi.tools.figures.style import MOST, Look, batches, finish, matplotlib, panels
 
 KINDS = {"dense": "dense", "": "plain", "packed": "packed", "packed+bf16": "packed+bf16"}  # of dots, by wire format
 COLUMNS = 3
@@ -26,10 +25,9 @@ def exchanges(records: Sequence[dict[str, Any]], look: Look) -> Any:
         f"exchange of a step, n = {options['n']:,}, density {options['density']:g}; alpha-beta model; "
         "hollow: by an upper bound, not counted"
     )
-    shown, axes = panels(len(record["networks"]), len(columns), 2.3, heading, sharex=True, sharey="row")
+    shown, axes = panels(len(record["networks"]), len(columns), 2.3, heading, "P", "ms", sharex=True, sharey="row")
     ticks = sorted({case["ranks"] for case in cases})
     for row, network in zip(axes, record["networks"], strict=True):
-        row[0].set_ylabel("ms")
         for panel, names in zip(row, columns, strict=True):
             for name, colour in zip(names, look.lines if first else look.colours, strict=False):
                 mine = sorted((case for case in cases if case["algorithm"] == name), key=lambda case: case["ranks"])
@@ -38,12 +36,7 @@ def exchanges(records: Sequence[dict[str, Any]], look: Look) -> Any:
                 for case, value in zip(mine, seconds, strict=True):
                     inside = colour if case["counted"] else look.paper
                     panel.plot(case["ranks"], value, "o", color=colour, markerfacecolor=inside)
-            panel.set_title(network)
-            numbers(panel, ticks)
-            panel.yaxis.set_major_formatter("{x:g}")
-            name_lines(panel)
-    for panel in axes[-1]:
-        panel.set_xlabel("P")
+            finish(panel, ticks, title=network)
     return shown
 
 
@@ -82,13 +75,11 @@ def _colours(look: Look) -> dict[str, str]:
 
 
 def _kind(candidate: str) -> str:
-    """Return what the dot of a candidate stands for."""
     algorithm, _, wire = candidate.partition(" ")
     return KINDS.get("dense" if algorithm.startswith("dense") else wire, "plain")
 
 
 def _pair(case: dict[str, Any], what: str) -> tuple[float, float]:
-    """Return measured and predicted milliseconds, of the exchange or the step."""
     measured, predicted = ("seconds", "predicted") if what == "exchange" else ("step", "predicted step")
     return 1e3 * case[measured], 1e3 * case[predicted]
 

@@ -1,17 +1,79 @@
-"""The look of all figures, on a light and on a dark page: colours, sizes, panels, and how they are written.
+"""The look of all figures, on light and dark pages: colours, panels, names where lines end, bars over time, files.
 
 A figure is made by a function of a `Look`, which `write` calls twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sparse_mpi.tools.figures.labels import spread
+import numpy as np
+
 from sparse_mpi.tools.figures.svg import shorten
+
+NAME = "the name of a line"  # by which annotations are known
+DISTANCE = 9.0  # points from the end of a line to its name
+LEADING = 1.12  # distance of two names, over their height
+
+
+def name_lines(axes: Any) -> None:
+    """Write the name of each line that has one at its end, in its colour; `spread` moves them apart."""
+    for line in axes.get_lines():
+        points = line.get_xydata()
+        points = points[np.isfinite(points).all(1)]
+        if len(points) and not line.get_label().startswith("_"):
+            name_point(axes, line.get_label(), tuple(points[-1]), line.get_color())
+
+
+def name_point(axes: Any, name: str, point: tuple[float, float], colour: str) -> None:
+    """Write ``name`` to the right of a point; `spread` moves it away from others."""
+    lead = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)}
+    text = {"color": colour, "fontsize": 7.5, "va": "center", "gid": NAME, "annotation_clip": False}
+    box = {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.4}
+    axes.annotate(name, point, (DISTANCE, 0), textcoords="offset points", arrowprops=lead, bbox=box, **text)
+
+
+def spread(figure: Any) -> None:
+    """Lay the figure out, then move the names in each panel up or down until none lies on another."""
+    for _ in range(2):  # how wide the names may be is known once the panels have their places
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        names = [text for text in axes.texts if text.get_gid() == NAME]
+        if names:
+            box = axes.get_window_extent()
+            points = [axes.transData.transform(text.xy) for text in names]
+            heights = [float(y) for _, y in points]
+            extents = [text.get_window_extent() for text in names]
+            places = apart(heights, LEADING * max(extent.height for extent in extents), box.y0, box.y1)
+            for text, extent, (x, y), place in zip(names, extents, points, places, strict=True):
+                covered = max([x, *(other for other, _ in points if x < other < extent.x1)])
+                text.xyann = (DISTANCE + (covered - x) * 72 / figure.dpi, (place - y) * 72 / figure.dpi)
+
+
+def apart(wanted: Sequence[float], distance: float, low: float, high: float) -> list[float]:
+    """Return places as near as can be to those ``wanted``, in their order and ``distance`` apart.
+
+    Where there is room they lie between ``low`` and ``high``.
+    """
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    # Take the distances out: what is left must only not fall, which merging neighbours that do makes true
+    blocks: list[list[float]] = []
+    for rank, index in enumerate(order):
+        blocks.append([wanted[index] - rank * distance, 1])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (mean, count), (other, more) = blocks[-2:]
+            blocks[-2:] = [[(mean * count + other * more) / (count + more), count + more]]
+    flat = [mean for mean, count in blocks for _ in range(int(count))]
+    top = max(low, high - (len(wanted) - 1) * distance)
+    found = [0.0] * len(wanted)
+    for rank, index in enumerate(order):
+        found[index] = min(max(flat[rank], low), top) + rank * distance
+    return found
+
 
 WIDTH = 9.0  # inches, of every figure
 MOST = 6  # lines of a panel
@@ -87,11 +149,7 @@ DARK = Look(
 
 
 def matplotlib(part: str = "") -> Any:
-    """Return matplotlib, or a ``part`` of it.
-
-    Raises:
-        ImportError: it is not installed.
-    """
+    """Return matplotlib, or a ``part`` of it. Raises ImportError: it is not installed."""
     try:
         return import_module(f"matplotlib.{part}".rstrip("."))
     except ImportError:
@@ -107,15 +165,14 @@ def variants(file: str | Path) -> dict[Path, Look]:
 def write(make: Callable[[Look], Any], file: str | Path) -> None:
     """Write the figure that ``make`` draws for light and dark pages, in the format that the name of ``file`` says.
 
-    Raises:
-        ImportError: matplotlib is not installed.
-        ValueError: it does not know the format.
-        OSError: a file cannot be written.
+    Raises ImportError: matplotlib is not installed; ValueError: it does not know the format; OSError: a file cannot be
+    written.
     """
     for name, look in variants(file).items():
         figure = drawn(make, look)
         with matplotlib().rc_context(look.settings):
-            figure.savefig(name, dpi=DPI, metadata=_undated(name))
+            undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(name.suffix.lower(), {})
+            figure.savefig(name, dpi=DPI, metadata=undated)
         if name.suffix.lower() == ".svg":
             shorten(name)
 
@@ -128,11 +185,6 @@ def drawn(make: Callable[[Look], Any], look: Look) -> Any:
     return figure
 
 
-def _undated(file: Path) -> dict[str, None]:
-    """Return metadata without the date of today."""
-    return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(file.suffix.lower(), {})
-
-
 def paper(width: float, height: float) -> Any:
     """Return an empty figure, in inches."""
     figure = matplotlib("figure").Figure(figsize=(width, height), layout="constrained", dpi=DPI)
@@ -140,19 +192,29 @@ def paper(width: float, height: float) -> Any:
     return figure
 
 
-def panels(rows: int, columns: int, height: float, heading: str = "", **options: Any) -> tuple[Any, Any]:
-    """Return a figure and its panels (rows, columns), each row ``height`` inches high."""
-    size = (WIDTH, height * rows + 0.3 * bool(heading))
-    figure = paper(*size)
+def panels(
+    rows: int, columns: int, height: float, heading: str = "", xlabel: str = "", ylabel: str = "", **options: Any
+) -> tuple[Any, Any]:
+    """Return a figure and its panels (rows, columns), each row ``height`` inches high, with labels below and left."""
+    figure = paper(WIDTH, height * rows + 0.3 * bool(heading))
     if heading:
         figure.suptitle(heading, x=0.01, ha="left")
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    for panel in axes[-1]:
+        panel.set_xlabel(xlabel)
+    for panel in axes[:, 0]:
+        panel.set_ylabel(ylabel)
+    return figure, axes
 
 
-def numbers(axes: Any, ticks: Sequence[float]) -> None:
-    """Write ``ticks`` at a horizontal axis, which may be logarithmic, and nothing between."""
-    axes.set_xticks(ticks, [f"{tick:.4g}" if tick % 1 else f"{tick:g}" for tick in ticks])
+def finish(axes: Any, ticks: Sequence[float] | None = None, **settings: Any) -> None:
+    """Set up a panel whose lines are drawn: with names at their ends, plain numbers, and ``ticks`` at the x axis."""
+    axes.set(**settings)
+    if ticks is not None:
+        axes.set_xticks(ticks, [f"{tick:.4g}" if tick % 1 else f"{tick:g}" for tick in ticks])
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
+    name_lines(axes)
 
 
 def batches(names: Sequence[Drawn], most: int) -> list[list[Drawn]]:
@@ -160,3 +222,28 @@ def batches(names: Sequence[Drawn], most: int) -> list[list[Drawn]]:
     count = max(1, -(-len(names) // most))
     ends = [len(names) * part // count for part in range(count + 1)]
     return [list(names[begin:end]) for begin, end in zip(ends, ends[1:], strict=False)]
+
+
+BAR = 0.6  # height, of the distance between rows
+
+
+def bars(axes: Any, row: int, spans: Sequence[tuple[float, float]], colour: Any, **options: Any) -> None:
+    """Draw bars from a beginning to an end each, in one row."""
+    there = [(begin, end - begin) for begin, end in spans if end > begin]
+    axes.broken_barh(there, (row - BAR / 2, BAR), facecolors=colour, **{"linewidth": 0, **options})
+
+
+def rows(axes: Any, names: Sequence[str]) -> None:
+    """Name the rows, the first on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False, axis="y")
+    axes.spines["left"].set_visible(False)
+
+
+def legend(figure: Any, colours: Mapping[str, Any], more: Sequence[Any] = ()) -> None:
+    """Say what the colours stand for, above the panels."""
+    patches = [matplotlib("patches").Patch(color=colour, label=name) for name, colour in colours.items()]
+    handles = [*patches, *more]
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), handlelength=1.2, columnspacing=1.4)

@@ -56,7 +56,6 @@ def _gather(root: Tree.Element, lines: Set[str]) -> None:
 
 
 def _shared(element: Tree.Element) -> tuple[tuple[str, str], ...]:
-    """Return what a group can say for an element."""
     return tuple((name, value) for name, value in element.attrib.items() if name in ("class", "clip-path"))
 
 
@@ -96,7 +95,6 @@ def _steps(path: str, digits: int) -> str:
 
 
 def _number(value: float, digits: int) -> str:
-    """Return a number with at most so many decimals."""
     return f"{value:.{digits}f}".rstrip("0").rstrip(".") if round(value, digits) else "0"
 
 
@@ -158,7 +156,6 @@ def _word(letters: list[tuple[float, str]], written: Written) -> Tree.Element:
 
 
 def _at(place: float) -> dict[str, str]:
-    """Return where something is on its line, if that is not where the line begins."""
     return {"x": f"{place:.0f}"} if round(place) else {}
 
 

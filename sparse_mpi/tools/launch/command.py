@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.tools.launch import environment as surroundings
-from sparse_mpi.tools.launch.find import LIMIT, LaunchError, Library, find_library, find_mpiexec, survival
-from sparse_mpi.tools.launch.flavours import Flavour, Job
+from sparse_mpi.tools.launch.find import LIMIT, Flavour, Job, LaunchError, Library, find_library, find_mpiexec, survival
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,8 @@ def build(
 
     Inside a Slurm allocation it is an srun if that fits the MPI, elsewhere the mpiexec that belongs to it. Values that
     the user has set win. The ranks of an ``elastic`` job survive the failure of others, for which mpiexec is needed.
-
-    Raises:
-        LaunchError: there is no MPI, or nothing that starts its processes, or its ranks cannot survive the failure of
-            others.
+    Raises LaunchError: there is no MPI, or nothing that starts its processes, or its ranks cannot survive the failure
+    of others.
     """
     allocation = Allocation.of(environment)
     clean = surroundings.outside_of_jobs(environment)

@@ -1,4 +1,6 @@
-"""Measure in a few seconds what every option costs on this machine and network, by trial steps and a fit.
+"""Fit a `Cost`, linear and without negative coefficients, to seconds measured at a few sizes.
+
+Measure in a few seconds what every option costs on this machine and network, by trial steps and a fit.
 
 Every option reduces Gaussian vectors, as long as a few, many and all of the tensors, over the real communicator, on all
 ranks at once, with error feedback. The seconds of phases are means over the ranks, because the time that one rank waits
@@ -10,19 +12,43 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import combinations
 from time import perf_counter
 
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm import Comm
+from sparse_mpi.network.fit import MIN_SECONDS
 from sparse_mpi.network.model import Network
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import ignores_k
 from sparse_mpi.sparse import Layout
 from sparse_mpi.tools.bench.progress import progress as behind_bar
-from sparse_mpi.tools.plan.base import Option, Profile, Tensor
-from sparse_mpi.tools.plan.fit_costs import fit
+from sparse_mpi.tools.plan.base import Cost, Option, Profile, Tensor
+
+
+def fit(elements: Sequence[float], entries: Sequence[float], seconds: Sequence[float]) -> Cost:
+    """Return the `Cost` without negative coefficients whose relative error at the measured ``seconds`` is least.
+
+    Least squares is solved for every subset of the three coefficients, and the best non-negative solution is taken.
+    """
+    measured = np.asarray(seconds, np.float64)
+    # Weigh by 1 / seconds, for relative errors, and scale the columns, so that the system is well conditioned.
+    columns = np.column_stack([np.ones(len(measured)), elements, entries])
+    weights = 1 / np.maximum(measured, MIN_SECONDS)
+    scale = columns.max(axis=0, initial=0)
+    scale[scale == 0] = 1
+    system, target = columns / scale * weights[:, None], measured * weights
+    best, least = np.zeros(3), float(target @ target)
+    for chosen in (list(subset) for count in (1, 2, 3) for subset in combinations(range(3), count)):
+        found, *_ = np.linalg.lstsq(system[:, chosen], target, rcond=None)
+        error = float(((system[:, chosen] @ found - target) ** 2).sum())
+        if (found >= 0).all() and error < least * (1 - 1e-9):
+            best, least = np.zeros(3), error
+            best[chosen] = found
+    return Cost(*(float(value) for value in best / scale))
+
 
 OPTIONS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm().traits.in_default_plans)
 PHASES = ("select", "exchange", "merge")
@@ -43,18 +69,7 @@ def measure(
 ) -> Profile:
     """Return the profile of a job on the ranks of ``comm``. A collective call, with the same result on all ranks.
 
-    Args:
-        tensors: of the gradient, in the order of the flat vector.
-        density: share of the elements that sparse reductions send.
-        comm: communicator of all ranks of the job.
-        options: names of algorithms to choose from; "dense" is always among them.
-        before: seconds that a step computes before the backward pass.
-        backward: seconds of the backward pass.
-        update: seconds of the optimizer's step.
-        progress: show a progress bar on rank 0 if tqdm is installed.
-
-    Raises:
-        ValueError: an option is no algorithm, or a tensor has no elements.
+    Raises ValueError: an option is no algorithm, or a tensor has no elements.
     """
     if empty := [tensor.name for tensor in tensors if tensor.size == 0]:
         raise ValueError(f"tensors must have elements, got {empty[0]} without any; leave it out of the gradient")

@@ -103,14 +103,7 @@ def _event(parts: Sequence[Part], stream: str, kind: str, number: int, start: fl
 
 
 def simulate(profile: Profile, parts: Sequence[Part], overlap: bool = False, cpu_lane: bool = False) -> Timeline:
-    """Return the timeline of a step of ``profile`` whose gradient is reduced as ``parts`` say.
-
-    Args:
-        profile: the job and what reductions cost.
-        parts: every tensor is in exactly one of them.
-        overlap: whether reductions begin during the backward pass.
-        cpu_lane: whether selections and merges run beside the compute stream, at the same cost.
-    """
+    """Return the timeline of a step of ``profile`` whose gradient is reduced as ``parts`` say."""
     return Timeline(parts, schedule(profile, [load(profile, part) for part in parts], overlap, cpu_lane))
 
 

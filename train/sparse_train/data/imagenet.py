@@ -56,10 +56,8 @@ class FolderBatches:
         augment: False trains on the middle of images, too.
         threads: how many images are read at once.
 
-    Raises:
-        FileNotFoundError: ``train`` or ``val`` is missing, or holds no images in class folders.
-        ValueError: their classes differ, or the images are too few.
-        ImportError: Pillow is not installed.
+    Raises FileNotFoundError: ``train`` or ``val`` is missing, or holds no images in class folders; ValueError: their
+    classes differ, or the images are too few; ImportError: Pillow is not installed.
     """
 
     channels = 3

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_train.data.reference import SENTENCES, documents
+from sparse_train.data.corpus import SENTENCES, documents
 
 TRAIN, TEST = "train-v1.1.json", "dev-v1.1.json"
 SLACK = 3  # characters by which an answer may begin earlier than its file says

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_train.data.batches import Images, Split
+from sparse_train.data.share import Images, Split
 
 TEST = 360  # images held out: one in five
 
@@ -103,12 +103,7 @@ ALLOWED = {
 def load_cifar10(folder: Path) -> Images:
     """Read CIFAR-10 from ``cifar-10-python.tar.gz`` or the folder ``cifar-10-batches-py`` that it unpacks to.
 
-    Args:
-        folder: either of the two themselves, or the folder that holds one.
-
-    Raises:
-        FileNotFoundError: neither is there.
-        ValueError: a file is damaged.
+    Raises FileNotFoundError: neither is there; ValueError: a file is damaged.
     """
     train = [f"data_batch_{i}" for i in range(1, 6)]
     return _load(folder, "cifar-10-python.tar.gz", "cifar-10-batches-py", train, "test_batch", b"labels", 10)

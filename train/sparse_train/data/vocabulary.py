@@ -79,8 +79,7 @@ class BytePairs:
     Args:
         description: what `train_byte_pairs` returned.
 
-    Raises:
-        ImportError: the package tokenizers is not installed.
+    Raises ImportError: the package tokenizers is not installed.
     """
 
     def __init__(self, description: str) -> None:
@@ -149,8 +148,7 @@ class WordPiece:
     Args:
         vocabulary: the pieces, each at its number; `SPECIAL` among them.
 
-    Raises:
-        ImportError: the package tokenizers is not installed.
+    Raises ImportError: the package tokenizers is not installed.
     """
 
     def __init__(self, vocabulary: Sequence[str]) -> None:

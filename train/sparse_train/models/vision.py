@@ -198,9 +198,7 @@ class ViT(nn.Module):
         size: a key of `SIZES`.
         patch: height and width of a patch; None chooses one that suits ``image_size``.
 
-    Raises:
-        ImportError: transformers is not installed.
-        ValueError: patches do not tile the images.
+    Raises ImportError: transformers is not installed; ValueError: patches do not tile the images.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.command_line import Value, integer, number
+from sparse_mpi.tools.values import Value, integer, number
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.training.diloco_arguments import check_schedule
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
@@ -89,7 +89,6 @@ def resolve(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _spelled(option: str) -> str:
-    """Return the name of an option as a command line has it."""
     return option.replace("_", "-")
 
 

@@ -14,9 +14,9 @@ from sparse_mpi.budget import Goal, make_goal
 from sparse_mpi.budget.goal import EXAMPLES
 from sparse_mpi.feedback import Feedback, LeakyFeedback
 from sparse_mpi.reduction.arguments import algorithm_spelled, spelled, takes
-from sparse_mpi.tools import command_line
-from sparse_mpi.tools.command_line import checked, integer, number, positive, share
+from sparse_mpi.tools import values
 from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS
+from sparse_mpi.tools.values import checked, integer, number, positive, share
 from sparse_mpi.wire import WIRES
 from sparse_train.options.optimization import densities, norm
 
@@ -37,10 +37,10 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add, add_amount = group.add_argument, group.add_mutually_exclusive_group().add_argument
     text = f"the algorithm: {', '.join(sparse_mpi.ALGORITHMS)}, with options if need be, as in elect:votes=0.5; or "
     text += "auto, which tries them and takes the fastest one for each bucket (default: elect)"
-    add("--algo", type=command_line.Value(_algorithm, "", "elect"), metavar="NAME[:OPTION=VALUE..]", help=text)
+    add("--algo", type=values.Value(_algorithm, "", "elect"), metavar="NAME[:OPTION=VALUE..]", help=text)
     text = "reduce as a plan says: auto profiles the first steps, measures the network, and plans which tensors are "
     text += "reduced by which algorithm; FILE is a plan made that way or by python -m sparse_mpi plan"
-    add("--plan", type=command_line.Value(_plan, f"{AUTO} or a file", "auto"), metavar="auto | FILE", help=text)
+    add("--plan", type=values.Value(_plan, f"{AUTO} or a file", "auto"), metavar="auto | FILE", help=text)
     text = "the planner of --plan auto; best takes the fastest plan of all (default: best)"
     add("--planner", choices=("best", *(name for name in PLANNERS if name not in ORACLES)), help=text)
     text = "steps that --plan auto profiles; they reduce all entries (default: 5)"
@@ -92,14 +92,13 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
 def _algorithm(text: str) -> str:
     """Convert the value of --algo: `AUTO`, or an algorithm as `spelled` takes it."""
     try:
-        return text if text == AUTO else command_line.algorithm(text)
+        return text if text == AUTO else values.algorithm(text)
     except ArgumentTypeError as error:
         raise ArgumentTypeError(f"{error}; or auto") from None
 
 
 def _plan(text: str) -> str | Path:
-    """Convert the value of --plan: `AUTO`, or the path of a file."""
-    return AUTO if text == AUTO else command_line.file("plan.json")(text)
+    return AUTO if text == AUTO else values.file("plan.json")(text)
 
 
 def resolve_names(parser: ArgumentParser, args: Namespace) -> None:
@@ -211,7 +210,6 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _prepares(algo: str) -> bool:
-    """Return True if a step of this --algo can be prepared before its gradient is there."""
     return algo not in (AUTO, PLAN) and algorithm_spelled(algo).traits.prepares
 
 

@@ -19,14 +19,9 @@ CPU = torch.device("cpu")
 
 
 def choose(wanted: str, comm: Comm) -> torch.device:
-    """Return the device of this rank, which becomes torch's current one. Collective.
+    """Return the device of this rank, torch's current one; "auto" is "cuda" where all ranks can. Collective.
 
-    Args:
-        wanted: ``"cpu"``; ``"cuda"``; or ``"auto"``, which is ``"cuda"`` where all ranks can.
-        comm: between the ranks; those that share a node share its GPUs.
-
-    Raises:
-        JobError: on all ranks, where ``"cuda"`` is wanted and some rank cannot; it says what is missing.
+    Raises JobError: on all ranks, where ``"cuda"`` is wanted and some rank cannot; it says what is missing.
     """
     if wanted == "cpu":
         return CPU
@@ -49,14 +44,9 @@ def choose(wanted: str, comm: Comm) -> torch.device:
 def transport(wanted: str, device: torch.device, comm: Comm) -> Comm:
     """Return what carries reductions of gradients: ``comm``, or NCCL between the same ranks. Collective.
 
-    Args:
-        wanted: ``"mpi"``; ``"nccl"``; or ``"auto"``, which is NCCL between ranks that can, where MPI takes no device
-            pointers.
-        device: of this rank, a GPU on all or on none.
-        comm: between the ranks.
+    ``"auto"`` is NCCL between ranks that can, where MPI takes no device pointers.
 
-    Raises:
-        JobError: on all ranks, where ``"nccl"`` is wanted and some rank cannot; it says why.
+    Raises JobError: on all ranks, where ``"nccl"`` is wanted and some rank cannot; it says why.
     """
     direct = device.type == "cpu" or comm.size == 1 or not comm.job.staged
     if wanted == "mpi" or (wanted == "auto" and direct):
@@ -86,7 +76,6 @@ def _without_nccl(device: torch.device, comm: Comm) -> str:
 
 
 def _gpu(device: torch.device) -> str:
-    """Return what tells this GPU from others of its machine; "" of a CPU."""
     return "" if device.type != "cuda" else import_module("cupy").cuda.runtime.deviceGetPCIBusId(device.index)
 
 
@@ -126,7 +115,6 @@ def missing() -> str:
 
 
 def _refuse(reason: str, wanted: str, instead: str) -> None:
-    """Raise ValueError for what is missing."""
     if reason:
         raise ValueError(f"{wanted}: {reason}; or take {instead}")
 

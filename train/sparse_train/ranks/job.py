@@ -80,7 +80,6 @@ def out_of_memory(error: Exception) -> str:
 
 
 def _leads(comm: Comm) -> bool:
-    """Tell if this is the first of the ranks that are left."""
     team = team_of(comm)
     return (comm if team is None else team.comm).rank == 0
 

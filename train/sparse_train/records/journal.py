@@ -18,11 +18,9 @@ from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
 from sparse_mpi.budget import Decision
 from sparse_mpi.comm import Comm
 from sparse_mpi.reduction.watch import Quality
-from sparse_mpi.tools.bench.kernel_cache import COMPILING, cold
-from sparse_mpi.tools.bench.progress import Bar
+from sparse_mpi.tools.bench.progress import COMPILING, Bar, cold
 from sparse_train.ranks.job import JobError
-from sparse_train.records.meter import PARTS, WORK, Meter
-from sparse_train.records.metrics import BUDGET, Metrics, plot
+from sparse_train.records.metrics import BUDGET, PARTS, WORK, Meter, Metrics, plot
 from sparse_train.tasks.task import Task
 
 
@@ -54,7 +52,6 @@ class Journal:
         self.bar = self._bar(0)
 
     def _bar(self, step: int) -> Bar:
-        """Return a bar that stands at a step, for rank 0 to show."""
         return Bar(self._steps, "first step", self._comm.rank == 0 and self._args.progress, step, stay=True)
 
     def close(self) -> None:
@@ -80,14 +77,7 @@ class Journal:
             self.coverages.append(coverage(totals, reducers))
 
     def step(self, now: Mapping[str, Any], step: Meter, epoch: Meter, seconds: float) -> None:
-        """Move the bar on, and write the record if it is the step's turn.
-
-        Args:
-            now: the ``"step"`` that is over, its ``"epoch"``, its ``"lr"``.
-            step: what this rank did in it.
-            epoch: what this rank did in its epoch so far.
-            seconds: what that took.
-        """
+        """Move the bar on, and write the record if it is the step's turn."""
         due = (now["step"] - 1) % self._args.log_every == 0  # to fetch sums from the device, which are needed below
         if due:
             scores = known(self._task.scores(step.sums))
@@ -133,17 +123,7 @@ class Journal:
             self.bar.write(f"flush after step {now['step']}: {sent / 1e6:.2f} MB, {seconds:.2f} s")
 
     def epoch(self, now: Mapping[str, Any], meter: Meter, seconds: float, test: Mapping[str, float]) -> None:
-        """Write and print what all ranks did in an epoch.
-
-        Args:
-            now: as for `step`.
-            meter: what this rank did.
-            seconds: what that took.
-            test: scores on the test data, the same on all ranks.
-
-        Raises:
-            JobError: the loss is no finite number any more.
-        """
+        """Write and print what all ranks did in an epoch. Raises JobError: the loss is no finite number any more."""
         everybody = meter.summed(self._comm)
         train = known(self._task.scores(everybody.sums))
         if not math.isfinite(train["loss"] + test["loss"]):
@@ -159,12 +139,7 @@ class Journal:
     def check(self, step: int, meter: Meter) -> None:
         """Check that loss and weights are finite, before a checkpoint is written; collective.
 
-        Args:
-            step: the number of the step that is over.
-            meter: what this rank did in its epoch so far.
-
-        Raises:
-            JobError: they are not, on any rank; raised on all.
+        Raises JobError: they are not, on any rank; raised on all.
         """
         everybody = meter.summed(self._comm)
         loss = self._task.scores(everybody.sums)["loss"] if everybody.steps else 0.0
@@ -193,7 +168,6 @@ class Journal:
         )
 
     def _shown(self, scores: Mapping[str, float], prefix: str, digits: int) -> str:
-        """Return ``scores`` as text, the headline first."""
         names = sorted(scores, key=lambda name: name != self._task.headline)
         return ", ".join(f"{prefix}{name} {scores[name]:.{digits}f}" for name in names)
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from sparse_mpi.comm.background import Span
 from sparse_mpi.comm.streams import seconds_between
-from sparse_mpi.tools.bench.provenance import provenance
+from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.figures.draw_timeline import figure
 from sparse_mpi.tools.figures.style import write
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.training.tracer import BucketTrace, Interval
-from sparse_train.records.meter import Stamps
+from sparse_train.records.metrics import Stamps
 
 RECENT = 21  # steps, of which the one of median length is drawn
 

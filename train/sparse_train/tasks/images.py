@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.command_line import integer
-from sparse_train.data import DATASETS
-from sparse_train.data.source import Batch, ImageBatches
+from sparse_mpi.tools.values import integer
+from sparse_train.data import DATASETS, Batch, ImageBatches
 from sparse_train.options.arguments import Settings
 from sparse_train.tasks.task import Sums, sums
 
@@ -76,13 +75,7 @@ class ImageTask:
 def image_task(args: Namespace, comm: Comm, build: Callable[[ImageBatches], nn.Module]) -> ImageTask:
     """Make the task of this rank on the images that ``args`` asks for.
 
-    Args:
-        args: see `arguments.parse` and `extend`.
-        comm: tells which share of the images is this rank's; nothing is communicated.
-        build: the model for batches of such classes, channels and size.
-
-    Raises:
-        OSError, ValueError, ImportError: the images cannot be read, or are too few.
+    Raises OSError, ValueError, ImportError: the images cannot be read, or are too few.
     """
     batches = DATASETS[args.data].batches(args, comm)
     return ImageTask(build(batches), batches)

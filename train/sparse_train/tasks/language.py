@@ -21,9 +21,9 @@ from torch.nn.functional import cross_entropy
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
-from sparse_mpi.tools.command_line import integer
+from sparse_mpi.tools.values import integer
+from sparse_train.data.corpus import TEXTS, Text
 from sparse_train.data.share import fingerprint, share_of, shuffled
-from sparse_train.data.text import TEXTS, Text
 from sparse_train.data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Words, train_byte_pairs
 from sparse_train.models.language import WordLSTM
 from sparse_train.options.arguments import Settings
@@ -55,8 +55,7 @@ class LanguageTask:
         block: tokens that the model sees at a time, and those it predicts from them.
         args: see `program.Program.parse`; of which batch_size, in blocks a step on each rank, and seed.
 
-    Raises:
-        ValueError: too few blocks.
+    Raises ValueError: too few blocks.
     """
 
     items = "tokens"

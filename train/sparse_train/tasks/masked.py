@@ -116,8 +116,7 @@ class Pretraining:
         model: a ``BertForPreTraining``.
         examples: of the whole corpus, the same on all ranks.
 
-    Raises:
-        ValueError: fewer than 2 sequences a rank.
+    Raises ValueError: fewer than 2 sequences a rank.
     """
 
     items = "sequences"

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import ctc_loss, log_softmax
 
 from sparse_mpi.comm import Comm
-from sparse_train.data import espeak, speech
+from sparse_train.data import speech
 from sparse_train.data.share import Epochs, Parts, Share, fingerprint, share_of
-from sparse_train.data.sound import BINS, log_spectrogram
-from sparse_train.data.speech import Clip, Speech, decode, encode
-from sparse_train.models.speech_lstm import SpeechLSTM
+from sparse_train.data.speech import BINS, Clip, Speech, decode, encode, log_spectrogram
+from sparse_train.models.language import SpeechLSTM
 from sparse_train.options.arguments import Settings, Tiny
 from sparse_train.tasks.task import Sums, sums
 
@@ -51,10 +50,10 @@ def distance(first: Sequence[str], second: Sequence[str]) -> int:
 TEST_BATCH = 16  # clips evaluated at once; bounds memory only
 
 LOADERS: dict[str, Callable[[Path], Speech]] = {
-    "espeak": espeak.load,
+    "espeak": speech.load,
     "an4": speech.load_an4,
     "asterisk": speech.load_asterisk,
-    "espeak-tiny": espeak.load_few,
+    "espeak-tiny": speech.load_few,
 }
 SYNTHETIC = "(synthetic, made by eSpeak NG)"
 FOLDERS = {"espeak": SYNTHETIC, "an4": "data", "asterisk": "/usr/share", "espeak-tiny": SYNTHETIC}
@@ -157,17 +156,8 @@ def buckets(seconds: np.ndarray, batch_size: int, size: int, seed: int, epoch: i
     A step has clips of similar length, so that little is padding and no rank waits for another: clips are sorted and
     cut into equal steps. The first epoch goes from short to long (SortaGrad of DeepSpeech 2); later ones shuffle the
     steps, and the clips within each. All ranks draw the same and see each clip once, in the same number of steps. A
-    batch has ``batch_size`` clips, or a few more where their number is no multiple.
-
-    Args:
-        seconds: ``(N,)`` lengths of the clips.
-        batch_size: clips a step on each rank.
-        size: how many ranks there are.
-        seed: with ``epoch``, what the order depends on.
-        epoch: from 0.
-
-    Raises:
-        ValueError: fewer clips than ranks.
+    batch has ``batch_size`` clips, or a few more where their number is no multiple. Raises ValueError: fewer clips than
+    ranks.
     """
     if len(seconds) < size:
         raise ValueError(f"{len(seconds)} training clips are too few for {size} ranks: each needs at least 1")
@@ -191,12 +181,7 @@ def collate(clips: Sequence[Clip]) -> Batch:
 
 
 def recognise(logits: Tensor, frames: Tensor) -> list[str]:
-    """Return texts by greedy decoding: the likeliest character of every frame, without repetitions and blanks.
-
-    Args:
-        logits: ``(B, T, characters)``.
-        frames: ``(B,)`` int64, how many of each are no padding.
-    """
+    """Return texts of logits ``(B, T, characters)``: the likeliest of every frame, without repetitions and blanks."""
     best = logits.argmax(2).cpu().numpy()
     texts = []
     for codes, length in zip(best, frames.tolist(), strict=True):

@@ -58,8 +58,7 @@ class Windows:
         stride: pieces from the beginning of a window to that of the next.
         asked: pieces of a question at most; a longer one is cut off.
 
-    Raises:
-        ValueError: ``length`` and ``asked`` leave no room for ``stride`` pieces of a context.
+    Raises ValueError: ``length`` and ``asked`` leave no room for ``stride`` pieces of a context.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class Windows:
         ]
 
     def _room(self, question: int) -> int:
-        """Return how many pieces of the context a window has room for."""
         return self._length - FRAME - len(self._asked[question])
 
     def batch(self, windows: Sequence[Window]) -> Read:
@@ -122,12 +120,7 @@ class Windows:
     def best(self, window: Window, starts: np.ndarray, ends: np.ndarray) -> tuple[float, str]:
         """Return the greatest sum of a start and an end score, and the text of that span of the context.
 
-        Spans of more than `MAX_ANSWER_TOKENS` tokens are left out.
-
-        Args:
-            window: what was read.
-            starts: ``(S,)`` scores of its tokens as the first of the answer.
-            ends: ``(S,)`` scores of its tokens as the last.
+        Scores ``(S,)`` are of the window's tokens. Spans of more than `MAX_ANSWER_TOKENS` tokens are left out.
         """
         spans, before = self._part(window).spans, len(self._asked[window.question]) + 2
         if not len(spans):
@@ -154,8 +147,7 @@ class Answering:
         model: a ``BertForQuestionAnswering``.
         train, test: all windows, the same on all ranks.
 
-    Raises:
-        ValueError: fewer than 2 training windows a rank.
+    Raises ValueError: fewer than 2 training windows a rank.
     """
 
     items = "windows"

@@ -20,8 +20,8 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.comm.runtime import leave_word
 from sparse_mpi.fault_tolerance import together
+from sparse_train.options.arguments import NEWEST
 from sparse_train.options.reduction import AUTO, PLAN
-from sparse_train.options.run import NEWEST
 from sparse_train.ranks.job import Interruption, JobError, agreed
 from sparse_train.records.metrics import FILE, Metrics, Resumed
 from sparse_train.tasks.task import Task
@@ -137,10 +137,6 @@ class Checkpoints:
         """Write a checkpoint and return its path; collective.
 
         A failure is reported and returns None, so that training goes on: older checkpoints are intact.
-
-        Args:
-            step: after which the run is.
-            state: returns what it needs to go on. It is called again if ranks are lost meanwhile.
         """
         began = time.perf_counter()
         path = together(self._comm, lambda: self._saved(step, state()))

@@ -18,16 +18,14 @@ from sparse_mpi.training.diloco import DiLoCo
 from sparse_train.options.optimization import density, learning_rate
 from sparse_train.ranks.job import Preempted
 from sparse_train.records.journal import Journal, Outcome
-from sparse_train.records.meter import Meter
-from sparse_train.records.metrics import Metrics
+from sparse_train.records.metrics import Meter, Metrics
 from sparse_train.records.timeline import Recorder
 from sparse_train.tasks.task import Task
 from sparse_train.trainer.checkpoints import Checkpoints
-from sparse_train.trainer.evaluation import digest, evaluate, identical
 from sparse_train.trainer.planning import Planning
 from sparse_train.trainer.resumption import Progress, Resumption
 from sparse_train.trainer.steps import GradientSteps, LocalSteps, Steps
-from sparse_train.trainer.survivors import Survivors
+from sparse_train.trainer.survivors import Survivors, digest, evaluate, identical
 
 
 class Training:
@@ -75,7 +73,6 @@ class Training:
         self.algorithms = [reducer.algorithm for reducer in reducers]  # those after a dense warm-up
 
     def _given(self) -> bytes:
-        """Return what a rank needs to train from the next step on."""
         return self.resumption.given(self.survivors)
 
     def start(self, resume: Callable[[], None]) -> bool:
@@ -192,7 +189,6 @@ class Training:
             self._finish_warmup()
 
     def _finish_warmup(self) -> None:
-        """Return to the algorithms of the time after a dense warm-up; without one, change nothing."""
         if self.args.dense_warmup:
             self.reduction.use(self.algorithms)
 
@@ -227,7 +223,6 @@ class Training:
             self.journal.flush(self._now(epoch), meter.sent, meter.exposed)
 
     def _evaluate(self) -> dict[str, float]:
-        """Return the scores of the model with the parameters that all ranks share; collective."""
         with self.taking.global_parameters():
             return evaluate(self.task, self.comm)
 
@@ -249,7 +244,6 @@ class Training:
         return float(total / ranks)
 
     def _now(self, epoch: int) -> dict[str, Any]:
-        """Return epoch, step and learning rate, for records."""
         return {"epoch": epoch + 1, "step": self.progress.steps, "lr": self.taking.optimizer.param_groups[0]["lr"]}
 
 

@@ -23,16 +23,15 @@ from sparse_mpi.reduction.arguments import algorithm_spelled, takes
 from sparse_mpi.tools.plan import store
 from sparse_mpi.tools.plan.base import Plan, Profile
 from sparse_mpi.tools.plan.base import Tensor as Planned
-from sparse_mpi.tools.plan.execute import algorithm_of
-from sparse_mpi.tools.plan.explain import explain
 from sparse_mpi.tools.plan.measure import measure
-from sparse_mpi.tools.plan.planners import PLANNERS, best
+from sparse_mpi.tools.plan.planners import PLANNERS, best, explain
+from sparse_mpi.tools.plan.store import algorithm_of
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.wire import WIRES
+from sparse_train.options.arguments import reducing_ranks
 from sparse_train.options.reduction import AUTO, algorithm_and_options, budgeted, feedback_options, momentum_line
-from sparse_train.options.run import reducing_ranks
 from sparse_train.ranks.job import agreed
-from sparse_train.records.meter import Stamps
+from sparse_train.records.metrics import Stamps
 
 
 def choices_of(reduction: GradientReduction) -> list[str]:
@@ -232,5 +231,5 @@ class Planning:
         """Write plan and profile into the folder of the run and print what is planned, on rank 0."""
         if self._comm.rank == 0 and self.plan is not None:
             store.save(self.plan, self._args.out / "plan.json")
-            store.save_profile(profile, self._args.out / "profile.json")
+            store.save(profile, self._args.out / "profile.json")
             print(explain(profile, self.plan))

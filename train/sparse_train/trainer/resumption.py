@@ -14,7 +14,7 @@ import torch
 from sparse_mpi.comm import Comm
 from sparse_mpi.tools.plan import store
 from sparse_train.records.journal import Journal
-from sparse_train.records.meter import Meter
+from sparse_train.records.metrics import Meter
 from sparse_train.tasks.task import Task
 from sparse_train.trainer.checkpoints import State, step_of
 from sparse_train.trainer.planning import Planning
@@ -86,13 +86,7 @@ class Resumption:
         survivors.join(shared["survivors"])
 
     def resume(self, shared: Mapping[str, Any], own: Sequence[Mapping[str, Any]], ranks: int) -> None:
-        """Go on where a run was when it had this `state`.
-
-        Args:
-            shared: what was the same on all its ranks.
-            own: what ranks r, r + P, r + 2 P, ... had of their own on rank r of P.
-            ranks: how many there were. On another number, the epoch goes on at the same share of its steps.
-        """
+        """Go on where a run on ``ranks`` ranks was, of which ranks r, r + P, ... had ``own`` of this rank r of P."""
         lasted = np.array([own[0]["seconds"] if own else 0.0])
         with same_options(self.taking.optimizers):
             seconds = float(self.comm.allreduce(lasted, "max", control=True)[0])

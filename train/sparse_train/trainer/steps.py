@@ -14,7 +14,7 @@ from sparse_mpi import SparseAllreduce, SparseVector, StepReport
 from sparse_mpi.budget import Decision
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.training.reduction import GradientReduction
-from sparse_train.records.meter import Meter, Stamps, exchanged, nothing
+from sparse_train.records.metrics import Meter, Stamps, exchanged, nothing
 from sparse_train.tasks.task import Sums, Task
 
 
