@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparse_mpi.comm.job.call_log import CallSite
+from sparse_mpi.tools.bench import progress
 from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.doctor import findings
 
