@@ -44,7 +44,7 @@ class Handle(Generic[T]):
 
     def __init__(self, fork: Branch | None = None) -> None:
         self._future: Future[T] = Future()
-        self._fork = fork
+        self._fork = fork  # of the device's streams; None: the work is the host's alone
         self._given = self._began = self._ended = perf_counter()
 
     def wait(self) -> T:
@@ -56,8 +56,8 @@ class Handle(Generic[T]):
         Raises:
             Exception: what the work raised.
         """
-        error = self._future.exception()
-        _UNSEEN.discard(self)
+        error = self._future.exception()  # waits for the work
+        _UNSEEN.discard(self)  # somebody has asked: no report at the end
         if self._fork is not None:
             self._fork.follow()
         if error is not None:
@@ -91,6 +91,7 @@ class Handle(Generic[T]):
                 result = work()
         except BaseException as error:
             self._ended = perf_counter()
+            # Before the result is set, which lets a waiting thread go on and take this out again.
             _UNSEEN.add(self)
             _call_end_at_exit()
             self._future.set_exception(error)
@@ -106,8 +107,8 @@ class ProgressThread:
     """
 
     def __init__(self, comm: Comm) -> None:
-        self.threaded: bool = comm.job.concurrent
-        self._sides: dict[int, Side] = {}
+        self.threaded: bool = comm.job.concurrent  # whether work goes to the thread, or is done in `start`
+        self._sides: dict[int, Side] = {}  # by the number of the device
         self._patience: float | None = PATIENCE if comm.job.elastic is not None else None
         self._last: ReferenceType[Handle[Any]] | None = None  # weak, so that results are freed with their handles
         self._thread: _Server | None = None
@@ -119,6 +120,7 @@ class ProgressThread:
             work: may use the communicator.
             x: the array that it works on; for one on a device, work goes on a stream beside the caller's.
         """
+        # Work that starts other work would wait for itself in the queue: that is done at once, too.
         if not self.threaded or threading.current_thread() is self._thread:
             handle: Handle[T] = Handle()
             handle._do(work)
@@ -130,6 +132,7 @@ class ProgressThread:
         if self._thread is None:
             self._thread = _Server(self._patience)
             self._thread.start()
+            # When this object is gone, the thread ends after all that it was given.
             finalize(self, self._thread.given.put, None)
         handle = Handle(branch(x, self._sides))
         self._last = ref(handle)
@@ -142,6 +145,7 @@ class ProgressThread:
 
         Always true once there was work on a device, because what it queued there may go on after its handle is done.
         """
+        # The queue keeps handles of work that is not done: one that is gone is done.
         last = self._last() if self._last is not None else None
         return threading.current_thread() is not self._thread and (
             bool(self._sides) or (last is not None and not last.done())
@@ -216,6 +220,7 @@ def _call_end_at_exit() -> None:
 def _end() -> None:
     """Wait until all that was started is done, and every thread has ended; then report errors that nobody has seen."""
     servers = [server for server in list(_SERVERS) if server.is_alive()]  # in a forked process none is
+    # Let each thread end after its last work.
     for server in servers:
         server.given.put(None)
     for server in servers:

@@ -162,9 +162,11 @@ class Comm(Protocol):
         """
 
 
+# What an object must have to be taken for a `Comm`; `host_comm` names what is lacking.
 MEMBERS = tuple(sorted(name for name in vars(Comm) if not name.startswith("_")))
 
 
+# Defaults of `Job`.
 def _raise(error: BaseException) -> NoReturn:
     raise error
 

@@ -23,7 +23,7 @@ def allgather(rows: Array, comm: Comm) -> tuple[Array, np.ndarray]:
     counts, gap = np.array([len(rows)], np.int64), 1
     while gap < comm.size:
         # Exchange: to the rank gap before, from the rank gap behind, the rows of the first `moved` ranks
-        moved = min(gap, comm.size - gap)
+        moved = min(gap, comm.size - gap)  # ranks whose rows the receiver lacks: all P - gap of them in the last round
         message = _with_counts(rows[: counts[:moved].sum()], counts[:moved])
         received = comm.sendrecv(message, (comm.rank - gap) % comm.size, (comm.rank + gap) % comm.size)
         assert received is not None
@@ -40,6 +40,7 @@ def allgather(rows: Array, comm: Comm) -> tuple[Array, np.ndarray]:
 def _with_counts(rows: Array, counts: np.ndarray) -> Array:
     """Return ``rows``, followed by ``counts`` in as many rows as they need."""
     tail = np.zeros((_rows_of_counts(rows, len(counts)), *rows.shape[1:]), rows.dtype)
+    # Written as bytes: rows may be of any dtype, and of any length.
     tail.reshape(-1).view(np.uint8)[: counts.nbytes] = counts.view(np.uint8)
     return namespace(rows).concatenate([rows, like(tail, rows)])
 

@@ -55,6 +55,7 @@ class same_on_all_ranks:
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
         if problem is None:
             self.rows, self.flag = check_consistency(self._comm, self._statement, self.flag, words=self.words)
+        # What is no Exception, such as KeyboardInterrupt, ends this rank, and sends nothing.
         elif isinstance(problem, Exception):  # the other ranks still have to learn of it
             check_consistency(self._comm, f"{type(problem).__name__}: {problem}", failed=True, words=self.words)
 
@@ -76,21 +77,26 @@ def check_consistency(
         ValueError: statements differ; the message quotes the ranks. Not on a rank that has ``failed``, which is about
             to raise an error of its own.
     """
+    # Compare: 56 bits of a hash and the flag make one int64.
     digest = int.from_bytes(blake2b(statement.encode(), digest_size=7).digest(), "big")
     mine = 2 * digest + flag  # different digests differ by 2 or more, whatever the flags
     if len(words):
         said = comm.allgather(np.append(mine, words), control=True)
         rows, spread = said[:, 1:], said[:, 0].max() - 2 * (said[:, 0] // 2).min()
     else:
+        # The maximum of the negatives is minus the minimum: one allreduce finds both ends.
         highest, lowest = comm.allreduce(np.array([mine, -2 * digest], np.int64), "max", control=True)
         rows, spread = np.zeros((comm.size, 0), np.int64), highest + lowest
+    # Where all digests are equal, what is left of the difference is the flag: 1 if any rank has set it.
     if spread <= 1:
         return rows, bool(spread)
+    # Quote: statements differ, and all ranks know that. So all gather the texts, cut to one length.
     encoded = statement.encode()
     if len(encoded) > TEXT_BYTES:  # what differs may be behind the cut
         mark = f"... [{digest:x}]".encode()
         encoded = encoded[: TEXT_BYTES - len(mark)] + mark
     text = np.frombuffer(encoded.ljust(TEXT_BYTES), np.uint8)
+    # The cut may have left half a character.
     statements = [bytes(row).decode(errors="replace").strip() for row in comm.allgather(text, control=True)]
     if not failed:
         raise ValueError(f"all ranks must call with the same arguments, but\n{_quote(statements)}")

@@ -33,6 +33,7 @@ def as_comm(comm: Any = None) -> Comm:
         return host_comm(comm)
     if comm not in TRANSPORTS:
         raise ValueError(f"comm must be {' or '.join(map(repr, TRANSPORTS))} by name, got {comm!r}; or give one")
+    # "nccl": made over the communicator of the whole job, and kept with it for the next call.
     everybody = host_comm()
     if comm not in everybody.attributes:
         everybody.attributes[comm] = import_module("sparse_mpi.comm.nccl").NcclComm(everybody)

@@ -49,12 +49,14 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
 
     The last word of its name is one of `CALLS`. It is a method of a `CountingComm`.
     """
+    # streamed_alltoallv is an alltoallv to the watchdog, start_sendrecv and _end_sendrecv are a sendrecv.
     number = CALLS.index(method.__name__.rpartition("_")[2])
 
     @wraps(method)
     def call(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if self.guarded:
             self._require_running()
+        # The third argument of a sendrecv is its source; of other calls the watchdog ignores it.
         if self.watched is not None:
             self.watched.enter(number, args[2] if len(args) > 2 else kwargs.get("source"))
         start = perf_counter()
@@ -67,6 +69,7 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
             if self._is_rank_failure(error):
                 raise RankFailure(f"a rank of {self.size} failed in {method.__name__}: {error}") from error
             raise
+        # A call that raises is over too: its time counts, and the watchdog learns of it.
         finally:
             end = perf_counter()
             if self.watched is not None:
@@ -80,7 +83,7 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
 
 
 OPS = ("sum", "max")
-REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")
+REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")  # integers of all widths, float32, float64
 
 
 class CountingComm(ABC):
@@ -98,7 +101,7 @@ class CountingComm(ABC):
         self.rank = rank
         self.size = size
         self.attributes: dict[object, Any] = {}
-        self._ledger = Ledger()
+        self._ledger = Ledger()  # shared with what is split off
         self._rounds = (size - 1).bit_length()  # ceil(log2 P)
 
     if not TYPE_CHECKING:  # which is to find members that there are not
@@ -158,6 +161,7 @@ class CountingComm(ABC):
     def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
         mine = self._enter(send, rows=True)
         if counts is None:
+            # Counts that not all ranks know are gathered first, by the convention in 4 bytes each.
             self._count(4 * (self.size - 1), 0, self._rounds, control=True)
         else:
             counts = per_rank(self.size, "counts", counts)
@@ -173,6 +177,7 @@ class CountingComm(ABC):
     ) -> tuple[Array, Counts]:
         mine = self._enter(send, rows=True)
         counts = per_rank(self.size, "counts", counts, len(mine))
+        # Without `expected` a receiver cannot know that a message is empty: all P - 1 are sent.
         own, messages = int(counts[self.rank]), self.size - 1
         if expected is not None:
             expected = per_rank(self.size, "expected", expected)
@@ -193,6 +198,7 @@ class CountingComm(ABC):
         def hand_over(first: int, rows: Array, by_rank: Counts) -> None:
             nonlocal arrived
             arrived += rows.nbytes
+            # The copy to the device is part of the call. What `take` computes is not, though `timed` adds all.
             came, began = rows if mine is send else self._unstage(rows, send), perf_counter()
             take(first, came, by_rank)
             self._ledger.traffic.seconds -= perf_counter() - began
@@ -211,7 +217,7 @@ class CountingComm(ABC):
                 f"got {mine.dtype}; convert it first, for example send.astype('float32')"
             )
         total = self._allreduce(mine, op)
-        moved = 2 * mine.nbytes * (self.size - 1) // self.size
+        moved = 2 * mine.nbytes * (self.size - 1) // self.size  # a reduce-scatter, then an allgather
         self._count(moved, moved, 2 * self._rounds, control)
         return total if mine is send else self._unstage(total, send)
 
@@ -222,7 +228,7 @@ class CountingComm(ABC):
         came = self._bcast(mine, root)
         children = self._children(root)
         self._count(came.nbytes * children, came.nbytes * (self.rank != root), children, control)
-        self._count(8 * children, 0, children, control=True)
+        self._count(8 * children, 0, children, control=True)  # the number of rows, an int64
         return came if mine is send else self._unstage(came, send)
 
     @timed
@@ -236,7 +242,7 @@ class CountingComm(ABC):
                 f"color must be a whole number in [0, 2^31), got {color!r}; ranks of one colour belong together"
             )
         part = self._split(int(color))
-        part._ledger = self._ledger
+        part._ledger = self._ledger  # its traffic is counted here
         return part
 
     @abstractmethod
@@ -297,10 +303,13 @@ class CountingComm(ABC):
             raise TypeError(f"send must be a NumPy or CuPy array, got {describe(send)}; convert it first")
         if send.dtype.hasobject:
             raise TypeError(f"send must hold plain numbers, got dtype {send.dtype}; give it a numeric dtype")
+        # A receiver finds the number of rows by their bytes, so a row has at least one.
         if rows and (send.ndim == 0 or send.itemsize == 0 or 0 in send.shape[1:]):
             raise ValueError(f"send must have rows of at least one byte, got shape {send.shape}; reshape it")
+        # Stage: the copy in host memory is contiguous, and complete when it is returned.
         if self.staged and not on_host:
             return self._stage(send)
+        # Or give it as it is: the transport reads memory from beginning to end, without regard to strides and streams.
         contiguous = send if send.flags.c_contiguous else namespace(send).array(send, order="C")
         if not on_host:
             synchronize(contiguous)
@@ -320,7 +329,7 @@ class CountingComm(ABC):
         With ranks numbered from the root, the children of v are v + 2^j for the 2^j below v's lowest set bit.
         """
         number = (self.rank - root) % self.size
-        lowest = number & -number or self.size
+        lowest = number & -number or self.size  # lowest set bit; the root, 0, has none, and passes to all powers of two
         return sum(1 for bit in range(self._rounds) if 1 << bit < lowest and number + (1 << bit) < self.size)
 
     def _count(self, sent: int, received: int, messages: int, control: bool = False) -> None:

@@ -47,5 +47,6 @@ def former_member(comm: Any, name: str) -> Any:
     if name not in FORMER:
         raise AttributeError(f"{type(comm).__name__} has no attribute {name!r}")
     new, value = FORMER[name]
+    # Level 1 is this function, 2 the `__getattr__` that calls it, 3 the user's line.
     warnings.warn(f"comm.{name} is deprecated: write {new}", DeprecationWarning, stacklevel=3)
     return value(comm)

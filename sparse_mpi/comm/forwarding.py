@@ -104,6 +104,8 @@ class Renumbered(ForwardingComm):
     All ranks must give the same ``first``, modulo the number of ranks.
     """
 
+    # Number i here is rank (i + first) % P of ``comm``: `np.roll` by -first takes an array from the order of its ranks
+    # to that of the numbers here, and by first back. An allreduce and a barrier have no such order.
     def __init__(self, comm: Comm, first: int) -> None:
         super().__init__(comm)
         self._first = first % comm.size
@@ -129,6 +131,7 @@ class Renumbered(ForwardingComm):
 
     def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
         rows, by_rank = self._comm.allgatherv(send, None if counts is None else np.roll(counts, self._first))
+        # The rows of ranks 0, ..., first - 1 of ``comm`` come last here.
         return _rotated(rows, int(by_rank[: self._first].sum())), np.roll(by_rank, -self._first)
 
     def alltoallv(
@@ -140,6 +143,7 @@ class Renumbered(ForwardingComm):
 
     def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
         def hand_over(first: int, rows: Array, by_rank: Counts) -> None:
+            # Neighbours in ``comm`` are neighbours here, but number 0 may be among them: parts are cut there.
             for part in ascending((first - self._first) % self.size, rows, by_rank, self.size):
                 take(*part)
 
@@ -158,6 +162,7 @@ class Renumbered(ForwardingComm):
 
     def split(self, color: int) -> Renumbered:
         part = self._comm.split(color)
+        # The part has its ranks in the order of ``comm``. The one with the lowest number here is to be first.
         numbers = part.duplicate().allgather(np.array(self.rank))  # A duplicate's traffic is no step's
         return Renumbered(part, int(numbers.argmin()))
 

@@ -26,6 +26,7 @@ def host_comm(comm: Any = None) -> Comm:
         return _of_the_job()
     if isinstance(comm, str) and comm == "mpi":
         return wrapped()
+    # An object of theirs exists only where they are loaded: neither is imported just to look.
     mpi4py, torch = sys.modules.get("mpi4py.MPI"), sys.modules.get("torch.distributed")
     if mpi4py is not None and isinstance(comm, mpi4py.Comm):  # a null communicator raises when it is looked at
         return wrapped(comm)
@@ -37,6 +38,7 @@ def host_comm(comm: Any = None) -> Comm:
         from sparse_mpi.comm import process_group
 
         return process_group.wrapped(comm)
+    # An object with some members is an incomplete transport. One with none goes to `MPIComm`, which raises TypeError.
     lacking = [name for name in MEMBERS if getattr(comm, name, None) is None]
     if len(lacking) < len(MEMBERS):
         raise TypeError(
@@ -50,6 +52,7 @@ def _of_the_job() -> Comm:
     """Return the communicator of all ranks of this job, whoever started it, see `conversion.as_comm`."""
     torch = sys.modules.get("torch.distributed")
     has_group = torch is not None and torch.is_available() and torch.is_initialized()
+    # A launcher of MPI that has started several processes goes before a process group.
     if has_group and ranks_of_mpi(sure=True) < 2:
         from sparse_mpi.comm import process_group
 
@@ -77,7 +80,7 @@ def wrapped(comm: Any = None) -> Comm:
     require_mpi(MPI)
     comm = MPI.COMM_WORLD if comm is None else comm
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-        return MPIComm(comm)
+        return MPIComm(comm)  # which raises TypeError
     made: Any = comm.Get_attr(_attribute())
     if made is None:
         made = MPIComm(comm)

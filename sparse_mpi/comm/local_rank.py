@@ -10,7 +10,7 @@ from sparse_mpi.comm.base import Comm, Counts
 def host_leader(comm: Comm) -> int:
     """Return the lowest of the ranks on the host of this one, itself included. Collective; not counted as traffic."""
     hosts = hosts_of(comm)
-    return int((hosts == hosts[comm.rank]).argmax())
+    return int((hosts == hosts[comm.rank]).argmax())  # argmax: the first True
 
 
 def local_rank(comm: Comm) -> tuple[int, int]:

@@ -27,7 +27,7 @@ class RowTypes:
 
     def __init__(self, MPI: Any) -> None:
         self._mpi = MPI
-        self._made: dict[int, Any] = {}
+        self._made: dict[int, Any] = {}  # bytes of a row -> committed datatype
 
     def of(self, size: int) -> Any:
         """Return the MPI datatype of ``size`` bytes."""
@@ -41,6 +41,7 @@ class RowTypes:
         rowtype = self.of(row_bytes(rows))
         if len(rows) < CHUNK:
             return [[rows, len(rows), rowtype]]
+        # A piece of CHUNK rows announces another one. So where CHUNK divides the rows an empty piece follows.
         cuts = range(0, len(rows) + 1, CHUNK)
         return [[rows[at : at + CHUNK], min(CHUNK, len(rows) - at), rowtype] for at in cuts]
 
@@ -66,22 +67,24 @@ def alone(MPI: Any, comm: Any, flags: Sequence[bool] = ()) -> Iterator[list[bool
     Returns:
         Which of the ``flags`` are set on all ranks.
     """
-    words = np.array([0, *flags], np.uint8)
+    words = np.array([0, *flags], np.uint8)  # whether this rank holds its lock, then its flags
     everywhere = words.copy()
     while True:
+        # Rank 0 waits for its lock; the others wait for rank 0 in the Bcast, and hold no lock of this call.
         held = comm.rank == 0 and _LOCK.acquire()
         try:
             comm.Bcast(everywhere[:1], 0)
+            # The others only try: two communicators with other first ranks could else wait for each other's locks.
             held = held or _LOCK.acquire(blocking=False)
             words[0] = held
-            comm.Allreduce(words, everywhere, MPI.MIN)
+            comm.Allreduce(words, everywhere, MPI.MIN)  # 1 where all ranks have 1: all hold their locks, all set a flag
             if everywhere[0]:
                 yield everywhere[1:].astype(bool).tolist()
                 return
         finally:
             if held:
                 _LOCK.release()
-        time.sleep(PAUSE * _DRAWN.random())
+        time.sleep(PAUSE * _DRAWN.random())  # random, so that two threads do not get in each other's way again
 
 
 class Raw:
@@ -101,9 +104,12 @@ class Raw:
     @contextmanager
     def one_more(self) -> Iterator[None]:
         """Return a context in which to make another one of this, once those that nobody uses are freed. Collective."""
+        # To make and to free a communicator is collective. So all ranks have the same list in the same order, and
+        # a flag is of the same part on all of them.
         parts = self._parts = [part for part in self._parts if part[1].comm != self.mpi.COMM_NULL]
         with alone(self.mpi, self.comm, [user() is None for user, _ in parts]) as unused:
             for (_, part), free in zip(parts, unused, strict=True):
+                # Nobody uses what was made of the part either, for that would keep the user of the part alive.
                 for raw in part.tree() if free else ():
                     raw.free()
             yield

@@ -46,9 +46,9 @@ class MPIComm(CountingComm):
         ValueError: ``timeout``, SPARSE_MPI_TIMEOUT or SPARSE_MPI_WATCH is not what it must be.
     """
 
-    guarded = True
+    guarded = True  # for MPI ends a process that calls it too early or too late
     _watchdog: Watchdog | None = None
-    _owns_watchdog = False
+    _owns_watchdog = False  # True where the watchdog was made: only that communicator frees it
     _whole: MPIComm | None = None  # of which this one was made, and which is in use for as long as this is
 
     def __init__(
@@ -71,6 +71,7 @@ class MPIComm(CountingComm):
         unwatched = not wants_watchdog(limit)
         with alone(MPI, comm):
             comm = comm.Dup()
+            # Agree: device pointers if all ranks take them, no watchdog if no rank wants one.
             direct = takes_device_pointers(MPI, comm) if cuda_aware is None else cuda_aware
             flags = np.array([direct, unwatched], np.uint8)
             comm.Allreduce(MPI.IN_PLACE, flags, MPI.MIN)  # Launchers may keep variables from ranks of other hosts
@@ -86,6 +87,7 @@ class MPIComm(CountingComm):
         self._mpi, self._raw, self._comm, self.staged, self._staging = MPI, raw, raw.comm, staged, Staging()
         self._bucket, self._survives = bucket, survives
         self._messages = PointToPoint(raw, self._staging, bucket, yield_cpu)
+        # A progress thread waits inside MPI while other threads call it.
         self.concurrent = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._rowtypes = raw.rowtypes
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
@@ -98,10 +100,11 @@ class MPIComm(CountingComm):
     def _made(self, make: Callable[[], Any], yield_cpu: bool) -> MPIComm:
         """Return the communicator over what ``make()`` makes of this one's, with the same watchdog. Collective."""
         self._require_running()
+        # Not by `__init__`, which would duplicate once more. `Raw.add` needs the user before there is a communicator.
         made = object.__new__(MPIComm)
         with self._raw.one_more():
             self._over(self._raw.add(make(), made), made, yield_cpu)
-        made._whole = self
+        made._whole = self  # whose communicator is not freed before that
         if self._watchdog is not None:
             made._watchdog = self._watchdog
             made.watched = made._raw.watched = self._watchdog.over(made._comm)
@@ -112,12 +115,14 @@ class MPIComm(CountingComm):
 
     def yielding(self) -> MPIComm:
         """Return a view that leaves the core to others while it waits, and is not watched over."""
+        # The view shares the communicator of MPI, so making it is not collective; `_whole` keeps that from being freed.
         view = copy(self)
         view._messages = PointToPoint(self._raw, self._staging, self._bucket, True)
         view.watched, view._whole = None, self
         return view
 
     def _split(self, color: int) -> MPIComm:
+        # The key of the split is the rank, which keeps the order.
         return self._made(lambda: self._comm.Split(color, self.rank), self._messages.yield_cpu)
 
     def _remade(self, comm: Any) -> MPIComm:
@@ -133,6 +138,7 @@ class MPIComm(CountingComm):
         abort, elastic = Abort(self.rank, self.size, lambda: comm.Abort(1)), self._elastic if self._survives else None
         job = Job(self.concurrent, self.staged, elastic, self._hosts, abort, abort.guard, self._watch)
         if self._survives and ulfm.exits_without_abort():
+            # `exit_without_abort` has installed its own end, which `guard` would replace.
             job = job._replace(guard=lambda: None)
         return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
 
@@ -143,7 +149,7 @@ class MPIComm(CountingComm):
 
     def _hosts(self) -> Counts:
         self._require_running()
-        name = blake2b(self._mpi.Get_processor_name().encode(), digest_size=7).digest()
+        name = blake2b(self._mpi.Get_processor_name().encode(), digest_size=7).digest()  # 56 bits: positive as an int64
         hosts = np.empty(self.size, np.int64)
         self._comm.Allgather(np.array([int.from_bytes(name, "big")], np.int64), hosts)
         return hosts
@@ -188,6 +194,7 @@ class MPIComm(CountingComm):
 
     def _allgather(self, send: Array) -> Array:
         if send.size > making.CHUNK:
+            # Too many elements for one message: send them as rows of one element.
             gathered, _ = self._allgatherv(send.reshape(-1), np.full(self.size, send.size))
             return gathered.reshape(self.size, *send.shape)
         out = self._messages.empty((self.size, *send.shape), send)
@@ -198,6 +205,7 @@ class MPIComm(CountingComm):
 
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
         if counts is None:
+            # 4 bytes a rank, as `counting` has it.
             counts = self._allgather(np.array(len(send), np.uint32)).astype(np.int64)
         total = int(counts.sum())
         out = self._messages.empty((total, *send.shape[1:]), send)
@@ -206,10 +214,11 @@ class MPIComm(CountingComm):
             comm, mine = self._comm, [send, len(send), rowtype]
             self._together(comm.Allgatherv, comm.Iallgatherv, mine, [out, counts, rowtype])
             return out, counts.copy()
+        # MPI_Allgatherv takes displacements as C ints, in rows: more than these are broadcast rank by rank, in pieces.
         for root, part in enumerate(cut(out, counts)):
             if root == self.rank:
                 part[...] = send
-                synchronize(part)
+                synchronize(part)  # the stream has written it before MPI reads it
             self._bcast_rows(part, root)
         return out, counts.copy()
 
@@ -221,6 +230,7 @@ class MPIComm(CountingComm):
 
     def _allreduce(self, send: Array, op: str) -> Array:
         out = self._messages.empty(send.shape, send)
+        # MPI requires the same result on all ranks, but leaves the order of a sum to the library.
         flat, total = send.reshape(-1), out.reshape(-1)
         for at in range(0, max(send.size, 1), making.CHUNK):
             part = slice(at, at + making.CHUNK)
@@ -228,6 +238,7 @@ class MPIComm(CountingComm):
         return out
 
     def _bcast(self, send: Array, root: int) -> Array:
+        # MPI_Bcast needs the length on every rank, so that goes first.
         rows = np.array([len(send)], np.int64)
         self._together(self._comm.Bcast, self._comm.Ibcast, rows, root)
         out = self._messages.empty((int(rows[0]), *send.shape[1:]), send)
@@ -246,4 +257,5 @@ class MPIComm(CountingComm):
 
     def _together(self, blocking: Callable[..., None], polled: Callable[..., Any], *args: Any) -> None:
         """Make a collective call: the blocking one, or the one whose end a rank polls for that yields its core."""
+        # MPI matches no blocking collective call with a non-blocking one: ``yield_cpu`` is the same on all ranks.
         return self._messages.wait([polled(*args)]) if self._messages.yield_cpu else blocking(*args)

@@ -58,6 +58,7 @@ class NcclComm(CountingComm):
         self._host = host_comm(comm).duplicate(yield_cpu)
         self._yield_cpu = yield_cpu
         super().__init__(self._host.rank, self._host.size)
+        # Agree that all ranks have NCCL, in one version; the id that rank 0 has drawn travels with that.
         check = same_on_all_ranks(self._host, words=ID_BYTES // 8)
         with check as say:
             self._nccl, self._limit = _library(), time_limit(None)
@@ -65,6 +66,7 @@ class NcclComm(CountingComm):
             if self.rank == 0:
                 made = self._nccl.get_unique_id()  # bytes, and before CuPy 14 numbers
                 check.words[:] = np.frombuffer(made if isinstance(made, bytes) else np.array(made, np.int8), np.int64)
+        # By NumPy's names. Integers of 16 bits are not among them: `_allreduce` carries them as int32.
         self._kinds = {
             "int8": self._nccl.NCCL_INT8,
             "uint8": self._nccl.NCCL_UINT8,
@@ -98,6 +100,7 @@ class NcclComm(CountingComm):
             return self._host.sendrecv(send, dest, source)
         if source == self.rank:
             return send.copy()
+        # The length goes over the host, for NCCL's receive must be queued with the length of its send.
         head = self._host.sendrecv(header(send, len(send))[None], dest, source)
         came = None if head is None or source is None else empty_rows(send, announced_rows(head[0], send, source))
         self._exchange({} if dest is None else {dest: send}, {} if source is None else {source: came})
@@ -117,6 +120,7 @@ class NcclComm(CountingComm):
             return self._host.allgatherv(send, counts)
         if counts is None:
             counts = self._host.allgather(np.array(len(send), np.int64))
+        # One group of messages, since NCCL's allGather takes arrays of one length only.
         out = empty_rows(send, int(counts.sum()))
         arriving = cut(out, counts)
         arriving[self.rank][...] = send
@@ -146,6 +150,7 @@ class NcclComm(CountingComm):
         if send.size:
             at, kind = carried.data.ptr, self._kinds[carried.dtype.name]
             self._comm.allReduce(at, at, carried.size, kind, self._ops[op], _stream(send))
+        # The conversion is queued behind the sum on the same stream; the end of both is waited for.
         total = carried.astype(send.dtype, copy=False)
         self._finish()
         return total
@@ -169,6 +174,7 @@ class NcclComm(CountingComm):
 
         Empty ones are left out on both sides.
         """
+        # Within a group sends and receives go on together; one by one each could wait for its peer's.
         self._nccl.groupStart()
         try:
             for step in range(1, self.size):
@@ -193,6 +199,7 @@ class NcclComm(CountingComm):
 
         stream, begun = cuda.get_current_stream(), perf_counter()
 
+        # The host polls: a wait for the stream might never end where NCCL has failed, for its kernels wait for peers.
         def ended() -> bool:
             status = cuda.runtime.streamQuery(stream.ptr)
             if status != NOT_READY:
@@ -211,6 +218,7 @@ class NcclComm(CountingComm):
                 while not ended():
                     pass
         except BaseException:
+            # This ends the kernels that wait for peers, and the use of the communicator.
             self._comm.abort()
             raise
 

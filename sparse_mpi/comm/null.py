@@ -38,6 +38,7 @@ class NullComm(CountingComm):
         return namespace(send).concatenate([send] * self.size), np.full(self.size, len(send), np.int64)
 
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
+        # All ranks have this rank's data: each sends this one the rows that this one keeps for itself.
         own, first = int(counts[self.rank]), int(counts[: self.rank].sum())
         part = send[first : first + own]
         return namespace(send).concatenate([part] * self.size), np.full(self.size, own, np.int64)

@@ -19,6 +19,7 @@ from sparse_mpi.comm.making import Raw
 from sparse_mpi.comm.polling import wait_until
 from sparse_mpi.comm.staging import Staging
 
+# By their tags a sendrecv never takes a message that was started before, and is still on its way.
 SENDRECV, ALLTOALLV, STARTED = 1, 2, 3  # tags
 MIN_STREAMED_BYTES = 1 << 18  # Messages of an alltoallv wait for each other up to so many bytes
 
@@ -50,6 +51,7 @@ class PointToPoint:
         self, send: Array, dest: int | None, source: int | None, arrived: Callable[[], None] | None
     ) -> Array | None:
         """Exchange messages; call ``arrived()`` once the one from ``source`` is here."""
+        # The send does not block: two ranks that send to each other would otherwise both wait for the other's receive.
         requests = [] if dest is None else self.start_sending(send, dest, SENDRECV)
         came = None if source is None else self.receive(send, source, SENDRECV)
         if arrived is not None:
@@ -60,9 +62,11 @@ class PointToPoint:
     def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
         """Start to exchange messages of one length; return what waits for the end."""
         out = self.empty(send.shape, send)
+        # The length is known: receive without a probe, in the pieces in which the sender cuts its rows.
         requests = [self._comm.Irecv(piece, source, STARTED) for piece in self._rowtypes.pieces(out)]
         requests += self.start_sending(send, dest, STARTED)
         self.started = send, out, requests
+        # A staged message keeps its pinned memory until the end; other calls have other memory meanwhile.
         take_back = self._staging.set_aside() if self._staging.holds(send) else None
 
         def end() -> Array:
@@ -78,6 +82,7 @@ class PointToPoint:
         leaving = cut(send, counts)
         if expected is not None:
             return self._alltoallv_known(leaving, send, expected), expected.copy()
+        # Messages come in the order of the ring, and are joined in that of the ranks.
         by_rank = dict(self._arriving(leaving, send))
         arriving = [by_rank[rank] for rank in range(self._size)]
         return self.join(arriving), _lengths(arriving)
@@ -90,6 +95,7 @@ class PointToPoint:
         for source, rows in self._arriving(cut(send, counts), send):
             run.append(rows)
             held += rows.nbytes
+            # Enough to be worth a call of `take`.
             if held > MIN_STREAMED_BYTES:
                 self._hand_over(first, run, take)
                 first, run, held = source + 1, [], 0
@@ -108,12 +114,14 @@ class PointToPoint:
         While the caller looks at a message, the next one is on its way if it has begun.
         """
         rank, size = self._rank, self._size
+        # A single rank has no bucket of peers, but its own message.
         for steps in self._buckets() or [range(0)]:
             # Send to the next peers down the ring, and receive from as many above, who tell how long messages are.
             requests = []
             for step in steps:
                 dest = (rank - step) % size
                 requests += self.start_sending(leaving[dest], dest, ALLTOALLV)
+            # The own rows come first: the caller works on them while the first messages are on their way.
             if steps.start <= 1:
                 yield rank, leaving[rank]
             begun: Receiving | None = None
@@ -122,6 +130,7 @@ class PointToPoint:
                 rows = self.receive(send, source, ALLTOALLV, begun)
                 begun = self.begun(send, (source + 1) % size, ALLTOALLV) if step + 1 in steps else None
                 yield source, rows
+            # The next bucket is begun when all of this one are sent: no more than that are on their way from here.
             self.wait(requests)
 
     def _alltoallv_known(self, leaving: list[Array], send: Array, expected: Counts) -> Array:
@@ -136,11 +145,13 @@ class PointToPoint:
                 if len(arriving[source])
                 for piece in self._rowtypes.pieces(arriving[source])
             ]
+            # Receives come before sends: a message that finds its receive goes straight to its final place.
             requests = [self._comm.Irecv(piece, source, ALLTOALLV) for source, piece in pieces]
             for step in steps:
                 dest = (self._rank + step) % self._size
                 if len(leaving[dest]):
                     requests += self.start_sending(leaving[dest], dest, ALLTOALLV)
+            # A message that is too long is MPI's own error (truncation); one that is too short only its status tells.
             statuses = [self._mpi.Status() for _ in requests]
             self.wait(requests, statuses)
             for (source, (_, rows, rowtype)), status in zip(pieces, statuses, strict=False):
@@ -159,6 +170,7 @@ class PointToPoint:
     def receive(self, like: Array, source: int, tag: int, begun: Receiving | None = None) -> Array:
         """Return the rows that ``source`` sends, whose dtype and trailing shape are those of ``like``."""
         pieces: list[Array] = []
+        # MPI keeps the order of messages of one sender and one tag: the next piece is the next message.
         while not pieces or len(pieces[-1]) == making.CHUNK:
             piece, request = begun or self._start_receiving(like, source, tag)
             self.wait([request])
@@ -171,6 +183,7 @@ class PointToPoint:
         if self.yield_cpu:
             return wait_until(lambda: self.begun(like, source, tag))
         status = self._mpi.Status()
+        # A matched probe takes the message out of the queue: no other thread can receive it in between.
         return self._matched(self._comm.Mprobe(source, tag, status), status, like, source)
 
     def begun(self, like: Array, source: int, tag: int) -> Receiving | None:
@@ -183,6 +196,7 @@ class PointToPoint:
         """Start to receive a message that has been found."""
         rowtype = self._rowtypes.of(row_bytes(like))
         rows = status.Get_count(rowtype)
+        # MPI_UNDEFINED: the bytes are no whole number of rows.
         if rows < 0:
             raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
         out = self.empty((rows, *like.shape[1:]), like)
@@ -193,10 +207,12 @@ class PointToPoint:
         """Return all rows of ``parts`` in one array."""
         first = parts[0]
         out = self.empty((sum(map(len, parts)), *first.shape[1:]), first)
+        # Pinned where the parts are, so that `Staging.upload` copies it to the device directly.
         return namespace(first).concatenate(parts, out=out)
 
     def wait(self, requests: list[Any], statuses: list[Any] | None = None) -> None:
         """Wait until all requests are complete."""
+        # MPI may take a core for its own waits: poll with pauses instead.
         if self.yield_cpu:
             wait_until(lambda: self._mpi.Request.Testall(requests, statuses))
         else:

@@ -59,11 +59,13 @@ class ProcessGroupComm(CountingComm):
         self._ranks = members if some is None else [members[rank] for rank in some]  # numbers in the default group
         limit = time_limit(None)
         watchdog = _watchdog(limit) if wants_watchdog(limit) else _WATCHDOGS.get(dist.group.WORLD)
+        # A rank that does not come leaves the others waiting in new_group: the watchdog learns of that call, too.
         if watchdog is not None and parent is None:
             parent = watchdog.over(_ALL, self._ranks)
         if parent is not None:
             parent.enter(DUPLICATE)
         try:
+            # With local synchronisation only the members make this call, not all ranks of the default group.
             self._group = dist.new_group(self._ranks, backend="gloo", use_local_synchronization=True)
         finally:
             if parent is not None:
@@ -76,6 +78,7 @@ class ProcessGroupComm(CountingComm):
 
     def _family(self) -> int:
         """Return a number for this communicator, the same on all its ranks, that no other has. Collective."""
+        # What the first rank has counts: by its rank and its own count, no other communicator of the job has it.
         number = np.array([next(_families) * dist.get_world_size() + dist.get_rank()], np.int64)
         dist.broadcast(torch.from_numpy(number), self._ranks[0], self._group)
         return int(number[0])
@@ -117,11 +120,13 @@ class ProcessGroupComm(CountingComm):
         if source == self.rank:
             return send.copy()
         announced, works = [], []
+        # Announce: the head is on its way before this rank waits for one, so that no two ranks wait for each other.
         if dest is not None and dest != self.rank:
             announced = self._isend(header(send, len(send)), dest, _HEAD)
             works = announced + self._isend(send, dest)
         came = None
         if source is not None:
+            # Receive the head, make room for as many rows, and receive these.
             head = np.empty_like(header(send, len(send)))
             _wait(self._irecv(head, source, _HEAD))
             try:
@@ -135,13 +140,14 @@ class ProcessGroupComm(CountingComm):
 
     def _allgather(self, send: Array) -> Array:
         out = np.empty((self.size, *send.shape), send.dtype)
-        if out.size:
+        if out.size:  # gloo is given no empty tensors
             dist.all_gather([_bytes(part) for part in out.reshape(self.size, -1)], _bytes(send), self._group)
         return out
 
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
         if counts is None:
             counts = self._allgather(np.array(len(send), np.int64))
+        # Messages from rank to rank, since gloo's all_gather takes arrays of one length only.
         out = empty_rows(send, int(counts.sum()))
         arriving = cut(out, counts)
         arriving[self.rank][...] = send
@@ -161,13 +167,15 @@ class ProcessGroupComm(CountingComm):
         """Exchange how many rows each rank will send to this one (P,), but for empty ``expected`` ones."""
         heads = np.tile(header(leaving[self.rank], len(leaving[self.rank])), (self.size, 1))
         known = np.ones(self.size, bool) if expected is None else expected > 0
+        # Ranks from which nothing is expected send no head: theirs stays as it is set here, no rows of the right size.
         heads[~known, 0] = 0
-        told = [head[: 2 * listens] for head, listens in zip(heads, known, strict=True)]
+        told = [head[: 2 * listens] for head, listens in zip(heads, known, strict=True)]  # views, for gloo to fill
         tell = [
             header(part, len(part)) if expected is None or len(part) else header(part, len(part))[:0]
             for part in leaving
         ]
         _wait(self._exchange(tell, told, _HEAD))
+        # Check what was announced before any row is received.
         came = np.array([announced_rows(head, leaving[0], source) for source, head in enumerate(heads)], np.int64)
         if expected is not None and (came != expected).any():
             source = int(np.flatnonzero(came != expected)[0])
@@ -177,6 +185,7 @@ class ProcessGroupComm(CountingComm):
     def _allreduce(self, send: Array, op: str) -> Array:
         if not send.size:
             return send.copy()
+        # gloo reduces in place: what it gets is a copy, in a type that it knows.
         carrier = _CARRIERS.get(send.dtype.name, send.dtype)
         flip = send.dtype == np.uint64 and op == "max"  # with the top bit flipped, signed order is unsigned order
         carried = np.array(send ^ _SIGN).view(np.int64) if flip else send.astype(carrier)
@@ -185,7 +194,7 @@ class ProcessGroupComm(CountingComm):
 
     def _bcast(self, send: Array, root: int) -> Array:
         rows = np.array([len(send)], np.int64)
-        dist.broadcast(torch.from_numpy(rows), self._ranks[root], self._group)
+        dist.broadcast(torch.from_numpy(rows), self._ranks[root], self._group)  # others must make room
         out = send.copy() if self.rank == root else empty_rows(send, int(rows[0]))
         if out.size:
             dist.broadcast(_bytes(out), self._ranks[root], self._group)
@@ -200,11 +209,13 @@ class ProcessGroupComm(CountingComm):
         Empty ones are left out on both sides.
         """
         works = []
+        # In each step every rank sends to one rank and receives from one: none is the first peer of all.
         for step in range(1, self.size):
             source, dest = (self.rank - step) % self.size, (self.rank + step) % self.size
             works += self._irecv(arriving[source], source, tag) + self._isend(leaving[dest], dest, tag)
         return works
 
+    # torch names the peers in a group by their numbers in the default group.
     def _isend(self, rows: Array, dest: int, tag: int = _ROWS) -> list[Any]:
         return [dist.isend(_bytes(rows), self._ranks[dest], self._group, tag)] if rows.size else []
 
@@ -213,7 +224,7 @@ class ProcessGroupComm(CountingComm):
 
 
 _ALL = -1  # the number under which groups are made that are parts of none of ours
-_families = count()
+_families = count()  # of communicators that this process has made
 _WATCHDOGS: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # of the default group
 
 

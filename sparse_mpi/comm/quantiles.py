@@ -44,7 +44,7 @@ class Pool(NamedTuple):
 
         Parts are as even as samples tell; a key that is a large share of all makes the parts around it uneven.
         """
-        shares = np.cumsum(self.weights) - self.weights / 2
+        shares = np.cumsum(self.weights) - self.weights / 2  # a sample is the middle of the keys it stands for
         at = np.searchsorted(shares, self.weights.sum() * np.arange(1, parts) / parts)
         return self.keys[np.minimum(at, len(self.keys) - 1)]
 
@@ -62,11 +62,13 @@ def pooled(keys: Array, each: int, comm: Comm) -> Pool:
 
 def told(keys: Array, each: int, rank: int) -> np.ndarray:
     """Return what a rank tells of its ``keys``: how many, the first, the last, and samples; ``(3 + each,)``."""
+    # Samples are m / each keys apart; ``start`` is the place of the first, as a share of that distance.
     m, start = len(keys), (rank + 0.5) * GOLDEN % 1
     words = np.zeros(3 + each, keys.dtype)
     words[0] = m
     if m:
         at = np.minimum((np.arange(each) + start) * (m / each), m - 1).astype(np.int64)
+        # From a device all keys that are told come in one copy.
         words[1:] = to_host(keys[like(np.concatenate([[0, m - 1], at]), keys)])
     return words
 
@@ -78,6 +80,7 @@ def pool_of(rows: np.ndarray) -> Pool:
     full = rows[counts > 0]
     if len(full) == 0:
         return Pool(counts, np.empty(0, np.int64), np.empty(0), 0, 0)
+    # Samples of a rank without keys are zeros that mean nothing: only ``full`` rows are pooled.
     samples, weights = full[:, 3:].reshape(-1), np.repeat(full[:, 0] / each, each)
     order = np.argsort(samples, kind="stable")
     return Pool(counts, samples[order], weights[order], int(full[:, 1].min()), int(full[:, 2].max()))

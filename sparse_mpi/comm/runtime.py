@@ -97,6 +97,7 @@ def told_terminal() -> TextIO | None:
 
 def leave_word(text: str) -> None:
     """Have `run` print ``text`` if the job is interrupted from now on."""
+    # Without `run`, or on another host than its own, there is no such folder, and nobody to print the text.
     folder = Path(os.environ.get(FOLDER, ""), WORD)
     if folder.parent.is_absolute() and folder.parent.is_dir():
         folder.write_text(text)
@@ -148,6 +149,7 @@ def takes_device_pointers(MPI: Any, comm: Any) -> bool:
 
 def asked_for_device_pointers(MPI: Any, comm: Any) -> tuple[bool, str]:
     """Return what `takes_device_pointers` does, and who says so."""
+    # The user's word counts first, then what the communicator says (MPI 4.1), then the library, then switches.
     switch = os.environ.get("SPARSE_MPI_CUDA_AWARE")
     if switch is not None:
         if switch not in ("0", "1"):
@@ -163,6 +165,7 @@ def asked_for_device_pointers(MPI: Any, comm: Any) -> tuple[bool, str]:
 
 def _library_says_so(MPI: Any) -> bool:
     """Ask the MPI library, where it has a call for it, or look which parts are loaded."""
+    # mpi4py's module is linked to the MPI library, whose symbols are found through it.
     library = ctypes.CDLL(MPI.__file__)
     vendor, version = MPI.get_vendor()
     if vendor == "Open MPI" and hasattr(library, "MPIX_Query_cuda_support"):

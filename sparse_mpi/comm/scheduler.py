@@ -61,16 +61,17 @@ class Run:
     """One run: its threads, which ranks are ready, and what the others wait for."""
 
     def __init__(self, size: int, fn: Callable[[int, Run], Any]) -> None:
+        # No locks: all but the gates is touched only by the one rank whose turn it is.
         self.size = size
         self._fn = fn
         self._returned: list[Any] = [None] * size
-        self._gates = [threading.Semaphore(0) for _ in range(size)]
-        self._ready = deque(range(size))
+        self._gates = [threading.Semaphore(0) for _ in range(size)]  # each is released when the turn of its rank comes
+        self._ready = deque(range(size))  # ranks, in the order of their turns
         self._waiting: dict[int, Callable[[], str]] = {}  # rank -> tells what for
-        self._unfinished = size
+        self._unfinished = size  # ranks whose thread has not come to its end
         self.departed: set[int] = set()  # ranks that have failed
         self.failure: BaseException | None = None  # why the run ends; whoever calls then is to `check`
-        self._over = threading.Event()
+        self._over = threading.Event()  # set by the last of them
         self.everybody: Group = Group(self, range(size))
 
     def results(self) -> list[Any]:
@@ -82,11 +83,12 @@ class Run:
         for thread in threads:
             thread.start()
         try:
-            self._run_next()
+            self._run_next()  # the first turn; each rank then passes it on
             self._over.wait()
             for thread in threads:
                 thread.join()
         except KeyboardInterrupt as interrupt:
+            # Ranks stop at their next call; the program does not wait for their threads, which are daemons.
             self.failure = interrupt
             raise
         if self.failure is not None:
@@ -99,6 +101,7 @@ class Run:
         try:
             if self.failure is None:
                 self._returned[rank] = self._fn(rank, self)
+        # The run has failed on another rank, whose error it raises.
         except _Stopped:
             pass
         except Killed:  # whoever waits looks again whether this rank is needed
@@ -111,6 +114,7 @@ class Run:
 
     def pause(self, rank: int, reason: Callable[[], str]) -> None:
         """Let other ranks run until `wake` names this one; ``reason()`` tells what it waits for."""
+        # Whatever this rank has to say is said before the next one is released, so only one touches the run.
         self._waiting[rank] = reason
         self._run_next()
         self._gates[rank].acquire()
@@ -131,6 +135,7 @@ class Run:
     def _run_next(self) -> None:
         """Let the rank run that became ready first. If none is ready, end the run, as finished or as a deadlock."""
         if not self._ready and self._waiting:
+            # This makes all waiting ranks ready; they stop one after the other.
             self._fail(DeadlockError(self._deadlock()))
         if self._ready:
             self._gates[self._ready.popleft()].release()
@@ -173,7 +178,7 @@ class Group:
         self.members = members  # ascending
         self.messages: dict[tuple[int, int], Array] = {}  # (source, dest) -> rows that were sent but not received
         self._rendezvous: _Rendezvous | None = None
-        self._shrinking: _Rendezvous | None = None
+        self._shrinking: _Rendezvous | None = None  # apart, for a failed rank may leave the other one open
         self._revoked = False
         self._made: list[Group] = []  # by `split`
 
@@ -183,17 +188,20 @@ class Group:
         if self._revoked or run.failure is not None:
             run.check()
             self.check()
+        # Open: the first member to call says which call it is, and the others must make the same one.
         current = self._rendezvous
         if current is None:
             current = self._rendezvous = _Rendezvous(call, {}, [])
         elif current.call != call:
             raise MismatchError(f"rank {rank} called {call}, {_ranks(current.given)} called {current.call}")
+        # Give, and close: the last member works out the result, and the next call can be opened before others wake.
         given_by, result = current.given, current.result
         given_by[rank] = given
         if len(given_by) == len(self.members):
             result.append(combine(list(map(given_by.__getitem__, self.members))))
             self._rendezvous = None
             run.wake(self.members)
+        # Wait. A rank that failed after it gave its part is no loss to this call; one that has yet to give it is.
         while not result:
             if self._revoked or run.departed:
                 self.check(set(self.members).difference(given_by))
@@ -215,6 +223,7 @@ class Group:
         self._revoked = True
         for group in self._made:
             group.revoke()
+        # Those who wait look again, and raise.
         self.run.wake(self.members)
 
     def survivors(self, rank: int) -> Group:
@@ -223,6 +232,7 @@ class Group:
         calling = self._shrinking = self._shrinking or _Rendezvous(Call("shrink"), {}, [])
         calling.given[rank] = None
         while not calling.result:
+            # Another rank may fail meanwhile, and is waited for no longer: look anew after each pause.
             alive = [member for member in self.members if member not in self.run.departed]
             if calling.given.keys() >= set(alive):
                 calling.result.append(Group(self.run, alive))

@@ -27,18 +27,20 @@ class Staging:
 
     def __init__(self) -> None:
         self._leaving, self._arriving = _Pinned(), _Pinned()
-        self._spare: list[tuple[_Pinned, _Pinned]] = []
+        self._spare: list[tuple[_Pinned, _Pinned]] = []  # pairs (leaving, arriving) that no message needs now
 
     def download(self, x: Array) -> np.ndarray:
         """Copy the device array ``x`` to pinned memory, and wait until the current stream has done so."""
         xp = namespace(x)
+        # The last call is over, and a message that is still on its way has memory of its own.
         self._leaving.clear()
         self._arriving.clear()
         host = self._leaving.empty(x.shape, x.dtype, xp)
         stream = xp.cuda.get_current_stream()
         if x.size:
+            # Queued on the stream that computes x, and so after that.
             x.get(stream=stream, out=host, blocking=False)
-        stream.synchronize()
+        stream.synchronize()  # MPI reads host memory at once, without regard to streams
         return host
 
     def set_aside(self) -> Callable[[], None]:
@@ -50,6 +52,7 @@ class Staging:
         self._leaving, self._arriving = self._spare.pop() if self._spare else (_Pinned(), _Pinned())
 
         def take_back() -> None:
+            # What is current by now becomes spare, and what the message has used becomes current, for its `upload`.
             self._spare.append((self._leaving, self._arriving))
             self._leaving, self._arriving = busy
 
@@ -67,6 +70,7 @@ class Staging:
         """Copy ``host`` to the library and the device of ``device``, and wait for it; ``host`` may be reused then."""
         xp = namespace(device)
         if not self._arriving.holds(host):
+            # It lies in ordinary memory, from which a copy would not run at full speed.
             pinned = self._arriving.empty(host.shape, host.dtype, xp)
             pinned[...] = host
             host = pinned
@@ -96,7 +100,9 @@ class _Pinned:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, library: ModuleType) -> np.ndarray:
         """Return an array, not written yet, in memory that ``library`` (CuPy) pins."""
         size = prod(shape) * dtype.itemsize
+        # Equal is too much as well: an empty array at the very end would not be found by `holds`.
         if self._used + size >= len(self._memory):
+            # Twice the memory: arrays that grow from step to step are pinned anew only a few times.
             self._memory = _pin(max(MIN_BYTES, 2 * len(self._memory), size + size // 4), library)
             self.library, self._used = library, 0
         part = self._memory[self._used : self._used + size]
@@ -112,4 +118,5 @@ class _Pinned:
 
 def _pin(size: int, library: ModuleType) -> np.ndarray:
     """Return ``(size,)`` uint8 in newly pinned memory."""
+    # The array keeps the memory alive, and so do its views.
     return np.frombuffer(library.cuda.alloc_pinned_memory(size), np.uint8, size)

@@ -28,7 +28,7 @@ class Side:
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-        self._lent: deque[tuple[Any, Any]] = deque()
+        self._lent: deque[tuple[Any, Any]] = deque()  # events, and the results that callers copy until then
         self._borrowed: dict[Any, Any] = {}  # by the event from which on it is not read any more
 
     def lend(self, result: Any, copied: Any) -> None:
@@ -40,6 +40,8 @@ class Side:
 
         Whoever drops it before would have its memory written again while this stream reads it.
         """
+        # Drop what has been read by now, though no caller has waited for it. A caller may drop some at the same
+        # time, in `follow`: so go through a copy.
         for event in [event for event in list(self._borrowed) if event.done]:
             self.give_back(event)
         self._borrowed[ended] = x
@@ -58,7 +60,7 @@ class Side:
         while self._lent:
             copied, result = self._lent.popleft()
             self.stream.wait_event(copied)
-            del result
+            del result  # its memory is used again on this stream only
 
 
 class Branch:
@@ -73,14 +75,15 @@ class Branch:
         import cupy
 
         self._x, self._cupy = x, cupy
-        self._begun = mark(x)
+        self._begun = mark(x)  # on the caller's stream, which has written x by then
         with arrays.on_stream_of(x):
             self._device = cupy.cuda.Device()
             if self._device.id not in sides:
+                # A stream that is not non-blocking would wait for the default one, on which callers may compute.
                 sides[self._device.id] = Side(cupy.cuda.Stream(non_blocking=True))
         self._side = sides[self._device.id]
-        self._entered: Any = None
-        self._ended: Any = None
+        self._entered: Any = None  # event on the branch's stream as the work begins
+        self._ended: Any = None  # event there after the work; None as long as it goes on
         self._own: Any = None  # the caller's copy of the result, and the event of its end
         self._copied: Any = None
 
@@ -88,6 +91,7 @@ class Branch:
     def entered(self) -> Iterator[None]:
         """Have CuPy and torch work on the branch's stream within the block; for the thread that does the work."""
         side = self._side.stream
+        # Current device and stream are those of the thread, and CuPy and torch each have their own.
         with ExitStack() as stack:
             stack.enter_context(self._device)
             stack.enter_context(side)
@@ -95,11 +99,13 @@ class Branch:
                 import torch
 
                 stack.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(side.ptr, self._x.device)))
+            # Begin: the stream waits for x, and for the copies that callers make of earlier results.
             self._side.come_after(self._begun)
             self._entered = side.record()
             try:
                 yield
             finally:
+                # End: what is queued by now may still read x, also where an error was raised.
                 self._ended = side.record()
                 self._side.borrow(self._x, self._ended)
 
@@ -113,6 +119,7 @@ class Branch:
         if self._ended is not None:
             with arrays.on_stream_of(self._x):
                 self._cupy.cuda.get_current_stream().wait_event(self._ended)
+            # Memory of x that is freed from now on is used again by the caller's stream only, which waits by now.
             self._side.give_back(self._ended)
 
     def own(self, result: Any) -> Any:
@@ -122,11 +129,12 @@ class Branch:
         """
         with arrays.on_stream_of(self._x):
             here = self._cupy.cuda.get_current_stream()
+            # The first who asks copies, on its own stream, after `follow` has had that wait for the work.
             if self._copied is None:
                 self._own = _copy(result)
                 self._copied = here.record()
                 self._side.lend(result, self._copied)
-            here.wait_event(self._copied)
+            here.wait_event(self._copied)  # for those who ask later, on other streams
         return self._own
 
 

@@ -51,6 +51,7 @@ class World:
             raise ValueError(f"leave must name ranks in [0, {ranks}), got {wrong[0]}")
         self.size: int = ranks
         self.per_node: int = per_node or ranks
+        # Rank -> step and call. Call -1 is the beginning of the step, before its first call.
         self.leave: dict[int, tuple[int, int]] = {
             rank: when if isinstance(when, tuple) else (when, -1) for rank, when in (leave or {}).items()
         }
@@ -80,7 +81,7 @@ class _Fate:
 
     def begin_step(self) -> None:
         """Note that a step begins."""
-        self.step, self.call = self.step + 1, -2
+        self.step, self.call = self.step + 1, -2  # the next line makes -1 of it
         self.begin_call()
 
     def begin_call(self) -> None:
@@ -105,13 +106,13 @@ class _WorldComm(CountingComm):
         return Job(elastic=_Survival(self), hosts=self._hosts, begin_reduction=self._fate.begin_step)
 
     def _hosts(self) -> Counts:
-        return np.array(self._group.members) // self._per_node
+        return np.array(self._group.members) // self._per_node  # nodes are filled one after the other
 
     def shrunk(self) -> _WorldComm:
         """Return the communicator of the ranks that have not failed. Collective among them."""
         self._fate.begin_call()
         made = self._of(self._group.survivors(self._number))
-        made._ledger = self._ledger
+        made._ledger = self._ledger  # the survivors go on counting where they did
         return made
 
     @property
@@ -123,22 +124,27 @@ class _WorldComm(CountingComm):
         return _WorldComm(self._number, group, self._per_node, self._fate)
 
     def duplicate(self, yield_cpu: bool = False) -> _WorldComm:
+        # A rank makes one call at a time, and all make the same ones: both can share the rendezvous and the messages.
         return self._of(self._group)
 
     def _split(self, color: int) -> _WorldComm:
+        # The last rank to call makes the groups of all colours, so that all members of one share the same object.
         groups = self._rendezvous(Call("split"), color, self._group.split)
         return self._of(groups[color])
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         """Exchange messages; return once the one sent was received, for which MPI does not wait if it is short."""
+        # Messages are kept by the numbers that ranks have in the run, not in the group.
         run, members, messages, came = self._group.run, self._group.members, self._group.messages, None
         self._fate.begin_call()
         self._group.check()
+        # Post the own message. It is not copied, for this call lasts until the receiver has done so.
         if dest is not None:
             out = (self._number, members[dest])
             run.check()
             messages[out] = send
             run.wake(out[1:])
+        # Receive: take the other message out, which lets its sender go on.
         if source is not None:
             into = (members[source], self._number)
             self._until(lambda: into in messages, into[0], lambda: f"for a message from rank {into[0]}")
@@ -149,12 +155,14 @@ class _WorldComm(CountingComm):
                     f"rank {into[0]} sent {Call('rows', *_rows_of(came))} "
                     f"to rank {into[1]}, which expects {Call('rows', *_rows_of(send))}"
                 )
+        # Wait for the receiver. A message that nobody takes is found here, as a deadlock.
         if dest is not None:
             self._until(lambda: out not in messages, out[1], lambda: f"for rank {out[1]} to take its message")
         return came
 
     def _until(self, done: Callable[[], bool], other: int, reason: Callable[[], str]) -> None:
         """Wait until ``done()``; raise RankFailure if the ``other`` rank has failed before."""
+        # What is done counts, even if the other rank has failed since.
         while not done():
             self._group.check([other])
             self._group.run.pause(self._number, reason)
@@ -169,9 +177,10 @@ class _WorldComm(CountingComm):
         return self._rendezvous(call, send, lambda sends: _read_only(np.stack(sends)))
 
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
+        # Over MPI, ranks that give counts and ranks that do not would make different calls: here that is an error.
         call = Call("allgatherv", *_rows_of(send), () if counts is None else ("counts",))
         gathered, actual = self._rendezvous(call, (send, counts), partial(_gathered, self._group.members))
-        return gathered, actual.copy()
+        return gathered, actual.copy()  # the caller may write to its own counts
 
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
         call = Call("alltoallv", *_rows_of(send), () if expected is None else ("expected",))
@@ -244,6 +253,7 @@ def _gathered(ranks: Sequence[int], given: list[tuple[Array, Counts | None]]) ->
 def _transposed(ranks: Sequence[int], given: list[tuple[Array, Counts, Counts | None]]) -> tuple[list[Array], Counts]:
     """Work out the alltoallv of all ranks: the rows that each receives, and how many rank i gets from rank j (P, P)."""
     sends = [send for send, _, _ in given]
+    # Row i of it is what rank i gets from each rank, column j what rank j sends to each.
     arriving = np.stack([counts for _, counts, _ in given], axis=1)
     for rank, (_, _, expected), rows in zip(ranks, given, arriving, strict=True):
         if expected is not None and not np.array_equal(expected, rows):
@@ -261,6 +271,7 @@ def _transposed(ranks: Sequence[int], given: list[tuple[Array, Counts, Counts | 
     first = np.cumsum([0] + [len(send) for send in sends[:-1]])  # of the sending ranks in one array of all rows
     lengths = arriving.ravel()
     ends = np.cumsum(lengths)
+    # The place in that array of every row that arrives: where its message begins, and its place in the message.
     source = np.repeat((starts + first).ravel() - (ends - lengths), lengths) + np.arange(total)
     rows = np.take(np.concatenate(sends), source, axis=0)
     return np.split(rows, np.cumsum(arriving.sum(axis=1))[:-1]), arriving

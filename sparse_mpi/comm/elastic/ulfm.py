@@ -73,11 +73,11 @@ class _End:
         """End this process because of an exception."""
         traceback.print_exception(type(error), error, error.__traceback__)
         sys.stderr.flush()
-        if not self.alone:
+        if not self.alone:  # a child that it has forked ends as Python does
             return
         if self.elastic is not None and self.elastic.all_die(WAIT):
             sys.stdout.flush()
-            os._exit(1)
+            os._exit(1)  # without MPI_Finalize, and what else at exit waits for others
         self.kill()
 
     def kill(self) -> None:
@@ -150,13 +150,14 @@ class Ulfm(Elastic):
             raise RankFailure(f"a rank of {self._comm.size} failed within a call that returned")
 
     def broken(self) -> bool:
+        # Both calls are local: they tell what this rank has heard by now, and need no message.
         return bool(self._comm.Is_revoked() or self._comm.Get_failed().size)
 
     def all_die(self, seconds: float) -> bool:
         """Tell the others that this rank has an exception; return whether all have one, or have failed, by then."""
         watchdog, size = self._watchdog, self._comm.size
         if watchdog is None:
-            return bool(size == 1)
+            return bool(size == 1)  # without a watchdog the others cannot be asked
         watchdog.announce_end(dying=True)
         until = time.monotonic() + seconds
         while not self._comm.Is_revoked():  # otherwise a rank goes on
@@ -172,6 +173,7 @@ class Ulfm(Elastic):
     def _failed(self) -> list[int]:
         """Return the ranks that have failed, as far as this one knows."""
         failed = self._comm.Get_failed()
+        # From numbers in the group of those that failed to ranks of this communicator.
         return failed.Translate_ranks(None, self._comm.Get_group())
 
     def exit_without_abort(self, close: Callable[[], None]) -> None:
@@ -192,6 +194,7 @@ class Ulfm(Elastic):
         timer.cancel()
 
     def revoke(self) -> None:
+        # MPI revokes one communicator, and none that was made of it: ranks may wait in any of them.
         for raw in self._raw.tree():
             if not raw.comm.Is_revoked():
                 raw.comm.Revoke()
@@ -199,6 +202,7 @@ class Ulfm(Elastic):
     def shrink(self) -> Comm:
         if self._watchdog is None:
             return self._shrunk(0.0)
+        # The watchdog that there was watches over the making of the new one, and is retired after that.
         with self._watchdog.during(SHRINK):
             made = self._shrunk(self._watchdog.timeout)
         self._watchdog.retire()

@@ -96,6 +96,7 @@ class CallLog:
         if call not in UNCOUNTED:
             self.numbers[family] += 1
         noted = (call, family, self.numbers[family], awaited, time.time(), self._reductions, next(self._calls))
+        # One assignment, which Python does in one piece: the watchdog's thread reads whole notes without a lock.
         self._entered[get_ident()] = noted
 
     def received(self) -> None:
@@ -127,6 +128,7 @@ class CallLog:
     def current_call(self) -> CallSite:
         """Return the call in which this rank has been for longest, or else the one that it left last."""
         sites = self.sites() or [CallSite()]
+        # Threads that are in a call come first, the longest in front; then the others, the last to leave in front.
         return min(sites, key=lambda site: (not site.inside, site.since if site.inside else -site.since))
 
 

@@ -40,6 +40,7 @@ def stopped(process: np.ndarray) -> bool:
         fields = _fields(number)
     except OSError:  # it has ended
         return False
+    # T: stopped by a signal, t: by a debugger. If it began at another time, another process has the id by now.
     return fields[STATE] in "Tt" and int(fields[BEGAN]) == began
 
 
@@ -60,6 +61,7 @@ def ended(process: np.ndarray) -> bool:
         fields = _fields(number)
     except OSError:
         return True
+    # Z: a zombie, whose parent has not asked for its status yet; X: dead.
     return fields[STATE] in "ZX" or int(fields[BEGAN]) != began
 
 

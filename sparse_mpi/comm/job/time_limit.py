@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 
-TIMEOUT = "SPARSE_MPI_TIMEOUT"
-WATCH = "SPARSE_MPI_WATCH"
+TIMEOUT = "SPARSE_MPI_TIMEOUT"  # seconds; 0 or unset: no limit
+WATCH = "SPARSE_MPI_WATCH"  # 1: a watchdog, also without a time limit
 
 
 def time_limit(timeout: float | None) -> float:
@@ -19,7 +19,7 @@ def time_limit(timeout: float | None) -> float:
     try:
         seconds = float(setting)
     except ValueError:
-        seconds = math.nan
+        seconds = math.nan  # which fails the test that follows
     if not 0 <= seconds < math.inf:
         name = TIMEOUT if timeout is None else "timeout"
         raise ValueError(f"{name} must be a number of seconds, got {setting!r}; 0 waits for any time")

@@ -36,6 +36,7 @@ class _Uncaught:
 
     def _in_thread(self, failed: threading.ExceptHookArgs) -> None:
         thread, error = failed.thread, failed.exc_value
+        # A daemon may fail alone, unless it is one of ours: other ranks wait for its calls.
         ends = error is not None and (thread is None or not thread.daemon or thread.name.startswith(OURS))
         try:
             if not ends or self._thread_hook is not threading.__excepthook__:
@@ -91,7 +92,7 @@ class Abort:
             time.sleep(PATIENCE)  # for the rank that says it to end the job
         sys.stdout.flush()
         self._end()
-        raise error
+        raise error  # where `end` has returned
 
     def guard(self) -> None:
         """Have an exception that nothing catches end the job, unless this rank is alone."""

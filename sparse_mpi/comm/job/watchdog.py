@@ -54,7 +54,7 @@ class WatchdogThread:
 
     def __init__(self) -> None:
         self._monitors: list[Monitor] = []
-        self._polling = threading.Lock()
+        self._polling = threading.Lock()  # held while watchdogs are polled, or their list changes
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -90,7 +90,7 @@ class WatchdogThread:
                 with self._polling:
                     for monitor in monitors:
                         monitor.announce_end()
-            time.sleep(POLL / 250)
+            time.sleep(POLL / 250)  # 1 ms
 
     def rest(self) -> None:
         """Wait until the programs of all ranks have ended, as MPI will, and poll no watchdog any more."""
@@ -142,6 +142,7 @@ class Watchdog:
 
     def over(self, comm: Any) -> Watched:
         """Return what notes for this watchdog the calls on a communicator of some of its ranks. Collective there."""
+        # The number of the first rank counts: no other rank, and no other call on this one, draws the same.
         family = int(comm.bcast(next(self._families) * self.size + self.rank, 0))
         return self.log.over(family, self._mpi.Group.Translate_ranks(comm.Get_group(), None, self._group))
 
@@ -288,7 +289,7 @@ class Watchdog:
         def passed() -> bool:
             try:
                 if not barrier:
-                    barrier.append(self._comm.Ibarrier())
+                    barrier.append(self._comm.Ibarrier())  # which nobody waits in: polls go on meanwhile
                 return bool(barrier[0].Test())
             except self._mpi.Exception:  # a rank has failed: nobody waits for it any more
                 return True
