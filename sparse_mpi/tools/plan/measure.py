@@ -69,7 +69,18 @@ def measure(
 ) -> Profile:
     """Return the profile of a job on the ranks of ``comm``. A collective call, with the same result on all ranks.
 
-    Raises ValueError: an option is no algorithm, or a tensor has no elements.
+    Args:
+        tensors: of the gradient, in the order of the flat vector.
+        density: share of the elements that sparse reductions send.
+        comm: communicator of all ranks of the job.
+        options: names of algorithms to choose from; "dense" is always among them.
+        before: seconds that a step computes before the backward pass.
+        backward: seconds of the backward pass.
+        update: seconds of the optimizer's step.
+        progress: show a progress bar on rank 0 if tqdm is installed.
+
+    Raises:
+        ValueError: an option is no algorithm, or a tensor has no elements.
     """
     if empty := [tensor.name for tensor in tensors if tensor.size == 0]:
         raise ValueError(f"tensors must have elements, got {empty[0]} without any; leave it out of the gradient")

@@ -1,18 +1,10 @@
-"""The basis of all planners: the choices there are, parts made of them, and the length of a step with these parts.
+"""The planners, on a `Forecast` of the choices there are and of the length of a step, and plans put into words.
 
-Planners that treat all tensors alike: one algorithm reduces them as one vector.
-
-SeCoPa, selective compression and partitioning (HiPress: Bai et al., SOSP'21), in closed form for each tensor.
-
-Partial sparsification (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678): small tensors stay dense, for the same k.
-
-Greedy strategy selection with bubble elimination (Espresso: Wang et al., EuroSys'23), from several first plans.
-
-Exhaustive search: the oracle with which tests compare the other planners.
-
-The planners. To add one, write its file and add a line here; the command line and the tests will find it.
-
-Put a plan into words.
+To add one, write its function and add a line to `PLANNERS`; the command line and the tests will find it. `dense` and
+`sparse` treat all tensors alike. `secopa` is selective compression and partitioning (HiPress: Bai et al., SOSP'21), in
+closed form for each tensor; `partial` leaves small tensors dense for the same k (ADTopk, HPDC'24, DOI
+10.1145/3625549.3658678); `greedy` improves several first plans by strategy selection with bubble elimination (Espresso:
+Wang et al., EuroSys'23); `brute` searches all plans, for tests to compare the others with.
 """
 
 from __future__ import annotations
