@@ -65,17 +65,17 @@ def optimizer(comm):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "make", "files", "calls"),
+    ("size", "make", "files", "calls"),
     [
         pytest.param(4, reducer("oktopk"), 18, 220, id="oktopk"),
         pytest.param(4, reducer("elect"), 20, 350, id="elect"),
         pytest.param(2, optimizer, 24, 380, id="optimizer"),
     ],
 )
-def test_a_steady_step_enters_few_files_and_makes_few_calls(monkeypatch, ranks, make, files, calls):
+def test_a_steady_step_enters_few_files_and_makes_few_calls(monkeypatch, size, make, files, calls):
     """Numba's compiled functions count as calls where it is installed, so that all count NumPy's kernels."""
     monkeypatch.setattr(kernels, "_host", kernels._generic)
-    found = entered(ranks, make)
+    found = entered(size, make)
     assert len(found) <= files and found.total() <= calls, dict(sorted(found.items()))
 
 
